@@ -109,16 +109,18 @@ class Imported:
     Attributes:
         roles: The ids of special tokens by role.
         rows: As in `ImportedFile`.
-        ids: Every id by its piece.
         frame: The special tokens around a text.
         pair: The special tokens around a pair of texts.
+        continuation: Before pieces that continue a word, of a model that has it.
+        word_mark: Before pieces that start a word, of other models.
     """
 
     roles: Mapping[str, int]
     rows: int
-    ids: Mapping[str, int]
     frame: Frame
     pair: PairFrame
+    continuation: str
+    word_mark: str
 
 
 def check_imported(data: Any, name: str) -> Imported:
@@ -149,7 +151,10 @@ def check_imported(data: Any, name: str) -> Imported:
     for number in (*frame.before, *frame.after, *pair.before, *pair.between, *pair.after):
         if not 0 <= number <= largest:
             raise refusal(name, "post_processor", f"no token has the id {number}")
-    return Imported({role: ids[token] for role, token in saved.roles.items()}, saved.rows, ids, frame, pair)
+    byte_level = any(step["type"] == "ByteLevel" for step in _steps(file.pre_tokenizer, "pre_tokenizer", name))
+    continuation = model.continuing_subword_prefix if isinstance(model, WordPiece) else ""
+    roles = {role: ids[token] for role, token in saved.roles.items()}
+    return Imported(roles, saved.rows, frame, pair, continuation, "Ġ" if byte_level else "▁")
 
 
 def _check_part(written: Mapping[str, Any] | None, part: str, name: str) -> None:

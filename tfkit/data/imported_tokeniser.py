@@ -108,7 +108,7 @@ def _tokenisers(files: _Directory) -> dict[str, Parts]:
 def _roles(files: _Directory, settings: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens by role."""
     written = {**(files.json("special_tokens_map.json") if "special_tokens_map.json" in files else {}), **settings}
-    roles = {}
+    roles: dict[str, str] = {}
     for role in ROLES:
         token = written.get(f"{role}_token")
         token = token.get("content") if isinstance(token, dict) else token

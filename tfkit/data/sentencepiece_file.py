@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from .tokeniser_file import MAX_IDS
@@ -57,7 +58,8 @@ def parse_sentencepiece(data: bytes) -> SentencePieceModel:
             piece = dict(_fields(_message(value)))
             if len(pieces) == MAX_IDS:
                 raise ValueError(f"it has more than {MAX_IDS:,} pieces")
-            score = struct.unpack("<f", piece[2])[0] if isinstance(piece.get(2), bytes) and len(piece[2]) == 4 else 0.0
+            if len(number := _message(piece.get(2, bytes(4)))) != 4 or not isfinite(score := struct.unpack("<f", number)[0]):
+                raise ValueError(f"piece {len(pieces)} has no score")
             pieces.append(SentencePiece(_message(piece.get(1, b"")).decode("utf-8"), score, _number(piece.get(3, NORMAL))))
         elif field == 2:
             trainer = dict(_fields(_message(value)))

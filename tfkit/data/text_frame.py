@@ -74,7 +74,7 @@ def frames_of(processor: Mapping[str, Any] | None) -> tuple[Frame, PairFrame]:
         (single, _), (pair, segments) = (_template(step[name], step["special_tokens"]) for name in ("single", "pair"))
         if len(single) != 2 or len(pair) != 3:
             raise ValueError("a template has each text once, and the first one first")
-        return Frame(*single), PairFrame(*pair, segments)
+        return Frame(*single), PairFrame(pair[0], pair[1], pair[2], segments)
     start, end = (step["cls"][1],), (step["sep"][1],)
     if step["type"] == "BertProcessing":
         return Frame(start, end), PairFrame(start, end, end, (0, 0, 0, 1, 1))

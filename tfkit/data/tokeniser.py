@@ -24,6 +24,7 @@ from .text_frame import Frame, PairFrame
 from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser, refusal
 
 MODELS = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "characters"}
+PAIR = PairFrame((START,), (END,), (END,), (0, 0, 0, 1, 1))
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
@@ -75,6 +76,12 @@ class TextTokeniser:
             return self.imported.roles.get("mask")
         return MASK_ID if self.size > MASK_ID and self.pieces([MASK_ID]) == [MASK] else None
 
+    def starts_word(self, piece: str) -> bool:
+        """Whether a piece starts a word."""
+        if self.imported and (prefix := self.imported.continuation):
+            return not piece.startswith(prefix)
+        return piece.startswith(self.imported.word_mark if self.imported else "▁")
+
     @property
     def unknown_id(self) -> int:
         """The id of a word without a piece."""
@@ -89,6 +96,18 @@ class TextTokeniser:
             return frozenset(range(len(SPECIALS) + (self.mask_id is not None)))
         added = self._tokeniser.get_added_tokens_decoder()
         return frozenset(number for number, token in added.items() if token.special)
+
+    @property
+    def node_ids(self) -> dict[str, int]:
+        """The special ids of a `tokens` node whose spec does not write them. How a target starts is not known of an imported
+        tokeniser."""
+        if self.imported is None:
+            return {"pad_id": PAD, "end_id": END, "start_id": START}
+        roles = {"pad_id": ("pad",), "end_id": ("eos", "sep")}
+        found = {
+            name: [self.imported.roles[role] for role in each if role in self.imported.roles] for name, each in roles.items()
+        }
+        return {name: numbers[0] for name, numbers in found.items() if numbers}
 
     @property
     def text_frame(self) -> Frame:
@@ -108,7 +127,7 @@ class TextTokeniser:
     @property
     def pair_frame(self) -> PairFrame:
         """The special tokens around a pair of texts."""
-        return self.imported.pair if self.imported else PairFrame((START,), (END,), (END,), (0, 0, 0, 1, 1))
+        return self.imported.pair if self.imported else PAIR
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, in parallel."""

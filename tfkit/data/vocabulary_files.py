@@ -206,7 +206,9 @@ def _marian_side(files: Files, name: str, listed: str, roles: dict[str, str]) ->
         post_processor=_ended(roles["eos"], _id(files, listed, vocab, roles["eos"])),
         decoder=_metaspace("always" if model.prefix else "never"),
     )
-    tokenizer["added_tokens"] = [added_token(each, vocab[each]) for each in [*codes, *roles.values()] if each in vocab]
+    tokenizer["added_tokens"] = [
+        added_token(each, vocab[each], special=each not in codes) for each in [*codes, *roles.values()] if each in vocab
+    ]
     return Parts(name, tokenizer, {role: token for role, token in roles.items() if token in vocab})
 
 

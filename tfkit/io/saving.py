@@ -31,7 +31,7 @@ def save(
     *,
     overwrite: bool = False,
     catalogue: Catalogue | None = None,
-    texts: Mapping[str, str] | None = None,
+    texts: Mapping[str, str | bytes] | None = None,
 ) -> Path:
     """Save a model. The directory is written under another name and then renamed, so that it is never incomplete.
 
@@ -40,7 +40,7 @@ def save(
         directory: the directory to create.
         overwrite: replace a saved model, if its directory contains only files that tfkit wrote.
         catalogue: the entries of the spec; those of the installed plugins by default.
-        texts: further files that belong to the model (tokenisers), by name.
+        texts: the content of further files that belong to the model (tokenisers), by name.
 
     Returns:
         The absolute path of the directory.
@@ -74,11 +74,11 @@ def save(
     return directory
 
 
-def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, str]) -> None:
+def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, str | bytes]) -> None:
     for name, text in texts.items():
         if name in (SPEC, WEIGHTS, PLAN, VERSIONS):
             raise ValueError(f"`texts` may not have the name {name}, which every saved model has")
-        child(draft, name).write_text(text, encoding="utf-8")
+        child(draft, name).write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     (draft / SPEC).write_text(to_yaml(model.spec), encoding="utf-8")
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, draft / WEIGHTS)
