@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "plugin": "errors slots attention hooks nn lazy_names",
     "builtin": "slots attention nn plugin",
     "builder": "errors slots attention catalogue spec graph nn",
-    "io": "errors files slots catalogue spec graph nn builder",
+    "io": "errors files slots catalogue spec graph nn builder lazy_names",
     "metrics": "errors",
     "data": "errors files slots nn recipe",
     "generate": "errors slots nn builder",
