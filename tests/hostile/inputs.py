@@ -72,6 +72,7 @@ WRITING = {
     "bench": ["attention", "--list"],
     "build": ["small.yaml"],
     "conformance": ["eager", "--replay", "replay.json"],
+    "new": ["norm", "acme.part"],
     "schema": [],
     "train": ["small-recipe.yaml", "--set", "stopping.max_steps=1"],
     "verify": ["small.yaml", "--backend", "none-of-these"],
