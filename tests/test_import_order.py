@@ -30,10 +30,11 @@ MAY_IMPORT = {
     "text": "errors files catalogue nn io recipe data generate",
     "images": "errors catalogue slots nn io data",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
+    "doctor": "errors slots catalogue graph view",
     "starters": "errors files slots catalogue hooks plugin",
     "view": "errors files slots attention catalogue spec graph nn recipe train",
     "cli": "errors files slots attention catalogue spec graph nn builder io recipe data generate text images metrics train "
-    "starters view",
+    "starters doctor view",
     "inspection": "slots attention catalogue graph nn builder lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",

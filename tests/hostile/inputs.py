@@ -32,11 +32,11 @@ BY_NAME = {
     "recipe": ("small-recipe.yaml",), "reference": ("train.trg",),
     "model": ("run", "language/run", "classification/run", "tagged/run"),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
-    "second": ("model",), "replay": ("replay.json",), "translations": ("train.trg",), "source": ("train.src",),
-    "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",), "validation_source": ("train.src",),
-    "validation_target": ("train.trg",), "validation_text": ("train.src",), "validation_table": ("text.tsv",),
-    "images": ("images/images.idx", "images/bar.png"), "labels": ("images/labels.idx",),
-    "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
+    "second": ("model",), "subject": ("model",), "replay": ("replay.json",), "translations": ("train.trg",),
+    "source": ("train.src",), "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",),
+    "validation_source": ("train.src",), "validation_target": ("train.trg",), "validation_text": ("train.src",),
+    "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
+    "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]

@@ -68,21 +68,12 @@ def command(
 
 def _side(file: str, overrides: tuple[str, ...], catalogue: Catalogue, batch: int) -> Side:
     """A spec, or a saved model without its weights. Its batch has no lengths yet."""
-    from ..graph import Batch, graph_of
-    from ..spec import load_spec
+    from ..graph import Batch
     from ..view.diff_data import Side
+    from .model_or_spec import named
 
-    if not Path(file).is_dir():
-        spec = load_spec(file, catalogue, overrides)
-        return Side(file, spec, graph_of(spec), Batch(batch, {}), overrides)
-    from ..io import read_saved
-    from ..io.layout import WEIGHTS
-    from ..io.saved_files import ITEM_SIZES
-
-    saved = read_saved(Path(file), catalogue)
-    dtype = saved.versions.dtype
-    digest = saved.versions.files[WEIGHTS].sha256
-    return Side(file, saved.spec, saved.graph, Batch(batch, {}), (), dtype, ITEM_SIZES[dtype], digest)
+    found = named(file, catalogue, overrides)
+    return Side(file, found.spec, found.graph, Batch(batch, {}), overrides, found.dtype, found.item_size, found.digest)
 
 
 def _check_inputs(sides: list[Side], lengths: Mapping[str, int]) -> None:

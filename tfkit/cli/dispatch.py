@@ -36,6 +36,7 @@ COMMANDS = {
     "score": "BLEU and chrF of translations against a reference",
     "average": "average the weights of several models",
     "plugins": "what is installed, slot by slot",
+    "doctor": "what is installed here, what is broken, how to repair it",
     "new": "a plugin to start from: declaration, mathematics, tests",
     "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
