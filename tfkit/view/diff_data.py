@@ -54,7 +54,7 @@ class Side:
 
 
 def diff_data(a: Side, b: Side) -> dict[str, Any]:
-    """Everything in which two models differ. Raises BuildError if one has too many layers or tensors."""
+    """Everything in which two models differ. Raises BuildError if one has too many tensors."""
     fields, tensors = differing_fields(a.spec, b.spec), differing_tensors(a.graph, b.graph)
     both = a.digest is not None and b.digest is not None
     pairs = (("dtype", a.dtype, b.dtype), ("weights", a.digest, b.digest)) if both else ()

@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BuildError, Diagnostic
 from ..slots.options import LayersField, field_annotations
 from ..spec import ModelSpec, resolved
 from .formatting import ranges
 
-MOST = 100_000
-"""The largest number of layers of a stack that are compared."""
 SKIPPED = frozenset({"kind", "name", "layers", "sublayers", "repeat"})
 """Fields of a node, a layer or a sub-layer that have rows of their own."""
 
@@ -33,10 +30,7 @@ class _Difference:
 
 
 def differing_fields(a: ModelSpec, b: ModelSpec) -> list[dict[str, Any]]:
-    """The fields that differ: `field`, `a`, `b`, and `where`, the places: nodes, `encoder.0-5`, `encoder.0-5.ffn`.
-
-    Raises BuildError if a stack has more than `MOST` layers.
-    """
+    """The fields that differ: `field`, `a`, `b`, and `where`, the places: nodes, `encoder.0-5`, `encoder.0-5.ffn`."""
     layers: dict[str, tuple[_Difference, list[int]]] = {}
     for each in _differences(a, b):
         key = json.dumps([each.field, each.a, each.b, each.node, each.rest, each.layer is None], sort_keys=True)
@@ -71,13 +65,7 @@ def _pattern(spec: ModelSpec, data: Mapping[str, Any], name: str) -> list[Layer]
     """The layers of a node in the order of the forward pass."""
     fields = [field for field, _ in field_annotations(type(spec.nodes[name].options), LayersField)]
     groups = data[fields[0]] if fields else []
-    if _depth(groups) > MOST:
-        raise BuildError(Diagnostic("TFK045", f"`{name}` has more than {MOST:,} layers", "make num_layers smaller"))
     return list(_sequence(groups))
-
-
-def _depth(groups: list[Any]) -> int:
-    return sum(group["repeat"] * (_depth(group["layers"]) if "layers" in group else 1) for group in groups)
 
 
 def _sequence(groups: list[Any], shared: bool = False) -> Iterator[Layer]:
