@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "builtin": "slots attention nn plugin",
     "builder": "errors slots attention catalogue spec graph nn",
     "io": "errors files slots catalogue spec graph nn builder lazy_names",
-    "interop": "errors files catalogue spec graph nn builder io",
+    "interop": "errors files slots attention catalogue spec graph nn builder io lazy_names",
     "metrics": "errors",
     "data": "errors files slots nn recipe",
     "generate": "errors slots nn builder",
@@ -34,8 +34,8 @@ MAY_IMPORT = {
     "doctor": "errors slots catalogue graph view",
     "starters": "errors files slots catalogue hooks plugin",
     "view": "errors files slots attention catalogue spec graph nn recipe train",
-    "cli": "errors files slots attention catalogue spec graph nn builder io recipe data generate text images metrics train "
-    "starters doctor view",
+    "cli": "errors files slots attention catalogue spec graph nn builder io interop recipe data generate text images metrics "
+    "train starters doctor view",
     "inspection": "slots attention catalogue graph nn builder lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",

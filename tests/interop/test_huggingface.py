@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import tfkit
 from parity.comparison import all_in_float64
@@ -17,7 +18,7 @@ from tfkit.interop.huggingface import find_target, write
 from tfkit.interop.huggingface_directory import HuggingFaceDirectory
 from tfkit.interop.huggingface_import import ORIGIN, ImportPlan, plan_import, run_import
 from tfkit.interop.views import Array
-from tfkit.interop.weight_map import shipped_maps
+from tfkit.interop.weight_map import rules_of, shipped_maps
 
 from .models import MODELS, VOCABULARY, make
 
@@ -114,6 +115,32 @@ def compared(name: str, found: str, ours: Any, theirs: Any, real: torch.Tensor |
     if real is not None and one.shape[:2] == real.shape:
         one, other = one[real], other[real]
     return one, other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_every_tied_or_ignored_tensor_may_be_in_the_file(name, tmp_path, catalogue):
+    theirs = make(name)
+    theirs.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    map_file = plan_import(tmp_path, catalogue).map_file
+    tied = {other: tensors[owner].clone() for other, owner in map_file.absent.items() if owner in tensors}
+    prefix = map_file.architectures[type(theirs).__name__].prefix
+    ignored = {other.replace("{i}", "1"): torch.zeros(3) for other in map_file.ignored if other.startswith(prefix)}
+    save_file({**ignored, **tied, **tensors}, tmp_path / "model.safetensors")
+    plan = plan_import(tmp_path, catalogue)
+    assert set(plan.ignored) >= set(ignored)
+    assert set(plan.tied) | set(tensors) >= set(tied)
+    run_import(plan, tmp_path / "model", catalogue)
+
+
+def test_owners_of_tied_tensors_are_in_some_file(catalogue):
+    """So that the test above meets every line of every map."""
+    for map_file in shipped_maps(catalogue).values():
+        rules = [rule.theirs for each in map_file.architectures.values() for rule in rules_of(each.weights)]
+        for each in map_file.architectures.values():
+            rules += [rule.theirs for rule in rules_of(map_file.weights, each.prefix)]
+        assert all(owner in rules or owner.rpartition(".")[0] in rules for owner in map_file.absent.values()), map_file.name
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
 """From `config.json` to a spec, by the template of a weight map, and back.
 
 The template is a spec in which `$key` stands for a value. For the way back it is filled with some configuration and resolved.
-Each value of a resolved spec knows where it was written. So the place of every `$key` is found, and the given spec is read there.
-The configuration that was read is then made a spec once more. All differences from the given spec are reasons to refuse it.
+Each value of a resolved spec knows where it was written. So the place of every `$key` is found, and the given spec is read
+there. The configuration that was read is then made a spec once more. All its differences from the given spec are reasons to
+refuse that one.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ GATED = {
 }
 TABLES: Mapping[str, Mapping[Any, Any]] = {"activations": ACTIVATIONS, "gated": GATED}
 """Tables of values that several maps name."""
-WITHOUT_EFFECT = frozenset(  # noqa: SIM905
+_COMMON = (
     "architectures model_type _name_or_path transformers_version torch_dtype dtype use_cache output_attentions return_dict "
     "output_hidden_states id2label label2id problem_type initializer_range initializer_factor init_std chunk_size_feed_forward "
     "_num_labels task_specific_params max_length min_length num_beams no_repeat_ngram_size early_stopping length_penalty "
     "prefix gradient_checkpointing finetuning_task attn_implementation _attn_implementation forced_eos_token_id "
     "forced_bos_token_id bad_words_ids _commit_hash auto_map classifier_dropout sep_token_id cls_token_id unk_token_id "
     "is_encoder_decoder normalize_before normalize_embedding static_position_embeddings extra_pos_embeddings "
-    "pretraining_tp add_bias_logits add_final_layer_norm _attn_implementation_autoset do_sample tokenizer_class".split()
+    "pretraining_tp add_bias_logits add_final_layer_norm _attn_implementation_autoset do_sample tokenizer_class"
 )
+WITHOUT_EFFECT = frozenset(_COMMON.split())
 """Keys of every configuration that change nothing of what a model computes from ids."""
 UNCOMPARED = frozenset({"init", "checkpoint", "backend", "name", "dropout"})
 """Fields of a spec with which a model of the same weights gives the same outputs."""
@@ -128,7 +130,7 @@ def _shown(value: Any) -> str:
 
 def _template(map_file: MapFile, architecture: str, values: Values, problems: list[str]) -> dict[str, Any]:
     """The spec of the map with the parts of the architecture and of the chosen values."""
-    template = _merged(map_file.spec, map_file.architectures[architecture].spec)
+    template: dict[str, Any] = _merged(map_file.spec, map_file.architectures[architecture].spec)
     for key, choices in map_file.choose.items():
         if values[key] in choices:
             template = _merged(template, choices[values[key]])
@@ -279,9 +281,8 @@ def config_of(
         values = {key: value for key, value in values.items() if " == " not in key}
         values = configuration(map_file, _sections(values))
     values = {key: value for key, value in values.items() if " == " not in key}
-    nullable = {*map_file.probe, *map_file.fallback, *(key for key, default in map_file.config.items() if default is None)}
-    if absent := [key for key, value in values.items() if value is None and key not in nullable]:
-        return {}, [f"the spec has nothing for `{key}`" for key in absent]
+    nullable = {*map_file.probe, *map_file.fallback}
+    values = {key: value if value is not None or key in nullable else map_file.config[key] for key, value in values.items()}
     kind = {"architectures": [architecture], "model_type": base.get("model_type", map_file.model_types[0])}
     written = _sections({**map_file.only, **base, **values, **kind})
     try:
@@ -349,8 +350,9 @@ def _sections(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _differences(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Where two specs differ in what a model computes."""
+    no = "nothing"
     return [
-        f"`{path}` is {_shown(wanted.get(path))}, and the configuration gives {_shown(made.get(path))}"
+        f"`{path.removeprefix('nodes.')}` = {_shown(wanted.get(path, no))}, where it has {_shown(made.get(path, no))}"
         for path in sorted({*made, *wanted})
         if path.rpartition(".")[2] not in UNCOMPARED and ".init." not in path and made.get(path) != wanted.get(path)
     ]

@@ -133,7 +133,7 @@ def _modernbert_keys(values: Values, config: Config) -> dict[str, Any]:
     found: dict[str, Any] = {"num_hidden_layers": number, "layer_types": kinds}
     bases = {"full_attention": values["layers.0.position.base"]}
     if local is not None:
-        found["local_attention"] = 2 * windows[local]
+        found["local_attention"] = 2 * int(windows[local] or 0)
         bases["sliding_attention"] = values[f"layers.{local + 2}.position.base"]
     return {**found, "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}}
 

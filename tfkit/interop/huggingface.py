@@ -26,7 +26,6 @@ from .constants import CONSTANTS
 from .dtypes import converted
 from .huggingface_directory import CONFIG, GENERATION, INDEX, WEIGHTS
 from .huggingface_import import ORIGIN, rules_for
-from .tensor_rules import TensorRule
 from .weight_map import MapFile, shipped_maps
 
 FEW = 8
@@ -81,7 +80,7 @@ def find_target(spec: ModelSpec, texts: Mapping[str, str], catalogue: Catalogue,
                 if not reasons:
                     return found[-1]
     if found:
-        return min(found, key=lambda target: len(target.reasons))
+        return min(found, key=lambda target: (not target.config, len(target.reasons)))
     known = [name for each in maps.values() for name in each.architectures]
     if architecture is not None and architecture not in known:
         raise InputError(Diagnostic("TFK141", f"no map has the class `{architecture}`", f"known: {', '.join(known)}"))
@@ -142,9 +141,9 @@ def refusals(model: Model, texts: Mapping[str, str] | None = None, architecture:
     target = find_target(model.spec, texts or {}, load_catalogue(), architecture)
     if not target.reasons:
         return []
-    more = [f"and {len(target.reasons) - FEW} more differences"] if len(target.reasons) > FEW else []
-    head = f"{target.architecture} of transformers is the nearest: " if target.architecture else ""
-    return [head + reason for reason in target.reasons[:FEW]] + more
+    more = [f"{len(target.reasons) - FEW} more differences"] if len(target.reasons) > FEW else []
+    nearest = f" ({target.architecture}, the nearest class)" if target.architecture else ""
+    return [f"{reason}{nearest}" for reason in target.reasons[:FEW]] + more
 
 
 def write(
@@ -171,7 +170,7 @@ def write(
     catalogue = load_catalogue()
     target = find_target(model.spec, texts, catalogue, architecture)
     if target.reasons:
-        raise InputError([Diagnostic("TFK144", reason) for reason in refusals(model, texts, architecture)])
+        raise InputError([Diagnostic("TFK127", reason) for reason in refusals(model, texts, architecture)])
     state = model.state_dict()
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     _write_json(directory / CONFIG, {**target.config, **({} if target.origin else {"dtype": dtype})})
@@ -198,7 +197,7 @@ def _write_weights(
     prefix = target.origin.get("prefix", target.map_file.architectures[target.architecture].prefix)
     rules, without = rules_for(target.map_file, target.architecture, spec, prefix, target.config)
     if without:
-        raise InputError([Diagnostic("TFK144", f"`{name}` has no place in {target.architecture}") for name in without])
+        raise InputError([Diagnostic("TFK127", f"`{name}` has no place in {target.architecture}") for name in without])
     spelling = target.origin.get("spelling", {})
     own = target.map_file.architectures[target.architecture].prefix
     tensors = {spelling.get(rule.theirs, rule.theirs): rule for rule in rules}
@@ -250,6 +249,3 @@ def _shards(shapes: Mapping[str, tuple[int, ...]], dtype: str, limit: int) -> di
     if len(parts) == 1:
         return dict.fromkeys(parts[0], WEIGHTS)
     return {name: f"model-{number:05}-of-{len(parts):05}.safetensors" for number, part in enumerate(parts, 1) for name in part}
-
-
-__all__ = ["Target", "TensorRule", "find_target", "refusals", "write"]

@@ -168,14 +168,17 @@ class _Matched:
         problems = [f"no tensor of the map is our `{name}`" for name in without]
         expected = {rule.theirs: rule for rule in rules}
         for name, rule in expected.items():
+            try:
+                needed = rule.stored
+            except ValueError as reason:
+                problems.append(f"`{name}` cannot hold our {_named(rule)}: {reason}")
+                continue
             if name not in self.spelling:
-                problems.append(f"`{name}` {rule.stored} is missing; it is our {_named(rule)}")
+                problems.append(f"`{name}` {needed} is missing; it is our {_named(rule)}")
                 continue
             place = self.found.places[self.spelling[name]][1]
-            if place.shape != rule.stored:
-                problems.append(
-                    f"`{name}` is {place.shape}, and the configuration needs {rule.stored}; it is our {_named(rule)}"
-                )
+            if place.shape != needed:
+                problems.append(f"`{name}` is {place.shape}, and the configuration needs {needed}; it is our {_named(rule)}")
         for name in self.spelling:
             if name in expected:
                 continue
@@ -183,8 +186,8 @@ class _Matched:
                 self.tied[name] = self.absent[name]
             elif name in self.constants:
                 self.ignored[name] = "it is computed"
-            elif reason := self.reasons.get(name) or self.reasons.get(_general(name)):
-                self.ignored[name] = reason
+            elif why := self.reasons.get(name) or self.reasons.get(_general(name)):
+                self.ignored[name] = why
             else:
                 place = self.found.places[self.spelling[name]][1]
                 problems.append(f"`{name}` {place.shape} has no place in the spec of the configuration")

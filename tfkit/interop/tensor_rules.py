@@ -60,7 +60,8 @@ def tensor_rules(
     """
     places = _places(shapes)
     ordered = sorted((rule for rule in rules if rule.holds(config)), key=lambda rule: "{i" in rule.ours[0])
-    found, claimed = [], set()
+    found: list[TensorRule] = []
+    claimed: set[str] = set()
     for rule in ordered:
         views = tuple(make_view(view, config) for view in rule.views)
         for number, leaf in places[rule.ours[0]]:

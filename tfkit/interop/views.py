@@ -81,7 +81,7 @@ class Scalar(_OfOne):
 
 
 class PermuteRotary(_OfOne):
-    """Rows of `heads` heads, from pairs of neighbours (interleaved rotary) to two halves. Weights (H*D, M) and biases (H*D,)."""
+    """Rows of `heads` heads, (H*D, M) or (H*D,), from pairs of neighbours (interleaved rotary) to two halves."""
 
     def __init__(self, heads: int) -> None:
         self.heads = heads

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from ..lazy_names import lazy_names
 from .layout import model_in
-from .saved_files import SavedFiles, read_saved
+from .saved_files import SavedFiles, other_files, read_saved
 
 if TYPE_CHECKING:
     from .loading import load
     from .saving import save
 
-__all__ = ["SavedFiles", "load", "model_in", "read_saved", "save"]
+__all__ = ["SavedFiles", "load", "model_in", "other_files", "read_saved", "save"]
 
 __getattr__, __dir__ = lazy_names(__name__, {"tfkit.io.loading": ("load",), "tfkit.io.saving": ("save",)}, __all__)

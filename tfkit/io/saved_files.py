@@ -8,11 +8,12 @@ from pathlib import Path
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, StoreError
 from ..files import FileRecord, check_digest, check_header, check_sizes, read_bytes, read_model
+from ..files import read_text as read_text_file
 from ..graph import Graph, graph_of
 from ..spec import ModelSpec, parse_spec
 from ..spec.located import Diagnostics
 from ..spec.reader import read_text
-from .layout import FORMAT, NAME_A_MODEL, SPEC, VERSIONS, WEIGHTS, Format, Versions, model_in
+from .layout import FORMAT, NAME_A_MODEL, PLAN, SPEC, VERSIONS, WEIGHTS, Format, Versions, model_in
 
 ITEM_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number, by dtype."""
@@ -94,3 +95,15 @@ def check_room(path: Path, facts: FileRecord, graph: Graph, dtype: str) -> None:
     if facts.bytes < needed:
         message = f"{path} has {facts.bytes:,} bytes, and the weights of the spec need {needed:,}"
         raise StoreError(Diagnostic("TFK082", message, "it was altered"))
+
+
+def other_files(directory: Path) -> dict[str, str]:
+    """The files of a saved model that its caller gave to `save` (tokenisers, labels), by name. Raises StoreError."""
+    directory = model_in(directory)
+    files = read_model(directory / VERSIONS, Versions).files
+    found = {}
+    for name, record in files.items():
+        if name not in (SPEC, WEIGHTS, PLAN):
+            check_digest(directory / name, record)
+            found[name] = read_text_file(directory / name, record.bytes, links=False)
+    return found
