@@ -5,7 +5,7 @@ from .batches import Epoch, epoch_of
 from .corpus import NO_LABEL, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .fitting import check_classes, roles_for
-from .image_directory import IMAGES, ImageFacts, image_texts, read_image_facts
+from .image_directory import IMAGES, ImageFacts, image_facts_text, image_texts, read_image_facts
 from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task
 from .imported_tokeniser import original_files, read_huggingface
@@ -65,6 +65,7 @@ __all__ = [
     "has_labels",
     "label_texts",
     "image_task",
+    "image_facts_text",
     "image_texts",
     "lines",
     "lines_of",
