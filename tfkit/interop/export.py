@@ -62,6 +62,7 @@ class Target:
 
 
 TARGETS = {
+    "hf": Target("tfkit.interop.huggingface", "Hugging Face transformers", "a directory that `from_pretrained` reads"),
     "ctranslate2": Target(
         "tfkit.interop.ctranslate2",
         "CTranslate2",
