@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from ..builder import build
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, StoreError
 from ..files import FileRecord, check_digest, check_header, check_sizes, compare_tensors, read_bytes, read_model
-from ..files import read_text as read_text_file
 from ..graph import graph_of
 from ..nn.model import Model
 from ..spec import ModelSpec, parse_spec
@@ -101,15 +101,25 @@ def _check_room(path: Path, facts: FileRecord, spec: ModelSpec, dtype: torch.dty
         raise StoreError(Diagnostic("TFK082", message, "it was altered"))
 
 
-def other_files(directory: Path) -> dict[str, str]:
-    """The files of a saved model that its caller gave to `save` (tokenisers, labels), by name. Raises StoreError."""
+def other_files(directory: Path) -> dict[str, str | bytes]:
+    """The files of a saved model that its caller gave to `save` (tokenisers, labels), by name; bytes where they are no UTF-8.
+
+    Raises:
+        StoreError: a file is missing or was altered.
+    """
     directory = model_in(directory)
     files = read_model(directory / VERSIONS, Versions).files
-    found = {}
+    found: dict[str, str | bytes] = {}
     for name, record in files.items():
-        if name not in (SPEC, WEIGHTS, PLAN):
-            check_digest(directory / name, record)
-            found[name] = read_text_file(directory / name, record.bytes, links=False)
+        if name in (SPEC, WEIGHTS, PLAN):
+            continue
+        check_digest(directory / name, record)
+        try:
+            found[name] = content = read_bytes(directory / name, record.bytes, links=False)
+        except OSError as reason:
+            raise StoreError(Diagnostic("TFK082", f"{directory / name} cannot be read: {describe(reason)}")) from None
+        with suppress(UnicodeDecodeError):
+            found[name] = content.decode("utf-8")
     return found
 
 
