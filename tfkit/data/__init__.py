@@ -14,9 +14,10 @@ from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .prepare_images import check_images, prepare_images
 from .roles import Roles, check_ids, roles_of
+from .spans import SPANS, SpanFacts, asked_questions, read_span_facts, span_texts, windows_of
 from .tagged import word_pieces
 from .tasks import Batch, Task, padded, segments_of, task_of
-from .tokeniser import TextTokeniser
+from .tokeniser import Ranges, TextTokeniser
 from .tokeniser_directory import (
     LABELS,
     PAIR_LABELS,
@@ -36,6 +37,7 @@ __all__ = [
     "LABELS",
     "NO_LABEL",
     "PAIR_LABELS",
+    "SPANS",
     "TOKENISER_FILES",
     "TRAIN",
     "VALIDATION",
@@ -48,10 +50,13 @@ __all__ = [
     "ImageTask",
     "Normalisation",
     "Pixels",
+    "Ranges",
     "Roles",
+    "SpanFacts",
     "BatchShapes",
     "Task",
     "TextTokeniser",
+    "asked_questions",
     "check_classes",
     "check_ids",
     "check_images",
@@ -74,14 +79,17 @@ __all__ = [
     "read_image",
     "read_image_facts",
     "read_labels",
+    "read_span_facts",
     "read_tokenisers",
     "reads_pairs",
     "roles_for",
     "roles_of",
     "rows",
     "segments_of",
+    "span_texts",
     "task_of",
     "tokeniser_texts",
+    "windows_of",
     "word_pieces",
     "describe_counts",
 ]

@@ -51,10 +51,6 @@ class LabelRule:
     tokens: str | None = None
     pad_id: int | None = None
 
-    def rows(self, logits: Tensor) -> Tensor:
-        """The logits with the choices of a label in the last axis: (B, 2, L) for the (B, L, 2) of spans."""
-        return logits.transpose(1, 2) if self.kind == "span" else logits
-
 
 def label_rule(rule: InputRule | None, tokens: str | None, decodable: bool, alone: bool) -> LabelRule:
     """The rule of an output of logits.
@@ -131,10 +127,11 @@ def loss_of(
 
 
 def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing: float) -> Tensor:
-    if rule.kind == "span" and smoothing:
-        message = f"smoothing is {smoothing}, and `{name}` has logits of positions that cannot be chosen"
-        raise InputError(Diagnostic("TFK073", message, "give no smoothing"))
-    logits = rule.rows(logits)
+    if rule.kind == "span":
+        if smoothing:
+            message = f"smoothing is {smoothing}, and `{name}` has logits of positions that cannot be chosen"
+            raise InputError(Diagnostic("TFK073", message, "give no smoothing"))
+        logits = logits.transpose(1, 2)  # (B, 2, L)
     if labels.shape != logits.shape[:-1]:
         message = f"the labels of `{name}` have shape {tuple(labels.shape)}, its logits {tuple(logits.shape)}"
         raise InputError(Diagnostic("TFK070", message, f"labels are {tuple(logits.shape[:-1])}"))

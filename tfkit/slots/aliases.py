@@ -137,6 +137,7 @@ _OURS: dict[str, dict[str, str]] = {
         "language": "lm clm language_modeling causal_lm language_model text causal next_token",
         "masked": "mlm masked_lm masked_language_modeling bert denoising_mask",
         "classification": "cls classify sequence_classification text_classification labels table csv tsv",
+        "spans": "squad qa question_answering extractive_qa questions span",
         "images": "image vision image_classification image_folder imagefolder mnist idx",
     },
 }

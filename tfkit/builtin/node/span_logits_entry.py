@@ -7,12 +7,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...plugin import NodeKind, OneOf, Options, linear
+from ...plugin import NodeKind, OneOf, Options, component_default, linear
 from ...slots.cost import Cost, Sizes
 from ...slots.node import NodeContext, Rule
 from ...slots.options import NodeRef
 from ...slots.parameter import ParameterGroup
-from .options import Init, Input, TokensOptions, component_default
+from .options import Init, Input, TokensOptions
 
 
 class SpanLogitsOptions(Options):

@@ -1,4 +1,4 @@
-"""The checks of patches, convolutions, similarities and spans pass for the modules as they are, and fail for each that is wrong."""
+"""The checks of patches, convolutions, similarities and spans pass for the modules as they are, and fail for each wrong one."""
 
 from __future__ import annotations
 
