@@ -58,7 +58,7 @@ def _squad(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:
         fix = "write JSON lines, one question on each line, in a file `.jsonl`"
         raise InputError(Diagnostic("TFK100", f"{path} cannot be read: {reason.strerror or reason}", fix)) from None
     try:
-        document = parse_json(text)
+        document = parse_json(text.removeprefix("\ufeff"))
     except ValueError as reason:
         fix = "SQuAD's form is one JSON document; name a file of JSON lines `.jsonl`"
         raise _wrong(f"it is not valid JSON: {reason}", fix, Location(path)) from None
@@ -97,7 +97,9 @@ def _json_lines(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:
             raise _wrong(f"the line is not valid JSON: {reason}", "write one object on each line", location) from None
         if not isinstance(record, Mapping):
             raise _wrong(
-                "the line is no object of JSON", '{"question": .., "context": .., "answer": .., "answer_start": ..}', location
+                "the line is no object of JSON",
+                'write {"question": .., "context": .., "answer": .., "answer_start": ..}',
+                location,
             )
         yield record, location
 
@@ -151,7 +153,7 @@ def _answers(record: Mapping[str, Any], location: Location) -> Answers:
         if not isinstance(text, str) or not text:
             raise _wrong("an answer has no text", 'a question without an answer has no answers, or the answer ""', location)
         if type(start) is not int or start < 0:
-            message = f"the start of the answer {_shown(text)} is {_shown(start)}"
+            message = f"the start of the answer {_shown(text)} is `{json.dumps(start)[:60]}`"
             raise _wrong(message, "`answer_start` counts the characters of the context before the answer", location)
     return pairs
 
@@ -167,14 +169,14 @@ def _check_place(context: str, answer: str, start: int, location: Location) -> N
     there = context[start : start + len(answer)]
     if there == answer:
         return
-    stands = f"{_shown(there)} stands" if there else f"the context, of {len(context):,} characters, has ended"
     place = context.find(answer)
     fix = f"its first place is {place}" if place >= 0 else "it is nowhere in the context: give a part of the context"
-    message = f"the answer {_shown(answer)} is said to start at character {start:,}, where {stands}"
+    stands = f"where {_shown(there)} stands" if there else f"beyond the end of the context, {len(context):,}"
+    message = f"the answer {_shown(answer)} is said to start at character {start:,}, {stands}"
     raise _wrong(message, f"{fix}; characters count from 0", location)
 
 
-def _shown(value: Any) -> str:
-    """A value, short."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    return f"`{text if len(text) <= 60 else text[:57] + '...'}`"
+def _shown(text: str) -> str:
+    """A text, short, with escapes for line breaks and the like."""
+    shown = json.dumps(text if len(text) <= 60 else f"{text[:57]}...", ensure_ascii=False)
+    return f"`{shown[1:-1]}`"

@@ -115,7 +115,7 @@ class TextTokeniser:
 
 def _ranges(text: str, offsets: Ranges) -> Ranges:
     ranges = []
-    for (start, end), following in zip(offsets, [*(start for start, _ in offsets[1:]), len(text)], strict=True):
+    for (start, end), (following, _) in zip(offsets, [*offsets[1:], (len(text), 0)], strict=False):
         end = max(end, following)
         while start < end and text[start].isspace():
             start += 1

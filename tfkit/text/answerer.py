@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,6 @@ from ..data import (
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
 from ..nn.model import Model
-
 
 Scores = dict[tuple[int, int], float]
 """The probabilities of spans, by their first character and the one behind their last."""
@@ -62,7 +60,7 @@ class Answer:
         question: The question.
         context: The text that was read.
         span: The answer; None if there is none.
-        no_answer: The probability that there is none, the least over all windows; 0 for a question or a context without a token.
+        no_answer: The probability that there is none, the least over all windows; 0 if a text has no token.
         spans: The best spans, best first.
         read: The number of tokens of the question that the model read.
         cut: The number of its tokens that left no room for the context, which it did not read.
@@ -96,9 +94,9 @@ class _Row:
 class Answerer:
     """Answers questions by parts of their contexts. A context that is longer than the limit is read in windows.
 
-    In a window, p(start) and p(end) are the softmax of the logits over all positions, in float32. The answer is the span with the
-    largest p(start) p(end) in any window, of at most `max_answer` tokens. If there may be none, the product for the first token
-    has to be larger in every window.
+    In a window, p(start) and p(end) are the softmax of the logits over all positions, in float32. The answer is the span of at
+    most `max_answer` tokens with the largest p(start) p(end) in any window. If questions may be unanswerable, and the product
+    for the first token is larger in every window, there is no answer.
 
     Args:
         model: A model with one `span_logits` output.
@@ -179,8 +177,8 @@ class Answerer:
         """Answer questions.
 
         Args:
-            questions: Pairs of a question and its context. They are read `chunk` at a time. If the iterable raises an exception,
-                the questions before it are answered first.
+            questions: Pairs of a question and its context. They are read `chunk` at a time. If the iterable raises an
+                exception, the questions before it are answered first.
             best: The number of spans of each answer, at most.
             chunk: Questions that are batched together.
 
