@@ -33,8 +33,9 @@ BY_NAME = {
     "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run"),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
     "replay": ("replay.json",), "translations": ("train.trg",), "source": ("train.src",), "target": ("train.trg",),
-    "text": ("train.src",), "table": ("text.tsv",), "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",), "validation_source": ("train.src",), "validation_target": ("train.trg",),
+    "text": ("train.src",), "table": ("text.tsv",), "validation_source": ("train.src",), "validation_target": ("train.trg",),
     "validation_text": ("train.src",), "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
+    "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
