@@ -68,8 +68,8 @@ def test_all_forms_hold_the_same(tmp_path):
 
 HEAD = "question\tcontext\tanswer\tanswer_start\n"
 WRONG = {
-    "another place": ("a.jsonl", [GOOD, {**GOOD, "answer_start": 5}], r":2:1: TFK127 .*`et\\n` stands; its first place is 8"),
-    "nowhere": ("a.jsonl", [{**GOOD, "answer": "Tim"}], r":1:1: TFK127 .*it is nowhere in the context"),
+    "another place": ("a.jsonl", [GOOD, {**GOOD, "answer_start": 5}], r":2:1: TFK135 .*`et\\n` stands; its first place is 8"),
+    "nowhere": ("a.jsonl", [{**GOOD, "answer": "Tim"}], r":1:1: TFK135 .*it is nowhere in the context"),
     "beyond the end": ("a.jsonl", [{**GOOD, "answer_start": 50}], r"beyond the end of the context, 12; its first place is 8"),
     "a start that is a text": ("a.jsonl", [{**GOOD, "answer_start": "8"}], r"the start of the answer `Bob` is `\"8\"`"),
     "a negative start": ("a.jsonl", [{**GOOD, "answer_start": -1}], r"the start of the answer `Bob` is `-1`"),
@@ -79,16 +79,16 @@ WRONG = {
     "no context": ("a.jsonl", [{"question": "who?"}], r"`context` is missing"),
     "no answer": ("a.jsonl", [{"question": "who?", "context": "Bob"}], r"`answer` is missing"),
     "a number": ("a.jsonl", [{**GOOD, "context": 3}], r"`context` is no text"),
-    "no object": ("a.jsonl", [[1]], r":1:1: TFK127 the line is no object"),
-    "no JSON": ("a.jsonl", "{nope\n", r":1:1: TFK127 the line is not valid JSON"),
+    "no object": ("a.jsonl", [[1]], r":1:1: TFK135 the line is no object"),
+    "no JSON": ("a.jsonl", "{nope\n", r":1:1: TFK135 the line is not valid JSON"),
     "nothing": ("a.jsonl", "\n\n", r"TFK103 .*no question"),
-    "an empty table": ("a.tsv", "", r":1:1: TFK127 the table has no column `question`, `context`, `answer`, `answer_start`"),
-    "commas": ("a.csv", HEAD.replace("\t", ","), r":1:1: TFK127 the table has no column `question`"),
-    "one column": ("a.tsv", HEAD + "who?\n", r":2:1: TFK127 the line has 1 columns, line 1 has 4"),
-    "no start": ("a.tsv", HEAD + "who?\tBob\tBob\t\n", r":2:1: TFK127 the start of the answer `Bob` is `\"\"`"),
-    "a document of another form": ("a.json", "{}", r":1:1: TFK127 `data` is no list of objects"),
-    "a document that is cut off": ("a.json", '{"data": [', r":1:1: TFK127 it is not valid JSON"),
-    "a place in a document": ("a.json", json.dumps(squad(GOOD, {**GOOD, "answer_start": 7})), r":1:230: TFK127 .*character 7"),
+    "an empty table": ("a.tsv", "", r":1:1: TFK135 the table has no column `question`, `context`, `answer`, `answer_start`"),
+    "commas": ("a.csv", HEAD.replace("\t", ","), r":1:1: TFK135 the table has no column `question`"),
+    "one column": ("a.tsv", HEAD + "who?\n", r":2:1: TFK135 the line has 1 columns, line 1 has 4"),
+    "no start": ("a.tsv", HEAD + "who?\tBob\tBob\t\n", r":2:1: TFK135 the start of the answer `Bob` is `\"\"`"),
+    "a document of another form": ("a.json", "{}", r":1:1: TFK135 `data` is no list of objects"),
+    "a document that is cut off": ("a.json", '{"data": [', r":1:1: TFK135 it is not valid JSON"),
+    "a place in a document": ("a.json", json.dumps(squad(GOOD, {**GOOD, "answer_start": 7})), r":1:230: TFK135 .*character 7"),
     "a document without a question": ("a.json", '{"data": []}', r"TFK103 .*no question"),
 }  # fmt: skip
 

@@ -107,5 +107,5 @@ def _questions(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
         if line.strip() and len(texts) != 1:
             message = f"the line has {len(texts)} tabs" if len(texts) > 1 else "the line has no tab"
             fix = "write a question and a text with one tab between them"
-            raise InputError(Diagnostic("TFK127", message, fix, location=Location("<stdin>", number)))
+            raise InputError(Diagnostic("TFK135", message, fix, location=Location("<stdin>", number)))
         yield question, "".join(texts)

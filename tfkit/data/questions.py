@@ -47,7 +47,7 @@ def location_of(texts: tuple[str, ...]) -> Location:
 
 
 def _wrong(message: str, fix: str, location: Location) -> InputError:
-    return InputError(Diagnostic("TFK127", message, fix, location=location))
+    return InputError(Diagnostic("TFK135", message, fix, location=location))
 
 
 def _squad(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:

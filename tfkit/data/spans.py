@@ -58,7 +58,7 @@ def windows_of(question: int, context: int, max_length: int, stride: int, locati
     room = max_length - 3 - question
     if room < 1:
         message = f"the question has {question:,} tokens, and a row has at most {max_length:,} with its context"
-        raise InputError(Diagnostic("TFK128", message, "shorten the question, or allow longer rows", location=location))
+        raise InputError(Diagnostic("TFK136", message, "shorten the question, or allow longer rows", location=location))
     step = min(stride, -(-room // 2))
     starts = range(0, max(1, context - room + step), step)
     return [range(start, min(start + room, context)) for start in starts]
