@@ -1,4 +1,4 @@
-"""Mistakes in weight maps, each seeded and each seen: by a check of the import, or by numbers that are not the original ones."""
+"""Mistakes in weight maps, each seeded and each seen: by a check of the import, or by numbers that differ."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_other_models_and_settings(run):
     [
         (["loss.label_smoothing=0.1"], r"TFK108 loss.label_smoothing: labels are positions of answers"),
         (["validation.metric=accuracy"], r"TFK112 .*write one of loss, exact_match, f1"),
-        (["batching.max_length=8"], r"train.jsonl:\d+:1: TFK136 the question has \d+ tokens, and a row has at most 8"),
+        (["batching.max_length=8"], r"train.jsonl:\d+:1: TFK136 the question has \d+ tokens, and a row has room for 5"),
         (["model.out={kind: classify, input: encoder, classes: 2}"], r"TFK107 outputs over the positions of `tokens`: none"),
     ],
 )

@@ -10,6 +10,7 @@ import click
 from ..view.terminal import shown
 from .options import READ, WRITE, OneOf, common
 from .output import print_json, print_text
+from .packages import need_packages
 from .usage import usage_error
 
 if TYPE_CHECKING:
@@ -41,22 +42,30 @@ configuration that are not known, the tokeniser files, and the directory.
     "--dtype", metavar="DTYPE", type=OneOf("dtype", DTYPES), help="Dtype of the weights (default: that of the files)."
 )
 @click.option("--allow-pickle", is_flag=True, help="Read pytorch_model.bin, with torch's reader of weights.")
+@click.option("--without-tokeniser", is_flag=True, help="Import the weights alone.")
 @click.option("--force", is_flag=True, help="Replace a model that is saved there already.")
 @common
 def command(
-    source: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, force: bool, as_json: bool
-) -> int:
+    source: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, without_tokeniser: bool, force: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Import a model of Hugging Face transformers, with its tokeniser.
 
     Names and shapes of all tensors are checked before any is read.
     """
     from ..catalogue import load_catalogue
-    from ..interop.huggingface_import import plan_import, run_import
+    from ..interop.huggingface_import import plan_import, run_import, vocabulary_sizes
 
     if (output is None) != dry_run:
         raise usage_error("write -o DIR, where the model is saved, or --dry-run")
     catalogue = load_catalogue()
     plan = plan_import(Path(source), catalogue, dtype, allow_pickle)
+    sizes = vocabulary_sizes(plan.spec)
+    if sizes and not without_tokeniser:
+        need_packages("train", "tokenizers")
+        from ..data import read_huggingface
+
+        plan.texts |= read_huggingface(Path(source), sizes if len(sizes) > 1 else next(iter(sizes.values())))
     if output is not None:
         run_import(plan, Path(output), catalogue, overwrite=force)
     if as_json:

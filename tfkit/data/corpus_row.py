@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..recipe import END, START
-
 GROUP = 2_000
 """Rows encoded in one call."""
 Numbered = Iterator[tuple[int, tuple[str, ...]]]
@@ -40,8 +38,3 @@ class Row:
     span: tuple[int, int] | None = None
     answerable: bool = True
     unfit: str | None = None
-
-
-def pair_ids(first: list[int], second: list[int]) -> list[int]:
-    """The ids of a pair of texts, which a model reads as one row."""
-    return [START, *first, END, *second, END]

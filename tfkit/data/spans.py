@@ -18,7 +18,7 @@ from pydantic import Field
 from ..errors import Diagnostic, InputError, Location
 from ..files import FileModel, read_model
 from ..recipe import Recipe
-from .corpus_row import Numbered, Row, pair_ids
+from .corpus_row import Numbered, Row
 from .lines import groups
 from .questions import location_of
 from .tokeniser import Ranges, TextTokeniser
@@ -39,13 +39,13 @@ class SpanFacts(FileModel):
     unanswerable: bool
 
 
-def windows_of(question: int, context: int, max_length: int, stride: int, location: Location | None = None) -> list[range]:
+def windows_of(question: int, context: int, room: int, stride: int, location: Location | None = None) -> list[range]:
     """The windows of a context, as ranges of its tokens.
 
     Args:
         question: The tokens of the question.
         context: The tokens of the context.
-        max_length: The limit of a row, with its three special tokens.
+        room: The limit of a row, without its special tokens.
         stride: The most tokens from the start of a window to that of the next.
         location: The place of the question in its file.
 
@@ -55,10 +55,10 @@ def windows_of(question: int, context: int, max_length: int, stride: int, locati
     Raises:
         InputError: The question leaves no room.
     """
-    room = max_length - 3 - question
-    if room < 1:
-        message = f"the question has {question:,} tokens, and a row has at most {max_length:,} with its context"
+    if question >= room:
+        message = f"the question has {question:,} tokens, and a row has room for {room:,} with its context"
         raise InputError(Diagnostic("TFK136", message, "shorten the question, or allow longer rows", location=location))
+    room -= question
     step = min(stride, -(-room // 2))
     starts = range(0, max(1, context - room + step), step)
     return [range(start, min(start + room, context)) for start in starts]
@@ -74,17 +74,19 @@ def span_rows(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recip
     """The rows of questions. The text of the first row of a question is JSON with the question, its context and its answers;
     further rows have none."""
     tokeniser, options = tokenisers["target"], recipe.data.options
+    frame = tokeniser.pair_frame
+    special = len(frame.before) + len(frame.between)
     for group in groups(numbered, CONTEXTS):
         asked = tokeniser.encode([texts[0] for _, texts in group])
         read = tokeniser.encode_with_ranges([texts[1] for _, texts in group])
         for (_, texts), question, (ids, ranges) in zip(group, asked, read, strict=True):
             location, answers = location_of(texts), json.loads(texts[2])
             whole = span_of(ranges, answers[0][1], answers[0][1] + len(answers[0][0])) if answers else range(0)
-            windows = windows_of(len(question), len(ids), recipe.batching.max_length, options.stride, location)
-            held = [_inside(whole, window, len(question) + 2) for window in windows]
+            windows = windows_of(len(question), len(ids), recipe.batching.max_length - len(frame), options.stride, location)
+            held = [_inside(whole, window, special + len(question)) for window in windows]
             told = json.dumps({"question": texts[0], "context": texts[1], "answers": [text for text, _ in answers]})
             for number, (window, span) in enumerate(zip(windows, held, strict=True)):
-                row = pair_ids(question, ids[window.start : window.stop])
+                row = frame(question, ids[window.start : window.stop])
                 unfit = "whose answer is in no window" if answers and not any(held) else None
                 yield Row(
                     location.line, ("" if number else told,), (row,), (len(question), len(window)),

@@ -29,7 +29,7 @@ def save(
     *,
     overwrite: bool = False,
     catalogue: Catalogue | None = None,
-    texts: Mapping[str, str] | None = None,
+    texts: Mapping[str, str | bytes] | None = None,
 ) -> Path:
     """Save a model. The directory is written under another name and then renamed, so that it is never incomplete.
 
@@ -38,7 +38,7 @@ def save(
         directory: the directory to create.
         overwrite: replace a saved model, if its directory contains only files that tfkit wrote.
         catalogue: the entries of the spec; those of the installed plugins by default.
-        texts: further files that belong to the model (tokenisers), by name.
+        texts: the content of further files that belong to the model (tokenisers), by name.
 
     Returns:
         The absolute path of the directory.
@@ -84,7 +84,7 @@ class ModelFiles:
     requested_backends: Mapping[str, list[Any]]
     device: str
     dtype: str
-    texts: Mapping[str, str]
+    texts: Mapping[str, str | bytes]
     write_weights: Callable[[Path], FileRecord]
 
 
@@ -100,7 +100,7 @@ def _write(contents: ModelFiles, draft: Path, catalogue: Catalogue) -> None:
     for name, text in contents.texts.items():
         if name in (SPEC, WEIGHTS, PLAN, VERSIONS):
             raise ValueError(f"`texts` may not have the name {name}, which every saved model has")
-        child(draft, name).write_text(text, encoding="utf-8")
+        child(draft, name).write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     (draft / SPEC).write_text(to_yaml(contents.spec), encoding="utf-8")
     weights = contents.write_weights(draft / WEIGHTS)
     target = Target(device=contents.device, dtype=contents.dtype, training=False)

@@ -20,11 +20,9 @@ from ..data import (
     epoch_of,
     groups,
     padded,
-    pair_ids,
     read_span_facts,
     read_tokenisers,
     roles_for,
-    segments_of,
     windows_of,
 )
 from ..errors import Diagnostic, InputError
@@ -82,11 +80,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Row:
-    """A window of the context of question `number`, as ids; `before` tokens are in front of it, and `ranges` are the characters
+    """A window of the context of question `number`, as ids with their segments; `before` tokens are in front of it, and `ranges` are the characters
     of its tokens."""
 
     number: int
     ids: list[int]
+    segments: list[int]
     before: int
     ranges: Ranges
 
@@ -124,13 +123,15 @@ class Answerer:
     ) -> None:
         self.model, self.tokeniser, self.unanswerable = model, tokeniser, unanswerable
         self.stride, self.max_answer, self.batch_tokens = stride, max_answer, batch_tokens
-        if max_length < 5 or min(stride, max_answer, batch_tokens) < 1:
+        self.frame = tokeniser.pair_frame
+        shortest = len(self.frame) + 2
+        if max_length < shortest or min(stride, max_answer, batch_tokens) < 1:
             message = f"max_length is {max_length}, stride {stride}, max_answer {max_answer}, batch_tokens {batch_tokens}"
-            fix = "a row has at least 5 tokens, with start and end; the others are at least 1"
+            fix = f"a row has at least {shortest} tokens with its special tokens; the others are at least 1"
             raise InputError(Diagnostic("TFK078", message, fix))
         self.roles = roles_for(model.plan, "spans")
         self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
-        check_ids(model.plan, self.roles, {"target": tokeniser.size})
+        check_ids(model.plan, self.roles, {"target": tokeniser})
 
     @classmethod
     def load(
@@ -195,13 +196,15 @@ class Answerer:
 
     def _answer_chunk(self, asked: list[tuple[str, str]], best: int) -> Iterator[Answer]:
         whole = self.tokeniser.encode([question for question, _ in asked])
-        questions = [ids if len(ids) < self.max_length - 3 else ids[: (self.max_length - 3) // 2] for ids in whole]
+        frame, room = self.frame, self.max_length - len(self.frame)
+        questions = [ids if len(ids) < room else ids[: room // 2] for ids in whole]
         contexts = self.tokeniser.encode_with_ranges([context for _, context in asked])
         rows: list[_Row] = []
         for number, (question, (ids, ranges)) in enumerate(zip(questions, contexts, strict=True)):
-            for window in windows_of(len(question), len(ids), self.max_length, self.stride) if question and ids else ():
-                part = slice(window.start, window.stop)
-                rows.append(_Row(number, pair_ids(question, ids[part]), len(question) + 2, ranges[part]))
+            for window in windows_of(len(question), len(ids), room, self.stride) if question and ids else ():
+                part, before = slice(window.start, window.stop), len(frame.before) + len(question) + len(frame.between)
+                segments = frame.segments_of(len(question), len(window))
+                rows.append(_Row(number, frame(question, ids[part]), segments, before, ranges[part]))
         none: list[list[float]] = [[] for _ in asked]
         found: list[Scores] = [{} for _ in asked]
         for row, (empty, scores) in zip(rows, self._read(rows, best), strict=True):
@@ -229,7 +232,11 @@ class Answerer:
             lengths = np.array([len(row.ids) for row in rows], np.int32)
             for batch in epoch_of({"target": lengths}, self.batch_tokens, 0, 0).batches:
                 ids, counts = padded([rows[at].ids for at in batch])
-                segments = {"segments": {name: segments_of(ids).to(device)}} if self.roles.segments else {}
+                segments = (
+                    {"segments": {name: padded([rows[at].segments for at in batch], 0)[0].to(device)}}
+                    if self.roles.segments
+                    else {}
+                )
                 outputs = self.model(lengths={name: counts.to(device)}, **segments, **{name: ids.to(device)})
                 probabilities = outputs[self.roles.output].float().softmax(1).cpu()
                 for at, own in zip(batch, probabilities, strict=True):
