@@ -80,8 +80,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Row:
-    """A window of the context of question `number`, as ids with their segments; `before` tokens are in front of it, and `ranges` are the characters
-    of its tokens."""
+    """A window of the context of question `number`, as ids with their segments. `before` tokens are in front of it, and `ranges`
+    are the characters of its tokens."""
 
     number: int
     ids: list[int]
@@ -232,11 +232,8 @@ class Answerer:
             lengths = np.array([len(row.ids) for row in rows], np.int32)
             for batch in epoch_of({"target": lengths}, self.batch_tokens, 0, 0).batches:
                 ids, counts = padded([rows[at].ids for at in batch])
-                segments = (
-                    {"segments": {name: padded([rows[at].segments for at in batch], 0)[0].to(device)}}
-                    if self.roles.segments
-                    else {}
-                )
+                ones = padded([rows[at].segments for at in batch], 0)[0].to(device)
+                segments = {"segments": {name: ones}} if self.roles.segments else {}
                 outputs = self.model(lengths={name: counts.to(device)}, **segments, **{name: ids.to(device)})
                 probabilities = outputs[self.roles.output].float().softmax(1).cpu()
                 for at, own in zip(batch, probabilities, strict=True):
