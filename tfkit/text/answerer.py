@@ -80,7 +80,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Row:
-    """A window of the context of question `number`, as ids with their segments. `before` tokens are in front of it, and `ranges`
+    """A window of the context of question `number`, as ids with segments. `before` tokens are in front of it, and `ranges`
     are the characters of its tokens."""
 
     number: int
