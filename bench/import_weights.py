@@ -21,7 +21,13 @@ BLOCK = 16 << 20
 
 
 def size_of(layers: int, width: int) -> list[str]:
-    return ["expect=null", f"body.num_layers={layers}", f"defaults.d_model={width}", f"defaults.ffn.d_ff={4 * width}", "defaults.attention.num_heads=4"]
+    return [
+        "expect=null",
+        f"body.num_layers={layers}",
+        f"defaults.d_model={width}",
+        f"defaults.ffn.d_ff={4 * width}",
+        "defaults.attention.num_heads=4",
+    ]
 
 
 def part(name: str, folder: Path, overrides: list[str]) -> None:

@@ -31,12 +31,13 @@ from translation_task import write_task
 ROOT = Path(__file__).parents[2]
 BY_NAME = {
     "recipe": ("small-recipe.yaml",), "reference": ("train.trg",),
-    "model": ("run", "language/run", "classification/run", "tagged/run"),
+    "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run"),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
     "second": ("model",), "subject": ("model",), "replay": ("replay.json",), "translations": ("train.trg",),
     "source": ("train.src",), "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",),
     "validation_source": ("train.src",), "validation_target": ("train.trg",), "validation_text": ("train.src",),
     "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
+    "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
     "directory": ("huggingface",),
 }  # fmt: skip
@@ -61,6 +62,8 @@ BESIDE = {
     ("train", "validation_text"): ["language/model.yaml", "--text", "train.src", *TRAIN],
     ("train", "table"): ["classification/model.yaml", *TRAIN],
     ("train", "validation_table"): ["classification/model.yaml", "--table", "text.tsv", *TRAIN],
+    ("train", "questions"): ["spans/r.yaml", *TRAIN],
+    ("train", "validation_questions"): ["spans/r.yaml", *TRAIN],
     ("train", "auto_table"): ["small-recipe.yaml", *TRAIN],
     ("average", "models"): ["-o", "new"],
     ("build", "spec"): ["-o", "new"],
@@ -178,10 +181,9 @@ def make_good(folder: Path) -> None:
         steps = ["stopping.max_steps=4", "validation.every_steps=2"]
         train(load_recipe(recipe_for(folder / kind, kind, metric), steps), folder / kind / "run")
     shutil.copy(folder / "classification" / "text.tsv", folder / "text.tsv")
-    (folder / "tagged").mkdir()
-    train(
-        load_recipe(encoder_tasks.recipe_for(folder / "tagged", "tagged"), ["stopping.max_steps=2"]), folder / "tagged" / "run"
-    )
+    for kind in ("tagged", "spans"):
+        (folder / kind).mkdir()
+        train(load_recipe(encoder_tasks.recipe_for(folder / kind, kind), ["stopping.max_steps=2"]), folder / kind / "run")
     (folder / "images").mkdir()
     write_idx(folder / "images", packed=False)
     images, labels = (folder / "images" / f"{name}.idx" for name in ("images", "labels"))

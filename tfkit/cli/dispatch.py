@@ -31,6 +31,7 @@ COMMANDS = {
     "train": "train a model from text, or resume a run",
     "translate": "translate lines of text with a trained model",
     "generate": "continue a prompt with a trained decoder",
+    "answer": "answer questions about texts with a trained model",
     "classify": "label lines of text with a trained classifier",
     "tag": "tag the words of lines with a trained tagger",
     "score": "BLEU and chrF of translations against a reference",

@@ -14,10 +14,11 @@ from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .prepare_images import check_images, prepare_images
 from .roles import Roles, check_ids, roles_of
+from .spans import SPANS, SpanFacts, asked_questions, read_span_facts, span_texts, windows_of
 from .tagged import word_pieces
 from .tasks import Batch, Task, padded, task_of
 from .text_frame import Frame, PairFrame
-from .tokeniser import TextTokeniser
+from .tokeniser import Ranges, TextTokeniser
 from .tokeniser_directory import (
     LABELS,
     PAIR_LABELS,
@@ -39,6 +40,7 @@ __all__ = [
     "NO_LABEL",
     "PAIR_LABELS",
     "PairFrame",
+    "SPANS",
     "TOKENISER_FILES",
     "TRAIN",
     "VALIDATION",
@@ -51,10 +53,13 @@ __all__ = [
     "ImageTask",
     "Normalisation",
     "Pixels",
+    "Ranges",
     "Roles",
+    "SpanFacts",
     "BatchShapes",
     "Task",
     "TextTokeniser",
+    "asked_questions",
     "check_classes",
     "check_ids",
     "check_images",
@@ -79,13 +84,16 @@ __all__ = [
     "read_image",
     "read_image_facts",
     "read_labels",
+    "read_span_facts",
     "read_tokenisers",
     "reads_pairs",
     "roles_for",
     "roles_of",
     "rows",
+    "span_texts",
     "task_of",
     "tokeniser_texts",
+    "windows_of",
     "word_pieces",
     "describe_counts",
 ]

@@ -124,7 +124,7 @@ def _vocabularies(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping
     """The changes for the sizes of the token tables. They are at the place of the written size, or at the nodes if one line of
     the spec sets tables whose sizes now differ."""
     required = {_owner(spec, roles.of(column)): size for column, size in sizes.items()}
-    if getattr(spec.nodes[roles.output].options, "share", None) is None:
+    if getattr(spec.nodes[roles.output].options, "share", "") is None:
         required[roles.output] = sizes["target"]
     written = {node: spec.written_path(f"nodes.{node}.vocab_size") for node in required}
     changes: dict[str, str] = {}
