@@ -125,7 +125,7 @@ class Case:
     def unread(self, reads: Reads, name: str) -> set[Path]:
         """The files of a directory that the command does not read: a successful run leaves their times of access alone.
 
-        None where the file system keeps no times of access; `TFKIT_HOSTILE=all` takes every file for read."""
+        No file where the file system keeps no times of access, and with `TFKIT_HOSTILE=all`."""
         folder, probe = self.inputs / name, self.folder / "probe"
         probe.write_text("x")
         files = [probe, *(folder / member for member in members(folder) if (folder / member).is_file())]
