@@ -32,9 +32,10 @@ BY_NAME = {
     "recipe": ("small-recipe.yaml",), "reference": ("train.trg",),
     "model": ("run", "language/run", "classification/run", "tagged/run"),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
-    "replay": ("replay.json",), "translations": ("train.trg",), "source": ("train.src",), "target": ("train.trg",),
-    "text": ("train.src",), "table": ("text.tsv",), "validation_source": ("train.src",), "validation_target": ("train.trg",),
-    "validation_text": ("train.src",), "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
+    "second": ("model",), "subject": ("model",), "replay": ("replay.json",), "translations": ("train.trg",),
+    "source": ("train.src",), "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",),
+    "validation_source": ("train.src",), "validation_target": ("train.trg",), "validation_text": ("train.src",),
+    "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
@@ -71,6 +72,7 @@ WRITING = {
     "bench": ["attention", "--list"],
     "build": ["small.yaml"],
     "conformance": ["eager", "--replay", "replay.json"],
+    "new": ["norm", "acme.part"],
     "schema": [],
     "train": ["small-recipe.yaml", "--set", "stopping.max_steps=1"],
     "verify": ["small.yaml", "--backend", "none-of-these"],
