@@ -137,6 +137,7 @@ class Case:
         found = {path.relative_to(folder) for path in files[1:] if path.exists() and not path.stat().st_atime_ns}
         probe.unlink()
         self.restore(name)
+        assert not kept or len(found) < len(files) - 1, f"{named(reads)} reads no file of {name}"
         return found if kept else set()
 
     def restore(self, name: str) -> None:
