@@ -35,7 +35,7 @@ configuration that are not known, the tokeniser files, and the directory.
 
 
 @click.command("import", epilog=EPILOG)
-@click.argument("source", metavar="DIR", type=READ, help="A directory of Hugging Face transformers.")
+@click.argument("directory", metavar="DIR", type=READ, help="A directory of Hugging Face transformers.")
 @click.option("-o", "--output", metavar="DIR", type=WRITE, help="Where the model is saved.")
 @click.option("--dry-run", is_flag=True, help="Say what would be imported; write nothing.")
 @click.option(
@@ -47,7 +47,7 @@ configuration that are not known, the tokeniser files, and the directory.
 @click.option("--force", is_flag=True, help="Replace a model that is saved there already.")
 @common
 def command(
-    source: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, without_tokeniser: bool, pairs: bool,
+    directory: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, without_tokeniser: bool, pairs: bool,
     force: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Import a model of Hugging Face transformers, with its tokeniser.
@@ -60,13 +60,13 @@ def command(
     if (output is None) != dry_run:
         raise usage_error("write -o DIR, where the model is saved, or --dry-run")
     catalogue = load_catalogue()
-    plan = plan_import(Path(source), catalogue, dtype, allow_pickle)
+    plan = plan_import(Path(directory), catalogue, dtype, allow_pickle)
     sizes = vocabulary_sizes(plan.spec)
     if sizes and not without_tokeniser:
         need_packages("train", "tokenizers")
         from ..data import read_huggingface
 
-        plan.texts |= read_huggingface(Path(source), sizes if len(sizes) > 1 else next(iter(sizes.values())))
+        plan.texts |= read_huggingface(Path(directory), sizes if len(sizes) > 1 else next(iter(sizes.values())))
     plan.texts |= _answers(plan, pairs)
     if output is not None:
         run_import(plan, Path(output), catalogue, overwrite=force)

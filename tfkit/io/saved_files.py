@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,19 +98,22 @@ def check_room(path: Path, facts: FileRecord, graph: Graph, dtype: str) -> None:
 
 
 def other_files(directory: Path) -> dict[str, str | bytes]:
-    """The files of a saved model that its caller gave to `save` (tokenisers, labels), by name; bytes where they are no text.
+    """The files of a saved model that its caller gave to `save` (tokenisers, labels), by name; bytes where they are no UTF-8.
 
-    Raises StoreError.
+    Raises:
+        StoreError: a file is missing or was altered.
     """
     directory = model_in(directory)
     files = read_model(directory / VERSIONS, Versions).files
     found: dict[str, str | bytes] = {}
     for name, record in files.items():
-        if name not in (SPEC, WEIGHTS, PLAN):
-            check_digest(directory / name, record)
-            content = read_bytes(directory / name, record.bytes, links=False)
-            try:
-                found[name] = content.decode("utf-8")
-            except UnicodeDecodeError:
-                found[name] = content
+        if name in (SPEC, WEIGHTS, PLAN):
+            continue
+        check_digest(directory / name, record)
+        try:
+            found[name] = content = read_bytes(directory / name, record.bytes, links=False)
+        except OSError as reason:
+            raise StoreError(Diagnostic("TFK082", f"{directory / name} cannot be read: {reason.strerror}")) from None
+        with suppress(UnicodeDecodeError):
+            found[name] = content.decode("utf-8")
     return found
