@@ -14,6 +14,7 @@ from ..recipe import END, PAD, START, Recipe
 from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
 from .parameter_rates import check_parameters
+from .scheduled_sampling import is_stepwise
 
 
 def roles_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> Roles:
@@ -56,6 +57,14 @@ def check_weights(recipe: Recipe, roles: Roles) -> None:
 def check_trained(recipe: Recipe, catalogue: Catalogue) -> None:
     """Raises InputError if `parameters` of a recipe does not fit its model."""
     check_parameters(recipe, build(_spec(recipe, catalogue, []), catalogue, device="meta"))
+
+
+def check_sharded_sampling(recipe: Recipe, catalogue: Catalogue) -> None:
+    """Raises InputError if FSDP2 cannot run the scheduled sampling of a recipe, because the decoder is recurrent."""
+    model = build(_spec(recipe, catalogue, []), catalogue, device="meta")
+    if is_stepwise(model, roles_of(model.plan, recipe.data.kind)):
+        message = "a recurrent decoder predicts its input tokens step by step, which FSDP2 cannot do"
+        raise InputError(recipe.diagnostic("TFK118", "teacher_forcing", message, "remove `--fsdp`"))
 
 
 def fitted_spec(
