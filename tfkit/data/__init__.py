@@ -5,7 +5,7 @@ from .batches import Epoch, epoch_of
 from .corpus import NO_LABEL, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .corpus_row import pair_ids
-from .fitting import check_classes, roles_for
+from .fitting import check_classes, fits, roles_for
 from .image_directory import IMAGES, ImageFacts, image_texts, read_image_facts
 from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..builder import build
 from ..catalogue import Catalogue
-from ..data import KINDS, Roles, check_ids, roles_of
+from ..data import KINDS, Roles, check_ids, fits, roles_of
 from ..errors import InputError
 from ..nn.model_plan import ModelPlan
 from ..recipe import END, PAD, START, Recipe
@@ -20,6 +20,12 @@ from .scheduled_sampling import is_stepwise
 def roles_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> Roles:
     """The roles of the nodes of a recipe's model. Raises SpecError, also for an unknown `backend`, and InputError."""
     return roles_of(_plan(_spec(recipe, catalogue, []), catalogue, backend), recipe.data.kind)
+
+
+def fitting_kind(recipe: Recipe, catalogue: Catalogue, kinds: Sequence[str]) -> str:
+    """The first of some kinds of data that fits a recipe's model, or the last one. Raises SpecError."""
+    plan = _plan(_spec(recipe, catalogue, []), catalogue)
+    return next((kind for kind in kinds if fits(plan, kind)), kinds[-1])
 
 
 def image_rule_in(recipe: Recipe, catalogue: Catalogue) -> ImageRule:
