@@ -57,6 +57,7 @@ __all__ = [
     "check_images",
     "count_rows",
     "epoch_of",
+    "fits",
     "files_of",
     "groups",
     "has_labels",

@@ -92,6 +92,6 @@ SCHEDULES = (
     Schedule(name="noam", summary="the paper's: linear warm-up, then step^-1/2", options=NoamOptions, rate=noam),
     Schedule(name="inverse_sqrt", summary="linear warm-up to a peak, then step^-1/2", options=PeakOptions, rate=inverse_sqrt),
     Schedule(name="cosine", summary="linear warm-up to a peak, then half a cosine", options=DecayOptions, rate=cosine),
-    Schedule(name="linear", summary="BERT's: linear warm-up to a peak, then a line to the floor", options=DecayOptions, rate=linear),
+    Schedule(name="linear", summary="linear warm-up to a peak, then a line to the floor", options=DecayOptions, rate=linear),
     Schedule(name="constant", summary="linear warm-up to a peak, then the peak", options=PeakOptions, rate=constant),
 )
