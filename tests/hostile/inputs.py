@@ -21,6 +21,7 @@ from tfkit.builder import build
 from tfkit.catalogue import load_catalogue
 from tfkit.cli.dispatch import commands
 from tfkit.cli.options import InputPath, OutputPath
+from tfkit.interop.huggingface import write
 from tfkit.io import save
 from tfkit.recipe import load_recipe
 from tfkit.spec import load_spec
@@ -32,10 +33,12 @@ BY_NAME = {
     "recipe": ("small-recipe.yaml",), "reference": ("train.trg",),
     "model": ("run", "language/run", "classification/run", "tagged/run"),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
-    "replay": ("replay.json",), "translations": ("train.trg",), "source": ("train.src",), "target": ("train.trg",),
-    "text": ("train.src",), "table": ("text.tsv",), "validation_source": ("train.src",), "validation_target": ("train.trg",),
-    "validation_text": ("train.src",), "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
+    "second": ("model",), "subject": ("model",), "replay": ("replay.json",), "translations": ("train.trg",),
+    "source": ("train.src",), "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",),
+    "validation_source": ("train.src",), "validation_target": ("train.trg",), "validation_text": ("train.src",),
+    "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
+    "directory": ("huggingface",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
@@ -61,6 +64,8 @@ BESIDE = {
     ("train", "auto_table"): ["small-recipe.yaml", *TRAIN],
     ("average", "models"): ["-o", "new"],
     ("build", "spec"): ["-o", "new"],
+    ("export", "model"): ["--to", "ctranslate2", "-o", "new"],
+    ("import", "directory"): ["-o", "new", "--without-tokeniser"],
     ("bench", "auto_table"): ["attention", "--list"],
     ("verify", "weights"): ["small.yaml"],
 }  # fmt: skip
@@ -71,6 +76,9 @@ WRITING = {
     "bench": ["attention", "--list"],
     "build": ["small.yaml"],
     "conformance": ["eager", "--replay", "replay.json"],
+    "export": ["run", "--to", "ctranslate2"],
+    "import": ["huggingface", "--without-tokeniser"],
+    "new": ["norm", "acme.part"],
     "schema": [],
     "train": ["small-recipe.yaml", "--set", "stopping.max_steps=1"],
     "verify": ["small.yaml", "--backend", "none-of-these"],
@@ -183,6 +191,10 @@ def make_good(folder: Path) -> None:
     train(load_recipe(recipe, ["stopping.max_steps=4", "validation.every_steps=2", "keeping.every_steps=2"]), folder / "run")
     catalogue = load_catalogue()
     save(build(load_spec(folder / "small.yaml", catalogue), catalogue), folder / "model", catalogue=catalogue)
+    gpt2 = ["expect=null", "defaults.d_model=8", "defaults.attention.num_heads=2", "body.num_layers=1", "tokens.vocab_size=9"]
+    gpt2 += ["tokens.end_id=8", "defaults.position.max_len=7"]
+    (folder / "huggingface").mkdir()
+    write(build(load_spec(ROOT / "specs" / "gpt2.yaml", catalogue, gpt2), catalogue), {}, folder / "huggingface")
     table = next((ROOT / "tfkit" / "builtin" / "attention").glob("*.json"))
     shutil.copy(table, folder / "auto.json")
     (folder / "replay.json").write_text(json.dumps(wrong(name="eager")))
