@@ -47,8 +47,8 @@ configuration that are not known, the tokeniser files, and the directory.
 @click.option("--force", is_flag=True, help="Replace a model that is saved there already.")
 @common
 def command(
-    directory: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, without_tokeniser: bool, pairs: bool,
-    force: bool, as_json: bool,
+    directory: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, without_tokeniser: bool,
+    pairs: bool, force: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Import a model of Hugging Face transformers, with its tokeniser.
 
