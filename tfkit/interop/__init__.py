@@ -1,0 +1,1 @@
+"""Weights and programs in and out: exports for other runtimes."""
