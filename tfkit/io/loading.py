@@ -16,6 +16,7 @@ from ..builder import build
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, StoreError
 from ..files import FileRecord, check_digest, check_header, check_sizes, compare_tensors, read_bytes, read_model
+from ..files import read_text as read_text_file
 from ..graph import graph_of
 from ..nn.model import Model
 from ..spec import ModelSpec, parse_spec
@@ -98,6 +99,18 @@ def _check_room(path: Path, facts: FileRecord, spec: ModelSpec, dtype: torch.dty
     if facts.bytes < needed:
         message = f"{path} has {facts.bytes:,} bytes, and the weights of the spec need {needed:,}"
         raise StoreError(Diagnostic("TFK082", message, "it was altered"))
+
+
+def other_files(directory: Path) -> dict[str, str]:
+    """The files of a saved model that its caller gave to `save` (tokenisers, labels), by name. Raises StoreError."""
+    directory = model_in(directory)
+    files = read_model(directory / VERSIONS, Versions).files
+    found = {}
+    for name, record in files.items():
+        if name not in (SPEC, WEIGHTS, PLAN):
+            check_digest(directory / name, record)
+            found[name] = read_text_file(directory / name, record.bytes, links=False)
+    return found
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, StoreError
-from ..files import child, file_record, make_draft, replace_directory, umask
+from ..files import child, file_record
 from ..graph import Target, graph_of, plan
 from ..nn.model import Model
 from ..slots.options import CONTRACT
 from ..spec import to_yaml
 from .layout import FORMAT, PLAN, SPEC, VERSIONS, WEIGHTS
-from .replacing import check_place, describe, written_names
+from .replacing import check_place, write_directory
 
 
 def save(
@@ -55,22 +52,8 @@ def save(
     if empty:
         message = f"`{empty[0]}` and {len(empty) - 1} more are on the meta device and have no values"
         raise StoreError(Diagnostic("TFK081", message, "build the model on another device"))
-    catalogue = catalogue or load_catalogue()
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        draft = make_draft(directory)
-    except (OSError, ValueError) as reason:  # ValueError: a NUL in the name
-        raise StoreError(Diagnostic("TFK081", f"{directory.parent} cannot be written: {describe(reason)}")) from None
-    try:
-        _write(model, draft, catalogue, texts or {})
-        draft.chmod(0o777 & ~umask())
-        replace_directory(draft, directory, written_names(directory) if os.path.lexists(directory) else ())
-    except (OSError, ValueError, SafetensorError, RuntimeError) as reason:  # ValueError: a name that no file can have
-        raise StoreError(
-            Diagnostic("TFK081", f"{directory} could not be written: {describe(reason)}", "nothing was changed")
-        ) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    loaded, other = catalogue or load_catalogue(), texts or {}
+    write_directory(directory, lambda draft: _write(model, draft, loaded, other))
     return directory
 
 

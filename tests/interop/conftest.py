@@ -1,0 +1,1 @@
+from fixtures import catalogue, one_thread  # noqa: F401
