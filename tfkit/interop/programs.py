@@ -20,7 +20,7 @@ from ..nn.runtime.context import ForwardContext
 from ..nn.runtime.decoding_state import DecodingState
 from ..nn.runtime.model_inputs import check_inputs
 from ..nn.runtime.node_output import Padding
-from .state_tensors import Named, caches_of, memory_of, recurrent_of, state_of
+from .state_tensors import ConcatenatedCache, Named, caches_of, memory_of, recurrent_of, state_of
 
 
 class Program(nn.Module):
@@ -114,7 +114,9 @@ def encoded(model: Model, tensors: Named, target: str) -> DecodingState:
     read = set().union(*(executor.reads(name) for name in following))
     batch = next((each.shape[0] for each in inputs.values()), 1)
     state = DecodingState(target, batch, 1, node_outputs={name: outputs[name] for name in outputs if name in read})
+    state.caches = {site: ConcatenatedCache() for site in model.sites if site not in model.memory_sites}
     decoded(model, state, torch.zeros(batch, 1, dtype=torch.int64, device=model.device), Padding())
+    state.caches = {site: cache for site, cache in state.caches.items() if cache.key is not None}
     return state
 
 

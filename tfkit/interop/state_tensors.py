@@ -21,14 +21,13 @@ Named = dict[str, Tensor]
 class ConcatenatedCache(KeyValueCache):
     """A cache that makes new tensors. `KeyValueCache` writes into buffers, which a program does not have."""
 
-    def __init__(self, key: Tensor, value: Tensor) -> None:
+    def __init__(self, key: Tensor | None = None, value: Tensor | None = None) -> None:
         super().__init__(1)
         self.key, self.value = key, value
 
     def write(self, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        assert self.key is not None
-        assert self.value is not None
-        self.key, self.value = torch.cat([self.key, key], 2), torch.cat([self.value, value], 2)
+        self.key = key if self.key is None else torch.cat([self.key, key], 2)
+        self.value = value if self.value is None else torch.cat([self.value, value], 2)
         return self.key, self.value
 
 

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
 
 from ..errors import Diagnostic, InputError, TfkitError
 from ..nn.model import Model
+from ..nn.recurrent import Recurrent
 from ..slots.node import InputRule
 from .program_shapes import ProgramFacts, programs_of, targets_of
 
@@ -29,7 +31,12 @@ def program_refusals(model: Model) -> list[str]:
     if len(targets) > 1:
         named = " and ".join(f"`{name}`" for name in targets)
         return [f"the inputs {named}, which are both decoded step by step: a program decodes one"]
-    return []
+    stepwise = model.plan.followers[targets[0]] if targets else ()
+    return [
+        f"`{name}`, a recurrent node that reads whole sequences: tracing would fix their length"
+        for name, node in model.nodes.items()
+        if isinstance(node, Recurrent) and name not in stepwise
+    ]
 
 
 def backend_refusals(model: Model) -> list[str]:
@@ -86,7 +93,22 @@ def _trace(facts: ProgramFacts) -> ExportedProgram:
         program = torch.export.export(facts.program, example, dynamic_shapes=(shapes,), strict=False)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of this machine
+    _drop_unused(program)
     return program
+
+
+def _drop_unused(program: ExportedProgram) -> None:
+    """Remove what the outputs do not need, and the weights that only this read."""
+    sdpa = torch.ops.aten.scaled_dot_product_attention.default  # counts as impure, because it may draw random numbers
+    program.graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure() and node.target is not sdpa)
+    users = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    signature = program.graph_signature
+    for spec in [spec for spec in signature.input_specs if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)]:
+        if not users[spec.arg.name].users:
+            program.graph.erase_node(users[spec.arg.name])
+            signature.input_specs.remove(spec)
+            program.state_dict.pop(spec.target)
+    program.graph_module.recompile()
 
 
 def describe(
