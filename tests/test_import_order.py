@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "builtin": "slots attention nn plugin",
     "builder": "errors slots attention catalogue spec graph nn",
     "io": "errors files slots catalogue spec graph nn builder",
-    "interop": "errors files slots attention graph nn io lazy_names",
+    "interop": "errors files slots attention catalogue spec graph nn builder io lazy_names",
     "metrics": "errors",
     "data": "errors files slots nn recipe",
     "generate": "errors slots nn builder",
@@ -32,8 +32,8 @@ MAY_IMPORT = {
     "images": "errors catalogue slots nn io data",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
     "view": "errors files slots attention catalogue spec graph nn recipe train",
-    "cli": "errors files slots attention catalogue spec graph nn builder io interop recipe data generate text images metrics train "
-    "view",
+    "cli": "errors files slots attention catalogue spec graph nn builder io interop recipe data generate text images metrics "
+    "train view",
     "inspection": "slots attention catalogue graph nn builder lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",

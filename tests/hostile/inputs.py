@@ -61,6 +61,7 @@ BESIDE = {
     ("train", "auto_table"): ["small-recipe.yaml", *TRAIN],
     ("average", "models"): ["-o", "new"],
     ("build", "spec"): ["-o", "new"],
+    ("export", "model"): ["--to", "ctranslate2", "-o", "new"],
     ("bench", "auto_table"): ["attention", "--list"],
     ("verify", "weights"): ["small.yaml"],
 }  # fmt: skip
@@ -71,6 +72,7 @@ WRITING = {
     "bench": ["attention", "--list"],
     "build": ["small.yaml"],
     "conformance": ["eager", "--replay", "replay.json"],
+    "export": ["run", "--to", "ctranslate2"],
     "schema": [],
     "train": ["small-recipe.yaml", "--set", "stopping.max_steps=1"],
     "verify": ["small.yaml", "--backend", "none-of-these"],

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tfkit
+from tfkit.interop.ctranslate2.vocabulary import Vocabulary
 
 from .engine import (
     ENCODER,
@@ -189,3 +190,16 @@ def test_the_vocabularies_and_special_tokens_are_those_of_the_tokenisers(catalog
         "decoder_start_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_source_eos": True,
     }  # fmt: skip
     assert {name: (tmp_path / name).read_text() for name in texts} == texts
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"model": {"vocab": 3}}', '{"model": {"vocab": [[1, 2]]}}', "[" * 999])
+def test_a_file_that_is_no_tokeniser_is_refused(text, catalogue, tmp_path):
+    with pytest.raises(tfkit.InputError, match=r"TFK104 tokeniser\.json holds no tokeniser"):
+        exported(built(catalogue), tmp_path, {"tokeniser.json": text})
+
+
+def test_pieces_that_occur_twice_get_a_name_of_their_own():
+    texts = {"tokeniser.json": json.dumps({"model": {"vocab": [["a", 0.0], ["<3>", 0.0], ["a", 0.0]], "unk_id": 0}})}
+    vocabulary = Vocabulary(texts, "source")
+    assert vocabulary.tokens(4) == ["a", "<3>", "<2>", "<<3>>"]
+    assert vocabulary.unknown == "a"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .export import export
+    from .torch_modules import from_torch
 
-_HOMES = {"tfkit.interop.export": ("export",)}
+_HOMES = {"tfkit.interop.torch_modules": ("from_torch",)}
 
-__all__ = ["export"]
+__all__ = ["from_torch"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

@@ -110,6 +110,7 @@ def export(
         BuildError: a package is missing.
         StoreError: the directory exists, or cannot be written. Its content is unchanged.
     """
+    model = getattr(model, "_orig_mod", model)  # the model inside torch.compile's wrapper
     check_target(target)
     directory = Path(directory).absolute()
     check_place(directory, overwrite, EXPORT)

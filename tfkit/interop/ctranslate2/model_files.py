@@ -11,6 +11,7 @@ import torch
 from ctranslate2.specs import common_spec, transformer_spec
 
 from ...attention.positions import PositionRange
+from ...files import child
 from ...graph import Graph, graph_of
 from ...graph.model_graph import Node
 from ...nn.model import Model
@@ -18,7 +19,7 @@ from ...slots.layer import sequence
 from .layers import activation, array, fill_linear, layer_spec, norm_spec
 from .refusals import common_eps
 from .shape import Shape, shape_of
-from .vocabulary import tokeniser_of, unknown, vocabulary
+from .vocabulary import Vocabulary
 
 POSITIONS = 2048
 """Rows of a position table that the model itself does not limit."""
@@ -47,7 +48,10 @@ def write_files(model: Model, texts: Mapping[str, str], directory: Path, quantiz
     spec.optimize(quantization)
     spec.save(str(directory))
     for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        path = child(directory, name)
+        if path.exists():
+            raise ValueError(f"the model has a file {name} of its own, and the engine another one")
+        path.write_text(text, encoding="utf-8")
 
 
 def _stack(model: Model, graph: Graph, found: Any, tokens: Node, stack: Node, embeddings: Any) -> None:
@@ -137,8 +141,9 @@ def _table(model: Model, graph: Graph, tokens: Node) -> Any:
 def _register_tokens(spec: Any, model: Model, shape: Shape, texts: Mapping[str, str]) -> None:
     """The vocabularies, and the start, end and unknown tokens in config.json."""
     sides = {"source": shape.source, "target": shape.target}
+    vocabularies = {side: Vocabulary(texts, side) for side in sides}
     words = {
-        side: vocabulary(tokeniser_of(texts, side), model.plan.token_rule(node.name).vocab_size)
+        side: vocabularies[side].tokens(model.plan.token_rule(node.name).vocab_size)
         for side, node in sides.items()
         if node is not None
     }
@@ -154,7 +159,7 @@ def _register_tokens(spec: Any, model: Model, shape: Shape, texts: Mapping[str, 
     start = own[rule.start_id] if rule.start_id is not None else end
     config = spec.config
     config.eos_token, config.bos_token = end, start
-    config.unk_token = unknown(tokeniser_of(texts, side)) or start
+    config.unk_token = vocabularies[side].unknown or start
     if len(words) == 2:
         source = model.plan.token_rule(shape.source.name)  # type: ignore[union-attr]
         config.decoder_start_token = start

@@ -2,52 +2,59 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
+
+from ...errors import Diagnostic, InputError
+from ...files import parse_json
 
 SIDES = {"source": "source.json", "target": "target.json"}
 """The tokenisers of a model with two vocabularies. Other models have `tokeniser.json`."""
 
 
-def tokeniser_of(texts: Mapping[str, str], side: str) -> str | None:
-    """The tokeniser of one side, as JSON; None if the model was saved without tokenisers."""
-    return texts.get("tokeniser.json", texts.get(SIDES[side]))
-
-
-def vocabulary(tokeniser: str | None, size: int) -> list[str]:
-    """A distinct token for each id: the tokeniser's piece; `<7>` for an id without one.
+class Vocabulary:
+    """The pieces of a tokeniser by id.
 
     Args:
-        tokeniser: the JSON of the `tokenizers` library, or None.
-        size: the number of ids of the model.
+        texts: the other files of a saved model. Without a tokeniser there are no pieces.
+        side: `source` or `target`.
+
+    Raises:
+        InputError: the tokeniser is not one of the `tokenizers` library.
     """
-    pieces = _pieces(json.loads(tokeniser)) if tokeniser else {}
-    taken, found = set(pieces.values()), []
-    for number in range(size):
-        name = pieces.get(number)
-        if name is None:
-            name = f"<{number}>"
-            while name in taken:
-                name = f"<{name}>"
-        found.append(name)
-    return found
 
+    def __init__(self, texts: Mapping[str, str], side: str) -> None:
+        name = next((name for name in ("tokeniser.json", SIDES[side]) if name in texts), None)
+        self.pieces: dict[int, str] = {}
+        self.unknown: str | None = None
+        if name is not None:
+            try:
+                self._read(parse_json(texts[name]))
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise InputError(Diagnostic("TFK104", f"{name} holds no tokeniser with a vocabulary")) from None
 
-def unknown(tokeniser: str | None) -> str | None:
-    """The token of unknown text."""
-    if tokeniser is None:
-        return None
-    model = json.loads(tokeniser)["model"]
-    found = model.get("unk_token")
-    if found is None and model.get("unk_id") is not None:
-        found = _pieces({"model": model})[model["unk_id"]]
-    return found or next((name for name in _pieces({"model": model}).values() if name == "<unk>"), None)
+    def _read(self, data: Any) -> None:
+        model = data["model"]
+        vocab = model["vocab"]
+        numbered = (
+            enumerate(piece for piece, _ in vocab) if isinstance(vocab, list) else ((n, piece) for piece, n in vocab.items())
+        )
+        self.pieces = dict(numbered) | {each["id"]: each["content"] for each in data.get("added_tokens") or ()}
+        unknown = model.get("unk_token")
+        if unknown is None and model.get("unk_id") is not None:
+            unknown = self.pieces[model["unk_id"]]
+        if not all(isinstance(piece, str) for piece in [*self.pieces.values(), unknown or ""]):
+            raise TypeError
+        self.unknown = unknown or ("<unk>" if "<unk>" in self.pieces.values() else None)
 
-
-def _pieces(data: Mapping[str, Any]) -> dict[int, str]:
-    vocab = data["model"]["vocab"]
-    pieces = {number: name for number, (name, _) in enumerate(vocab)} if isinstance(vocab, list) else {}
-    if isinstance(vocab, dict):
-        pieces = {number: name for name, number in vocab.items()}
-    return pieces | {each["id"]: each["content"] for each in data.get("added_tokens") or ()}
+    def tokens(self, size: int) -> list[str]:
+        """A distinct token for each id below `size`: its piece, or `<7>` for an id without a piece of its own."""
+        taken, found = set(self.pieces.values()), dict[str, int]()
+        for number in range(size):
+            name = self.pieces.get(number)
+            if name is None or name in found:
+                name = f"<{number}>"
+                while name in taken:
+                    name = f"<{name}>"
+            found[name] = number
+        return list(found)
