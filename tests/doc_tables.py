@@ -26,9 +26,9 @@ WRITTEN = {
     "backend": "attention: {backend: sdpa}", "score": "attention: {score: additive}", "position": "position: alibi",
     "norm": "norm: {kind: rms_norm, eps: 1.0e-6}", "placement": "placement: pre", "activation": "ffn: {activation: swiglu}",
     "sublayer": "sublayers: [self_attention, ffn]", "node": "encoder: {kind: stack}", "init": "init: bert",
-    "cell": "encoder: {kind: rnn, cell: lstm}",
+    "cell": "encoder: {kind: rnn, cell: lstm}", "weight_map": "",
 }  # fmt: skip
-"""How a spec names an entry of each slot."""
+"""How a spec names an entry of each slot; nothing where only commands name it."""
 
 
 def rows(*cells: list[str]) -> str:
@@ -44,7 +44,10 @@ def built_in() -> tfkit.Catalogue:
 def slots(run: Run) -> str:
     catalogue = built_in()
     names = {slot: ", ".join(f"`{name}`" for name in catalogue.names(slot)) for slot in hooks.SLOTS}
-    return rows(["slot", "in a spec", "built in"], *([slot, f"`{WRITTEN[slot]}`", names[slot]] for slot in hooks.SLOTS))
+    return rows(
+        ["slot", "in a spec", "built in"],
+        *([slot, f"`{WRITTEN[slot]}`" if WRITTEN[slot] else "–", names[slot]] for slot in hooks.SLOTS),
+    )
 
 
 def entries(run: Run) -> str:

@@ -35,11 +35,15 @@ COMMANDS = {
     "score": "BLEU and chrF of translations against a reference",
     "average": "average the weights of several models",
     "export": "a trained model for another engine",
+    "import": "a model of Hugging Face transformers, with its tokeniser",
     "plugins": "what is installed, slot by slot",
     "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
 }
 """The commands of this distribution, with the line about each in `tfkit --help`."""
+
+MODULES = {"import": "import_model"}
+"""The modules of commands whose names are words of Python."""
 
 EXTRAS = {"verify": "conformance", "conformance": "conformance", "bench": "conformance"}
 """Commands of other distributions of this project, with the extra that installs each."""
@@ -53,7 +57,7 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in COMMANDS:
-            found = import_module(f"{__package__}.{name}")
+            found = import_module(f"{__package__}.{MODULES.get(name, name)}")
         elif name in (points := _entry_points()):
             found = points[name].load()
         else:

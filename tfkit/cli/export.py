@@ -12,13 +12,14 @@ from .options import READ, WRITE, OneOf, common
 from .output import print_json, print_text
 from .usage import usage_error
 
-TARGETS = ("ctranslate2", "onnx", "torch-export", "aot-inductor")
+TARGETS = ("ctranslate2", "hf", "onnx", "torch-export", "aot-inductor")
 QUANTIZATIONS = ("float32", "int8", "int8_float32")
 
 EPILOG = """\b
 tfkit export runs/en-de --to ctranslate2 -o en-de-ct2
 tfkit export runs/en-de --to ctranslate2 --quantization int8 -o en-de-int8
 tfkit export runs/en-de --to onnx -o en-de-onnx
+tfkit export marian --to hf -o marian-hf
 """
 
 
@@ -32,9 +33,14 @@ tfkit export runs/en-de --to onnx -o en-de-onnx
     "--quantization", metavar="TYPE", type=OneOf("quantization", QUANTIZATIONS), default=None,
     help=f"Of ctranslate2: the type of the matrices in the file, {', '.join(QUANTIZATIONS)} (default: float32).",
 )  # fmt: skip
+@click.option(
+    "--class", "architecture", metavar="NAME", help="Of hf: the class of transformers (default: the first that fits)."
+)
 @click.option("--force", is_flag=True, help="Replace an export that is there already.")
 @common
-def command(model: str, target: str, output: str, quantization: str | None, force: bool, as_json: bool) -> int:
+def command(
+    model: str, target: str, output: str, quantization: str | None, architecture: str | None, force: bool, as_json: bool
+) -> int:
     """Export a trained model to another engine.
 
     A model that the target cannot express is refused with every reason, and nothing is written.
@@ -42,9 +48,12 @@ def command(model: str, target: str, output: str, quantization: str | None, forc
     from ..interop.export import EXPORT, check_target, export
     from ..io.replacing import check_place
 
-    options = {"quantization": quantization} if quantization is not None else {}
-    if options and target != "ctranslate2":
-        raise usage_error(f"--quantization belongs to ctranslate2, and the target is {target}")
+    given = {"quantization": ("ctranslate2", quantization), "architecture": ("hf", architecture)}
+    options = {name: value for name, (_, value) in given.items() if value is not None}
+    for name in options:
+        if given[name][0] != target:
+            word = "class" if name == "architecture" else name
+            raise usage_error(f"--{word} belongs to {given[name][0]}, and the target is {target}")
     check_target(target)
     check_place(Path(output), force, EXPORT)
     from ..io import load, other_files

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..recipe import END, START
-
 GROUP = 2_000
 """Rows encoded in one call."""
 Numbered = Iterator[tuple[int, tuple[str, ...]]]
@@ -34,8 +32,3 @@ class Row:
     label: str | None = None
     random: bool | None = None
     tags: list[tuple[str, int] | None] | None = None
-
-
-def pair_ids(first: list[int], second: list[int]) -> list[int]:
-    """The ids of a pair of texts, which a model reads as one row."""
-    return [START, *first, END, *second, END]

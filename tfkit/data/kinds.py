@@ -19,8 +19,8 @@ from string import punctuation
 from unicodedata import category
 
 from ..errors import Diagnostic, InputError, Location
-from ..recipe import END, START, Recipe
-from .corpus_row import GROUP, Numbered, Row, pair_ids
+from ..recipe import Recipe
+from .corpus_row import GROUP, Numbered, Row
 from .lines import groups, rows
 from .sentence_pairs import sentence_pairs
 from .tagged import tagged_rows, tagged_sentences
@@ -154,7 +154,7 @@ def _parallel(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recip
     for group in groups(numbered, GROUP):
         sides = [each.encode([texts[side] for _, texts in group]) for side, each in enumerate(tokenisers.values())]
         for (number, texts), *encoded in zip(group, *sides, strict=True):
-            yield Row(number + 1, texts, tuple([*ids, END] for ids in encoded), tuple(map(len, encoded)))
+            yield Row(number + 1, texts, tuple(map(_framed, tokenisers.values(), encoded)), tuple(map(len, encoded)))
 
 
 def _language(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
@@ -175,15 +175,22 @@ def _whole(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: 
     for group in groups(numbered, GROUP):
         for (number, texts), ids in zip(group, tokenisers["target"].encode([texts[0] for _, texts in group]), strict=True):
             label = texts[1] if len(texts) > 1 else None
-            yield Row(number + 1, texts[:1], ([START, *ids, END],), (len(ids),), label)
+            yield Row(number + 1, texts[:1], (tokenisers["target"].text_frame(ids),), (len(ids),), label)
 
 
 def _pairs(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
-    encode = tokenisers["target"].encode
+    encode, frame = tokenisers["target"].encode, tokenisers["target"].pair_frame
     for group in groups(numbered, GROUP):
         firsts, seconds = (encode([texts[side] for _, texts in group]) for side in (0, 1))
         for (number, (one, two, label)), first, second in zip(group, firsts, seconds, strict=True):
-            yield Row(number + 1, (f"{one}\t{two}",), (pair_ids(first, second),), (len(first), len(second)), label)
+            if set(frame.between) & set(first):
+                message = f"line {number + 1}: the first text has a token that separates the texts"
+                raise InputError(Diagnostic("TFK115", message, "remove it from the text"))
+            yield Row(number + 1, (f"{one}\t{two}",), (frame(first, second),), (len(first), len(second)), label)
+
+
+def _framed(tokeniser: TextTokeniser, ids: list[int]) -> list[int]:
+    return tokeniser.source_frame(ids)
 
 
 KINDS = {

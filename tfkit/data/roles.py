@@ -9,6 +9,7 @@ from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
 from ..recipe import END, PAD, START
 from ..slots.node import AnyInputRule, ImageRule, InputRule
+from .tokeniser import TextTokeniser
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,9 @@ class Roles:
         source: The input that is encoded and not predicted; None for a model with one input.
         target: The input whose next tokens, masked tokens or class are predicted.
         output: The output that predicts it.
-        others: The other outputs that are trained, by their labels: `random` for whether a text does not follow another.
         segments: Whether the target has an embedding for each of two segments.
+        others: The other outputs that are trained, by their labels: `random` for whether a text does not follow another.
+        start_id: The first token of a target that is decoded.
     """
 
     source: str | None
@@ -28,6 +30,7 @@ class Roles:
     output: str
     segments: bool = False
     others: Mapping[str, str] = field(default_factory=dict)
+    start_id: int = START
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -80,7 +83,8 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
     others = {"random": _output(plan, target, False, False)} if kind == "masked_pairs" else {}
     rule = plan.inputs[target]
     segments = isinstance(rule, InputRule) and rule.segments > 1
-    return Roles(sources[0] if sources else None, target, output, segments, others)
+    start = rule.start_id if isinstance(rule, InputRule) and rule.start_id is not None else START
+    return Roles(sources[0] if sources else None, target, output, segments, others, start)
 
 
 def _output(plan: ModelPlan, target: str, words: bool, each: bool) -> str:
@@ -98,15 +102,18 @@ def _output(plan: ModelPlan, target: str, words: bool, each: bool) -> str:
     return found[0]
 
 
-def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:
-    """Raises InputError if special ids or vocabularies of model and tokenisers (`sizes` by column) differ."""
+def check_ids(plan: ModelPlan, roles: Roles, tokenisers: Mapping[str, TextTokeniser]) -> None:
+    """Raises InputError if special ids or vocabularies of model and tokenisers (by column) differ. An imported model has the
+    special ids of its spec."""
     diagnostics = []
-    for column, size in sizes.items():
-        node = roles.of(column)
+    for column, tokeniser in tokenisers.items():
+        node, size = roles.of(column), tokeniser.size
         rule = plan.token_rule(node)
         if rule.vocab_size != size:
             message = f"`{node}` has a vocabulary of {rule.vocab_size:,}, its tokeniser has {size:,} ids"
             diagnostics.append(Diagnostic("TFK106", message, f"write `vocab_size: {size}`, or leave it to `tfkit train`"))
+        if tokeniser.imported:
+            continue
         for name, written, ours in (
             ("pad_id", rule.pad_id, PAD),
             ("start_id", rule.start_id, START),

@@ -62,6 +62,7 @@ class Target:
 
 
 TARGETS = {
+    "hf": Target("tfkit.interop.huggingface", "Hugging Face transformers", "a directory that `from_pretrained` reads"),
     "ctranslate2": Target(
         "tfkit.interop.ctranslate2",
         "CTranslate2",
@@ -69,6 +70,11 @@ TARGETS = {
         ("ctranslate2",),
         "ctranslate2",
     ),
+    "onnx": Target(
+        "tfkit.interop.onnx", "ONNX", "programs for onnxruntime and other engines", ("onnx", "onnxscript"), "onnx"
+    ),
+    "torch-export": Target("tfkit.interop.torch_export", "torch.export", "programs that torch runs without tfkit"),
+    "aot-inductor": Target("tfkit.interop.aot_inductor", "AOTInductor", "machine code, for C++ without Python"),
 }
 
 
