@@ -7,12 +7,13 @@ from pathlib import Path
 
 import torch
 
+from ..errors import BuildError, Diagnostic
 from ..nn.model import Model
 from .trace import backend_refusals, describe, prepared, program_refusals, traced
 
 
 def refusals(model: Model) -> list[str]:
-    """Every reason why AOTInductor cannot compile a model here.
+    """Every reason why AOTInductor cannot express a model.
 
     Args:
         model: the model.
@@ -20,18 +21,20 @@ def refusals(model: Model) -> list[str]:
     Returns:
         The reasons; none if it can.
     """
-    return program_refusals(model) + backend_refusals(model) + _compiler_refusals()
+    return program_refusals(model) + backend_refusals(model)
 
 
-def _compiler_refusals() -> list[str]:
+def check_compiler() -> None:
+    """Raises BuildError if there is no C++ compiler."""
     from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
 
     try:
         get_cpp_compiler()
-    except (InvalidCxxCompiler, RuntimeError):
-        return ["any model without a C++ compiler: install `g++`, or name one in the environment variable CXX"]
-    return []
+    except RuntimeError:  # torch's InvalidCxxCompiler is one
+        message = "an export to AOTInductor needs a C++ compiler, and there is none here"
+        raise BuildError(
+            Diagnostic("TFK097", message, "install g++, or name a compiler in the environment variable CXX")
+        ) from None
 
 
 def write(model: Model, texts: Mapping[str, str], directory: Path) -> None:
@@ -43,8 +46,9 @@ def write(model: Model, texts: Mapping[str, str], directory: Path) -> None:
         directory: an empty directory.
 
     Raises:
-        InputError: a part of the model cannot be traced.
+        BuildError: a part of the model cannot be traced, or there is no C++ compiler.
     """
+    check_compiler()
     programs = {}
     with prepared(model):
         for facts, program in traced(model):

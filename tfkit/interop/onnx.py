@@ -41,7 +41,7 @@ def write(model: Model, texts: Mapping[str, str], directory: Path) -> None:
         directory: an empty directory.
 
     Raises:
-        InputError: a part of the model cannot be traced.
+        BuildError: a part of the model cannot be traced.
     """
     programs, opset = {}, 0
     with prepared(model, BACKEND), _silent():

@@ -1,10 +1,10 @@
 """A decoding state as named tensors, and back.
 
-    memory.SITE.key, .value                          keys (B, G, K, D) and values (B, G, K, V) of a cross-attention site
-    memory.NODE, .visible, .ids, .layers.I, .states.I      what the decoder reads of another node
-    past.SITE.key, .value                            keys (B, G, P, D) and values (B, G, P, V) of P earlier tokens
-    past.NODE.I                                      recurrent states (B, N) after the P tokens
-    past.visible                                     (B, P) bool, False for padding
+memory.SITE.key, .value                          keys (B, G, K, D) and values (B, G, K, V) of a cross-attention site
+memory.NODE, .visible, .ids, .layers.I, .states.I      what the decoder reads of another node
+past.SITE.key, .value                            keys (B, G, P, D) and values (B, G, P, V) of P earlier tokens
+past.NODE.I                                      recurrent states (B, N) after the P tokens
+past.visible                                     (B, P) bool, False for padding
 """
 
 from __future__ import annotations

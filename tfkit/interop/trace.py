@@ -15,7 +15,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from ..errors import Diagnostic, InputError, TfkitError
+from ..errors import BuildError, Diagnostic, TfkitError
 from ..nn.model import Model
 from ..nn.recurrent import Recurrent
 from ..slots.node import InputRule
@@ -45,38 +45,35 @@ def backend_refusals(model: Model) -> list[str]:
     for site, choice in model.backends.choices().items():
         if not any(candidate.entry.capabilities.export for candidate in choice.candidates):
             sites.setdefault(choice.requested, []).append(site)
-    return [f"the backend `{name}` at {', '.join(found)}, which does not work under torch.export" for name, found in sites.items()]
+    return [
+        f"the backend `{name}` at {', '.join(found)}, which does not work under torch.export" for name, found in sites.items()
+    ]
 
 
 @contextmanager
 def prepared(model: Model, backend: Any = None) -> Iterator[None]:
-    """The model in evaluation mode, with another backend at all sites; both are restored."""
+    """The model in evaluation mode, with another backend at all sites; both are restored. Errors of torch become BuildError."""
     training, requested = model.training, model.requested_backends
     model.eval()
     try:
         if backend is not None and requested:
             model.set_backend(backend)
         yield
+    except (TfkitError, OSError):
+        raise
+    except Exception as reason:  # tracing and its conversions raise dozens of kinds
+        lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
+        message = f"torch cannot trace `{model.plan.name}`: {' '.join(lines[:2]) or type(reason).__name__}"
+        raise BuildError(Diagnostic("TFK127", message, "choose another target, or change the spec")) from reason
     finally:
         model.train(training)
         model.backends.set(requested, model.device, model.dtype)
 
 
 def traced(model: Model) -> Iterator[tuple[ProgramFacts, ExportedProgram]]:
-    """The programs of a model, as torch.export traces them.
-
-    Raises:
-        InputError: a part of the model cannot be traced.
-    """
-    try:
-        for facts in programs_of(model):
-            yield facts, _trace(facts)
-    except TfkitError:
-        raise
-    except Exception as reason:  # torch raises dozens of kinds
-        words = str(reason).strip().splitlines()
-        message = f"torch.export cannot trace `{model.plan.name}`: {words[0] if words else type(reason).__name__}"
-        raise InputError(Diagnostic("TFK127", message, "see `tfkit explain TFK127`")) from reason
+    """The programs of a model, as torch.export traces them."""
+    for facts in programs_of(model):
+        yield facts, _trace(facts)
 
 
 def _trace(facts: ProgramFacts) -> ExportedProgram:

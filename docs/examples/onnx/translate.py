@@ -11,7 +11,9 @@ from tokenizers import Tokenizer
 directory = Path(sys.argv[1])
 info = json.loads((directory / "program.json").read_text())
 joint = directory / "tokeniser.json"
-source, target = (Tokenizer.from_file(str(joint if joint.exists() else directory / f"{name}.json")) for name in ("source", "target"))
+source, target = (
+    Tokenizer.from_file(str(joint if joint.exists() else directory / f"{name}.json")) for name in ("source", "target")
+)
 programs = {each["name"]: each for each in info["programs"]}
 sessions = {name: onnxruntime.InferenceSession(directory / each["file"]) for name, each in programs.items()}
 special = info["ids"][info["decoded"]]
