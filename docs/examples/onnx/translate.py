@@ -33,7 +33,8 @@ for each in programs["step"]["inputs"]:
         empty = [{"batch": rows, "past": 0}.get(size, size) for size in each["shape"]]
         state.setdefault(each["name"], np.zeros(empty, each["dtype"]))
 ids, found = np.full((rows, 1), special["start_id"]), np.zeros((rows, 0), np.int64)
-while found.shape[1] < longest + 50 and not (found == special["end_id"]).any(1).all():
+limit = min(longest + 50, info["max_lengths"].get(info["decoded"], longest + 50))
+while found.shape[1] < limit and not (found == special["end_id"]).any(1).all():
     outputs = run("step", {"ids": ids, "visible": np.ones_like(ids, bool), **state})
     state.update({name.replace("present", "past", 1): tensor for name, tensor in outputs.items() if name != "logits"})
     ids = outputs["logits"][:, -1].argmax(1)[:, None]
