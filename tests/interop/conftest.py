@@ -1,1 +1,1 @@
-from fixtures import catalogue, one_thread  # noqa: F401
+from fixtures import catalogue, one_thread, rounding  # noqa: F401
