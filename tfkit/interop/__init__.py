@@ -1,0 +1,1 @@
+"""Models in and out: published weights, engines, source code."""
