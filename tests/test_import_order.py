@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "builder": "errors slots attention catalogue spec graph nn",
     "io": "errors files slots catalogue spec graph nn builder",
     "metrics": "errors",
+    "interop": "errors files slots catalogue spec graph nn builtin builder io",
     "data": "errors files slots nn recipe",
     "generate": "errors slots nn builder",
     "text": "errors files catalogue nn io recipe data generate",
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
     "view": "errors files slots attention catalogue spec graph nn recipe train",
     "cli": "errors files slots attention catalogue spec graph nn builder io recipe data generate text images metrics train "
-    "view",
+    "view interop",
     "inspection": "slots attention catalogue graph nn builder lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",

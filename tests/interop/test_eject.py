@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,19 @@ from tfkit.slots.node import FeatureRule, ImageRule, InputRule
 from verification.shrunk import OVERRIDES
 
 SPECS = Path(__file__).parents[2] / "specs"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "acme-conv"
 CHILD = Path(__file__).with_name("ejected_models.py")
 LENGTHS = ((7, 4, 6), (5, 5, 3), (6, 2, 4))
 """Of the rows of each input. Longer than the windows of the shrunk specs."""
 QUICK = ("transformer-base", "gemma2-9b")
-WIDTH = 128
+RUFF = "--isolated --select E,F,I,B,UP,C4,SIM,RUF,PIE,RET --ignore RUF001,RUF002,RUF003,RUF012 --line-length 128"
+
+
+@pytest.fixture(scope="module")
+def with_example(catalogue) -> Iterator[Any]:
+    sys.path.insert(0, str(EXAMPLE))
+    yield catalogue.with_plugin(importlib.import_module("acme_conv"), "acme_conv")
+    sys.path.remove(str(EXAMPLE))
 
 
 def random_ids(rule: InputRule, lengths: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -115,6 +124,11 @@ def check(directory: Path) -> dict[str, Any]:
     """Run the child; every file of the directory must agree and be clean."""
     done = subprocess.run([sys.executable, str(CHILD), str(directory)], capture_output=True, text=True, check=True)
     results = json.loads(done.stdout)
+    clean = subprocess.run([sys.executable, "-m", "ruff", "check", *RUFF.split(), directory], capture_output=True, text=True)
+    assert clean.returncode == 0, clean.stdout
+    laid_out = [sys.executable, "-m", "ruff", "format", "--isolated", "--check", "--line-length", "120", directory]
+    formatted = subprocess.run(laid_out, capture_output=True, text=True)
+    assert formatted.returncode == 0, formatted.stdout
     assert set(results) == {path.stem for path in directory.glob("*.py")}
     broken = {name: result for name, result in results.items()
               if result.get("worst", 1.0) > 1e-12 or result.get("left") or not result.get("greedy", True)}  # fmt: skip
@@ -128,7 +142,8 @@ def eject_all(names: list[str], directory: Path, catalogue: Any) -> dict[str, An
         write_case(directory, name, spec, catalogue)
         full = eject(tfkit.load_spec(SPECS / f"{name}.yaml", catalogue))
         assert len(full.splitlines()) <= 350
-        (directory / f"{name}-full.txt").write_text(full, encoding="utf-8")
+        (directory / "full").mkdir(exist_ok=True)
+        (directory / "full" / f"{name}.py").write_text(full, encoding="utf-8")
     return check(directory)
 
 
@@ -141,3 +156,48 @@ def test_ejected_files_compute_what_the_model_computes(tmp_path, catalogue):
 def test_every_shipped_spec_can_be_ejected(tmp_path, catalogue):
     results = eject_all([name for name in OVERRIDES if name not in QUICK], tmp_path, catalogue)
     assert sum("greedy" in result for result in results.values()) >= 35
+
+
+def test_the_part_of_a_plugin_writes_its_own_text(tmp_path, with_example):
+    spec = tfkit.load_spec(EXAMPLE / "macaron.yaml", with_example, ["tokens.vocab_size=61", "defaults.d_model=24"])
+    write_case(tmp_path, "macaron", spec, with_example)
+    check(tmp_path)
+    assert "class Convolution(nn.Module):" in (tmp_path / "macaron.py").read_text()
+
+
+def test_parts_without_a_template_are_refused_by_name(with_example, monkeypatch):
+    spec = tfkit.load_spec(EXAMPLE / "macaron.yaml", with_example)
+    for slot, name in (("sublayer", "acme.conv"), ("activation", "silu")):
+        entry = with_example.find(slot, name)
+        monkeypatch.setitem(entry.__dict__, "source", "")
+    with pytest.raises(tfkit.SpecError) as refused:
+        eject(spec)
+    found = [(error.code, error.location.line, error.message) for error in refused.value.diagnostics]
+    assert sorted(found) == [
+        ("TFK140", 9, "the activation `silu` has no source code to write"),
+        ("TFK140", 17, "the sublayer `acme.conv` has no source code to write"),
+    ]
+
+
+def test_an_option_without_source_code_is_refused(catalogue):
+    spec = tfkit.load_spec(SPECS / "transformer-tiny.yaml", catalogue, ["encoder.attention.value_residual=mean"])
+    with pytest.raises(tfkit.SpecError, match=r"nodes\.encoder: no source code is written for `value_residual`"):
+        eject(spec)
+
+
+def test_the_command_writes_a_file_that_decodes(command):
+    sizes = ["encoder.num_layers=1", "decoder.num_layers=1", "defaults.vocab_size=61", "expect=null"]
+    model = tfkit.build(tfkit.load_spec(SPECS / "transformer-tiny.yaml", overrides=sizes), seed=3)
+    tfkit.save(model, "saved")
+    assert command("eject", "saved", "-o", "model.py").code == 0
+    text = Path("model.py").read_text(encoding="utf-8")
+    assert command("eject", "saved").out == command("eject", "saved", "-o", "-").out == text
+    assert command("eject", "saved", "--json").json() == {"name": "transformer-tiny", "lines": text.count("\n"), "source": text}
+    again = command("eject", "saved", "-o", "model.py")
+    assert again.code == 2
+    assert "TFK080 model.py exists already" in again.err
+    assert command("eject", "saved", "-o", "model.py", "--force", "--json").json()["file"] == "model.py"
+    words = [sys.executable, "model.py", "saved/model.safetensors", "--source", "5", "9", "7", "--max-new-tokens", "4"]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    ours = tfkit.greedy(model.eval(), torch.tensor([[5, 9, 7]]), max_new_tokens=4)
+    assert [int(word) for word in printed.split()] == [1, *ours.ids[0, : ours.lengths[0]].tolist()]

@@ -34,6 +34,7 @@ COMMANDS = {
     "tag": "tag the words of lines with a trained tagger",
     "score": "BLEU and chrF of translations against a reference",
     "average": "average the weights of several models",
+    "eject": "a spec or a model as one readable file of PyTorch",
     "plugins": "what is installed, slot by slot",
     "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",

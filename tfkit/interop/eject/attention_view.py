@@ -14,7 +14,18 @@ from ...slots.sublayer import SublayerContext
 from .source_file import BoundPart, Refused, SourceFile
 
 ATTENTION = ("self_attention", "cross_attention")
-SIZES = {"name", "memory", "num_heads", "num_kv_heads", "head_dim", "value_dim", "window", "backend", "residual_scale", "position"}
+SIZES = {
+    "name",
+    "memory",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "value_dim",
+    "window",
+    "backend",
+    "residual_scale",
+    "position",
+}
 """Options that do not change the code of attention, or change only its sizes."""
 
 
@@ -123,10 +134,11 @@ class AttentionView:
         self._names = names
         mask = {"optional": ["mask: Tensor | None = None"], True: ["mask: Tensor"], False: []}[self.masked]
         self.signature = ", ".join(["self", *(f"{name}: {types.get(name, 'Tensor')}" for name in names), *mask])
-        reads = "queries from x (B, Q, M), keys and values from the memory (B, K, M)" if self.reads_other == "memory" else "x (B, L, M)"
-        self.doc = f"{reads[0].upper()}{reads[1:]} -> (B, {'Q' if 'memory' in names else 'L'}, M); the mask is True where a query sees a key."
-        if self.masked is False:
-            self.doc = self.doc.partition(";")[0] + "."
+        if "memory" in names:
+            mark = " where the mask is True" if self.masked else ""
+            self.doc = f"x (B, Q, M) reads the memory (B, K, M){mark} -> (B, Q, M)."
+        else:
+            self.doc = f"(B, L, M) -> (B, L, M){'; queries see the keys where the mask is True' if self.masked else ''}."
         self.needs = [name for name in ("rotation", "bias") if name in names]
         self.needs += [place.memory] if place.memory else []
         self.needs += [place.mask] if place.mask else []

@@ -12,6 +12,7 @@ from ...graph.model_graph import Node, base
 from ...slots.node import InputRule
 from ...spec import ModelSpec
 from .attention_view import uses_in
+from .formatting import WIDTH, formatted
 from .node_view import Forward, NodeView, input_shape, variable
 from .parts import missing_sources
 from .recurrent_view import RecurrentView
@@ -19,8 +20,12 @@ from .source_file import Refused, SourceFile, render
 from .stack_view import StackView
 
 PROGRAM = Path(__file__).with_name("program.py.jinja")
-WIDTH = 120
 RUNS = 6
+ORDER = {
+    "VOCAB_SIZE": "V", "D_MODEL": "M", "NUM_LAYERS": "", "NUM_HEADS": "H", "NUM_KV_HEADS": "G", "HEAD_DIM": "D", "D_FF": "",
+    "D_STATE": "N", "MAX_LEN": "", "DROPOUT": "", "PAD_ID": "", "START_ID": "", "END_ID": "",
+}  # fmt: skip
+"""The constants that come first, with the axis that each is the size of."""
 
 
 def eject(spec: ModelSpec) -> str:
@@ -92,8 +97,21 @@ def _program(file: SourceFile, spec: ModelSpec, graph: Graph) -> str:
         end=ids.get("end", ""),
     )
     body = template.body(list(file.classes.values()))
-    head = template.head([_constant(name, *item) for name, item in file.constants.items()], "math." in body, file.classes)
-    return "\n".join(_wrapped(line) for line in (head + body).splitlines()) + "\n"
+    head = template.head([_constant(name, *item) for name, item in in_order(file.constants)], "math." in body, "F." in body)
+    return formatted(head + body)
+
+
+def in_order(constants: dict[str, tuple[Any, str]]) -> list[tuple[str, tuple[Any, str]]]:
+    """The constants, sizes first; those of one kind stay together."""
+
+    def rank(item: tuple[str, Any]) -> int:
+        return next((at for at, name in enumerate(ORDER) if item[0] == name or item[0].endswith(f"_{name}")), len(ORDER))
+
+    found = []
+    for name, (value, comment) in sorted(constants.items(), key=rank):
+        axis = next((axis for known, axis in ORDER.items() if name == known or name.endswith(f"_{known}")), "")
+        found.append((name, (value, comment or axis)))
+    return found
 
 
 def _constant(name: str, value: Any, comment: str) -> str:
@@ -160,22 +178,3 @@ def _decoded(graph: Graph, forward: Forward) -> tuple[str, str] | None:
         if isinstance(rule, InputRule) and rule.vocab_size == graph.nodes[base(output)].signal.width:
             return name, output
     return None
-
-
-def _wrapped(line: str) -> str:
-    """A line of at most `WIDTH` columns; the arguments of a longer call go to a line of their own."""
-    code, mark, comment = line.partition("  # ")
-    if mark and len(line) > WIDTH:
-        indent = line[: len(line) - len(line.lstrip())]
-        return f"{indent}# {comment}\n{_wrapped(code)}"
-    if len(line) <= WIDTH or line.lstrip().startswith(('"""', "#")) or "(" not in line:
-        return line
-    indent = line[: len(line) - len(line.lstrip())]
-    start = line.index("(", line.find(" = ") + 1 if " = " in line.split("(")[0] else 0)
-    depth, end = 0, len(line)
-    for index in range(start, len(line)):
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(line[index], 0)
-        if depth == 0:
-            end = index
-            break
-    return f"{line[: start + 1]}\n{indent}    {line[start + 1 : end]}\n{indent}{line[end:]}"

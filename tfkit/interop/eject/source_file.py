@@ -12,6 +12,9 @@ from jinja2.environment import TemplateModule
 
 from ...slots.options import Component
 
+USUAL = {"D_IN": ("D_MODEL",), "D_OUT": ("D_MODEL",), "D_QUERY": ("HEAD_DIM", "D_STATE"), "D_KEY": ("HEAD_DIM", "D_MEMORY")}
+"""Names of constants that are used instead of a special one where their value is equal."""
+
 
 class Refused(Exception):
     """A template cannot write its part with these options. The argument says which."""
@@ -75,6 +78,9 @@ class SourceFile:
     def const(self, name: str, value: Any, comment: str = "") -> str:
         """The name of a constant with this value."""
         wanted = (type(value), value)
+        for usual in USUAL.get(name, ()):
+            if self.constants.get(usual, (None,))[0] == value:
+                return usual
         for known, (other, _) in self.constants.items():
             if (known == name or known.endswith(f"_{name}")) and (type(other), other) == wanted:
                 return known

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from ...slots.layer import Layer, leaves, sequence
 from ...slots.node import NodeContext
-from ...slots.options import Component
-from .attention_view import ATTENTION, AttentionPlace, AttentionView, Use, use_of
-from .source_file import BoundPart, Refused, SourceFile, render
+from .attention_view import ATTENTION, Use
+from .layer_view import LayerView
+from .source_file import BoundPart, Refused, SourceFile
 
 TITLES = {"encoder": "Encoder", "encoder_only": "Encoder", "decoder": "Decoder", "decoder_only": "Decoder"}
-LAYER = Path(__file__).with_name("layer.py.jinja")
 
 
 def pattern(items: Sequence[str]) -> str:
@@ -66,7 +64,7 @@ class StackView:
 
     # Masks and positions of one layer.
 
-    def _mask(self, layer: Layer) -> str:
+    def mask_of(self, layer: Layer) -> str:
         """The variable that holds the mask of a layer's self-attention; empty without a mask."""
         own = [s.options.window for s in layer.sublayers or () if s.kind == "self_attention"]
         if len(set(own)) > 1:
@@ -103,7 +101,7 @@ class StackView:
             found.append("rotation")
         if any(not self._rotates(index) for index in range(len(self.schemes))):
             found.append("bias")
-        if any(self._mask(layer) for _, layer in self.applied):
+        if any(self.mask_of(layer) for _, layer in self.applied):
             found.append("mask")
         if self.padded and kinds - {*ATTENTION, "ffn"}:
             found.append("visible")
@@ -169,11 +167,11 @@ class StackView:
 
     @property
     def forward_doc(self) -> str:
-        shapes = [f"{name} {'(B, L, M)' if name == 'x' else '(B, K, M)' if not name.endswith('visible') else ''}".rstrip()
-                  for name in self.arguments]  # fmt: skip
-        text = f"{', '.join(shapes)} -> (B, L, M)"
-        flags = [name for name in self.arguments if name.endswith("visible")]
-        return text + (f"; {' and '.join(flags)} {'is' if len(flags) == 1 else 'are'} False at padding." if flags else ".")
+        memories = [f"{variable} (B, K, M)" for variable in self.memories.values()]
+        marks = [name for name in self.arguments if name.endswith("visible")]
+        text = f"{' and '.join(['x (B, L, M)', *memories])} -> (B, L, M)"
+        return text + (f"; {marks[0]} (B, L) is False at padding." if len(marks) == 1 else
+                       "; padding is not visible." if marks else ".")  # fmt: skip
 
     def call_arguments(self, node: Any) -> str:
         """The arguments of a call in the model's forward pass."""
@@ -217,7 +215,8 @@ class StackView:
         if causal and windows:
             yield f"{base} = distance <= 0  # a query sees itself and what comes before it"
         elif causal:
-            yield f"{base} = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()  # query i sees key j <= i"
+            ones = "torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device)"
+            yield f"{base} = {ones}.tril()  # query i sees key j <= i"
         if self.padded and square and causal:
             yield f"{base} = {base} & visible[:, None, None]  # (B, 1, L, L)"
         elif self.padded:
@@ -246,7 +245,10 @@ class StackView:
     def _varying(self) -> dict[str, list[str]]:
         """The variables that differ between layers: by argument, the variable of each layer."""
         found = {}
-        masks = [self._mask(layer) or next(iter(self._mask_names.values())) for _, layer in self.applied] if "mask" in self.needs else []
+        masks = []
+        if "mask" in self.needs:
+            usual = next(iter(self._mask_names.values()))
+            masks = [self.mask_of(layer) or usual for _, layer in self.applied]
         if len(set(masks)) > 1 or (masks and masks[0] != "mask"):
             found["mask"] = masks
         for kind, rotates in (("rotation", True), ("bias", False)):
@@ -277,83 +279,3 @@ class StackView:
     def apply(self) -> str:
         layer = "self.layers[0]" if len(self.classes) == 1 and len(self.applied) > 1 else "layer"
         return f"{layer}({', '.join(['x', *self.needs])})"
-
-
-class SublayerView:
-    """One sub-layer of a layer.
-
-    Args:
-        layer: its layer.
-        component: its kind and options.
-    """
-
-    def __init__(self, layer: LayerView, component: Component) -> None:
-        from ...builtin.node.stack_entry import memory_of, sublayer_context
-
-        stack, file = layer.stack, layer.stack.file
-        o, self.layer = component.options, layer
-        self.name: str = o.name
-        context = sublayer_context(stack.o, stack.c, layer.layer, component)
-        view: dict[str, Any] = {}
-        if component.kind in ATTENTION:
-            memory = memory_of(stack.o, component)
-            variable = stack.memories[memory] if memory else ""
-            mask = (f"{variable}_mask" if stack.memory_padded[variable] else "") if memory else ("mask" if stack._mask(layer.layer) else "")
-            scheme = None if memory or not context.position.entry.acts & {"queries_keys", "scores"} else context.position
-            own = scheme is not None and scheme.entry.tables(scheme.options) == "layer"
-            place = AttentionPlace(use_of(component, context), stack.uses, variable, mask, scheme, own)
-            view["attention"] = AttentionView(file, o, context, place)
-        self.part: Any = file.template(component, c=context, **view)
-        self.new = file.define(self.part)[1]
-        self.scale = layer.constants.branch * o.residual_scale
-
-    def bare(self, x: str) -> str:
-        """The sub-layer alone, f(x)."""
-        return str(self.part.call(f'self.branches["{self.name}"]', x)).strip()
-
-    def residual(self, y: str) -> str:
-        """What is added to the residual: dropout and the factor of the branch."""
-        dropped = f"self.dropout({y})" if self.layer.layer.dropout else y
-        return dropped if self.scale == 1.0 else f"{self.layer.stack.file.const('BRANCH_SCALE', self.scale)} * {dropped}"
-
-    def call(self, x: str) -> str:
-        return self.residual(self.bare(x))
-
-
-class LayerView:
-    """One layer: its sub-layers, norms and residual.
-
-    Args:
-        stack: its stack.
-        layer: its options.
-    """
-
-    def __init__(self, stack: StackView, layer: Layer) -> None:
-        placement = layer.placement
-        assert placement is not None
-        assert stack.c.stack is not None
-        self.stack, self.layer, self.file = stack, layer, stack.file
-        self.constants = placement.entry.constants(placement.options, stack.c.stack)
-        self.sublayers = [SublayerView(self, component) for component in layer.sublayers or ()]
-        names = tuple(each.name for each in self.sublayers)
-        self.sites = placement.entry.norm_sites(placement.options, names) if layer.norm.kind != "none" else ()
-        skip = self.constants.skip
-        self.skip = "x" if skip == 1.0 else f"{self.file.const('ALPHA', skip, 'factor of the residual')} * x"
-        self.placement: Any = self.file.template(placement, layer=self)
-        kinds = {component.kind for component in layer.sublayers or ()}
-        self.title = {frozenset({"self_attention"}): "AttentionLayer", frozenset({"ffn"}): "FeedForwardLayer"}.get(
-            frozenset(kinds), f"{stack.title}Layer"
-        )
-        types = {"rotation": "tuple[Tensor, Tensor]"}
-        self.signature = ", ".join(["self", "x: Tensor", *(f"{name}: {types.get(name, 'Tensor')}" for name in stack.needs)])
-        self.norms = {site: self.file.norm(layer.norm, self.file.const("D_MODEL", stack.width)) for site in self.sites}
-        self.part: Any = render(LAYER, layer=self, file=self.file, title=self.title)
-        self.part.title = self.title
-
-    def norm(self, site: str, x: str) -> str:
-        """The norm of a site, applied."""
-        return f'self.norms["{site}"]({x})' if site in self.sites else x
-
-    @property
-    def forward(self) -> str:
-        return str(self.placement.forward(self)).strip("\n")

@@ -1,0 +1,19 @@
+"""Running commands in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from command_line import Done, no_lines_of_progress, tfkit, usual_width
+
+__all__ = ["command", "no_lines_of_progress", "tfkit", "usual_width"]
+
+
+@pytest.fixture
+def command(tfkit: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Done]:
+    """Commands run in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    return tfkit
