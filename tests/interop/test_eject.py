@@ -158,6 +158,7 @@ def test_every_shipped_spec_can_be_ejected(tmp_path, catalogue):
     assert sum("greedy" in result for result in results.values()) >= 35
 
 
+@pytest.mark.slow
 def test_the_part_of_a_plugin_writes_its_own_text(tmp_path, with_example):
     spec = tfkit.load_spec(EXAMPLE / "macaron.yaml", with_example, ["tokens.vocab_size=61", "defaults.d_model=24"])
     write_case(tmp_path, "macaron", spec, with_example)
@@ -185,6 +186,7 @@ def test_an_option_without_source_code_is_refused(catalogue):
         eject(spec)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_file_that_decodes(command):
     sizes = ["encoder.num_layers=1", "decoder.num_layers=1", "defaults.vocab_size=61", "expect=null"]
     model = tfkit.build(tfkit.load_spec(SPECS / "transformer-tiny.yaml", overrides=sizes), seed=3)

@@ -139,7 +139,7 @@ class AttentionView:
             self.doc = f"x (B, Q, M) reads the memory (B, K, M){mark} -> (B, Q, M)."
         else:
             self.doc = f"(B, L, M) -> (B, L, M){'; queries see the keys where the mask is True' if self.masked else ''}."
-        self.needs = [name for name in ("rotation", "bias") if name in names]
+        self.needs: list[str] = [name for name in ("rotation", "bias") if name in names]
         self.needs += [place.memory] if place.memory else []
         self.needs += [place.mask] if place.mask else []
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...slots.layer import Layer
 from ...slots.options import Component
 from .attention_view import ATTENTION, AttentionPlace, AttentionView, use_of
 from .source_file import render
-
-if TYPE_CHECKING:
-    from .stack_view import StackView
 
 LAYER = Path(__file__).with_name("layer.py.jinja")
 
@@ -64,11 +61,11 @@ class LayerView:
     """One layer: its sub-layers, norms and residual.
 
     Args:
-        stack: its stack.
+        stack: the `StackView` of its stack.
         layer: its options.
     """
 
-    def __init__(self, stack: StackView, layer: Layer) -> None:
+    def __init__(self, stack: Any, layer: Layer) -> None:
         placement = layer.placement
         assert placement is not None
         assert stack.c.stack is not None
@@ -87,8 +84,7 @@ class LayerView:
         types = {"rotation": "tuple[Tensor, Tensor]"}
         self.signature = ", ".join(["self", "x: Tensor", *(f"{name}: {types.get(name, 'Tensor')}" for name in stack.needs)])
         self.norms = {site: self.file.norm(layer.norm, self.file.const("D_MODEL", stack.width)) for site in self.sites}
-        self.part: Any = render(LAYER, layer=self, file=self.file, title=self.title)
-        self.part.title = self.title
+        self.part: Any = render(LAYER, layer=self, file=self.file)
 
     def norm(self, site: str, x: str) -> str:
         """The norm of a site, applied."""
