@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,12 @@ def render(path: Path, **values: Any) -> TemplateModule:
     Returns:
         The template as a module.
     """
-    environment = Environment(
-        loader=FileSystemLoader(path.parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+    return _environment(path.parent).get_template(path.name).make_module(values)
+
+
+@cache
+def _environment(directory: Path) -> Environment:
+    """The compiled templates of a directory."""
+    return Environment(
+        loader=FileSystemLoader(directory), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )
-    return environment.get_template(path.name).make_module(values)
