@@ -42,6 +42,19 @@ def test_translate(beams, given, tmp_path):
     assert result["share_of_equal_outputs"] == {"tfkit": 1.0, "Hugging Face generate": 1.0, "CTranslate2 float32": 1.0}
 
 
+def test_exported(tmp_path):
+    pytest.importorskip("ctranslate2", reason="of the extra `ctranslate2`")
+    import exported
+
+    from tfkit.cli import main
+    from translation_task import write_task
+
+    assert main(["train", str(write_task(tmp_path)), "-o", str(tmp_path / "run"), "--set", "stopping.max_steps=2"]) == 0
+    files = ["--source", str(tmp_path / "train.src"), "--target", str(tmp_path / "train.trg"), "--sentences", "6"]
+    result = exported.main([str(tmp_path / "run"), *files, "--beams", "1", "2"])
+    assert [result[name]["float32"]["equal"] for name in ("greedy", "2 beams")] == [6, 6]
+
+
 def test_overhead(tmp_path):
     import overhead
 
@@ -204,3 +217,10 @@ def test_recurrent():
 
     small = ["--batch", "2", "--source", "5", "--target", "4", "--vocab", "20", "--width", "6", "--state", "4", "--rounds", "1"]
     assert len(recurrent.main(small)["speed"]) == 4
+
+
+def test_import_weights(tmp_path):
+    import import_weights
+
+    small = ["--layers", "1", "--width", "24", "--rounds", "1", "--folder", str(tmp_path)]
+    assert import_weights.main(small)["bytes"] > 0

@@ -65,8 +65,7 @@ def step_for(options: argparse.Namespace, folder: Path, more: str = "") -> Train
     recipe, catalogue = recipe_of(text, "<bench>"), tfkit.load_catalogue()
     roles = roles_in(recipe, catalogue)
     data = prepare(recipe, folder / "data", options.vocab)
-    sizes = {column: each.size for column, each in data.tokenisers.items()}
-    spec, _ = fitted_spec(recipe, catalogue, roles, sizes, 0)
+    spec, _ = fitted_spec(recipe, catalogue, roles, data.tokenisers, 0)
     return TrainStep(tfkit.build(spec, catalogue), recipe, data)
 
 

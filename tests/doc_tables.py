@@ -17,7 +17,8 @@ from tfkit import hooks
 
 Run = Callable[[str], str]
 JSON_FORMS = {
-    "show --json": "tfkit.view.model_data", "plan --json": "tfkit.view.plan_data", "plugins --json": "tfkit.view.plugins_data",
+    "show --json": "tfkit.view.model_data", "plan --json": "tfkit.view.plan_data", "diff --json": "tfkit.view.diff_data",
+    "plugins --json": "tfkit.view.plugins_data", "doctor --json": "tfkit.doctor",
     "bench attention --json FILE": "tfkit_conformance.bench.measure", "bench auto --json FILE": "tfkit.attention.auto_table",
 }  # fmt: skip
 """The modules whose docstrings, behind the first paragraph, describe what a command prints."""
@@ -26,9 +27,9 @@ WRITTEN = {
     "backend": "attention: {backend: sdpa}", "score": "attention: {score: additive}", "position": "position: alibi",
     "norm": "norm: {kind: rms_norm, eps: 1.0e-6}", "placement": "placement: pre", "activation": "ffn: {activation: swiglu}",
     "sublayer": "sublayers: [self_attention, ffn]", "node": "encoder: {kind: stack}", "init": "init: bert",
-    "cell": "encoder: {kind: rnn, cell: lstm}",
+    "cell": "encoder: {kind: rnn, cell: lstm}", "weight_map": "",
 }  # fmt: skip
-"""How a spec names an entry of each slot."""
+"""How a spec names an entry of each slot; nothing where only commands name it."""
 
 
 def rows(*cells: list[str]) -> str:
@@ -44,7 +45,10 @@ def built_in() -> tfkit.Catalogue:
 def slots(run: Run) -> str:
     catalogue = built_in()
     names = {slot: ", ".join(f"`{name}`" for name in catalogue.names(slot)) for slot in hooks.SLOTS}
-    return rows(["slot", "in a spec", "built in"], *([slot, f"`{WRITTEN[slot]}`", names[slot]] for slot in hooks.SLOTS))
+    return rows(
+        ["slot", "in a spec", "built in"],
+        *([slot, f"`{WRITTEN[slot]}`" if WRITTEN[slot] else "–", names[slot]] for slot in hooks.SLOTS),
+    )
 
 
 def entries(run: Run) -> str:

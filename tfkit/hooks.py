@@ -15,6 +15,7 @@ from .slots.placement import Placement
 from .slots.position import PositionScheme
 from .slots.score import ScoreFunction
 from .slots.sublayer import SublayerKind
+from .slots.weight_map import WeightMap
 
 hookspec = pluggy.HookspecMarker("tfkit")
 hookimpl = pluggy.HookimplMarker("tfkit")
@@ -80,6 +81,12 @@ def tfkit_initialisers() -> list[Initialiser]:
     return []
 
 
+@hookspec
+def tfkit_weight_maps() -> list[WeightMap]:
+    """Weight maps: how the models of Hugging Face transformers are stored, as data."""
+    return []
+
+
 SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "backend": ("tfkit_attention_backends", AttentionBackend),
     "score": ("tfkit_score_functions", ScoreFunction),
@@ -91,5 +98,6 @@ SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "sublayer": ("tfkit_sublayer_kinds", SublayerKind),
     "node": ("tfkit_node_kinds", NodeKind),
     "init": ("tfkit_initialisers", Initialiser),
+    "weight_map": ("tfkit_weight_maps", WeightMap),
 }
-"""Every slot by its name in a spec: its hook and the type of its entries."""
+"""Every slot by its name (in a spec, where a spec names its entries): its hook and the type of its entries."""

@@ -7,6 +7,7 @@ import pytest
 
 from tfkit.data import sentence_pairs as module
 from tfkit.data.sentence_pairs import sentence_pairs
+from tfkit.data.tokeniser import PAIR
 from tfkit.recipe import recipe_of
 
 RECIPE = "tfkit: 1\nname: r\nmodel: m.yaml\ndata: {kind: masked_pairs, text: t}\nstopping: {max_steps: 1}\n"
@@ -14,6 +15,8 @@ RECIPE = "tfkit: 1\nname: r\nmodel: m.yaml\ndata: {kind: masked_pairs, text: t}\
 
 class Numbers:
     """A tokeniser of texts of numbers."""
+
+    pair_frame = PAIR
 
     def encode(self, texts):
         return [[int(word) for word in text.split()] for text in texts]

@@ -1,5 +1,3 @@
-"""Running commands in this process."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -7,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Done, no_lines_of_progress, tfkit, usual_width
-
-__all__ = ["command", "no_lines_of_progress", "tfkit", "usual_width"]
+from command_line import Done, no_lines_of_progress, tfkit, usual_width  # noqa: F401
+from fixtures import catalogue, one_thread  # noqa: F401
 
 
 @pytest.fixture

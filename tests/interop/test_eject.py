@@ -175,8 +175,8 @@ def test_parts_without_a_template_are_refused_by_name(with_example, monkeypatch)
         eject(spec)
     found = [(error.code, error.location.line, error.message) for error in refused.value.diagnostics]
     assert sorted(found) == [
-        ("TFK140", 9, "the activation `silu` has no source code to write"),
-        ("TFK140", 17, "the sublayer `acme.conv` has no source code to write"),
+        ("TFK150", 9, "the activation `silu` has no source code to write"),
+        ("TFK150", 17, "the sublayer `acme.conv` has no source code to write"),
     ]
 
 

@@ -35,7 +35,7 @@ def step_for(task, folder, changes):
     recipe, catalogue = load_recipe(task, changes), load_catalogue()
     roles = roles_in(recipe, catalogue)
     data = prepare(recipe, folder / "data", 90)
-    spec, _ = fitted_spec(recipe, catalogue, roles, {name: each.size for name, each in data.tokenisers.items()}, 0)
+    spec, _ = fitted_spec(recipe, catalogue, roles, data.tokenisers, 0)
     return TrainStep(build(spec, catalogue, seed=1), recipe, data)
 
 

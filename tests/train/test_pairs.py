@@ -98,7 +98,7 @@ def test_rows_that_complete_a_shape_have_no_labels(run):
 @pytest.mark.parametrize(("first", "second", "kept"), [(9, 2, (6, 2)), (2, 9, (2, 6)), (9, 9, (4, 4)), (3, 4, (3, 4))])
 def test_the_longer_text_is_cut(run, first, second, kept):
     classifier = Classifier.load(run, max_length=11)
-    ids = classifier._ids([[7] * first, [8] * second])
+    ids, _ = classifier._ids([[7] * first, [8] * second])
     assert (ids.count(7), ids.count(8)) == kept
     assert len(ids) == min(11, first + second + 3)
 

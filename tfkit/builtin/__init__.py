@@ -13,6 +13,7 @@ from ..plugin import (
     PositionScheme,
     ScoreFunction,
     SublayerKind,
+    WeightMap,
     hookimpl,
 )
 from .activation.entries import ENTRIES as ACTIVATIONS
@@ -25,6 +26,7 @@ from .placement.entries import ENTRIES as PLACEMENTS
 from .position.entries import ENTRIES as POSITIONS
 from .score.entries import ENTRIES as SCORES
 from .sublayer.entries import ENTRIES as SUBLAYERS
+from .weight_maps import ENTRIES as WEIGHT_MAPS
 
 
 @hookimpl
@@ -75,3 +77,8 @@ def tfkit_node_kinds() -> list[NodeKind]:
 @hookimpl
 def tfkit_initialisers() -> list[Initialiser]:
     return INITIALISERS
+
+
+@hookimpl
+def tfkit_weight_maps() -> list[WeightMap]:
+    return WEIGHT_MAPS

@@ -25,21 +25,30 @@ if TYPE_CHECKING:
 COMMANDS = {
     "check": "find all errors in specs and recipes",
     "show": "what a spec describes: nodes, shapes, parameters, costs",
+    "diff": "in what two specs or saved models differ",
     "plan": "which attention backend each site will use, and why",
     "build": "build and initialise a model, run it once, save it",
     "train": "train a model from text, or resume a run",
     "translate": "translate lines of text with a trained model",
     "generate": "continue a prompt with a trained decoder",
+    "answer": "answer questions about texts with a trained model",
     "classify": "label lines of text with a trained classifier",
     "tag": "tag the words of lines with a trained tagger",
     "score": "BLEU and chrF of translations against a reference",
     "average": "average the weights of several models",
     "eject": "a spec or a model as one readable file of PyTorch",
+    "export": "a trained model for another engine",
+    "import": "a model of Hugging Face transformers, with its tokeniser",
     "plugins": "what is installed, slot by slot",
+    "doctor": "what is installed here, what is broken, how to repair it",
+    "new": "a plugin to start from: declaration, mathematics, tests",
     "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
 }
 """The commands of this distribution, with the line about each in `tfkit --help`."""
+
+MODULES = {"import": "import_model"}
+"""The modules of commands whose names are words of Python."""
 
 EXTRAS = {"verify": "conformance", "conformance": "conformance", "bench": "conformance"}
 """Commands of other distributions of this project, with the extra that installs each."""
@@ -53,7 +62,7 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in COMMANDS:
-            found = import_module(f"{__package__}.{name}")
+            found = import_module(f"{__package__}.{MODULES.get(name, name)}")
         elif name in (points := _entry_points()):
             found = points[name].load()
         else:

@@ -45,12 +45,14 @@ DATA = {
     "target": "Their translations, line by line.",
     "text": "Running text, for a decoder-only model.",
     "table": "Texts and labels with a tab between them, for a classifier.",
+    "questions": "Questions, contexts and answers: SQuAD's .json, JSON lines (.jsonl), or a table.",
     "images": "An idx file of images, or a folder with a sub-folder of images per label.",
     "labels": "The idx file of their labels.",
     "validation-source": "As --source, to choose the best model.",
     "validation-target": "As --target.",
     "validation-text": "As --text.",
     "validation-table": "As --table.",
+    "validation-questions": "As --questions.",
     "validation-images": "As --images.",
     "validation-labels": "As --labels.",
 }
@@ -162,7 +164,8 @@ def _recipe(file: str, overrides: Sequence[str], given: list[str], data: Mapping
 
     if start:
         changes = ["tokeniser=null", *changes]  # the run uses that of the pretrained model
-    kind = "classification" if data["table"] else "language" if data["text"] else "parallel"
+    kinds = {"table": "classification", "questions": "spans", "text": "language"}
+    kind = next((kinds[name] for name in kinds if data[name]), "parallel")
 
     def chosen(rows: int) -> Recipe:
         return recipe_of(recipe_text(Path(file).stem, file, kind, rows), "<chosen>", changes)

@@ -4,19 +4,21 @@ from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import NO_LABEL, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
-from .corpus_row import pair_ids
 from .fitting import check_classes, roles_for
-from .image_directory import IMAGES, ImageFacts, image_texts, read_image_facts
+from .image_directory import IMAGES, ImageFacts, image_facts_text, image_texts, read_image_facts
 from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task
+from .imported_tokeniser import original_files, read_huggingface
 from .kinds import KINDS
 from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .prepare_images import check_images, prepare_images
 from .roles import Roles, check_ids, roles_of
+from .spans import SPANS, SpanFacts, asked_questions, read_span_facts, span_texts, windows_of
 from .tagged import word_pieces
-from .tasks import Batch, Task, padded, segments_of, task_of
-from .tokeniser import TextTokeniser
+from .tasks import Batch, Task, padded, task_of
+from .text_frame import Frame, PairFrame
+from .tokeniser import Ranges, TextTokeniser
 from .tokeniser_directory import (
     LABELS,
     PAIR_LABELS,
@@ -31,11 +33,14 @@ from .tokeniser_directory import (
 
 __all__ = [
     "FACTS",
+    "Frame",
     "IMAGES",
     "KINDS",
     "LABELS",
     "NO_LABEL",
     "PAIR_LABELS",
+    "PairFrame",
+    "SPANS",
     "TOKENISER_FILES",
     "TRAIN",
     "VALIDATION",
@@ -48,10 +53,13 @@ __all__ = [
     "ImageTask",
     "Normalisation",
     "Pixels",
+    "Ranges",
     "Roles",
+    "SpanFacts",
     "BatchShapes",
     "Task",
     "TextTokeniser",
+    "asked_questions",
     "check_classes",
     "check_ids",
     "check_images",
@@ -62,26 +70,30 @@ __all__ = [
     "has_labels",
     "label_texts",
     "image_task",
+    "image_facts_text",
     "image_texts",
     "lines",
     "lines_of",
+    "original_files",
     "padded",
-    "pair_ids",
     "prepare",
     "prepare_images",
     "read_data",
     "read_facts",
+    "read_huggingface",
     "read_image",
     "read_image_facts",
     "read_labels",
+    "read_span_facts",
     "read_tokenisers",
     "reads_pairs",
     "roles_for",
     "roles_of",
     "rows",
-    "segments_of",
+    "span_texts",
     "task_of",
     "tokeniser_texts",
+    "windows_of",
     "word_pieces",
     "describe_counts",
 ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..recipe import END, START
-
 GROUP = 2_000
 """Rows encoded in one call."""
 Numbered = Iterator[tuple[int, tuple[str, ...]]]
@@ -25,6 +23,9 @@ class Row:
         label: Of a classification or a pair.
         random: Whether the second of two pieces of text does not follow the first.
         tags: The tag and the line of the word that starts at each token; None for other tokens.
+        span: The first and the last position of an answer.
+        answerable: Whether the question has an answer, perhaps in another row.
+        unfit: The reason to leave the row out of the training data.
     """
 
     line: int
@@ -34,8 +35,6 @@ class Row:
     label: str | None = None
     random: bool | None = None
     tags: list[tuple[str, int] | None] | None = None
-
-
-def pair_ids(first: list[int], second: list[int]) -> list[int]:
-    """The ids of a pair of texts, which a model reads as one row."""
-    return [START, *first, END, *second, END]
+    span: tuple[int, int] | None = None
+    answerable: bool = True
+    unfit: str | None = None

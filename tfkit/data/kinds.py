@@ -7,6 +7,7 @@ masked_pairs     target <s> a1 .. am </s> b1 .. bn </s>, and whether b follows a
 classification   target <s> t1 .. tn </s>, and a label
 pairs            target <s> a1 .. am </s> b1 .. bn </s>, and a label
 tagged           target <s> t1 .. tn </s>, and the labels of first pieces of words (tagged.py)
+spans            target <s> q1 .. qm </s> c1 .. cn </s>, and the ends of an answer (spans.py)
 images           the pixels of an image, and a label: see image_files.py
 """
 
@@ -19,10 +20,12 @@ from string import punctuation
 from unicodedata import category
 
 from ..errors import Diagnostic, InputError, Location
-from ..recipe import END, START, Recipe
-from .corpus_row import GROUP, Numbered, Row, pair_ids
+from ..recipe import Recipe
+from .corpus_row import GROUP, Numbered, Row
 from .lines import groups, rows
+from .questions import questions
 from .sentence_pairs import sentence_pairs
+from .spans import span_rows
 from .tagged import tagged_rows, tagged_sentences
 from .tokeniser import TextTokeniser
 
@@ -43,6 +46,7 @@ class DataKind:
         masks: Whether tokens will be masked.
         labelled: Whether rows have labels.
         tagged: Whether each word has a label.
+        spans: Whether rows have an answer to a question.
         numbers: The numbers of a row, by column of the corpus.
     """
 
@@ -54,9 +58,12 @@ class DataKind:
     masks: bool = False
     labelled: bool = False
     tagged: bool = False
+    spans: bool = False
 
     @property
     def numbers(self) -> tuple[str, ...]:
+        if self.spans:
+            return ("start", "end")
         return ("label",) if self.labelled and not self.tagged else ("random",) if self.encode is sentence_pairs else ()
 
     @property
@@ -71,6 +78,8 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
     kind = KINDS[recipe.data.kind]
     if kind.tagged:
         numbered = tagged_sentences(recipe, paths[0])
+    elif kind.spans:
+        numbered = questions(paths[0])
     else:
         numbered = _cells(recipe, paths[0]) if kind.labelled else enumerate(rows(*paths))
     places = paths if len(paths) == kind.texts else paths * kind.texts
@@ -78,7 +87,8 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
     for number, texts in numbered:
         for path, text in zip(places, texts, strict=False):
             if words and len(text) > MAX_WORD:
-                _check_words(text, Location(path, number + 1))
+                own = int(texts[-1].split()[0]) if kind.tagged or kind.spans else number + 1  # the lines are their last text
+                _check_words(text, Location(path, own))
         if blank:
             blank -= {path for path, text in zip(places, texts, strict=False) if text.strip()}
         yield number, texts
@@ -154,7 +164,7 @@ def _parallel(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recip
     for group in groups(numbered, GROUP):
         sides = [each.encode([texts[side] for _, texts in group]) for side, each in enumerate(tokenisers.values())]
         for (number, texts), *encoded in zip(group, *sides, strict=True):
-            yield Row(number + 1, texts, tuple([*ids, END] for ids in encoded), tuple(map(len, encoded)))
+            yield Row(number + 1, texts, tuple(map(_framed, tokenisers.values(), encoded)), tuple(map(len, encoded)))
 
 
 def _language(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
@@ -175,15 +185,22 @@ def _whole(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: 
     for group in groups(numbered, GROUP):
         for (number, texts), ids in zip(group, tokenisers["target"].encode([texts[0] for _, texts in group]), strict=True):
             label = texts[1] if len(texts) > 1 else None
-            yield Row(number + 1, texts[:1], ([START, *ids, END],), (len(ids),), label)
+            yield Row(number + 1, texts[:1], (tokenisers["target"].text_frame(ids),), (len(ids),), label)
 
 
 def _pairs(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
-    encode = tokenisers["target"].encode
+    encode, frame = tokenisers["target"].encode, tokenisers["target"].pair_frame
     for group in groups(numbered, GROUP):
         firsts, seconds = (encode([texts[side] for _, texts in group]) for side in (0, 1))
         for (number, (one, two, label)), first, second in zip(group, firsts, seconds, strict=True):
-            yield Row(number + 1, (f"{one}\t{two}",), (pair_ids(first, second),), (len(first), len(second)), label)
+            if set(frame.between) & set(first):
+                message = f"line {number + 1}: the first text has a token that separates the texts"
+                raise InputError(Diagnostic("TFK115", message, "remove it from the text"))
+            yield Row(number + 1, (f"{one}\t{two}",), (frame(first, second),), (len(first), len(second)), label)
+
+
+def _framed(tokeniser: TextTokeniser, ids: list[int]) -> list[int]:
+    return tokeniser.source_frame(ids)
 
 
 KINDS = {
@@ -194,5 +211,6 @@ KINDS = {
     "classification": DataKind({"target": "table"}, _whole, labelled=True),
     "pairs": DataKind({"target": "table"}, _pairs, texts=2, labelled=True),
     "tagged": DataKind({"target": "table"}, tagged_rows, labelled=True, tagged=True),
+    "spans": DataKind({"target": "questions"}, span_rows, texts=2, spans=True),
     "images": DataKind({"target": "images"}, None, labelled=True),
 }

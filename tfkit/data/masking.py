@@ -11,11 +11,12 @@ Of the hidden tokens 80 % become `<mask>`, 10 % a random token, and 10 % stay; t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
-from ..recipe import END, MASK_ID, SPECIALS
+from ..recipe import MASK_ID, SPECIALS
 from .tokeniser import TextTokeniser
 
 Ids = npt.NDArray[np.int64]
@@ -34,11 +35,15 @@ class Masking:
         unit: `tokens`, `words` or `spans`.
         hidden: The share of the tokens.
         starts: (V,) Whether an id starts a word; empty for `tokens`.
+        special: The ids that are never hidden, and never read in place of a hidden token.
+        mask_id: The id of the mask token.
     """
 
     unit: str
     hidden: float
     starts: Flags
+    special: tuple[int, ...] = tuple(range(len(SPECIALS) + 1))
+    mask_id: int = MASK_ID
 
     def __call__(self, ids: Ids, lengths: Ids, vocab_size: int, draw: np.random.Generator) -> tuple[Ids, Flags]:
         """Hide tokens of rows (B, L) of these lengths (B,); special tokens are never hidden, and a token of each row is.
@@ -47,7 +52,7 @@ class Masking:
             (B, L) The ids that the model reads, and which tokens are hidden.
         """
         places = np.arange(ids.shape[1])
-        inside = (places > 0) & (places < lengths[:, None] - 1) & (ids != END)
+        inside = (places > 0) & (places < lengths[:, None] - 1) & ~np.isin(ids, self.special, kind="table")
         groups = places[None].repeat(len(ids), 0) if self.unit == "tokens" else self._words(ids, inside)
         if self.unit == "spans":
             groups, chosen = self._spans(groups, inside, draw)
@@ -59,8 +64,9 @@ class Masking:
         uniform = draw.random(ids.shape)
         if self.unit == "spans":
             uniform = np.take_along_axis(uniform, groups, 1)
-        others = draw.integers(len(SPECIALS) + 1, vocab_size, ids.shape)
-        read = np.where(chosen & (uniform < 0.8), MASK_ID, np.where(chosen & (uniform >= 0.9), others, ids))
+        ordinary = _ordinary(vocab_size, self.special)
+        others = ordinary[draw.integers(0, len(ordinary), ids.shape)]
+        read = np.where(chosen & (uniform < 0.8), self.mask_id, np.where(chosen & (uniform >= 0.9), others, ids))
         return read, chosen
 
     def _words(self, ids: Ids, inside: Flags) -> Ids:
@@ -93,7 +99,15 @@ class Masking:
         return groups, chosen
 
 
+@cache
+def _ordinary(vocab_size: int, special: tuple[int, ...]) -> Ids:
+    """All other ids of a vocabulary."""
+    return np.setdiff1d(np.arange(vocab_size), special)
+
+
 def masking_of(unit: str, hidden: float, tokeniser: TextTokeniser) -> Masking:
     """The masking of a recipe."""
     pieces = tokeniser.pieces(range(tokeniser.size)) if unit != "tokens" else []
-    return Masking(unit, hidden, np.array([piece.startswith("▁") for piece in pieces], np.bool_))
+    special, mask_id = tuple(sorted(tokeniser.special_ids - {tokeniser.unknown_id})), tokeniser.mask_id
+    assert mask_id is not None, "masked data have a tokeniser with a mask token"
+    return Masking(unit, hidden, np.array([tokeniser.starts_word(piece) for piece in pieces], np.bool_), special, mask_id)

@@ -9,6 +9,7 @@ from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
 from ..recipe import END, PAD, START
 from ..slots.node import AnyInputRule, ImageRule, InputRule
+from .tokeniser import TextTokeniser
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,9 @@ class Roles:
         source: The input that is encoded and not predicted; None for a model with one input.
         target: The input whose next tokens, masked tokens or class are predicted.
         output: The output that predicts it.
-        others: The other outputs that are trained, by their labels: `random` for whether a text does not follow another.
         segments: Whether the target has an embedding for each of two segments.
+        others: The other outputs that are trained, by their labels: `random` for whether a text does not follow another.
+        start_id: The first token of a target that is decoded.
     """
 
     source: str | None
@@ -28,6 +30,7 @@ class Roles:
     output: str
     segments: bool = False
     others: Mapping[str, str] = field(default_factory=dict)
+    start_id: int = START
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -60,6 +63,7 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         "classification": (list(plan.inputs), [], "one input of token ids"),
         "pairs": (list(plan.inputs), [], "one input of token ids"),
         "tagged": (list(plan.inputs), [], "one input of token ids"),
+        "spans": (read, [], "one input that is read as a whole"),
         "images": (list(plan.inputs), [], "one input of images"),
     }[kind]
     rule_of = ImageRule if kind == "images" else InputRule
@@ -76,11 +80,20 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
             Diagnostic("TFK107", f"data of kind `{kind}` need {required}; `{plan.name}` has the inputs {shown}", fix)
         )
     target = predicted[0]
-    output = _output(plan, target, kind not in ("classification", "pairs", "images", "tagged"), kind == "tagged")
+    spans = [name for name, rule in plan.labels.items() if rule.kind == "span" and name in plan.followers[target]]
+    if kind == "spans" and len(spans) != 1:
+        message = f"outputs over the positions of `{target}`: {', '.join(spans) or 'none'}"
+        raise InputError(Diagnostic("TFK107", message, "training needs exactly one: a `span_logits` node among the outputs"))
+    output = (
+        spans[0]
+        if kind == "spans"
+        else _output(plan, target, kind not in ("classification", "pairs", "images", "tagged"), kind == "tagged")
+    )
     others = {"random": _output(plan, target, False, False)} if kind == "masked_pairs" else {}
     rule = plan.inputs[target]
     segments = isinstance(rule, InputRule) and rule.segments > 1
-    return Roles(sources[0] if sources else None, target, output, segments, others)
+    start = rule.start_id if isinstance(rule, InputRule) and rule.start_id is not None else START
+    return Roles(sources[0] if sources else None, target, output, segments, others, start)
 
 
 def _output(plan: ModelPlan, target: str, words: bool, each: bool) -> str:
@@ -89,6 +102,7 @@ def _output(plan: ModelPlan, target: str, words: bool, each: bool) -> str:
     rule = plan.inputs[target]
     size = rule.vocab_size if isinstance(rule, InputRule) else 0
     found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths.get(name) == size) is words]
+    found = [name for name in found if name not in plan.labels or plan.labels[name].kind != "span"]
     found = [name for name in found if words or (name in plan.sequences) is each]
     if len(found) != 1:
         over = f"over the {size} ids of `{target}`" if words else f"over classes{' of tokens' if each else ''}"
@@ -98,15 +112,18 @@ def _output(plan: ModelPlan, target: str, words: bool, each: bool) -> str:
     return found[0]
 
 
-def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:
-    """Raises InputError if special ids or vocabularies of model and tokenisers (`sizes` by column) differ."""
+def check_ids(plan: ModelPlan, roles: Roles, tokenisers: Mapping[str, TextTokeniser]) -> None:
+    """Raises InputError if special ids or vocabularies of model and tokenisers (by column) differ. An imported model has the
+    special ids of its spec."""
     diagnostics = []
-    for column, size in sizes.items():
-        node = roles.of(column)
+    for column, tokeniser in tokenisers.items():
+        node, size = roles.of(column), tokeniser.size
         rule = plan.token_rule(node)
         if rule.vocab_size != size:
             message = f"`{node}` has a vocabulary of {rule.vocab_size:,}, its tokeniser has {size:,} ids"
             diagnostics.append(Diagnostic("TFK106", message, f"write `vocab_size: {size}`, or leave it to `tfkit train`"))
+        if tokeniser.imported:
+            continue
         for name, written, ours in (
             ("pad_id", rule.pad_id, PAD),
             ("start_id", rule.start_id, START),

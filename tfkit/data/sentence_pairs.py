@@ -15,8 +15,9 @@ import numpy as np
 
 from ..errors import InputError
 from ..recipe import Recipe
-from .corpus_row import GROUP, Numbered, Row, pair_ids
+from .corpus_row import GROUP, Numbered, Row
 from .lines import groups
+from .text_frame import PairFrame
 from .tokeniser import TextTokeniser
 
 BLOCK = 50_000
@@ -44,7 +45,7 @@ def sentence_pairs(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], 
     for number, documents in enumerate(_blocks(_documents(numbered, tokenisers["target"]), recipe)):
         draw = np.random.Generator(np.random.PCG64([recipe.seed, number]))
         for at in range(len(documents)):
-            yield from _rows_of(documents, at, recipe.batching.max_length - 3, draw)
+            yield from _rows_of(documents, at, tokenisers["target"].pair_frame, recipe.batching.max_length, draw)
 
 
 def _documents(numbered: Numbered, tokeniser: TextTokeniser) -> Iterator[Document]:
@@ -80,9 +81,9 @@ def _blocks(documents: Iterator[Document], recipe: Recipe) -> Iterator[list[Docu
         yield block
 
 
-def _rows_of(documents: list[Document], at: int, room: int, draw: np.random.Generator) -> Iterator[Row]:
-    """The rows of a document with at most `room` tokens in both pieces."""
-    sentences, lines = documents[at].sentences, documents[at].lines
+def _rows_of(documents: list[Document], at: int, frame: PairFrame, max_length: int, draw: np.random.Generator) -> Iterator[Row]:
+    """The rows of a document with at most `max_length` tokens."""
+    sentences, lines, room = documents[at].sentences, documents[at].lines, max_length - len(frame)
     start = 0
     while start < len(sentences):
         size = int(draw.integers(2, room + 1)) if draw.random() < SHORT else room
@@ -98,7 +99,7 @@ def _rows_of(documents: list[Document], at: int, room: int, draw: np.random.Gene
         else:
             second = [token for ids in sentences[middle:end] for token in ids]
         first, second = _cut(first, second, room)
-        yield Row(lines[end - 1], ("",), (pair_ids(first, second),), (len(first), len(second)), random=random)
+        yield Row(lines[end - 1], ("",), (frame(first, second),), (len(first), len(second)), random=random)
         start = end
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import Diagnostic, InputError, Location
-from ..recipe import END, START, UNKNOWN, Recipe
+from ..recipe import Recipe
 from .corpus_row import GROUP, Numbered, Row
 from .lines import groups, lines
 from .tokeniser import TextTokeniser
@@ -51,18 +51,20 @@ def _joined(words: Sequence[tuple[str, str, str]]) -> tuple[str, ...]:
 
 def tagged_rows(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
     """The rows of sentences. `tags` holds the tag of each token that starts a word, and the line of the word."""
+    frame = tokenisers["target"].text_frame
     for group in groups(numbered, GROUP):
         split = [tuple(column.split(" ") for column in texts) for _, texts in group]
         pieces = iter(word_pieces([word for words, _, _ in split for word in words], tokenisers["target"]))
         for (_, texts), (words, tags, numbers) in zip(group, split, strict=True):
-            ids, labels = [START], list[tuple[str, int] | None]([None])
+            ids, labels = list(frame.before), list[tuple[str, int] | None]([None] * len(frame.before))
             for _, tag, line in zip(words, tags, numbers, strict=True):
                 own = next(pieces)
                 ids += own
                 labels += [(tag, int(line)), *[None] * (len(own) - 1)]
-            yield Row(int(numbers[-1]), texts[:1], ([*ids, END],), (len(ids) - 1,), tags=[*labels, None])
+            bare, after = len(ids) - len(frame.before), [None] * len(frame.after)
+            yield Row(int(numbers[-1]), texts[:1], ([*ids, *frame.after],), (bare,), tags=[*labels, *after])
 
 
 def word_pieces(words: Sequence[str], tokeniser: TextTokeniser) -> list[list[int]]:
-    """The ids of every word; of a word without a piece, that of `<unk>`."""
-    return [ids or [UNKNOWN] for ids in tokeniser.encode(list(words))]
+    """The ids of every word; of a word without a piece, that of the unknown token."""
+    return [ids or [tokeniser.unknown_id] for ids in tokeniser.encode(list(words))]

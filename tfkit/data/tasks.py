@@ -7,6 +7,7 @@ masked_pairs     target <s> a1 .. <mask> .. </s> b1 .. bn </s>   labels of the m
 classification   target <s> t1 .. tn </s>                        one label
 pairs            target <s> a1 .. am </s> b1 .. bn </s>          one label
 tagged           target <s> t1 .. tn </s>                        labels of the first pieces of words
+spans            target <s> q1 .. qm </s> c1 .. cn </s>          the first and the last position of an answer
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..recipe import END, PAD, START, Recipe
+from ..recipe import PAD, Recipe
 from .corpus import NO_LABEL, TAGS, Corpus
 from .kinds import KINDS
 from .masking import Masking, masking_of
 from .roles import Roles
-from .tokeniser import TextTokeniser
+from .text_frame import PairFrame
+from .tokeniser import PAIR, TextTokeniser
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Batch:
     Attributes:
         inputs: (B, L) int64 ids or (B, C, H, W) float32 images, by input node.
         lengths: (B,) int64, by input node of ids.
-        labels: (B, L) int64, or (B,) for a classification; NO_LABEL for positions without one.
+        labels: (B, L) int64, (B,) for a classification, or (B, 2) for spans; NO_LABEL for positions without one.
         source_tokens: The number of input tokens that are not predicted one by one.
         target_tokens: The number of labels.
         segments: (B, L) int64, by input node that has segments.
@@ -69,12 +71,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of data for a model. `vocab_size` is that of the target, `masking` says which tokens are hidden."""
+    """A kind of data for a model. `vocab_size` is that of the target, `masking` says which tokens are hidden, and
+    `pair` which special tokens are around a pair of texts."""
 
     kind: str
     roles: Roles
     vocab_size: int
     masking: Masking | None = None
+    pair: PairFrame = PAIR
 
     def batch(self, corpus: Corpus, numbers: Sequence[int], draw: np.random.Generator, epoch: int = 0) -> Batch:
         """The batch of some rows of a corpus. Random masks come from `draw`; `epoch` is for images alone."""
@@ -83,10 +87,17 @@ class Task:
             return self._parallel(corpus.rows("source", numbers), target)
         whole, counts = padded(target)
         name = self.roles.target
-        segments = {name: segments_of(whole)} if self.kind in ("pairs", "masked_pairs") and self.roles.segments else {}
+        segments = (
+            {name: segments_of(whole, counts, self.pair)}
+            if self.kind in ("pairs", "masked_pairs", "spans") and self.roles.segments
+            else {}
+        )
         if self.kind in ("classification", "pairs"):
             labels = _numbers(corpus, "label", numbers)
             return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), len(labels), segments)
+        if self.kind == "spans":
+            labels = torch.stack([_numbers(corpus, column, numbers) for column in ("start", "end")], 1)
+            return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), labels.numel(), segments)
         if self.kind == "tagged":
             labels, _ = padded(corpus.rows(TAGS, numbers), NO_LABEL)
             return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
@@ -107,7 +118,7 @@ class Task:
         source_ids, source_counts = padded(source)
         whole, counts = padded(target)
         is_padding = torch.arange(whole.shape[1]) >= counts[:, None]
-        shifted = torch.full_like(whole, START)
+        shifted = torch.full_like(whole, self.roles.start_id)
         shifted[:, 1:] = whole[:, :-1]
         name = self.roles.target
         assert self.roles.source is not None, "parallel data have a source"
@@ -121,7 +132,7 @@ def task_of(recipe: Recipe, roles: Roles, tokeniser: TextTokeniser) -> Task:
     """The task of a recipe."""
     options = recipe.data.options
     masking = masking_of(options.masking or "tokens", options.hidden, tokeniser) if KINDS[recipe.data.kind].masks else None
-    return Task(recipe.data.kind, roles, tokeniser.size, masking)
+    return Task(recipe.data.kind, roles, tokeniser.size, masking, tokeniser.pair_frame)
 
 
 def _numbers(corpus: Corpus, column: str, rows: Sequence[int]) -> Tensor:
@@ -129,11 +140,14 @@ def _numbers(corpus: Corpus, column: str, rows: Sequence[int]) -> Tensor:
     return torch.from_numpy(corpus.numbers[column][list(rows)].astype(np.int64))
 
 
-def segments_of(ids: Tensor) -> Tensor:
-    """The segments (B, L) of rows `<s> first </s> second </s>`: 0 up to the first `</s>` and for padding, 1 for the rest. No
-    text has the id of `</s>`."""
-    ends = ids == END
-    return ((ends.cumsum(1) - ends.long() > 0) & (ids != PAD)).long()
+def segments_of(ids: Tensor, lengths: Tensor, frame: PairFrame) -> Tensor:
+    """The segments (B, L) of rows `<s> first </s> second </s>` with lengths (B,): 1 after the first `</s>`, 0 elsewhere. No
+    first text has the id of `</s>`."""
+    if not any(frame.segments):
+        return torch.zeros_like(ids)
+    ends = ids == frame.between[-1]
+    real = torch.arange(ids.shape[1]) < lengths[:, None]
+    return ((ends.cumsum(1) - ends.long() > 0) & real).long()
 
 
 Ids = npt.NDArray[np.int32]

@@ -16,28 +16,36 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ..errors import Diagnostic, InputError
-from ..files import read_text
+from ..files import parse_json, read_text
 from ..recipe import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 from ..slots.options import Component
-from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser
+from .huggingface_file import Imported, check_imported
+from .text_frame import Frame, PairFrame
+from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser, refusal
 
 MODELS = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "characters"}
+Ranges = list[tuple[int, int]]
+"""For each piece, its first character and the one after its last."""
+PAIR = PairFrame((START,), (END,), (END,), (0, 0, 0, 1, 1))
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 class TextTokeniser:
-    """Converts between text and ids. `encode` adds no special tokens, `decode` removes them."""
+    """Converts between text and ids. `encode` adds no special tokens, `decode` removes them.
 
-    def __init__(self, tokeniser: Tokenizer) -> None:
-        self._tokeniser = tokeniser
-        self._tokeniser.encode_special_tokens = True  # `</s>` in a text is plain text
+    Special tokens are not recognised in a text, except by imported tokenisers, as in the library that they come from.
+    """
+
+    def __init__(self, tokeniser: Tokenizer, imported: Imported | None = None, text: str | None = None) -> None:
+        self._tokeniser, self.imported, self._text = tokeniser, imported, text
+        self._tokeniser.encode_special_tokens = imported is None  # `</s>` in a text is plain text
         self._tokeniser.no_padding()
         self._tokeniser.no_truncation()
 
     @property
     def size(self) -> int:
-        """The number of ids."""
-        return int(self._tokeniser.get_vocab_size())
+        """The number of ids; of an imported tokeniser that of its model, which may have more."""
+        return self.imported.rows if self.imported else int(self._tokeniser.get_vocab_size())
 
     @property
     def digest(self) -> str:
@@ -46,8 +54,8 @@ class TextTokeniser:
 
     @property
     def kind(self) -> str:
-        """The `kind` of such a tokeniser in a recipe."""
-        return str(self.settings["kind"])
+        """The `kind` of such a tokeniser in a recipe; `imported` for one that no recipe trains."""
+        return "imported" if self.imported else str(self.settings["kind"])
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -64,9 +72,64 @@ class TextTokeniser:
         }
 
     @property
-    def masks(self) -> bool:
-        """Whether there is a mask token."""
-        return self.size > MASK_ID and self.pieces([MASK_ID]) == [MASK]
+    def mask_id(self) -> int | None:
+        """The id of the mask token, if there is one."""
+        if self.imported:
+            return self.imported.roles.get("mask")
+        return MASK_ID if self.size > MASK_ID and self.pieces([MASK_ID]) == [MASK] else None
+
+    def starts_word(self, piece: str) -> bool:
+        """Whether a piece starts a word."""
+        if self.imported and (prefix := self.imported.continuation):
+            return not piece.startswith(prefix)
+        return piece.startswith(self.imported.word_mark if self.imported else "▁")
+
+    @property
+    def unknown_id(self) -> int:
+        """The id of a word without a piece."""
+        if self.imported is None:
+            return UNKNOWN
+        return next((self.imported.roles[role] for role in ("unk", "pad", "eos") if role in self.imported.roles), 0)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of special tokens."""
+        if self.imported is None:
+            return frozenset(range(len(SPECIALS) + (self.mask_id is not None)))
+        added = self._tokeniser.get_added_tokens_decoder()
+        return frozenset(number for number, token in added.items() if token.special)
+
+    @property
+    def node_ids(self) -> dict[str, int]:
+        """The special ids of a `tokens` node whose spec does not write them. How a target starts is not known of an imported
+        tokeniser."""
+        if self.imported is None:
+            return {"pad_id": PAD, "end_id": END, "start_id": START}
+        roles = {"pad_id": ("pad",), "end_id": ("eos", "sep")}
+        found = {
+            name: [self.imported.roles[role] for role in each if role in self.imported.roles] for name, each in roles.items()
+        }
+        return {name: numbers[0] for name, numbers in found.items() if numbers}
+
+    @property
+    def text_frame(self) -> Frame:
+        """The special tokens around a text that is classified, tagged or masked."""
+        return self.imported.frame if self.imported else Frame((START,), (END,))
+
+    @property
+    def source_frame(self) -> Frame:
+        """The special tokens around a source, and around a target in training."""
+        return self.imported.frame if self.imported else Frame((), (END,))
+
+    @property
+    def prompt_frame(self) -> Frame:
+        """The special tokens around a prompt."""
+        return self.imported.frame if self.imported else Frame()
+
+    @property
+    def pair_frame(self) -> PairFrame:
+        """The special tokens around a pair of texts."""
+        return self.imported.pair if self.imported else PAIR
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, in parallel."""
@@ -74,25 +137,45 @@ class TextTokeniser:
             found = self._tokeniser.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
+    def encode_with_ranges(self, texts: Sequence[str]) -> list[tuple[list[int], Ranges]]:
+        """The ids of every text, and the characters of each piece, without white space at its ends. A piece ends where the next
+        one starts, so that a combining mark belongs to the character before it."""
+        with _library("the tokeniser failed on a text"):
+            found = self._tokeniser.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, _ranges(text, encoding.offsets)) for text, encoding in zip(texts, found, strict=True)]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids; bytes that are no UTF-8 become U+FFFD."""
-        known = [number for number in ids if number not in (PAD, START, END)]
+        known = ids if self.imported else [number for number in ids if number not in (PAD, START, END)]
         with _library("the tokeniser failed on ids"):
-            return str(self._tokeniser.decode(known, skip_special_tokens=False))
+            return str(self._tokeniser.decode(list(known), skip_special_tokens=self.imported is not None))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id."""
         return [self._tokeniser.id_to_token(number) or f"<{number}>" for number in ids]
 
     def to_json(self) -> str:
-        return str(self._tokeniser.to_str())
+        return self._text or str(self._tokeniser.to_str())
 
     @classmethod
     def from_json(cls, text: str, name: str) -> TextTokeniser:
-        """A tokeniser from its JSON; errors call it `name`. Raises InputError for other tokenisers than tfkit's."""
-        check_tokeniser(text, name)
+        """A tokeniser from its JSON; errors call it `name`. Raises InputError for parts that tfkit does not run."""
+        try:
+            data = parse_json(text)
+        except ValueError as reason:
+            raise refusal(name, "", f"it is not valid JSON: {reason}") from None
+        if not isinstance(data, dict) or "tokenizer" not in data:
+            check_tokeniser(data, name)
+            with _library(f"{name} holds no tokeniser"):
+                return cls(Tokenizer.from_str(text))
+        imported = check_imported(data, name)
         with _library(f"{name} holds no tokeniser"):
-            return cls(Tokenizer.from_str(text))
+            tokeniser = Tokenizer.from_str(json.dumps(data["tokenizer"], ensure_ascii=False))
+        for token in data["tokenizer"]["added_tokens"]:
+            if tokeniser.token_to_id(token["content"]) != token["id"]:
+                message = f"{json.dumps(token['content'])[:80]} gets the id {tokeniser.token_to_id(token['content'])}"
+                raise refusal(name, "added_tokens", f"{message}, not {token['id']}: ids continue those of the vocabulary")
+        return cls(tokeniser, imported, text)
 
     @classmethod
     def load(cls, path: str | Path, *, links: bool = True) -> TextTokeniser:
@@ -102,6 +185,18 @@ class TextTokeniser:
         except OSError as reason:
             raise InputError(Diagnostic("TFK104", f"{path} cannot be read: {reason.strerror}")) from None
         return cls.from_json(text, str(path))
+
+
+def _ranges(text: str, offsets: Ranges) -> Ranges:
+    ranges = []
+    for (start, end), (following, _) in zip(offsets, [*offsets[1:], (len(text), 0)], strict=False):
+        end = max(end, following)
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        ranges.append((start, end))
+    return ranges
 
 
 @contextmanager

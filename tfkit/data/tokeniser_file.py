@@ -7,13 +7,13 @@ all that are allowed. A new kind of tokeniser needs an entry there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from ..errors import Diagnostic, InputError
-from ..files import FileModel, parse_json
+from ..files import FileModel
 from ..recipe import MASK, SPECIALS
 
 MAX_FILE = 64 << 20
@@ -47,9 +47,11 @@ STEPS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     ),
 }
 """The allowed steps of each part of a tokeniser, in the format of the library."""
-SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
+SEQUENCES = {
+    "normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors", "decoder": "decoders",
+}  # fmt: skip
 """The key of a `Sequence` that holds its steps."""
-FIX = "name a tokeniser that `tfkit train` wrote; those of other libraries have parts that tfkit does not run from a file"
+FIX = "name a tokeniser that `tfkit train` wrote; `tfkit import` reads those of Hugging Face"
 Piece = Annotated[str, Field(min_length=1, max_length=MAX_PIECE)]
 Vocabulary = Annotated[dict[Piece, int], Field(min_length=1, max_length=MAX_IDS)]
 
@@ -109,21 +111,17 @@ class TokeniserFile(FileModel):
     model: dict[str, Any]
 
 
-def check_tokeniser(text: str | bytes, name: str) -> None:
-    """Raises InputError for a tokeniser with parts that tfkit's own do not have. Errors call the file `name`."""
-    try:
-        data = parse_json(text)
-    except ValueError as reason:
-        raise _refusal(name, "", f"it is not valid JSON: {reason}") from None
+def check_tokeniser(data: Any, name: str) -> None:
+    """Raises InputError for the JSON of a tokeniser with parts that tfkit's own do not have. Errors call the file `name`."""
     file = _validated(TokeniserFile, data, name, "")
     for part in STEPS:
         _check_steps(getattr(file, part), part, name)
     kind = file.model.get("type")
     if kind not in list(MODELS):
-        raise _refusal(name, "model", f"the type is {_shown(kind)}, known are {', '.join(MODELS)}")
+        raise refusal(name, "model", f"the type is {shown(kind)}, known are {', '.join(MODELS)}")
     _validated(MODELS[kind], file.model, name, "model.")
     vocab = file.model["vocab"]
-    pieces = _scored(vocab, name) if kind == "Unigram" else _numbered(vocab, name)
+    pieces = scored_pieces(vocab, name, refusal) if kind == "Unigram" else _numbered(vocab, name)
     _check_specials(file.added_tokens, pieces, name)
 
 
@@ -133,12 +131,12 @@ def _check_steps(step: Mapping[str, Any] | None, part: str, name: str) -> None:
     if step is not None and step.get("type") == "Sequence":
         found = step.get(SEQUENCES[part])
         if step.keys() != {"type", SEQUENCES[part]} or not isinstance(found, list):
-            raise _refusal(name, part, f"a Sequence has a list of `{SEQUENCES[part]}` and nothing else")
+            raise refusal(name, part, f"a Sequence has a list of `{SEQUENCES[part]}` and nothing else")
     if len(found) > MAX_STEPS:
-        raise _refusal(name, part, f"there are {len(found):,} steps, at most {MAX_STEPS} are allowed")
+        raise refusal(name, part, f"there are {len(found):,} steps, at most {MAX_STEPS} are allowed")
     for number, each in enumerate(found, 1):
         if each not in STEPS[part]:
-            raise _refusal(name, f"{part}, step {number}", f"{_shown(each)} is no step of tfkit's tokenisers")
+            raise refusal(name, f"{part}, step {number}", f"{shown(each)} is no step of tfkit's tokenisers")
 
 
 def _numbered(vocab: Mapping[str, int], name: str) -> list[str]:
@@ -146,23 +144,23 @@ def _numbered(vocab: Mapping[str, int], name: str) -> list[str]:
     pieces: list[str] = [""] * len(vocab)
     for piece, number in vocab.items():
         if not 0 <= number < len(vocab) or pieces[number]:
-            message = f"{len(vocab):,} pieces have the ids 0 to {len(vocab) - 1:,}, each once; {_shown(piece)} has {number}"
-            raise _refusal(name, "model.vocab", message)
+            message = f"{len(vocab):,} pieces have the ids 0 to {len(vocab) - 1:,}, each once; {shown(piece)} has {number}"
+            raise refusal(name, "model.vocab", message)
         pieces[number] = piece
     return pieces
 
 
-def _scored(vocab: list[list[Any]], name: str) -> list[str]:
-    """The pieces of a unigram model. Raises InputError for duplicates and missing scores."""
+def scored_pieces(vocab: list[list[Any]], name: str, refused: Callable[[str, str, str], InputError]) -> list[str]:
+    """The pieces of a unigram model. Raises `refused` for duplicates and missing scores."""
     pieces: dict[str, None] = {}
     for number, (piece, score) in enumerate(vocab):
         place = f"model.vocab.{number}"
         if not isinstance(piece, str) or not 0 < len(piece) <= MAX_PIECE:
-            raise _refusal(name, place, f"a piece is a text of 1 to {MAX_PIECE} characters, {_shown(piece)} is written")
+            raise refused(name, place, f"a piece is a text of 1 to {MAX_PIECE} characters, {shown(piece)} is written")
         if type(score) not in (int, float):
-            raise _refusal(name, place, f"a score is a number, {_shown(score)} is written")
+            raise refused(name, place, f"a score is a number, {shown(score)} is written")
         if piece in pieces:
-            raise _refusal(name, place, f"the piece {_shown(piece)} is repeated")
+            raise refused(name, place, f"the piece {shown(piece)} is repeated")
         pieces[piece] = None
     return list(pieces)
 
@@ -171,12 +169,10 @@ def _check_specials(added: list[AddedToken], pieces: list[str], name: str) -> No
     """Raises InputError unless the special tokens are tfkit's, with their ids."""
     expected = [*SPECIALS, MASK][: max(len(added), len(SPECIALS))]
     if [(token.id, token.content) for token in added] != list(enumerate(expected)):
-        shown = _shown([token.content for token in added])
-        raise _refusal(name, "added_tokens", f"{shown}, tfkit's are {', '.join(expected)} with the ids from 0")
+        found = shown([token.content for token in added])
+        raise refusal(name, "added_tokens", f"{found}, tfkit's are {', '.join(expected)} with the ids from 0")
     if pieces[: len(expected)] != expected:
-        raise _refusal(
-            name, "model.vocab", f"the first pieces are {_shown(pieces[: len(expected)])}, not {', '.join(expected)}"
-        )
+        raise refusal(name, "model.vocab", f"the first pieces are {shown(pieces[: len(expected)])}, not {', '.join(expected)}")
 
 
 def _validated(model: type[FileModel], data: Any, name: str, where: str) -> Any:
@@ -185,15 +181,15 @@ def _validated(model: type[FileModel], data: Any, name: str, where: str) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = f"{where}{'.'.join(map(str, first['loc']))}"
-        raise _refusal(name, place if place.isprintable() and len(place) < 100 else where.rstrip("."), first["msg"]) from None
+        raise refusal(name, place if place.isprintable() and len(place) < 100 else where.rstrip("."), first["msg"]) from None
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value of the file, short and without control characters."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
-def _refusal(name: str, place: str, message: str) -> InputError:
+def refusal(name: str, place: str, message: str) -> InputError:
     where = f"{place}: " if place else ""
     return InputError(Diagnostic("TFK104", f"{name} holds no tokeniser of tfkit: {where}{message}", FIX))

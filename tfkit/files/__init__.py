@@ -16,7 +16,7 @@ from .listing import (
     remove_written,
 )
 from .read import FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text, refusals
-from .tensors import check_header, compare_tensors, read_header
+from .tensors import Place, check_header, compare_tensors, read_header, read_places, write_tensors
 from .write import check_writable, replace_file, umask, write_whole
 from .write_directory import make_draft, replace_directory
 
@@ -24,6 +24,7 @@ __all__ = [
     "FileRecord",
     "FileModel",
     "Listing",
+    "Place",
     "check_digest",
     "check_files",
     "check_header",
@@ -40,11 +41,13 @@ __all__ = [
     "read_bytes",
     "read_header",
     "read_model",
+    "read_places",
     "read_text",
     "refusals",
     "remove_written",
     "replace_directory",
     "replace_file",
     "umask",
+    "write_tensors",
     "write_whole",
 ]

@@ -1,19 +1,22 @@
-"""The header of a safetensors file: names, dtypes and shapes, read within bounds and without torch.
+"""safetensors files without torch: names, dtypes and shapes are read within bounds; files are written tensor by tensor.
 
 https://github.com/huggingface/safetensors#format
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, RootModel, ValidationError
 
 from ..errors import Diagnostic, StoreError
+from .listing import FileRecord
 from .read import MAX_BYTES, FileModel, open_regular, parse_json, refusals
 
 DTYPES = {
@@ -24,6 +27,8 @@ DTYPES = {
 _SIZES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+_RANK = ("I64", "F64", "F32", "I32", "BF16", "F16", "I8", "U8", "BOOL")
+"""The order of dtypes in a file that the library writes."""
 _Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 FEW = 3
 """Messages name at most this many tensors."""
@@ -47,8 +52,23 @@ Facts = tuple[str, tuple[int, ...]]
 """The dtype of a tensor, by torch's name, and its shape."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """A tensor in a file: dtype by torch's name, shape, and its bytes from the start of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    bytes: int
+
+
 def read_header(path: Path, limit: int = MAX_BYTES) -> dict[str, Facts]:
-    """The tensors of a file by name. The file holds all their bytes, one tensor after the other, and no others.
+    """The tensors of a file by name. Arguments as in `read_places`. Raises StoreError."""
+    return {name: (place.dtype, place.shape) for name, place in read_places(path, limit).items()}
+
+
+def read_places(path: Path, limit: int = MAX_BYTES) -> dict[str, Place]:
+    """Where the tensors of a file are. The file holds all their bytes, one tensor after the other, and no others.
 
     Args:
         path: The file, not a link.
@@ -76,7 +96,56 @@ def read_header(path: Path, limit: int = MAX_BYTES) -> dict[str, Facts]:
         raise _damaged(path, f"its header: {refusals(error)[0]}") from None
     except ValueError as reason:
         raise _damaged(path, str(reason)) from None
-    return {name: (DTYPES[each.dtype], tuple(each.shape)) for name, each in tensors.items()}
+    begin = 8 + length
+    return {
+        name: Place(DTYPES[each.dtype], tuple(each.shape), begin + each.data_offsets[0], prod(each.shape) * _SIZES[each.dtype])
+        for name, each in tensors.items()
+    }
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Facts], read: Callable[[str], Any], metadata: Mapping[str, str] | None = None
+) -> FileRecord:
+    """Write a file one tensor after the other, in the bytes that the safetensors library writes.
+
+    Args:
+        path: The new file.
+        tensors: Dtype and shape by name.
+        read: Gives the bytes of a tensor, in the byte order of the format (little endian).
+        metadata: For the header.
+
+    Returns:
+        Size and SHA-256 of the file.
+
+    Raises:
+        OSError: The file cannot be written.
+        ValueError: A tensor has another number of bytes than its dtype and shape say.
+    """
+    import hashlib  # few commands need it
+
+    codes = {name: code for code, name in DTYPES.items()}
+    names = sorted(tensors, key=lambda name: (_RANK.index(codes[tensors[name][0]]), name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name in names:
+        dtype, shape = tensors[name]
+        start, end = end, end + prod(shape) * _SIZES[codes[dtype]]
+        header[name] = {"dtype": codes[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with open(path, "xb") as file:
+        for block in (len(text).to_bytes(8, "little"), text):
+            file.write(block)
+            digest.update(block)
+        for name in names:
+            data = memoryview(read(name)).cast("B")
+            start, stop = header[name]["data_offsets"]
+            if data.nbytes != stop - start:
+                raise ValueError(f"`{name}` has {data.nbytes:,} bytes, and its shape needs {stop - start:,}")
+            file.write(data)
+            digest.update(data)
+        return FileRecord(bytes=file.tell(), sha256=digest.hexdigest())
 
 
 def _check_places(tensors: Mapping[str, _Tensor], size: int) -> None:

@@ -1,1 +1,16 @@
-"""Models in and out: published weights, engines, source code."""
+"""Weights in and out: models of other libraries to tfkit's, and tfkit's models to other engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .torch_modules import from_torch
+
+_HOMES = {"tfkit.interop.torch_modules": ("from_torch",)}
+
+__all__ = ["from_torch"]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

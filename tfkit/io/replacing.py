@@ -1,25 +1,81 @@
-"""Checks that a saved model replaces only files that tfkit wrote."""
+"""Atomic writes of directories with a listing, which replace only files that tfkit wrote."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..errors import Diagnostic, StoreError
-from ..files import FileRecord, check_removable, file_record, read_model
+from safetensors import SafetensorError
+
+from ..errors import Diagnostic, StoreError, TfkitError
+from ..files import FileModel, FileRecord, check_removable, file_record, make_draft, read_model, replace_directory, umask
 from .layout import PLAN, SPEC, VERSIONS, WEIGHTS, Versions
 
 
-def check_place(directory: Path, overwrite: bool) -> None:
+@dataclass(frozen=True)
+class Kind:
+    """A kind of directory that tfkit writes.
+
+    Args:
+        name: its name in messages.
+        listing: the file that lists the others.
+        content: the model of that file, with a field `files`.
+        always: files that tfkit may remove from such a directory even if they were altered.
+    """
+
+    name: str
+    listing: str
+    content: type[FileModel]
+    always: frozenset[str]
+
+
+SAVED_MODEL = Kind("saved model", VERSIONS, Versions, frozenset({VERSIONS, SPEC, WEIGHTS, PLAN}))
+
+
+def write_directory(directory: Path, write: Callable[[Path], None], kind: Kind = SAVED_MODEL) -> None:
+    """Write a directory under another name and then rename it, so that it is never incomplete. `check_place` comes first.
+
+    Args:
+        directory: the directory; an existing one of this kind is replaced.
+        write: writes its files into an empty directory.
+        kind: what it is.
+
+    Raises:
+        StoreError: it cannot be written. Its content is unchanged.
+    """
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        draft = make_draft(directory)
+    except (OSError, ValueError) as reason:  # ValueError: a NUL in the name
+        raise StoreError(Diagnostic("TFK081", f"{directory.parent} cannot be written: {describe(reason)}")) from None
+    try:
+        write(draft)
+        draft.chmod(0o777 & ~umask())
+        replace_directory(draft, directory, written_names(directory, kind) if os.path.lexists(directory) else ())
+    except TfkitError:
+        raise
+    except (OSError, ValueError, SafetensorError, RuntimeError) as reason:  # ValueError: a name that no file can have
+        raise StoreError(
+            Diagnostic("TFK081", f"{directory} could not be written: {describe(reason)}", "nothing was changed")
+        ) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def check_place(directory: Path, overwrite: bool, kind: Kind = SAVED_MODEL) -> None:
     """Raises StoreError (TFK080) if the directory exists and may not be replaced."""
-    if os.path.lexists(directory) and written_names(directory) and not overwrite:
+    if os.path.lexists(directory) and written_names(directory, kind) and not overwrite:
         raise StoreError(
             Diagnostic("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)")
         )
 
 
-def written_names(directory: Path) -> set[str]:
-    """The names of the files of a saved model, none for an empty directory.
+def written_names(directory: Path, kind: Kind = SAVED_MODEL) -> set[str]:
+    """The names of the files that tfkit wrote into a directory, none for an empty directory.
 
     Raises:
         StoreError: TFK080 for a link, and for a directory with files that tfkit did not write there.
@@ -29,15 +85,15 @@ def written_names(directory: Path) -> set[str]:
             raise OSError(None, "it is a link")
         if not any(directory.iterdir()):
             return set()
-        files = read_model(directory / VERSIONS, Versions).files
+        content: Any = read_model(directory / kind.listing, kind.content)
     except (OSError, StoreError) as reason:
         why = reason.strerror if isinstance(reason, OSError) else reason.diagnostics[0].message
-        message = f"{directory} exists and is no saved model, so it is not replaced: {why}"
+        message = f"{directory} exists and is no {kind.name}, so it is not replaced: {why}"
         raise StoreError(Diagnostic("TFK080", message, "choose another directory")) from None
-    # Another program may have written the listing. Apart from the files of every model, only files with a listed digest count.
-    names = {VERSIONS, SPEC, WEIGHTS, PLAN} | {name for name, facts in files.items() if _is_as_listed(directory / name, facts)}
+    # Another program may have written the listing. Apart from `always`, only files with a listed digest count.
+    names = kind.always | {name for name, facts in content.files.items() if _is_as_listed(directory / name, facts)}
     check_removable(directory, names)
-    return names
+    return set(names)
 
 
 def _is_as_listed(path: Path, facts: FileRecord) -> bool:

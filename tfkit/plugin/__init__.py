@@ -25,6 +25,7 @@ from ..slots.placement import Placement
 from ..slots.position import PositionScheme
 from ..slots.score import ScoreFunction
 from ..slots.sublayer import SublayerKind, SublayerOptions
+from ..slots.weight_map import WeightMap
 
 if TYPE_CHECKING:
     from ..attention.rendering import accumulation, dense_bias, expand_heads, select_rows, shapes_of, unmask_empty_rows, visible
@@ -106,6 +107,7 @@ __all__ = [
     "SlotField",
     "SublayerKind",
     "SublayerOptions",
+    "WeightMap",
     "accumulation",
     "component_default",
     "dense_bias",

@@ -13,23 +13,21 @@ from torch import Tensor
 
 from ..catalogue import Catalogue
 from ..data import (
+    Frame,
     TextTokeniser,
     check_classes,
     check_ids,
     epoch_of,
     groups,
     padded,
-    pair_ids,
     read_labels,
     read_tokenisers,
     reads_pairs,
     roles_for,
-    segments_of,
 )
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
 from ..nn.model import Model
-from ..recipe import END, START
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Classification:
         text: The text; for a pair both, with a tab between them.
         label: The most probable class; None for a text without a token.
         probability: Its probability; None for a text without a token.
-        read: The number of tokens that the model read, start and end included.
+        read: The number of tokens that the model read, special tokens included.
         cut: The number of tokens beyond the limit, which it did not read.
         labels: All classes, in the order of the model's output.
         distribution: Their probabilities; empty for a text without a token.
@@ -67,7 +65,7 @@ class Classifier:
         model: A classifier.
         tokeniser: Its tokeniser.
         labels: Its classes, in the order of its output.
-        max_length: The limit of tokens of a text, start and end included; at most the positions of the model.
+        max_length: The limit of tokens of a text, special tokens included; at most the positions of the model.
         batch_tokens: The limit of tokens of a batch, padding included.
         pairs: Whether it classifies pairs of texts.
 
@@ -87,16 +85,19 @@ class Classifier:
     ) -> None:
         self.model, self.tokeniser, self.labels = model, tokeniser, tuple(labels)
         self.batch_tokens, self.pairs = batch_tokens, pairs
-        shortest = 5 if pairs else 3
+        self.frame = tokeniser.pair_frame if pairs else tokeniser.text_frame
+        shortest = len(self.frame) + 1 + pairs
         if max_length < shortest or batch_tokens < 1:
             message = f"max_length is {max_length}, batch_tokens is {batch_tokens}"
             what = "a pair of texts" if pairs else "a text"
             raise InputError(
-                Diagnostic("TFK078", message, f"{what} has at least {shortest} tokens with start and end, a batch at least 1")
+                Diagnostic(
+                    "TFK078", message, f"{what} has at least {shortest} tokens with its special tokens, a batch at least 1"
+                )
             )
         self.roles = roles_for(model.plan, "pairs" if pairs else "classification")
         self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
-        check_ids(model.plan, self.roles, {"target": tokeniser.size})
+        check_ids(model.plan, self.roles, {"target": tokeniser})
         check_classes(model.plan, self.roles, self.labels)
 
     @classmethod
@@ -162,29 +163,32 @@ class Classifier:
 
     def _classify_chunk(self, lines: list[tuple[str, ...]]) -> Iterator[Classification]:
         encoded = list(zip(*map(self.tokeniser.encode, map(list, zip(*lines, strict=True))), strict=True))
-        texts = [self._ids(sides) for sides in encoded]
+        texts, segments = map(list, zip(*map(self._ids, encoded), strict=True))
         nonempty = [number for number, sides in enumerate(encoded) if all(sides)]
-        rows = dict(zip(nonempty, self._classify([texts[number] for number in nonempty]), strict=True))
+        rows = dict(
+            zip(nonempty, self._classify(*([each[number] for number in nonempty] for each in (texts, segments))), strict=True)
+        )
         for number, (line, sides) in enumerate(zip(lines, encoded, strict=True)):
             text, read = "\t".join(line), len(texts[number])
             if number not in rows:
                 yield Classification(text, None, None, 0, 0, self.labels, ())
                 continue
             best, distribution = rows[number]
-            cut = sum(map(len, sides)) + len(sides) + 1 - read
+            cut = sum(map(len, sides)) + len(self.frame) - read
             yield Classification(text, self.labels[best], distribution[best], read, cut, self.labels, tuple(distribution))
 
-    def _ids(self, sides: Sequence[list[int]]) -> list[int]:
-        """The ids that the model reads. Of a pair that is too long, the longer text is cut."""
-        if not self.pairs:
-            return [START, *sides[0][: self.max_length - 2], END]
+    def _ids(self, sides: Sequence[list[int]]) -> tuple[list[int], list[int]]:
+        """The ids that the model reads, and the segments of a pair. Of a pair that is too long, the longer text is cut."""
+        room, frame = self.max_length - len(self.frame), self.frame
+        if isinstance(frame, Frame):
+            return frame(sides[0][:room]), []
         first, second = map(len, sides)
-        room = self.max_length - 3
         half = min(first, max(room - second, -(-room // 2)))
-        return pair_ids(sides[0][:half], sides[1][: room - half])
+        first, second = half, min(second, room - half)
+        return frame(sides[0][:first], sides[1][:second]), frame.segments_of(first, second)
 
     @torch.no_grad()
-    def _classify(self, texts: list[list[int]]) -> list[tuple[int, list[float]]]:
+    def _classify(self, texts: list[list[int]], segments: list[list[int]]) -> list[tuple[int, list[float]]]:
         """The most probable class and the probabilities of all classes, for each text."""
         if not texts:
             return []
@@ -194,14 +198,14 @@ class Classifier:
         self.model.eval()
         try:
             for batch in epoch_of({"target": lengths}, self.batch_tokens, 0, 0).batches:
-                logits[batch] = self._logits([texts[row] for row in batch]).float().cpu()
+                logits[batch] = self._logits(*([each[row] for row in batch] for each in (texts, segments))).float().cpu()
         finally:
             self.model.train(training)
         return list(zip(logits.argmax(-1).tolist(), logits.softmax(-1).tolist(), strict=True))
 
-    def _logits(self, texts: list[list[int]]) -> Tensor:
+    def _logits(self, texts: list[list[int]], rows: list[list[int]]) -> Tensor:
         ids, counts = padded(texts)
         device, name = next(self.model.parameters()).device, self.roles.target
-        segments = {"segments": {name: segments_of(ids).to(device)}} if self.pairs and self.roles.segments else {}
+        segments = {"segments": {name: padded(rows, 0)[0].to(device)}} if self.pairs and self.roles.segments else {}
         outputs = self.model(lengths={name: counts.to(device)}, **segments, **{name: ids.to(device)})
         return outputs[self.roles.output]  # type: ignore[no-any-return]

@@ -26,7 +26,6 @@ from ..data import (
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
 from ..nn.model import Model
-from ..recipe import END, START
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Tagger:
         model: A model with logits over classes for every token.
         tokeniser: Its tokeniser.
         tags: Its classes, in the order of its output.
-        max_length: The limit of tokens of a row, start and end included; at most the positions of the model.
+        max_length: The limit of tokens of a row, special tokens included; at most the positions of the model.
         batch_tokens: The limit of tokens of a batch, padding included.
 
     Raises:
@@ -77,13 +76,14 @@ class Tagger:
         batch_tokens: int = 4096,
     ) -> None:
         self.model, self.tokeniser, self.tags, self.batch_tokens = model, tokeniser, tuple(tags), batch_tokens
-        if max_length < 3 or batch_tokens < 1:
+        shortest = 1 + len(tokeniser.text_frame)
+        if max_length < shortest or batch_tokens < 1:
             message = f"max_length is {max_length}, batch_tokens is {batch_tokens}"
-            fix = "a row has at least 3 tokens with start and end, a batch at least 1"
+            fix = f"a row has at least {shortest} tokens with its special tokens, a batch at least 1"
             raise InputError(Diagnostic("TFK078", message, fix))
         self.roles = roles_for(model.plan, "tagged")
         self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
-        check_ids(model.plan, self.roles, {"target": tokeniser.size})
+        check_ids(model.plan, self.roles, {"target": tokeniser})
         check_classes(model.plan, self.roles, self.tags, "tag")
 
     @classmethod
@@ -145,7 +145,8 @@ class Tagger:
 
     def _rows(self, pieces: list[list[int]], counts: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """The rows that the model reads, and the places of the first pieces of their words."""
-        room, at = self.max_length - 2, 0
+        frame, at = self.tokeniser.text_frame, 0
+        room = self.max_length - len(frame)
         rows: list[list[int]] = []
         firsts: list[list[int]] = []
         for count in counts:
@@ -155,10 +156,10 @@ class Tagger:
                     ids = []
                     rows.append(ids)
                     firsts.append([])
-                firsts[-1].append(1 + len(ids))
+                firsts[-1].append(len(frame.before) + len(ids))
                 ids += own[:room]
             at += count
-        return [[START, *ids, END] for ids in rows], firsts
+        return [frame(ids) for ids in rows], firsts
 
     @torch.no_grad()
     def _most_probable(self, rows: list[list[int]], firsts: list[list[int]]) -> tuple[list[int], list[float]]:

@@ -92,7 +92,7 @@ class TextGenerator:
         Returns:
             The continuations of each prompt, best first; none for a prompt without a token.
         """
-        encoded = self.tokeniser.encode(list(prompts))
+        encoded, frame = self.tokeniser.encode(list(prompts)), self.tokeniser.prompt_frame
         read = [self._read(ids, search) for ids in encoded]
         nonempty = [number for number, ids in enumerate(encoded) if ids]
         training = self.model.training
@@ -107,18 +107,20 @@ class TextGenerator:
         hypotheses = dict(zip(nonempty, found, strict=True))
         return [
             [
-                Continuation(prompt, self._tail(ids, each), each, len(ids), len(whole) - len(ids))
+                Continuation(prompt, self._tail(ids, each), each, len(ids), len(whole) + len(frame) - len(ids))
                 for each in hypotheses.get(number, ())
             ]
             for number, (prompt, whole, ids) in enumerate(zip(prompts, encoded, read, strict=True))
         ]
 
     def _read(self, ids: list[int], search: Search) -> list[int]:
-        """The tokens of a prompt that the model reads."""
-        positions = self.positions
-        if positions is None or len(ids) <= positions:
-            return ids
-        return ids[-max(positions + 1 - search.limit(len(ids)), (positions + 1) // 2) :]  # the last new token needs none
+        """The tokens of a prompt that the model reads, special tokens included."""
+        positions, frame = self.positions, self.tokeniser.prompt_frame
+        count = len(ids) + len(frame)
+        if positions is not None and count > positions:
+            room = max(positions + 1 - search.limit(count), (positions + 1) // 2)  # the last new token needs none
+            ids = ids[-max(1, room - len(frame)) :]
+        return frame(ids)
 
     def _tail(self, ids: list[int], hypothesis: Hypothesis) -> str:
         """The text after the prompt. Both are decoded together, because the bytes of one character may be in both."""

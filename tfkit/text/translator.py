@@ -16,7 +16,6 @@ from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
 from ..nn.cpu.prepacked import PrepackedWeights
 from ..nn.model import Model
-from ..recipe import END
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Translation:
         source: The line.
         texts: The text of each hypothesis, best first.
         hypotheses: The hypotheses.
-        source_ids: The ids that the model read, end token included.
+        source_ids: The ids that the model read, special tokens included.
         cut: The number of source tokens beyond the limit, which it did not read.
     """
 
@@ -44,7 +43,7 @@ class Translation:
 
     @property
     def read(self) -> int:
-        """The number of source tokens that the model read, end token included."""
+        """The number of source tokens that the model read, special tokens included."""
         return len(self.source_ids)
 
 
@@ -55,7 +54,7 @@ class Translator:
         model: A model with a source that is encoded, and a target that is decoded.
         tokenisers: By column: `source` and `target`.
         search: The kind of search and its settings; a beam search by default.
-        max_source: The limit of source tokens, end token included; at most the positions of the model.
+        max_source: The limit of source tokens, special tokens included; at most the positions of the model.
         batch_tokens: The limit of tokens of a batch, padding and beams included.
         attention: Sites whose weights every hypothesis holds.
         workers: Batches that are searched in parallel on a CPU.
@@ -77,13 +76,17 @@ class Translator:
     ) -> None:
         self.model, self.tokenisers, self.search = model, tokenisers, search or Search()
         self.batch_tokens, self.attention, self.workers = batch_tokens, tuple(attention), workers
-        if max_source < 2 or batch_tokens < 1 or workers < 1:
+        shortest = 1 + len(tokenisers["source"].source_frame)
+        if max_source < shortest or batch_tokens < 1 or workers < 1:
             message = f"max_source is {max_source}, batch_tokens is {batch_tokens}, workers is {workers}"
-            fix = "a source has at least 2 tokens with its end token, a batch at least 1, and there is at least 1 worker"
+            fix = (
+                f"a source has at least {shortest} tokens with its special tokens, a batch at least 1, and there is at least 1 "
+                "worker"
+            )
             raise InputError(Diagnostic("TFK078", message, fix))
         self.roles = roles_for(model.plan, "parallel")
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
-        check_ids(model.plan, self.roles, {column: each.size for column, each in tokenisers.items()})
+        check_ids(model.plan, self.roles, tokenisers)
 
     @classmethod
     def load(
@@ -142,7 +145,8 @@ class Translator:
 
     def _translate_chunk(self, lines: list[str], prepacked: PrepackedWeights) -> Iterator[Translation]:
         encoded = self.tokenisers["source"].encode(lines)
-        sources = [[*ids[: self.max_source - 1], END] for ids in encoded]
+        frame = self.tokenisers["source"].source_frame
+        sources = [frame(ids[: self.max_source - len(frame)]) for ids in encoded]
         nonempty = [number for number, ids in enumerate(encoded) if ids]
         training = self.model.training
         self.model.eval()
@@ -158,7 +162,7 @@ class Translator:
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
             own = tuple(hypotheses.get(number, ()))
             texts = tuple(_line(self.tokenisers["target"].decode(each.ids.tolist())) for each in own)
-            cut = max(len(ids) + 1 - self.max_source, 0)
+            cut = max(len(ids) + len(frame) - self.max_source, 0)
             yield Translation(line, texts or ("",), own, tuple(sources[number]), cut)
 
 

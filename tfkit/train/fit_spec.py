@@ -7,10 +7,10 @@ from typing import Any
 
 from ..builder import build
 from ..catalogue import Catalogue
-from ..data import KINDS, Roles, check_ids, roles_of
-from ..errors import InputError
+from ..data import KINDS, Roles, TextTokeniser, check_ids, roles_of
+from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
-from ..recipe import END, PAD, START, Recipe
+from ..recipe import Recipe
 from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
 from .parameter_rates import check_parameters
@@ -59,7 +59,7 @@ def check_trained(recipe: Recipe, catalogue: Catalogue) -> None:
 
 
 def fitted_spec(
-    recipe: Recipe, catalogue: Catalogue, roles: Roles, sizes: Mapping[str, int], classes: int
+    recipe: Recipe, catalogue: Catalogue, roles: Roles, tokenisers: Mapping[str, TextTokeniser], classes: int
 ) -> tuple[ModelSpec, list[str]]:
     """Complete the spec of a recipe.
 
@@ -67,7 +67,7 @@ def fitted_spec(
         recipe: Names the spec.
         catalogue: The catalogue of components.
         roles: The roles of the model's nodes.
-        sizes: The vocabulary sizes, by column.
+        tokenisers: By column.
         classes: The number of classes; 0 unless it is a classification.
 
     Returns:
@@ -78,6 +78,7 @@ def fitted_spec(
     """
     spec = _spec(recipe, catalogue, [])
     plan = _plan(spec, catalogue)
+    sizes = {column: each.size for column, each in tokenisers.items()}
     if len(sizes) > 1 and not recipe.tokeniser.options.joint and len({_owner(spec, roles.of(column)) for column in sizes}) == 1:
         message = "source and target share one table of tokens, and the recipe has a vocabulary for each"
         raise InputError(
@@ -90,20 +91,21 @@ def fitted_spec(
     for output in roles.others.values():  # two classes: whether a text follows another
         if plan.widths[output] != 2:
             changes.append(f"nodes.{output}.classes=2")
-    for column in sizes:
+    for column, tokeniser in tokenisers.items():
         node = roles.of(column)
         rule = plan.token_rule(node)
         decoded = node == roles.target and roles.source is not None
-        for name, written, ours in (("pad_id", rule.pad_id, PAD), ("end_id", rule.end_id, END)):
-            if written is None:
-                changes.append(f"nodes.{node}.{name}={ours}")
-        if decoded and rule.start_id is None:
-            changes.append(f"nodes.{node}.start_id={START}")
+        if decoded and rule.start_id is None and tokeniser.imported:
+            message = f"`{node}` has no `start_id`, and an imported tokeniser does not say how a target starts"
+            raise InputError(Diagnostic("TFK106", message, "write `start_id` as in the spec of the imported model"))
+        written = {"pad_id": rule.pad_id, "end_id": rule.end_id, **({"start_id": rule.start_id} if decoded else {})}
+        ids = tokeniser.node_ids
+        changes += [f"nodes.{node}.{name}={ids[name]}" for name, each in written.items() if each is None and name in ids]
     if recipe.activation_checkpointing:
         stacks = [name for name, node in spec.nodes.items() if "checkpoint" in type(node.options).model_fields]
         changes += [f"nodes.{name}.checkpoint=true" for name in stacks]
     spec = _spec(recipe, catalogue, changes)
-    check_ids(_plan(spec, catalogue), roles, dict(sizes))
+    check_ids(_plan(spec, catalogue), roles, tokenisers)
     return spec, changes
 
 
@@ -122,7 +124,7 @@ def _vocabularies(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping
     """The changes for the sizes of the token tables. They are at the place of the written size, or at the nodes if one line of
     the spec sets tables whose sizes now differ."""
     required = {_owner(spec, roles.of(column)): size for column, size in sizes.items()}
-    if getattr(spec.nodes[roles.output].options, "share", None) is None:
+    if getattr(spec.nodes[roles.output].options, "share", "") is None:
         required[roles.output] = sizes["target"]
     written = {node: spec.written_path(f"nodes.{node}.vocab_size") for node in required}
     changes: dict[str, str] = {}

@@ -78,18 +78,18 @@ def prepare_run(
     if pretrained is not None:
         check_tokenisers(recipe, pretrained)
         if not KINDS[recipe.data.kind].labelled:  # the spec does not depend on the data: report its errors before the encoding
-            spec, _ = fitted_spec(recipe, catalogue, roles, _sizes(pretrained.tokenisers), 0)
+            spec, _ = fitted_spec(recipe, catalogue, roles, pretrained.tokenisers, 0)
             pretrained.load_into(build(spec, catalogue, device="meta"), recipe, roles, ())
     data = _prepared(recipe, directory, catalogue, None if pretrained is None else pretrained.tokenisers, positions)
     if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; by default no row is held out if there are fewer than 20"
         raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
-    if recipe.validation.metric == "f1" and not marks_entities(data.labels):
+    if KINDS[recipe.data.kind].tagged and recipe.validation.metric == "f1" and not marks_entities(data.labels):
         message = f"F1 is that of entities, and the tags are {', '.join(f'`{label}`' for label in data.labels[:8])}"
         fix = "mark entities with `B-TYPE`, `I-TYPE` and `O`, or write `metric: accuracy`"
         raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, fix))
-    spec, changes = fitted_spec(recipe, catalogue, roles, _sizes(data.tokenisers), len(data.labels))
+    spec, changes = fitted_spec(recipe, catalogue, roles, data.tokenisers, len(data.labels))
     for name, text in (tokeniser_texts(data.tokenisers) | image_texts(recipe)).items():
         write_whole(directory / name, text)
     write_whole(directory / SPEC, to_yaml(spec))
@@ -114,10 +114,6 @@ def finish_preparation(recipe: Recipe, directory: Path) -> None:
     """Write the recipe. From then on the run can be resumed."""
     write_recipe(recipe, directory)
     end_preparation(directory)
-
-
-def _sizes(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, int]:
-    return {column: each.size for column, each in tokenisers.items()}
 
 
 def _vocab_size(recipe: Recipe) -> int:

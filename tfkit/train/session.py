@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..catalogue import Catalogue, load_catalogue
-from ..recipe import Recipe
+from ..recipe import Recipe, without_smoothing
 from .callbacks import Callback, Progress
 from .compiled import check_compiler
 from .distributed.process_group import join_processes
@@ -87,7 +87,7 @@ def train(
         if recipe.compile:
             processes.run_on_all(lambda: check_compiler(place))
         positions = processes.run_on_first(lambda: positions_in(recipe, catalogue, backend))
-        recipe = fitted_length(recipe, positions)
+        recipe = fitted_length(processes.run_on_first(lambda: without_smoothing(recipe)), positions)
         with ExitStack() as stack:
             processes.run_on_first(lambda: stack.enter_context(new_run(directory)))
             prepared = processes.run_on_first(lambda: prepare_run(recipe, directory, catalogue, backend, positions), long=True)

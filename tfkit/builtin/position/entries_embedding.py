@@ -39,6 +39,7 @@ class SinusoidalOptions(CombineOptions):
         OneOf("exclusive", "inclusive"),
         Field(description="whether the slowest frequency is 1/base itself (`inclusive`) or would come next"),
     ] = "exclusive"
+    offset: Annotated[int, Field(ge=0, le=2**20, description="number of the first position")] = 0
 
 
 class Sinusoidal2dOptions(Options):

@@ -44,8 +44,10 @@ class Sinusoidal(nn.Module):
         visible: bool,
         combine: str,
         projection: nn.Linear | None,
+        offset: int = 0,
     ) -> None:
         super().__init__()
+        self.offset = offset
         self.width, self.base = width, base
         self.inclusive, self.interleaved, self.visible = inclusive, interleaved, visible
         self.combine, self.projection = combine, projection
@@ -53,6 +55,8 @@ class Sinusoidal(nn.Module):
     def embed(self, x: Tensor, span: PositionRange) -> Tensor:
         """x (B,L,M) to (B,L,M), or (B,L,M+P) for `append`."""
         positions = span.visible_positions() if self.visible else span.query_positions()
+        if self.offset:
+            positions = positions + self.offset
         waves = sinusoids(positions, self.width, self.base, self.inclusive, self.interleaved).to(x.dtype)
         return combined(x, waves, self.combine, self.projection)
 
@@ -79,4 +83,5 @@ def _build(options: SinusoidalOptions, site: PositionSite, interleaved: bool) ->
         visible=options.count == "visible",
         combine=options.combine,
         projection=projection(options, site),
+        offset=options.offset,
     )

@@ -23,7 +23,7 @@ def missing_sources(spec: ModelSpec) -> list[Diagnostic]:
             if not part.entry.source and not _does_nothing(slot, part):
                 message = f"the {slot} `{part.kind}` has no source code to write"
                 fix = "choose another part, or give its entry a `source`"
-                found.setdefault((slot, part.kind), spec.diagnostic("TFK140", f"nodes.{name}{path}", message, fix))
+                found.setdefault((slot, part.kind), spec.diagnostic("TFK150", f"nodes.{name}{path}", message, fix))
     return list(found.values())
 
 

@@ -65,7 +65,7 @@ def _program(file: SourceFile, spec: ModelSpec, graph: Graph) -> str:
         except Refused as reason:
             fix = "change the option, or write this part by hand"
             message = f"no source code is written for {reason}"
-            raise SpecError(spec.diagnostic("TFK140", f"nodes.{node.name}", message, fix)) from None
+            raise SpecError(spec.diagnostic("TFK150", f"nodes.{node.name}", message, fix)) from None
         if module:
             modules[node.name] = module
     file.prefix = "model"

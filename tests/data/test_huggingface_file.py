@@ -1,0 +1,193 @@
+"""A tokeniser file of Hugging Face that means harm is refused with the place of the fault, and never hangs or crashes."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+from tokenizers import Regex, pre_tokenizers
+
+from hostile_files import REPLACED
+from huggingface_tokenisers import CORPUS, MADE, config
+from tfkit.data import TextTokeniser, read_huggingface
+from tfkit.data.huggingface_steps import SPLITS
+from tfkit.data.sentencepiece_file import parse_sentencepiece
+from tfkit.errors import InputError
+
+SLOW = {"Regex": "(x+x+)+y"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What tfkit saves of some tokenisers."""
+    found = {}
+    for name in ("bert", "gpt2", "t5"):
+        place = tmp_path_factory.mktemp(name)
+        MADE[name](place).save_pretrained(place)
+        found[name] = json.loads(read_huggingface(place, 2000)["tokeniser.json"])
+    return found
+
+
+def table(*replacements: bytes, size: int = 4) -> str:
+    return base64.b64encode(size.to_bytes(4, "little") + bytes(4) + b"\0".join(replacements)).decode()
+
+
+def replace(pattern: Any, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def sequence(*steps: Any) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(steps)}
+
+
+SPLIT = {"type": "Split", "pattern": SLOW, "behavior": "Isolated", "invert": False}
+TEMPLATE = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+HOSTILE: dict[str, tuple[str, str, Any, str]] = {
+    "slow normaliser": ("bert", "normalizer", replace(SLOW, ""), "normalizer, step 1, Replace: pattern: tfkit does not run"),
+    "slow split": ("gpt2", "pre_tokenizer", SPLIT, "pre_tokenizer, step 1, Split: pattern: tfkit does not run"),
+    "slow decoder": ("bert", "decoder", replace(SLOW, ""), "decoder, step 1, Replace: pattern"),
+    "empty pattern": ("bert", "normalizer", replace({"String": ""}, "a"), "pattern.String: String should have at least 1"),
+    "growth": (
+        "bert", "normalizer", sequence(*[replace({"String": "a"}, "aaaa")] * 8), "make a text up to 65,536 times as long",
+    ),
+    "many steps": ("bert", "normalizer", sequence(*[{"type": "NFC"}] * 17), "there are more than 16 steps"),
+    "nested": ("bert", "normalizer", sequence(sequence()), "a Sequence has no Sequence inside"),
+    "unknown step": ("bert", "pre_tokenizer", {"type": "FixedLength", "length": 0}, "is none of BertPreTokenizer, Whitespace"),
+    "unknown option": ("bert", "pre_tokenizer", {"type": "BertPreTokenizer", "more": 1}, "more: Extra inputs are not"),
+    "type that is a list": ("bert", "decoder", {"type": ["CTC"]}, "decoder, step 1: "),
+    "decoder CTC": ("bert", "decoder", {"type": "CTC"}, 'decoder, step 1: {"type": "CTC"} is none of WordPiece, ByteLevel'),
+    "long charsmap": ("t5", "normalizer.precompiled_charsmap", table(b"a" * 300), "a character becomes more than 256 bytes"),
+    "charsmap cut": ("t5", "normalizer.precompiled_charsmap", table(size=99), "the table of characters is damaged"),
+    "charsmap text": ("t5", "normalizer.precompiled_charsmap", "?", "it is not base64"),
+    "template id": ("bert", "post_processor.special_tokens.[CLS].ids", [10**6], "post_processor: no token has the id 1000000"),
+    "template order": (
+        "bert", "post_processor.pair", [{"Sequence": {"id": "B", "type_id": 0}}], "each text once, and the first one first",
+    ),
+    "template token": ("bert", "post_processor.single", [TEMPLATE], "a template has each text once"),
+    "model": ("bert", "model.type", "Neural", 'the type is "Neural", known are BPE, WordPiece, Unigram, WordLevel'),
+    "long words": ("bert", "model.max_input_chars_per_word", 10**9, "max_input_chars_per_word: Input should be less than"),
+    "huge id": ("bert", "model.vocab.[PAD]", 2**31, 'added_tokens: "[PAD]" has the ids 2147483648 and 0'),
+    "id twice": ("bert", "model.vocab.[PAD]", 1, 'added_tokens: "[PAD]" has the ids 1 and 0'),
+    "dropout": ("gpt2", "model.dropout", 0.5, "model.dropout: Input should be None"),
+    "merge": ("gpt2", "model.merges", [["a"]], "model.merges.0: List should have at least 2 items"),
+    "merge of nothing": ("gpt2", "model.merges", [["qq", "zz"]], "Token `qq` out of vocabulary"),
+    "unknown id": ("t5", "model.unk_id", 10**6, "no piece has the id 1000000"),
+    "added id": ("bert", "added_tokens.0.content", "<new>", '"[PAD]" and "<new>" have the id 0'),
+    "padding": ("bert", "padding", {"strategy": {"Fixed": 10**9}}, "padding: Input should be None"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_harmful_part_is_refused_with_its_place(case: str, files: dict[str, Any]) -> None:
+    name, path, value, message = HOSTILE[case]
+    data = copy.deepcopy(files[name])
+    node = data["tokenizer"]
+    *places, last = [int(place) if place.isdigit() else place for place in path.split(".")]
+    for place in places:
+        node = node[place]
+    node[last] = value
+    with pytest.raises(InputError) as caught:
+        TextTokeniser.from_json(json.dumps(data), "t.json")
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, message in diagnostic.message) == ("TFK104", True), diagnostic.message
+    assert len(diagnostic.message) < 500
+    assert diagnostic.message.isprintable()
+
+
+@pytest.mark.parametrize("value", [None, {}, 7])
+def test_another_type_at_any_place_is_an_error_or_changes_nothing(value: Any, files: dict[str, Any]) -> None:
+    for data in files.values():
+        for part in [
+            *data,
+            *(f"tokenizer.{key}" for key in data["tokenizer"]),
+            *(f"tokenizer.model.{key}" for key in data["tokenizer"]["model"]),
+        ]:
+            changed = copy.copy(data)
+            node = changed
+            *places, last = part.split(".")
+            for place in places:
+                node[place] = copy.copy(node[place])
+                node = node[place]
+            node[last] = value
+            try:
+                TextTokeniser.from_json(json.dumps(changed), "t.json").encode(["a b"])
+            except InputError:
+                continue
+
+
+@pytest.mark.parametrize("how", REPLACED)
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "spiece.model", "vocab.txt"]
+)
+def test_a_replaced_file_is_an_error(name: str, how: str, tmp_path: Path) -> None:
+    place = tmp_path / "theirs"
+    config(place, {"vocab.json": "gpt2", "merges.txt": "gpt2", "spiece.model": "t5"}.get(name, "bert"))
+    (place / "vocab.json").write_text('{"a": 0}')
+    if name in ("vocab.json", "merges.txt"):
+        (place / "merges.txt").write_text("")
+    (place / name).write_text("{}")
+    REPLACED[how](place / name)
+    if how in ("link", "bytes") or (name.endswith(("txt", "config.json")) and how not in ("directory", "named pipe", "sparse")):
+        return  # a link is followed, and any text is a list of words
+    with pytest.raises(InputError, match=r"TFK10[46]"):
+        read_huggingface(place, 100)
+
+
+def test_damaged_sentencepiece_models_are_errors_or_other_models() -> None:
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_writer=written, vocab_size=120, hard_vocab_limit=False, minloglevel=2,
+        normalization_rule_name="identity", num_threads=1,
+    )  # fmt: skip
+    content, draw = written.getvalue(), random.Random(1)
+    refused = 0
+    for number in range(900):
+        damaged = bytearray(content)
+        at = draw.randrange(len(content))
+        damaged[at] = draw.randrange(256)
+        try:
+            parse_sentencepiece(bytes(damaged[: at if number % 3 == 0 else None]))
+        except ValueError:
+            refused += 1
+    assert 300 < refused < 870
+
+
+def test_a_damaged_table_of_characters_is_an_error_or_another_table(files: dict[str, Any], capfd: Any) -> None:
+    """The library stops at a damaged trie with a panic."""
+    good = base64.b64decode(files["t5"]["tokenizer"]["normalizer"]["precompiled_charsmap"])
+    draw = random.Random(2)
+    for _ in range(12):
+        damaged = bytearray(good)
+        for _ in range(2000):
+            damaged[draw.randrange(4, 60_000)] = draw.randrange(256)
+        data = copy.deepcopy(files["t5"])
+        data["tokenizer"]["normalizer"]["precompiled_charsmap"] = base64.b64encode(damaged).decode()
+        try:
+            TextTokeniser.from_json(json.dumps(data), "t.json").encode(CORPUS[:11])
+        except InputError:
+            continue
+    capfd.readouterr()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", sorted(SPLITS), ids=range(len(SPLITS)))
+def test_the_time_of_a_split_is_linear(pattern: str) -> None:
+    """Eight times the text needs less than 30 times the time; that of a quadratic search is 64 times as long."""
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    for text in (" ", "a", "A", "1", "'", " \n", "日", "'S ", "\u0301", "!\n"):
+        short, long = (min(_seconds(split, text * count) for _ in range(3)) for count in (4_000, 32_000))
+        assert long < 30 * short + 0.05, (text, short, long)
+
+
+def _seconds(split: Any, text: str) -> float:
+    start = time.perf_counter()
+    split.pre_tokenize_str(text)
+    return time.perf_counter() - start

@@ -1,0 +1,89 @@
+"""Imported tokenisers give the ids of transformers, whichever files the directory has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from huggingface_tokenisers import MADE, PAIRS, SETTINGS, TEXTS, TYPES, bert, config, marian, words
+from tfkit.data import TextTokeniser, original_files, read_huggingface, read_tokenisers
+from tfkit.errors import InputError
+
+
+def compare(theirs: Any, place: Path, tmp_path: Path, rows: int = 2000) -> TextTokeniser:
+    """Import a directory and compare ids, special tokens, segments and texts with those of transformers."""
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    for name, content in read_huggingface(place, rows).items():
+        (saved / name).write_bytes(content)
+    assert original_files(saved) == original_files(place)
+    ours = read_tokenisers(saved, ("target",))["target"]
+    for text, ids in zip(TEXTS, ours.encode(TEXTS), strict=True):
+        assert ours.text_frame(ids) == theirs(text)["input_ids"], text
+        if not isinstance(theirs, transformers.CLIPTokenizer):  # which encodes only
+            assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True), text
+    for pair in PAIRS:
+        first, second = ours.encode(pair)
+        encoded = theirs(*pair, return_token_type_ids=True)
+        assert ours.pair_frame(first, second) == encoded["input_ids"]
+        if "token_type_ids" in theirs.model_input_names:
+            assert ours.pair_frame.segments_of(len(first), len(second)) == encoded["token_type_ids"]
+    for role, number in ours.imported.roles.items():  # type: ignore[union-attr]
+        assert number == getattr(theirs, f"{role}_token_id")
+    return ours
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_saved_tokeniser_is_the_same(name: str, tmp_path: Path) -> None:
+    place = tmp_path / "theirs"
+    made = MADE[name](place)
+    made.save_pretrained(place)
+    for each in place.glob("*.model"):
+        each.unlink()
+    compare(type(made).from_pretrained(place), place, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["bert", "bert_cased", "gpt2", "roberta", "t5", "llama2"])
+def test_older_files_give_the_same_tokeniser(name: str, tmp_path: Path) -> None:
+    place = tmp_path / "theirs"
+    config(place, TYPES.get(name, name), **SETTINGS.get(name, {}))
+    theirs = MADE[name](place)
+    model = json.loads(theirs.backend_tokenizer.to_str())["model"]
+    if name.startswith("bert"):
+        ordered = sorted(model["vocab"], key=model["vocab"].get)
+        (place / "vocab.txt").write_text("".join(f"{piece}\n" for piece in ordered))
+    elif name in ("gpt2", "roberta"):
+        (place / "vocab.json").write_text(json.dumps(model["vocab"]))
+        lines = [" ".join(pair) for pair in model["merges"]]
+        (place / "merges.txt").write_text("\n".join(["#version: 0.2", *lines, ""]))
+    compare(theirs, place, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_marian_has_two_models_and_one_list_of_ids(tmp_path: Path) -> None:
+    place = tmp_path / "theirs"
+    theirs = marian(place)
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    for name, content in read_huggingface(place, len(theirs.get_vocab())).items():
+        (saved / name).write_bytes(content)
+    ours = read_tokenisers(saved, ("source", "target"))
+    for text in [text for text in TEXTS if "<" not in text] + [">>fra<< A man"]:
+        source, target = ours["source"].encode([text])[0], ours["target"].encode([text])[0]
+        assert ours["source"].source_frame(source) == theirs(text)["input_ids"], text
+        assert ours["target"].source_frame(target) == theirs(text_target=text)["input_ids"], text
+        decoded = theirs.decode(target, skip_special_tokens=True)
+        assert ours["target"].decode(target).split() == decoded.split(), text
+
+
+def test_ids_beyond_the_model_are_an_error(tmp_path: Path) -> None:
+    place = tmp_path / "theirs"
+    bert(place).save_pretrained(place)
+    size = len(words())
+    read_huggingface(place, size)
+    with pytest.raises(InputError, match=rf"TFK106 .*tokenizer\.json: the model has {size - 1} ids, and the tokeniser has"):
+        read_huggingface(place, size - 1)

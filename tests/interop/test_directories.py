@@ -1,0 +1,216 @@
+"""Directories as they are found: shards, old names, pickles, damage. Nothing is half-written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import tfkit
+from tfkit.errors import TfkitError
+from tfkit.files import write_tensors
+from tfkit.interop.dtypes import converted, real
+from tfkit.interop.huggingface import write
+from tfkit.interop.huggingface_import import ORIGIN, plan_import, run_import
+
+from .models import make
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("hf")
+    for name in ("GPT2LMHeadModel", "BertForPreTraining"):
+        make(name).save_pretrained(directory / name)
+    return directory
+
+
+@pytest.fixture
+def gpt2(saved, tmp_path) -> Path:
+    return Path(shutil.copytree(saved / "GPT2LMHeadModel", tmp_path / "gpt2"))
+
+
+@pytest.fixture
+def bert(saved, tmp_path) -> Path:
+    return Path(shutil.copytree(saved / "BertForPreTraining", tmp_path / "bert"))
+
+
+def weights(directory: Path, catalogue: Any, output: Path) -> dict[str, torch.Tensor]:
+    return tfkit.load(run_import(plan_import(directory, catalogue), output, catalogue), catalogue=catalogue).state_dict()
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def rename(directory: Path, change: Any) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    save_file({change(name): tensor for name, tensor in tensors.items()}, directory / "model.safetensors")
+
+
+def test_known_spellings_give_the_same_weights(gpt2, bert, tmp_path, catalogue):
+    expected = weights(gpt2, catalogue, tmp_path / "a")
+    rename(gpt2, lambda name: name.removeprefix("transformer."))
+    assert same(weights(gpt2, catalogue, tmp_path / "b"), expected)
+    expected = weights(bert, catalogue, tmp_path / "c")
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    rename(bert, lambda name: next((name.replace(new, was) for new, was in old.items() if name.endswith(new)), name))
+    assert same(weights(bert, catalogue, tmp_path / "d"), expected)
+    before = (bert / "model.safetensors").read_bytes()
+    (tmp_path / "out").mkdir()
+    write(tfkit.load(tmp_path / "d"), {ORIGIN: (tmp_path / "d" / ORIGIN).read_text()}, tmp_path / "out")
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    save_file(load_file(bert / "model.safetensors"), tmp_path / "again.safetensors")
+    assert same(tensors, load_file(tmp_path / "again.safetensors"))
+    assert before == (bert / "model.safetensors").read_bytes()
+
+
+def test_shards_come_in_and_go_out(gpt2, tmp_path, catalogue):
+    expected = weights(gpt2, catalogue, tmp_path / "a")
+    theirs = make("GPT2LMHeadModel")
+    shutil.rmtree(gpt2)
+    theirs.save_pretrained(gpt2, max_shard_size="20KB")
+    assert (gpt2 / "model.safetensors.index.json").exists()
+    assert same(weights(gpt2, catalogue, tmp_path / "b"), expected)
+    (tmp_path / "out").mkdir()
+    write(tfkit.load(tmp_path / "b"), {ORIGIN: (tmp_path / "b" / ORIGIN).read_text()}, tmp_path / "out")
+    for file in gpt2.iterdir():
+        assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_tied_tensors_are_absent_or_equal(gpt2, tmp_path, catalogue):
+    expected = weights(gpt2, catalogue, tmp_path / "a")
+    tensors = load_file(gpt2 / "model.safetensors")
+    save_file({**tensors, "lm_head.weight": tensors["transformer.wte.weight"].clone()}, gpt2 / "model.safetensors")
+    assert same(weights(gpt2, catalogue, tmp_path / "b"), expected)
+    save_file({**tensors, "lm_head.weight": tensors["transformer.wte.weight"] + 1}, gpt2 / "model.safetensors")
+    with pytest.raises(TfkitError, match=r"`lm_head\.weight` is not equal to `transformer\.wte\.weight`"):
+        weights(gpt2, catalogue, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def damage_missing(directory: Path) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    del tensors["transformer.h.0.ln_1.weight"]
+    tensors["transformer.h.0.extra"] = torch.zeros(3)
+    tensors["transformer.wpe.weight"] = tensors["transformer.wpe.weight"][1:].contiguous()
+    save_file(tensors, directory / "model.safetensors")
+
+
+def damage_pickle(directory: Path) -> None:
+    torch.save(load_file(directory / "model.safetensors"), directory / "pytorch_model.bin")
+    (directory / "model.safetensors").unlink()
+
+
+def damage_link(directory: Path) -> None:
+    (directory / "model.safetensors").rename(directory / "blob")
+    (directory / "model.safetensors").symlink_to("blob")
+
+
+def damage_index(directory: Path) -> None:
+    names = load_file(directory / "model.safetensors")
+    index = dict.fromkeys(names, "nowhere.safetensors")
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+
+
+def damage_escape(directory: Path) -> None:
+    index = {"wte.weight": "../gpt2/model.safetensors"}
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+
+
+def damage_cut(directory: Path) -> None:
+    data = (directory / "model.safetensors").read_bytes()
+    (directory / "model.safetensors").write_bytes(data[:-7])
+
+
+def configured(**changes: Any) -> Any:
+    def change(directory: Path) -> None:
+        config = json.loads((directory / "config.json").read_text())
+        (directory / "config.json").write_text(json.dumps({**config, **changes}))
+
+    return change
+
+
+FAULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "tensors": (
+        damage_missing,
+        ("h.0.ln_1.weight` (24,) is missing", "h.0.extra` (3,) has no place", "wpe.weight` is (36, 24), and the config"),
+    ),
+    "pickle": (damage_pickle, ("only pickled weights", "--allow-pickle")),
+    "link": (damage_link, ("is a link", "cp -rL")),
+    "index": (damage_index, ("names nowhere.safetensors, which does not exist",)),
+    "escape": (damage_escape, ("not the plain name",)),
+    "cut off": (damage_cut, ("holds no tensors that can be read",)),
+    "model type": (configured(model_type="gpt3"), ("`gpt3`", "did you mean `gpt")),
+    "experts": (configured(model_type="mixtral"), ("it routes tokens to experts",)),
+    "class": (configured(architectures=["GPT2ForSequenceClassification"]), ("which has no map", "GPT2LMHeadModel")),
+    "sizes": (configured(n_head=5), ("5",)),
+    "values": (
+        configured(activation_function="mish", scale_attn_weights=False),
+        ("`activation_function` is `mish`", "`scale_attn_weights` is `false`"),
+    ),
+    "types": (configured(n_embd="wide"), ("wide",)),
+    "nothing": (configured(n_layer=None), ("num_layers",)),
+    "huge": (configured(n_layer=10**9), ("",)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_directory_that_does_not_fit_is_refused_before_anything_is_written(name, gpt2, tmp_path, catalogue):
+    change, parts = FAULTS[name]
+    change(gpt2)
+    with pytest.raises(TfkitError) as caught:
+        weights(gpt2, catalogue, tmp_path / "out")
+    text = "\n".join(map(str, caught.value.diagnostics))
+    assert all(part in text for part in parts), text
+    assert not (tmp_path / "out").exists()
+
+
+def test_pickled_weights_are_read_on_request_and_run_no_code(gpt2, tmp_path, catalogue):
+    expected = weights(gpt2, catalogue, tmp_path / "a")
+    damage_pickle(gpt2)
+    plan = plan_import(gpt2, catalogue, allow_pickle=True)
+    assert same(tfkit.load(run_import(plan, tmp_path / "b", catalogue)).state_dict(), expected)
+    torch.save({"transformer.wte.weight": print}, gpt2 / "pytorch_model.bin")
+    with pytest.raises(TfkitError, match="holds no weights alone"):
+        plan_import(gpt2, catalogue, allow_pickle=True)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_weights_are_rounded_as_torch_rounds_them(dtype, gpt2, tmp_path, catalogue):
+    expected = weights(gpt2, catalogue, tmp_path / "a")
+    model = tfkit.load(run_import(plan_import(gpt2, catalogue, dtype), tmp_path / "b", catalogue))
+    assert same(model.state_dict(), {name: tensor.to(getattr(torch, dtype)) for name, tensor in expected.items()})
+
+
+def test_conversion_of_special_values():
+    values = torch.tensor([0.0, -0.0, 1.0, float("inf"), -float("inf"), float("nan"), 1e-45, 3.0e38, 1.00390625, 1.01171875])
+    bits = values.view(torch.int32).numpy().view("uint32")
+    found = torch.from_numpy(converted(bits, "float32", "bfloat16").view("int16")).view(torch.bfloat16)
+    assert torch.equal(found.isnan(), values.isnan())
+    assert torch.equal(found[~values.isnan()], values.bfloat16()[~values.isnan()])
+    back = real(converted(bits, "float32", "bfloat16"), "bfloat16")
+    assert torch.equal(torch.from_numpy(back)[~values.isnan()], found.float()[~values.isnan()])
+    with pytest.raises(ValueError, match="too large for float16"):
+        converted(bits, "float32", "float16")
+
+
+def test_files_have_the_bytes_that_the_library_writes(tmp_path):
+    tensors = {
+        "b": torch.randn(3, 5), "a": torch.randn(7).half(), "c": torch.randn(2, 2).double(), "é": torch.randn(1),
+        "d": torch.randn(4).bfloat16(), "i": torch.arange(3), "u": torch.tensor([1, 2], dtype=torch.uint8),
+        "t": torch.tensor(True), "e": torch.zeros(0, 3),
+    }  # fmt: skip
+    save_file(tensors, tmp_path / "theirs", {"format": "pt"})
+    shapes = {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+    def read(name: str) -> Any:
+        return tensors[name].contiguous().flatten().view(torch.uint8).numpy()
+
+    record = write_tensors(tmp_path / "ours", shapes, read, {"format": "pt"})
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert record.bytes == (tmp_path / "ours").stat().st_size

@@ -1,0 +1,247 @@
+"""The steps that a `tokenizer.json` of Hugging Face may have: normalisers, splits, special tokens around a text, and decoders.
+
+Each class is one type of step with all its options; nothing else is allowed. Regular expressions are compared with a list,
+because the library runs them without a limit of time. Every one of the list needs time linear in the text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from ..files import FileModel
+
+_CONTRACTIONS = r"'s|'t|'re|'ve|'m|'ll|'d"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+SPLITS = frozenset(
+    {
+        # GPT-2: https://github.com/openai/gpt-2/blob/master/src/encoder.py
+        rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+",
+        # GPT-4 (cl100k_base) and Llama 3: https://github.com/openai/tiktoken/blob/main/tiktoken_ext/openai_public.py
+        rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
+        # Qwen 2 and 3: transformers/models/qwen2/tokenization_qwen2.py
+        rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
+        # GPT-4o (o200k_base): as GPT-4
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+(?i:{_CONTRACTIONS})?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+        rf"(?i:{_CONTRACTIONS})?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",
+        # Mistral (tekken): transformers/tokenization_utils_tokenizers.py
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",
+        # CLIP: https://github.com/openai/CLIP/blob/main/clip/simple_tokenizer.py
+        rf"{_CONTRACTIONS}|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+",
+        rf"<\|startoftext\|>|<\|endoftext\|>|{_CONTRACTIONS}|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+",
+    }
+)
+"""The regular expressions that split a text."""
+REPLACED = frozenset({r" {2,}", r"\s+", r"\n", r"[\n\r\t]", r" +▁", r"^▁+$"})
+"""The regular expressions that are replaced: transformers/convert_slow_tokenizer.py."""
+MAX_CHARSMAP = 4 << 20
+"""The most bytes of sentencepiece's table of characters; that of NMT-NFKC has 240 kB."""
+MAX_REPLACEMENT = 256
+"""The most bytes that this table writes for a match."""
+Short = Annotated[str, Field(max_length=64)]
+Behaviour = Literal["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
+
+
+class Pattern(FileModel):
+    String: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    Regex: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Pattern:
+        if (self.String is None) == (self.Regex is None):
+            raise ValueError("a pattern is a String or a Regex")
+        return self
+
+
+class Plain(FileModel):
+    """A step without options."""
+
+    type: str
+
+
+class BertNormalizer(Plain):
+    clean_text: bool
+    handle_chinese_chars: bool
+    strip_accents: bool | None
+    lowercase: bool
+
+
+class StripSpaces(Plain):
+    strip_left: bool
+    strip_right: bool
+
+
+class Prepend(Plain):
+    prepend: Annotated[str, Field(min_length=1, max_length=8)]
+
+
+class Replace(Plain):
+    pattern: Pattern
+    content: Short
+
+    @field_validator("pattern")
+    @classmethod
+    def _known(cls, pattern: Pattern) -> Pattern:
+        if pattern.Regex is not None and pattern.Regex not in REPLACED:
+            raise ValueError("tfkit does not run this regular expression")
+        return pattern
+
+    @property
+    def growth(self) -> int:
+        """How many times as long it makes a text at most."""
+        return max(1, -(-len(self.content) // len(self.pattern.String or " ")))
+
+
+class Precompiled(Plain):
+    precompiled_charsmap: Annotated[str, Field(max_length=MAX_CHARSMAP)]
+
+    @field_validator("precompiled_charsmap")
+    @classmethod
+    def _table(cls, text: str) -> str:
+        try:
+            check_charsmap(base64.b64decode(text, validate=True))
+        except binascii.Error:
+            raise ValueError("it is not base64") from None
+        return text
+
+
+class ByteLevel(Plain):
+    add_prefix_space: bool = True
+    trim_offsets: bool = True
+    use_regex: bool = True
+
+
+class Metaspace(Plain):
+    replacement: Annotated[str, Field(min_length=1, max_length=1)]
+    prepend_scheme: Literal["always", "first", "never"] | None = None
+    split: bool = True
+    add_prefix_space: bool = True
+    str_rep: Annotated[str, Field(max_length=1)] = ""
+
+
+class Digits(Plain):
+    individual_digits: bool
+
+
+class Punctuation(Plain):
+    behavior: Behaviour = "Isolated"
+
+
+class Split(Plain):
+    pattern: Pattern
+    behavior: Behaviour
+    invert: bool
+
+    @field_validator("pattern")
+    @classmethod
+    def _known(cls, pattern: Pattern) -> Pattern:
+        if pattern.Regex is not None and pattern.Regex not in SPLITS:
+            raise ValueError("tfkit does not run this regular expression")
+        return pattern
+
+
+class _Special(FileModel):
+    id: Short
+    type_id: Literal[0, 1]
+
+
+class TemplateItem(FileModel):
+    SpecialToken: _Special | None = None
+    Sequence: _Special | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> TemplateItem:
+        if (self.SpecialToken is None) == (self.Sequence is None):
+            raise ValueError("an item is a SpecialToken or a Sequence")
+        return self
+
+
+class TemplateToken(FileModel):
+    id: str
+    ids: Annotated[list[int], Field(min_length=1, max_length=8)]
+    tokens: Annotated[list[str], Field(min_length=1, max_length=8)]
+
+
+class TemplateProcessing(Plain):
+    single: Annotated[list[TemplateItem], Field(max_length=16)]
+    pair: Annotated[list[TemplateItem], Field(max_length=16)]
+    special_tokens: Annotated[dict[str, TemplateToken], Field(max_length=16)]
+
+
+class BertProcessing(Plain):
+    sep: Annotated[list[str | int], Field(min_length=2, max_length=2)]
+    cls_: Annotated[list[str | int], Field(min_length=2, max_length=2, alias="cls")]
+
+    @field_validator("sep", "cls_")
+    @classmethod
+    def _token(cls, token: list[Any]) -> list[Any]:
+        if not isinstance(token[0], str) or type(token[1]) is not int:
+            raise ValueError("it is a token and its id")
+        return token
+
+
+class RobertaProcessing(BertProcessing):
+    trim_offsets: bool
+    add_prefix_space: bool
+
+
+class WordPieces(Plain):
+    prefix: Short
+    cleanup: bool
+
+
+class StripCharacters(Plain):
+    content: Annotated[str, Field(min_length=1, max_length=1)]
+    start: Annotated[int, Field(ge=0, le=8)]
+    stop: Annotated[int, Field(ge=0, le=8)]
+
+
+class BpeSuffix(Plain):
+    suffix: Short
+
+
+STEPS: Mapping[str, Mapping[str, type[Plain]]] = {
+    "normalizer": {
+        "BertNormalizer": BertNormalizer, "NFC": Plain, "NFD": Plain, "NFKC": Plain, "NFKD": Plain, "Nmt": Plain,
+        "Lowercase": Plain, "StripAccents": Plain, "Strip": StripSpaces, "Prepend": Prepend, "Replace": Replace,
+        "Precompiled": Precompiled,
+    },
+    "pre_tokenizer": {
+        "BertPreTokenizer": Plain, "Whitespace": Plain, "WhitespaceSplit": Plain, "ByteLevel": ByteLevel,
+        "Metaspace": Metaspace, "Digits": Digits, "Punctuation": Punctuation, "Split": Split,
+    },
+    "post_processor": {
+        "TemplateProcessing": TemplateProcessing, "BertProcessing": BertProcessing, "RobertaProcessing": RobertaProcessing,
+        "ByteLevel": ByteLevel,
+    },
+    "decoder": {
+        "WordPiece": WordPieces, "ByteLevel": ByteLevel, "Metaspace": Metaspace, "ByteFallback": Plain, "Fuse": Plain,
+        "Strip": StripCharacters, "Replace": Replace, "BPEDecoder": BpeSuffix,
+    },
+}  # fmt: skip
+"""The allowed steps of each part by their type."""
+
+
+def check_charsmap(table: bytes) -> None:
+    """Raises ValueError for a table of characters that is damaged, or that makes a text much longer.
+
+    The table has the size of a trie (4 bytes), the trie, and replacements that end in NUL: sentencepiece/src/normalizer.cc.
+    """
+    if not table:
+        return
+    size = int.from_bytes(table[:4], "little")
+    if len(table) < 4 or size % 4 or not 0 < size <= len(table) - 4:
+        raise ValueError("the table of characters is damaged")
+    replacements = table[4 + size :]
+    try:
+        replacements.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("the table of characters is damaged") from None
+    if max(map(len, replacements.split(b"\0"))) > MAX_REPLACEMENT:
+        raise ValueError(f"a character becomes more than {MAX_REPLACEMENT} bytes")

@@ -1,0 +1,180 @@
+"""Tokenisers of Hugging Face directories: the files that tfkit saves with an imported model.
+
+A `tokenizer.json` is taken as it is. Without one, the equal tokeniser is built from the older files, by `vocabulary_files`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import Diagnostic, InputError
+from ..files import parse_json, read_bytes
+from .huggingface_file import ROLES, refusal
+from .tokeniser import TextTokeniser
+from .tokeniser_directory import JOINT, SEPARATE
+from .tokeniser_file import MAX_FILE
+from .vocabulary_files import BUILDERS, Files, Parts, added_token
+
+ORIGINAL_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json",
+    "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "source.spm", "target.spm",
+    "target_vocab.json", "chat_template.jinja",
+)  # fmt: skip
+"""The files of a tokeniser, which are saved byte for byte, for an export."""
+FIX = "write `tokenizer.json` with transformers: `AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)`"
+
+
+def read_huggingface(directory: Path, rows: int | Mapping[str, int]) -> dict[str, bytes]:
+    """The tokeniser files of an imported model.
+
+    Args:
+        directory: a Hugging Face directory.
+        rows: the vocabulary size of the model; of `source` and `target` where they differ.
+
+    Returns:
+        The content by file name, for `texts` of `tfkit.save`: what `read_tokenisers` reads, and the original files.
+
+    Raises:
+        InputError: no tokeniser is there, it has parts that tfkit does not run, or ids beyond `rows`.
+    """
+    files = _Directory(directory)
+    texts = {}
+    for column, parts in _tokenisers(files).items():
+        name = SEPARATE.get(column, JOINT)
+        size = rows if isinstance(rows, int) else rows[column if column in rows else "target"]
+        tokeniser = _with_special_tokens(parts.tokenizer, parts.roles)
+        saved = {"roles": parts.roles, "rows": size, "tokenizer": tokeniser}
+        text = json.dumps(saved, ensure_ascii=False, separators=(",", ":"))
+        TextTokeniser.from_json(text, str(directory / parts.file))
+        texts[name] = text.encode()
+    return texts | original_files(directory)
+
+
+def original_files(directory: Path) -> dict[str, bytes]:
+    """The original tokeniser files in a directory of Hugging Face, or in that of an imported model. Raises InputError."""
+    files = _Directory(directory)
+    return {name: files.read(name) for name in ORIGINAL_FILES if name in files}
+
+
+class _Directory(Files):
+    """The files of a tokeniser. No link is followed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __contains__(self, name: object) -> bool:
+        return os.path.lexists(self.directory / str(name))
+
+    def path(self, name: str) -> str:
+        return str(self.directory / name)
+
+    def read(self, name: str) -> bytes:
+        try:
+            return read_bytes(self.directory / name, MAX_FILE, links=False)
+        except OSError as reason:
+            raise InputError(Diagnostic("TFK104", f"{self.directory / name} cannot be read: {reason.strerror}")) from None
+
+    def json(self, name: str) -> dict[str, Any]:
+        try:
+            data = parse_json(self.read(name))
+        except ValueError as reason:
+            raise refusal(self.path(name), "", f"it is not valid JSON: {reason}") from None
+        if not isinstance(data, dict):
+            raise refusal(self.path(name), "", "it is no object")
+        return data
+
+
+def _tokenisers(files: _Directory) -> dict[str, Parts]:
+    """The tokenisers of a directory by column; one of the column `` for all."""
+    config = {name: files.json(name) if name in files else {} for name in ("tokenizer_config.json", "config.json")}
+    settings = config["tokenizer_config.json"]
+    roles = _roles(files, settings)
+    model_type = str(config["config.json"].get("model_type", ""))
+    if "source.spm" in files:
+        return BUILDERS["source.spm"](files, roles, settings, model_type)
+    if "tokenizer.json" in files:
+        return {"": Parts("tokenizer.json", _modern(files.json("tokenizer.json"), roles, settings), roles)}
+    for name, build in BUILDERS.items():
+        if name in files:
+            return build(files, roles, settings, model_type)
+    message = f"{files.directory} has no tokeniser: none of tokenizer.json, {', '.join(BUILDERS)}"
+    raise InputError(Diagnostic("TFK104", message, FIX))
+
+
+def _roles(files: _Directory, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens by role."""
+    written = {**(files.json("special_tokens_map.json") if "special_tokens_map.json" in files else {}), **settings}
+    roles: dict[str, str] = {}
+    for role in ROLES:
+        token = written.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str) and token:
+            roles[role] = token
+    return roles
+
+
+def _modern(data: dict[str, Any], roles: dict[str, str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A `tokenizer.json` in the format of today, without padding and truncation, which a call decides."""
+    model = data.get("model")
+    model = dict(model) if isinstance(model, dict) else {}
+    if "type" not in model:
+        vocab = model.get("vocab")
+        scored, words = isinstance(vocab, list), "max_input_chars_per_word" in model
+        model["type"] = "BPE" if "merges" in model else "Unigram" if scored else "WordPiece" if words else "WordLevel"
+    if isinstance(merges := model.get("merges"), list):
+        model["merges"] = [pair.split(" ") if isinstance(pair, str) else pair for pair in merges]
+    if model.get("dropout") == 0:
+        model["dropout"] = None
+    added = data.get("added_tokens")
+    vocab = model.get("vocab")
+    pieces = [piece[0] for piece in vocab if isinstance(piece, list) and piece] if isinstance(vocab, list) else vocab or ()
+    known = set(map(str, pieces)) | {str(each.get("content")) for each in added or () if isinstance(each, dict)}
+    for role in [role for role, token in roles.items() if token not in known]:
+        del roles[role]  # a name that no id has
+    parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+    whole = {**dict.fromkeys(parts), **data, "model": model, "padding": None, "truncation": None}
+    processor = whole["post_processor"]
+    kept = isinstance(processor, dict) and processor.get("type") in ("BertProcessing", "RobertaProcessing")
+    if not kept and "cls" not in roles and {"add_bos_token", "add_eos_token"} & settings.keys():
+        whole["post_processor"] = _start_and_end(whole, roles, settings)
+    return whole
+
+
+def _start_and_end(data: Mapping[str, Any], roles: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The post-processor that `add_bos_token` and `add_eos_token` ask for: `update_post_processor` of transformers."""
+    used = {role: roles[role] for role in ("bos", "eos") if settings.get(f"add_{role}_token") is True and role in roles}
+    ids = _ids_of(data)
+
+    def template(name: str, segment: int) -> list[dict[str, Any]]:
+        tokens = {role: {"SpecialToken": {"id": token, "type_id": segment}} for role, token in used.items()}
+        text = {"Sequence": {"id": name, "type_id": segment}}
+        return [item for item in (tokens.get("bos"), text, tokens.get("eos")) if item]
+
+    special = {token: {"id": token, "ids": [ids.get(token, -1)], "tokens": [token]} for token in used.values()}
+    first = template("A", 0)
+    return {"type": "TemplateProcessing", "single": first, "pair": first + template("B", 1), "special_tokens": special}
+
+
+def _ids_of(data: Mapping[str, Any]) -> dict[Any, Any]:
+    vocab = data["model"].get("vocab")
+    if isinstance(vocab, list):
+        ids = {piece[0]: number for number, piece in enumerate(vocab) if isinstance(piece, list) and piece}
+    else:
+        ids = dict(vocab) if isinstance(vocab, dict) else {}
+    added = data.get("added_tokens")
+    return ids | {each.get("content"): each.get("id") for each in added or () if isinstance(each, dict)}
+
+
+def _with_special_tokens(data: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
+    """The tokeniser with the tokens of all roles among its added tokens."""
+    added = data.get("added_tokens")
+    if not isinstance(added, list):
+        return data
+    ids = _ids_of(data)
+    named = {each.get("content") for each in added if isinstance(each, dict)}
+    missing = [token for token in dict.fromkeys(roles.values()) if token not in named and token in ids]
+    return {**data, "added_tokens": [*added, *(added_token(token, ids[token]) for token in missing)]}

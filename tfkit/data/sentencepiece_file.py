@@ -1,0 +1,126 @@
+"""A sentencepiece model: the few fields of its protobuf message that a tokeniser needs.
+
+https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from .tokeniser_file import MAX_IDS
+
+UNIGRAM, BPE = 1, 2
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Types of pieces."""
+
+
+@dataclass(frozen=True)
+class SentencePiece:
+    """A piece, its score and its type."""
+
+    piece: str
+    score: float
+    type: int
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """A sentencepiece model.
+
+    Attributes:
+        pieces: In the order of their ids.
+        kind: UNIGRAM, BPE or another number.
+        unknown: The id of the unknown piece.
+        charsmap: The table of the normaliser.
+        prefix: Whether a text starts with a space.
+        one_space: Whether runs of spaces become one.
+    """
+
+    pieces: tuple[SentencePiece, ...]
+    kind: int
+    unknown: int
+    charsmap: bytes
+    prefix: bool
+    one_space: bool
+
+
+def parse_sentencepiece(data: bytes) -> SentencePieceModel:
+    """Parse a model. Raises ValueError for bytes that are none."""
+    pieces: list[SentencePiece] = []
+    trainer: dict[int, Any] = {}
+    normaliser: dict[int, Any] = {}
+    for field, value in _fields(data):
+        if field == 1:
+            piece = dict(_fields(_message(value)))
+            if len(pieces) == MAX_IDS:
+                raise ValueError(f"it has more than {MAX_IDS:,} pieces")
+            if len(number := _message(piece.get(2, bytes(4)))) != 4 or not isfinite(score := struct.unpack("<f", number)[0]):
+                raise ValueError(f"piece {len(pieces)} has no score")
+            pieces.append(SentencePiece(_message(piece.get(1, b"")).decode("utf-8"), score, _number(piece.get(3, NORMAL))))
+        elif field == 2:
+            trainer = dict(_fields(_message(value)))
+        elif field == 3:
+            normaliser = dict(_fields(_message(value)))
+    if not pieces:
+        raise ValueError("it has no pieces")
+    unknown = [number for number, piece in enumerate(pieces) if piece.type == UNKNOWN]
+    if len(unknown) != 1:
+        raise ValueError(f"it has {len(unknown)} unknown pieces")
+    return SentencePieceModel(
+        tuple(pieces),
+        _number(trainer.get(3, UNIGRAM)),
+        unknown[0],
+        _message(normaliser.get(2, b"")),
+        bool(normaliser.get(3, 1)),
+        bool(normaliser.get(4, 1)),
+    )
+
+
+def _message(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError("a number stands where a message is expected")
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int):
+        raise ValueError("a message stands where a number is expected")
+    return value
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message: numbers, or bytes."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        wire = key & 7
+        if wire == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if wire == 2:
+            size, at = _varint(data, at)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"byte {at} is no field of a message")
+        if at + size > len(data):
+            raise ValueError("it is cut off")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for count in range(10):
+        if at + count >= len(data):
+            raise ValueError("it is cut off")
+        byte = data[at + count]
+        value |= (byte & 127) << (7 * count)
+        if byte < 128:
+            return value, at + count + 1
+    raise ValueError(f"byte {at} starts a number of more than 10 bytes")

@@ -1,0 +1,304 @@
+"""Tokenisers from files older than `tokenizer.json`: word lists, merges, and sentencepiece models.
+
+Each builder gives the `tokenizer.json` that transformers would make from the same files (`convert_slow_tokenizer.py` and
+`tokenization_*.py` of transformers 5).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..errors import InputError
+from .huggingface_file import refusal
+from .sentencepiece_file import BPE, BYTE, CONTROL, UNIGRAM, USER_DEFINED, SentencePieceModel, parse_sentencepiece
+
+FRAMED = ("roberta", "bart", "longformer", "led", "blenderbot", "camembert")
+"""Models with the merges of GPT-2 and the special tokens of BERT."""
+MERGED = (*FRAMED, "gpt2", "gptj", "gpt_neo", "gpt_neox", "opt", "codegen")
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+class Files(Protocol):
+    """The files of a directory. `read` and `json` raise InputError."""
+
+    def __contains__(self, name: object) -> bool: ...
+    def path(self, name: str) -> str: ...
+    def read(self, name: str) -> bytes: ...
+    def json(self, name: str) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A tokeniser: the name of its main file, its `tokenizer.json`, and its special tokens by role."""
+
+    file: str
+    tokenizer: dict[str, Any]
+    roles: dict[str, str]
+
+
+def _words(files: Files, roles: dict[str, str], settings: Mapping[str, Any], model_type: str) -> dict[str, Parts]:
+    """BERT: a piece on each line of `vocab.txt`."""
+    roles = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"} | roles
+    pieces = _text(files, "vocab.txt").split("\n")
+    vocab = {piece.rstrip("\r"): number for number, piece in enumerate(pieces[: -1 if pieces[-1] == "" else None])}
+    start, end = ([roles[role], _id(files, "vocab.txt", vocab, roles[role])] for role in ("cls", "sep"))
+    tokens = {content: {"id": content, "ids": [number], "tokens": [content]} for content, number in (start, end)}
+
+    def item(kind: str, name: Any, segment: int) -> dict[str, Any]:
+        return {kind: {"id": name, "type_id": segment}}
+
+    single = [item("SpecialToken", start[0], 0), item("Sequence", "A", 0), item("SpecialToken", end[0], 0)]
+    tokenizer = _whole(
+        {
+            "type": "WordPiece", "unk_token": roles["unk"], "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": vocab,
+        },
+        normalizer={
+            "type": "BertNormalizer", "clean_text": True, "lowercase": settings.get("do_lower_case", True),
+            "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+            "strip_accents": settings.get("strip_accents"),
+        },
+        pre_tokenizer={"type": "BertPreTokenizer"},
+        decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+        post_processor={
+            "type": "TemplateProcessing", "special_tokens": tokens, "single": single,
+            "pair": [*single, item("Sequence", "B", 1), item("SpecialToken", end[0], 1)],
+        },
+    )  # fmt: skip
+    return {"": Parts("vocab.txt", tokenizer, {role: token for role, token in roles.items() if token in vocab})}
+
+
+def _merges(files: Files, roles: dict[str, str], settings: Mapping[str, Any], model_type: str) -> dict[str, Parts]:
+    """GPT-2 and RoBERTa: pieces of bytes in `vocab.json`, and `merges.txt`."""
+    if model_type not in MERGED:
+        raise _unknown(files, "merges.txt", model_type, MERGED)
+    framed = model_type in FRAMED
+    if framed:
+        roles = {
+            "bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>",
+        } | roles  # fmt: skip
+    else:
+        roles = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>") | roles
+    vocab = files.json("vocab.json")
+    lines = _text(files, "merges.txt").split("\n")
+    merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    step = {**BYTE_LEVEL, "add_prefix_space": bool(settings.get("add_prefix_space", False))}
+    processor: dict[str, Any] | None = None
+    if framed:
+        cls, sep = ([roles[role], _id(files, "vocab.json", vocab, roles[role])] for role in ("cls", "sep"))
+        processor = {
+            "type": "RobertaProcessing", "cls": cls, "sep": sep, "trim_offsets": True,
+            "add_prefix_space": step["add_prefix_space"],
+        }  # fmt: skip
+    elif settings.get("add_bos_token") is True:
+        bos = roles["bos"]
+        token = {"SpecialToken": {"id": bos, "type_id": 0}}
+        sides = [[token, {"Sequence": {"id": name, "type_id": 0}}] for name in "AB"]
+        ids = {bos: {"id": bos, "ids": [_id(files, "vocab.json", vocab, bos)], "tokens": [bos]}}
+        processor = {"type": "TemplateProcessing", "single": sides[0], "pair": sides[0] + sides[1], "special_tokens": ids}
+    tokenizer = _whole(
+        _bpe(vocab, merges), pre_tokenizer=step, post_processor=processor,
+        decoder={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    )  # fmt: skip
+    return {"": Parts("vocab.json", tokenizer, {role: token for role, token in roles.items() if token in vocab})}
+
+
+def _pieces(name: str) -> Callable[[Files, dict[str, str], Mapping[str, Any], str], dict[str, Parts]]:
+    """T5 and Llama: one sentencepiece model."""
+
+    def build(files: Files, roles: dict[str, str], settings: Mapping[str, Any], model_type: str) -> dict[str, Parts]:
+        model = _model(files, name)
+        if model.kind == UNIGRAM and model_type in ("t5", "mt5", "umt5"):
+            return {"": _t5(files, name, model, roles, settings)}
+        if model.kind == BPE and model_type in ("llama", "mistral"):
+            return {"": _llama(files, name, model, roles, settings)}
+        raise _unknown(files, name, model_type, ("t5", "mt5", "umt5", "llama", "mistral"))
+
+    return build
+
+
+def _t5(
+    files: Files, name: str, model: SentencePieceModel, roles: dict[str, str], settings: Mapping[str, Any]
+) -> Parts:  # fmt: skip
+    roles = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | roles
+    extra = settings.get("extra_ids", 100)
+    if type(extra) is not int or not 0 <= extra <= 1000:
+        raise refusal(files.path("tokenizer_config.json"), "extra_ids", "it is a number up to 1000")
+    names = [f"<extra_id_{number}>" for number in range(extra - 1, -1, -1)]
+    vocab: list[list[Any]] = [[each.piece, each.score] for each in model.pieces] + [[each, 0.0] for each in names]
+    ids = {piece: number for number, (piece, _) in enumerate(vocab)}
+    tokenizer = _whole(
+        {"type": "Unigram", "unk_id": model.unknown, "vocab": vocab, "byte_fallback": False},
+        normalizer=_charsmap(model),
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, _metaspace("always")]},
+        post_processor=_ended(roles["eos"], _id(files, name, ids, roles["eos"])),
+        decoder=_metaspace("always"),
+    )
+    tokenizer["added_tokens"] = [added_token(each, ids[each]) for each in [*names, *roles.values()] if each in ids]
+    return Parts(name, tokenizer, roles)
+
+
+def _llama(files: Files, name: str, model: SentencePieceModel, roles: dict[str, str], settings: Mapping[str, Any]) -> Parts:
+    """As `LlamaTokenizer`: no normaliser; merges from the pieces."""
+    roles = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"} | roles
+    vocab = {each.piece: number for number, each in enumerate(model.pieces)}
+    skipped = {each.piece for each in model.pieces if each.type in (CONTROL, USER_DEFINED, BYTE)} | {*roles.values()}
+    scheme = "always" if settings.get("legacy") is True else "first"
+    start = settings.get("add_bos_token") is True
+    bos, eos = roles["bos"], roles["eos"]
+    ids = {token: _id(files, name, vocab, token) for token in (bos, eos)}
+    around = [[bos] * start, [eos] * (settings.get("add_eos_token") is True)]
+
+    def side(text: str, segment: int) -> list[dict[str, Any]]:
+        before, after = ([{"SpecialToken": {"id": token, "type_id": segment}} for token in each] for each in around)
+        return [*before, {"Sequence": {"id": text, "type_id": segment}}, *after]
+
+    tokens = {token: {"id": token, "ids": [number], "tokens": [token]} for token, number in ids.items()}
+    tokenizer = _whole(
+        _bpe(vocab, _merges_of(vocab, skipped)) | {"unk_token": roles["unk"], "fuse_unk": True, "byte_fallback": True},
+        pre_tokenizer=_metaspace(scheme) | {"split": False},
+        post_processor={
+            "type": "TemplateProcessing", "single": side("A", 0), "pair": side("A", 0) + side("B", 1), "special_tokens": tokens,
+        },
+        decoder={
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ],
+        },
+    )  # fmt: skip
+    control = [number for number, each in enumerate(model.pieces) if each.type in (CONTROL, USER_DEFINED)]
+    tokenizer["added_tokens"] = [
+        added_token(model.pieces[number].piece, number, special=model.pieces[number].type == CONTROL) for number in control
+    ]
+    return Parts(name, tokenizer, roles)
+
+
+def _marian(files: Files, roles: dict[str, str], settings: Mapping[str, Any], model_type: str) -> dict[str, Parts]:
+    """Marian: the pieces of two sentencepiece models, with the ids of `vocab.json`."""
+    roles = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | roles
+    lists = {"source": "vocab.json", "target": "target_vocab.json" if settings.get("separate_vocabs") else "vocab.json"}
+    return {column: _marian_side(files, f"{column}.spm", listed, roles) for column, listed in lists.items()}
+
+
+def _marian_side(files: Files, name: str, listed: str, roles: dict[str, str]) -> Parts:
+    model, vocab = _model(files, name), files.json(listed)
+    if model.kind != UNIGRAM:
+        raise refusal(files.path(name), "", "the pieces are not those of a unigram model")
+    order: list[str | None] = [None] * len(vocab)
+    for piece, number in vocab.items():
+        if type(number) is not int or not 0 <= number < len(order) or order[number] is not None:
+            raise refusal(files.path(listed), "", f"{len(vocab):,} pieces have the ids from 0, each once")
+        order[number] = piece
+    scores = {each.piece: each.score for each in model.pieces if each.type not in (CONTROL, BYTE)}
+    lowest = min(scores.values()) - 10.0
+    # A piece of the other model only. It costs more than unknown characters, so that no known piece gives way to it.
+    pieces = [[piece, scores.get(piece, lowest * max(1, len(piece)))] for piece in map(str, order)]
+    codes = [piece for piece in vocab if piece.startswith(">>") and piece.endswith("<<")]
+    tokenizer = _whole(
+        {"type": "Unigram", "unk_id": _id(files, listed, vocab, roles["unk"]), "vocab": pieces, "byte_fallback": False},
+        normalizer=_spaces(model),
+        pre_tokenizer=_metaspace("always" if model.prefix else "never"),
+        post_processor=_ended(roles["eos"], _id(files, listed, vocab, roles["eos"])),
+        decoder=_metaspace("always" if model.prefix else "never"),
+    )
+    tokenizer["added_tokens"] = [
+        added_token(each, vocab[each], special=each not in codes) for each in [*codes, *roles.values()] if each in vocab
+    ]
+    return Parts(name, tokenizer, {role: token for role, token in roles.items() if token in vocab})
+
+
+BUILDERS: Mapping[str, Callable[[Files, dict[str, str], Mapping[str, Any], str], dict[str, Parts]]] = {
+    "source.spm": _marian,
+    "spiece.model": _pieces("spiece.model"),
+    "tokenizer.model": _pieces("tokenizer.model"),
+    "merges.txt": _merges,
+    "vocab.txt": _words,
+}
+"""By the file that decides, in the order in which they are looked for."""
+
+
+def _model(files: Files, name: str) -> SentencePieceModel:
+    try:
+        return parse_sentencepiece(files.read(name))
+    except ValueError as reason:
+        raise refusal(files.path(name), "", f"it is no sentencepiece model: {reason}") from None
+
+
+def _text(files: Files, name: str) -> str:
+    try:
+        return files.read(name).decode("utf-8")
+    except UnicodeDecodeError as reason:
+        raise refusal(files.path(name), "", f"it is not UTF-8 text: {reason.reason} at byte {reason.start}") from None
+
+
+def _id(files: Files, name: str, vocab: Mapping[str, Any], token: str) -> Any:
+    if token not in vocab:
+        raise refusal(files.path(name), "", f"it has no piece `{token}`")
+    return vocab[token]
+
+
+def _unknown(files: Files, name: str, model_type: str, known: tuple[str, ...]) -> InputError:
+    message = f"tfkit reads this file for the `model_type` {', '.join(known)}, and config.json has `{model_type}`; "
+    return refusal(files.path(name), "", f"{message}save `tokenizer.json` with transformers")
+
+
+def _whole(model: dict[str, Any], **steps: Any) -> dict[str, Any]:
+    parts = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    return {"version": "1.0", **parts, "added_tokens": [], **steps, "model": model}
+
+
+def _bpe(vocab: Mapping[str, Any], merges: list[list[str]]) -> dict[str, Any]:
+    return {
+        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+        "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": dict(vocab), "merges": merges,
+    }  # fmt: skip
+
+
+def _merges_of(vocab: Mapping[str, int], skipped: set[str]) -> list[list[str]]:
+    """All pairs of pieces that are a piece, in the order of that piece."""
+    found = []
+    for piece, number in vocab.items():
+        if piece in skipped:
+            continue
+        pairs = [(piece[:at], piece[at:]) for at in range(1, len(piece))]
+        pairs = [pair for pair in pairs if pair[0] in vocab and pair[1] in vocab and not skipped & {*pair}]
+        found += [(number, *pair) for pair in sorted(pairs, key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))]
+    found.sort(key=lambda each: (each[0], len(each[1]), len(each[2])))
+    return [[left, right] for _, left, right in found]
+
+
+def _metaspace(scheme: str) -> dict[str, Any]:
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": True}
+
+
+def _charsmap(model: SentencePieceModel) -> dict[str, Any] | None:
+    table = base64.b64encode(model.charsmap).decode()
+    return {"type": "Precompiled", "precompiled_charsmap": table} if table else None
+
+
+def _spaces(model: SentencePieceModel) -> dict[str, Any]:
+    """The normaliser of sentencepiece: its table of characters, and single spaces."""
+    single = [
+        {"type": "Strip", "strip_left": True, "strip_right": True},
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+    ]
+    return {"type": "Sequence", "normalizers": [*filter(None, [_charsmap(model)]), *(single if model.one_space else [])]}
+
+
+def _ended(end: str, number: Any) -> dict[str, Any]:
+    """A text and its end token; a pair has one after each text."""
+    token = {"SpecialToken": {"id": end, "type_id": 0}}
+    first, second = ([{"Sequence": {"id": name, "type_id": 0}}, token] for name in "AB")
+    special = {end: {"id": end, "ids": [number], "tokens": [end]}}
+    return {"type": "TemplateProcessing", "single": first, "pair": first + second, "special_tokens": special}
+
+
+def added_token(content: str, number: Any, special: bool = True) -> dict[str, Any]:
+    """A token in the format of `tokenizer.json`."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {"id": number, "content": content, **flags, "special": special}

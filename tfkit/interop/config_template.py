@@ -1,0 +1,358 @@
+"""From `config.json` to a spec, by the template of a weight map, and back.
+
+The template is a spec in which `$key` stands for a value. For the way back it is filled with some configuration and resolved.
+Each value of a resolved spec knows where it was written. So the place of every `$key` is found, and the given spec is read
+there. The configuration that was read is then made a spec once more. All its differences from the given spec are reasons to
+refuse that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..catalogue import Catalogue
+from ..errors import Diagnostic, InputError, SpecError
+from ..graph import graph_of
+from ..spec import ModelSpec, parse_spec, resolved
+from ..spec.located import Located
+from .derived import PAIRS
+from .weight_map import MapFile
+
+ACTIVATIONS = {
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu",
+    "relu2": "relu_squared", "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "tanh": "tanh",
+}  # fmt: skip
+GATED = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_pytorch_tanh": "geglu_tanh",
+    "gelu_new": "geglu_tanh",
+    "relu": "reglu",
+}
+TABLES: Mapping[str, Mapping[Any, Any]] = {"activations": ACTIVATIONS, "gated": GATED}
+"""Tables of values that several maps name."""
+_COMMON = (
+    "architectures model_type _name_or_path transformers_version torch_dtype dtype use_cache output_attentions return_dict "
+    "output_hidden_states id2label label2id problem_type initializer_range initializer_factor init_std chunk_size_feed_forward "
+    "_num_labels task_specific_params max_length min_length num_beams no_repeat_ngram_size early_stopping length_penalty "
+    "prefix gradient_checkpointing finetuning_task attn_implementation _attn_implementation forced_eos_token_id "
+    "forced_bos_token_id bad_words_ids _commit_hash auto_map classifier_dropout sep_token_id cls_token_id unk_token_id "
+    "is_encoder_decoder normalize_before normalize_embedding static_position_embeddings extra_pos_embeddings "
+    "pretraining_tp add_bias_logits add_final_layer_norm _attn_implementation_autoset do_sample tokenizer_class"
+)
+WITHOUT_EFFECT = frozenset(_COMMON.split())
+"""Keys of every configuration that change nothing of what a model computes from ids."""
+UNCOMPARED = frozenset({"init", "checkpoint", "backend", "name", "dropout"})
+"""Fields of a spec with which a model of the same weights gives the same outputs."""
+Values = dict[str, Any]
+
+
+def configuration(map_file: MapFile, written: Mapping[str, Any]) -> Values:
+    """The keys that the map names, with its defaults and fallbacks. A key in a section is `section.key`."""
+    found = {}
+    for key, default in map_file.config.items():
+        value: Any = written
+        for part in key.split("."):
+            value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+        found[key] = default if value is _ABSENT else value
+    for key, source in map_file.fallback.items():
+        factor, _, name = source.rpartition(" * ")
+        if found[key] is None and found[name] is not None:
+            found[key] = found[name] * int(factor or 1)
+    for key in map_file.choose:
+        first, equal, second = key.partition(" == ")
+        if equal:
+            found[key] = found[first] == found[second]
+    return found
+
+
+_ABSENT = object()
+
+
+def unknown_keys(map_file: MapFile, written: Mapping[str, Any]) -> list[str]:
+    """The keys of a configuration that the map does not know. They may change what the model computes."""
+    known = {*map_file.config, *map_file.only, *map_file.unused, *WITHOUT_EFFECT}
+    known |= {key for each in map_file.derived.values() for key in each.keys}
+    sections = {key.split(".")[0] for key in known if "." in key}
+    flat = [key for key in written if key not in sections]
+    inner = [f"{section}.{key}" for section in sections for key in written.get(section) or {}]
+    return [key for key in flat + inner if key not in known and key.rpartition(".")[2] not in WITHOUT_EFFECT]
+
+
+def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], catalogue: Catalogue, where: str) -> ModelSpec:
+    """The spec of a configuration.
+
+    Args:
+        map_file: the map of its model type.
+        architecture: the class of transformers, one of the map's.
+        written: the content of `config.json`.
+        catalogue: the entries of the spec.
+        where: the file, for errors.
+
+    Returns:
+        The spec.
+
+    Raises:
+        InputError: all values that no spec can say, at once.
+    """
+    values = configuration(map_file, written)
+    problems = [
+        f"`{key}` is {_shown(written[key])}, and a spec can only say {_shown(only)}"
+        for key, only in map_file.only.items()
+        if key in written and written[key] not in (only, None)
+    ]
+    template = _template(map_file, architecture, values, problems)
+    for name, derived in map_file.derived.items():
+        try:
+            values[f"={name}"] = PAIRS[derived.function].forward({**written, **values})
+        except (ValueError, KeyError, TypeError, AttributeError) as reason:
+            problems.append(f"`{'`, `'.join(derived.keys)}`: {_reason(reason)}")
+    filled = _filled(template, values, map_file, problems)
+    if not problems:
+        try:
+            spec = parse_spec({"tfkit": 1, "name": map_file.name, "reference": map_file.reference, **filled}, catalogue)
+            graph_of(spec)
+            return spec
+        except SpecError as error:
+            problems += [f"{each.path}: {each.message}" for each in error.diagnostics]
+    raise InputError([Diagnostic("TFK142", f"{where}: {problem}") for problem in dict.fromkeys(problems)])
+
+
+def _reason(reason: Exception) -> str:
+    return f"{reason} is missing" if isinstance(reason, KeyError) else str(reason)
+
+
+def _shown(value: Any) -> str:
+    return f"`{str(value).lower() if isinstance(value, bool) or value is None else value}`"
+
+
+def _template(map_file: MapFile, architecture: str, values: Values, problems: list[str]) -> dict[str, Any]:
+    """The spec of the map with the parts of the architecture and of the chosen values."""
+    template: dict[str, Any] = _merged(map_file.spec, map_file.architectures[architecture].spec)
+    for key, choices in map_file.choose.items():
+        if values[key] in choices:
+            template = _merged(template, choices[values[key]])
+        else:
+            problems.append(f"`{key}` is {_shown(values[key])}; a spec says {', '.join(_shown(each) for each in choices)}")
+    return template
+
+
+def _merged(base: Any, over: Any) -> Any:
+    """Mappings by key; null removes."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    found = {**base}
+    for key, value in over.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = _merged(found.get(key), value)
+    return found
+
+
+def _table(map_file: MapFile, key: str) -> Mapping[Any, Any] | None:
+    table = map_file.values.get(key)
+    return TABLES[table] if isinstance(table, str) else table
+
+
+def _filled(template: Any, values: Values, map_file: MapFile, problems: list[str]) -> Any:
+    """The template with values for `$key`. A key of a mapping whose value is null is left out."""
+    if isinstance(template, dict):
+        inner = {key: _filled(value, values, map_file, problems) for key, value in template.items()}
+        return {key: value for key, value in inner.items() if value is not None}
+    if isinstance(template, list):
+        return [_filled(value, values, map_file, problems) for value in template]
+    if not (isinstance(template, str) and template.startswith("$")):
+        return template
+    key = template[1:]
+    value, table = values.get(key), _table(map_file, key)
+    if table is None:
+        return value
+    if value not in table:
+        problems.append(f"`{key}` is {_shown(value)}; a spec says {', '.join(_shown(each) for each in table)}")
+        return None
+    return table[value]
+
+
+def leaves(spec: ModelSpec) -> dict[str, Any]:
+    """The leaves of a resolved spec by path, every layer on its own, widths and scales of heads as numbers."""
+    graph = graph_of(spec)
+    found = {
+        path: value for path, value, _ in _walk({"nodes": resolved(spec)["nodes"], "outputs": list(spec.outputs)}, None, "")
+    }
+    for name, site in graph.sites():
+        node, number, sublayer = name.split(".")
+        at = f"nodes.{node}.layers.{number}.sublayers.{sublayer}"
+        if f"{at}.num_heads" in found:
+            found[f"{at}.head_dim"], found[f"{at}.num_kv_heads"] = site.head_dim, site.kv_heads
+            if found.get(f"{at}.scale") == "inverse_sqrt_head_dim":
+                found[f"{at}.scale"] = site.head_dim**-0.5
+    return found
+
+
+def _origins(spec: ModelSpec) -> dict[str, list[str]]:
+    """By the path where a value was written, the paths of its leaves."""
+    found: dict[str, list[str]] = {}
+    data = {"nodes": resolved(spec)["nodes"], "outputs": list(spec.outputs)}
+    for path, _, origin in _walk(data, spec._tree, ""):
+        if origin is not None:
+            found.setdefault(origin, []).append(path)
+    return found
+
+
+def _walk(data: Any, written: Located | None, path: str) -> Iterator[tuple[str, Any, str | None]]:
+    """The leaves of resolved data: path, value, and where the value was written."""
+    if isinstance(data, dict):
+        scalar = written is not None and not written.mapping
+        for key, value in data.items():
+            inner = written if scalar and key == "kind" else written.get(key) if written is not None else None
+            place = f"{path}.{key}" if path else key
+            if key == "layers" and isinstance(value, list):
+                layers = list(_layers(value, inner))
+                repeat = inner.items[0].get("repeat") if inner is not None and len(inner.items) == 1 else None
+                yield f"{place}.length", len(layers), repeat.path if repeat is not None else None
+                for number, (layer, where) in enumerate(layers):
+                    yield from _walk(layer, where, f"{place}.{number}")
+            elif key == "sublayers":
+                for number, part in enumerate(value):
+                    where = inner.items[number] if inner is not None and number < len(inner.items) else None
+                    yield from _walk(part, where, f"{place}.{part['name']}")
+            else:
+                yield from _walk(value, inner, place)
+    elif isinstance(data, list):
+        for number, value in enumerate(data):
+            inner = written.items[number] if written is not None and number < len(written.items) else None
+            yield from _walk(value, inner, f"{path}.{number}")
+    else:
+        if written is not None and written.mapping:
+            written = written.get("kind")
+        yield path, data, written.path if written is not None else None
+
+
+def _layers(items: list[Any], written: Located | None) -> Iterator[tuple[Any, Located | None]]:
+    """Every layer of a pattern, without `repeat`."""
+    for number, item in enumerate(items):
+        where = written.items[number] if written is not None and number < len(written.items) else None
+        for _ in range(item.get("repeat", 1)):
+            if "layers" in item:
+                yield from _layers(item["layers"], where.get("layers") if where is not None else None)
+            else:
+                yield {key: value for key, value in item.items() if key != "repeat"}, where
+
+
+def config_of(
+    map_file: MapFile, architecture: str, spec: ModelSpec, catalogue: Catalogue, known: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """The configuration of a spec, the inverse of `spec_of`.
+
+    Args:
+        map_file: the map.
+        architecture: the class of transformers, one of the map's.
+        spec: a spec with the map's names of nodes.
+        catalogue: the entries of the spec.
+        known: a configuration whose values are kept where they give this spec.
+
+    Returns:
+        The configuration, and the differences of its spec from the given one: reasons why the configuration cannot say it.
+    """
+    wanted, base = leaves(spec), dict(known or {})
+    if known and _distance(map_file, architecture, base, wanted, catalogue) == 0:
+        return base, []
+    values = configuration(map_file, base)
+    for _ in range(2):  # the second time with the parts that the values of the first choose
+        for key, choices in map_file.choose.items():
+            if " == " not in key:
+                trials = {choice: {**base, **values, key: choice} for choice in choices}
+                values[key] = min(
+                    trials, key=lambda choice: _distance(map_file, architecture, trials[choice], wanted, catalogue)
+                )
+        for name, derived in map_file.derived.items():
+            node = f"nodes.{derived.node}."
+            below = {path.removeprefix(node): value for path, value in wanted.items() if path.startswith(node)}
+            try:
+                read = PAIRS[derived.function].inverse(below, values) if below else {}
+            except (ValueError, KeyError, TypeError, ZeroDivisionError) as reason:
+                return {}, [f"{name}: {_reason(reason)}"]
+            base |= read
+        values |= _read(map_file, architecture, _sections({**values, **base}), wanted, catalogue)
+        values |= {key: value for key, value in base.items() if key in values and key in _read_keys(map_file)}
+        values = {key: value for key, value in values.items() if " == " not in key}
+        values = configuration(map_file, _sections(values))
+    values = {key: value for key, value in values.items() if " == " not in key}
+    nullable = {*map_file.probe, *map_file.fallback}
+    values = {key: value if value is not None or key in nullable else map_file.config[key] for key, value in values.items()}
+    kind = {"architectures": [architecture], "model_type": base.get("model_type", map_file.model_types[0])}
+    written = _sections({**map_file.only, **base, **values, **kind})
+    try:
+        made = leaves(spec_of(map_file, architecture, written, catalogue, "the configuration"))
+    except InputError as error:
+        return {}, [each.message for each in error.diagnostics]
+    return written, _differences(made, wanted)
+
+
+def _read_keys(map_file: MapFile) -> set[str]:
+    """The keys that derived values give."""
+    return {key for derived in map_file.derived.values() for key in derived.keys}
+
+
+def _distance(map_file: MapFile, architecture: str, values: Values, wanted: Mapping[str, Any], catalogue: Catalogue) -> int:
+    try:
+        return len(_differences(leaves(spec_of(map_file, architecture, _sections(values), catalogue, "")), wanted))
+    except (InputError, SpecError):
+        return 1 << 30
+
+
+def _read(map_file: MapFile, architecture: str, values: Values, wanted: Mapping[str, Any], catalogue: Catalogue) -> Values:
+    """The values of all keys that stand in the template, read from the leaves of a spec."""
+    filled = configuration(map_file, values)
+    filled |= {key: probe for key, probe in map_file.probe.items() if filled.get(key, 0) is None}
+    try:
+        origins = _origins(spec_of(map_file, architecture, {**values, **_sections(filled)}, catalogue, ""))
+    except (InputError, SpecError):
+        return {}
+    values, found = configuration(map_file, values), {}
+    for key, path in _keys(_template(map_file, architecture, configuration(map_file, _sections(filled)), []), ""):
+        if key not in map_file.config or not (places := origins.get(path)):
+            continue
+        value, table = next((wanted[place] for place in places if place in wanted), None), _table(map_file, key)
+        if table is not None:
+            same = [theirs for theirs, ours in table.items() if ours == value] or [values[key]]
+            value = values[key] if values[key] in same else same[0]
+        found[key] = value
+    return found
+
+
+def _keys(template: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Each `$key` of a template with its path."""
+    if isinstance(template, dict):
+        for name, value in template.items():
+            yield from _keys(value, f"{path}.{name}" if path else name)
+    elif isinstance(template, list):
+        for number, value in enumerate(template):
+            yield from _keys(value, f"{path}.{number}")
+    elif isinstance(template, str) and template.startswith("$"):
+        yield template[1:], path
+
+
+def _sections(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys `section.key` as mappings."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        if section:
+            found[section] = {**(found.get(section) or {}), name: value}
+        elif not (key in found and isinstance(value, dict)):
+            found[key] = value
+    return found
+
+
+def _differences(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Where two specs differ in what a model computes."""
+    no = "nothing"
+    return [
+        f"`{path.removeprefix('nodes.')}` = {_shown(wanted.get(path, no))}, where it has {_shown(made.get(path, no))}"
+        for path in sorted({*made, *wanted})
+        if path.rpartition(".")[2] not in UNCOMPARED and ".init." not in path and made.get(path) != wanted.get(path)
+    ]

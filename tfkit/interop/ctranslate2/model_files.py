@@ -1,0 +1,167 @@
+"""The whole model in CTranslate2's specification, and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ctranslate2.specs import common_spec, transformer_spec
+
+from ...attention.positions import PositionRange
+from ...files import child
+from ...graph import Graph, graph_of
+from ...graph.model_graph import Node
+from ...nn.model import Model
+from ...slots.layer import sequence
+from .layers import activation, array, fill_linear, layer_spec, norm_spec
+from .refusals import common_eps
+from .shape import Shape, shape_of
+from .vocabulary import Vocabulary, tokenisers
+
+POSITIONS = 2048
+"""Rows of a position table that the model itself does not limit."""
+
+
+@torch.no_grad()
+def write_files(model: Model, texts: dict[str, str | bytes], directory: Path, quantization: str) -> None:
+    """Write the files of an exported model into an empty directory."""
+    graph = graph_of(model.spec)
+    shape = shape_of(graph)
+    assert shape is not None, "refusals() names every other graph"
+    encoder = _encoder(model, graph, shape) if shape.encoder else None
+    decoder = _decoder(model, graph, shape) if shape.decoder else None
+    if encoder and decoder:
+        spec: Any = transformer_spec.TransformerSpec(encoder, decoder)
+    elif decoder:
+        spec = transformer_spec.TransformerDecoderModelSpec(decoder)
+    else:
+        spec = transformer_spec.TransformerEncoderModelSpec(encoder, pooling_layer=shape.pooler is not None)
+        if shape.pooler:
+            fill_linear(spec.pooler_dense, model.nodes[shape.pooler.name].linear)
+            spec.pooler_activation = activation(shape.pooler.options.activation)
+    _register_tokens(spec, model, shape, texts)
+    spec.config.layer_norm_epsilon = common_eps(graph)
+    spec.validate()
+    spec.optimize(quantization)
+    spec.save(str(directory))
+    for name, content in (texts | tokenisers(texts)).items():
+        path = child(directory, name)
+        if path.exists():
+            raise ValueError(f"the model has a file {name} of its own, and the engine another one")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+
+
+def _stack(model: Model, graph: Graph, found: Any, tokens: Node, stack: Node, embeddings: Any) -> None:
+    """What an encoder and a decoder have in common."""
+    module, options, nodes = model.nodes[stack.name], stack.options, model.nodes
+    width = stack.context.signals["input"].width
+    layers = list(sequence(options.layers))
+    found.layer = [layer_spec(module, module.layers[number], layer, width) for number, layer in layers]  # type: ignore[index]
+    ffn = next(sublayer for sublayer in layers[0][1].sublayers or () if sublayer.kind == "ffn")
+    found.activation = activation(ffn.options.activation)
+    own: Any = nodes[tokens.name]
+    embeddings.weight = array(_table(model, graph, tokens))
+    factor = tokens.options.factor
+    found.scale_embeddings = False if factor == 1.0 else np.float32(factor)
+    scheme = layers[0][1].position.entry
+    if scheme.acts and "embeddings" not in scheme.acts:
+        del found.position_encodings
+    else:
+        rows = getattr(tokens.options.position.options, "max_len", None) or POSITIONS
+        nothing = torch.zeros(1, rows, width)
+        span = PositionRange(rows, rows, 0, 0, nothing.device, nothing.dtype, None)
+        table = nothing if own.position is None else own.position.embed(nothing, span)
+        found.position_encodings.encodings = array(table[0])
+    for name, norm, there in (
+        ("layernorm_embedding", tokens.options.embedding_norm, getattr(own, "embedding_norm", None)),
+        ("layer_norm", options.final_norm, module.final_norm),
+    ):
+        if norm.kind != "none":
+            found.__dict__[name] = norm_spec(norm, there, width)
+
+
+def _heads(stack: Node) -> int:
+    layer = next(iter(sequence(stack.options.layers)))[1]
+    return int((layer.sublayers or ())[0].options.num_heads)
+
+
+def _pre_norm(stack: Node) -> bool:
+    placement = next(iter(sequence(stack.options.layers)))[1].placement
+    return placement is not None and placement.kind != "post"
+
+
+def _encoder(model: Model, graph: Graph, shape: Shape) -> Any:
+    tokens, stack = shape.source, shape.encoder
+    assert tokens is not None
+    assert stack is not None
+    segments = tokens.options.segments
+    found = transformer_spec.TransformerEncoderSpec(
+        0, _heads(stack), pre_norm=_pre_norm(stack), no_final_norm=True, num_source_embeddings=2 if segments else 1,
+        embeddings_merge=common_spec.EmbeddingsMerge.ADD if segments else common_spec.EmbeddingsMerge.CONCAT,
+    )  # fmt: skip
+    _stack(model, graph, found, tokens, stack, found.embeddings[0])
+    if segments:
+        found.embeddings[1].weight = array(model.nodes[tokens.name].segments.weight)  # type: ignore[union-attr, arg-type]
+    return found
+
+
+def _decoder(model: Model, graph: Graph, shape: Shape) -> Any:
+    tokens, stack, logits = shape.target, shape.decoder, shape.logits
+    assert tokens is not None
+    assert stack is not None
+    assert logits is not None
+    found = transformer_spec.TransformerDecoderSpec(
+        0, _heads(stack), pre_norm=_pre_norm(stack), no_final_norm=True, with_encoder_attention=shape.encoder is not None
+    )  # fmt: skip
+    found.alibi = next(iter(sequence(stack.options.layers)))[1].position.kind == "alibi"
+    _stack(model, graph, found, tokens, stack, found.embeddings)
+    module: Any = model.nodes[logits.name]
+    found.projection.weight = array(
+        module.logits.weight if module.logits else _table(model, graph, graph.nodes[logits.options.share])
+    )
+    if module.bias is not None:
+        found.projection.bias = array(module.bias)
+    if module.scale != 1.0:
+        found.scale_outputs = np.float32(module.scale)
+    if module.softcap is not None:
+        found.final_logit_softcapping = np.float32(module.softcap)
+    return found
+
+
+def _table(model: Model, graph: Graph, tokens: Node) -> Any:
+    """The embedding table of a tokens node, which may be another node's."""
+    while tokens.options.share is not None:
+        tokens = graph.nodes[tokens.options.share]
+    return model.nodes[tokens.name].table()  # type: ignore[operator]
+
+
+def _register_tokens(spec: Any, model: Model, shape: Shape, texts: Mapping[str, str | bytes]) -> None:
+    """The vocabularies, and the start, end and unknown tokens in config.json."""
+    sides = {"source": shape.source, "target": shape.target}
+    vocabularies = {side: Vocabulary(texts, side) for side in sides}
+    words = {
+        side: vocabularies[side].tokens(model.plan.token_rule(node.name).vocab_size)
+        for side, node in sides.items()
+        if node is not None
+    }
+    if len(words) == 2:
+        spec.register_source_vocabulary(words["source"])
+        spec.register_target_vocabulary(words["target"])
+    else:
+        spec.register_vocabulary(*words.values())
+    side = "target" if shape.target else "source"
+    tokens: Any = sides[side]
+    rule, own = model.plan.token_rule(tokens.name), words[side]
+    end = own[rule.end_id if rule.end_id is not None else 0]
+    start = own[rule.start_id] if rule.start_id is not None else end
+    config = spec.config
+    config.eos_token, config.bos_token = end, start
+    config.unk_token = vocabularies[side].unknown or start
+    if len(words) == 2:
+        source = model.plan.token_rule(shape.source.name)  # type: ignore[union-attr]
+        config.decoder_start_token = start
+        ends = source.end_id is not None and words["source"][source.end_id] == end
+        config.add_source_eos = ends and not vocabularies["source"].frames

@@ -1,0 +1,139 @@
+"""Export a model to another engine. Nothing is written if the target cannot express the model.
+
+A target is a module with two functions:
+
+    refusals(model) -> list[str]                             every reason why it cannot express the spec; empty if it can
+    write(model, texts, directory, **options) -> None        the files, into an empty directory
+
+`texts` are the other files of the saved model (tokenisers), by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import BuildError, Diagnostic, InputError
+from ..files import FileModel, FileRecord, file_record
+from ..io.replacing import Kind, check_place, write_directory
+from ..nn.model import Model
+
+LISTING = "tfkit-export.json"
+"""The file with the sizes and digests of the others, so that a later export may replace them."""
+
+
+class Listing(FileModel):
+    """The content of `LISTING`."""
+
+    format: Literal[1]
+    tfkit: str
+    target: str
+    options: dict[str, Any]
+    files: dict[str, FileRecord]
+
+
+EXPORT = Kind("export of tfkit", LISTING, Listing, frozenset({LISTING}))
+
+
+@dataclass(frozen=True)
+class Target:
+    """An engine or a library that models can be exported to.
+
+    Args:
+        module: the module with `refusals` and `write`.
+        title: its name in messages.
+        summary: a line about it.
+        packages: the packages that `write` imports.
+        extra: the extra of tfkit that installs them.
+    """
+
+    module: str
+    title: str
+    summary: str
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+
+
+TARGETS = {
+    "hf": Target("tfkit.interop.huggingface", "Hugging Face transformers", "a directory that `from_pretrained` reads"),
+    "ctranslate2": Target(
+        "tfkit.interop.ctranslate2",
+        "CTranslate2",
+        "an inference engine in C++, also with int8",
+        ("ctranslate2",),
+        "ctranslate2",
+    ),
+}
+
+
+def check_target(target: str) -> None:
+    """Raises InputError for an unknown target, BuildError if its packages are missing."""
+    if target not in TARGETS:
+        raise InputError(Diagnostic("TFK127", f"there is no target `{target}`", f"targets: {', '.join(TARGETS)}"))
+    found = TARGETS[target]
+    missing = [name for name in found.packages if find_spec(name) is None]
+    if missing:
+        message = f"an export to {found.title} needs the package {', '.join(missing)}, not installed here"
+        raise BuildError(Diagnostic("TFK097", message, f"pip install 'tfkit[{found.extra}]'"))
+
+
+def export(
+    model: Model,
+    directory: str | Path,
+    target: str,
+    *,
+    texts: Mapping[str, str | bytes] | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> Path:
+    """Export a model. The directory is written under another name and then renamed, so that it is never incomplete.
+
+    Args:
+        model: a built model.
+        directory: the directory to create.
+        target: one of `TARGETS`.
+        texts: further files that belong to the model (tokenisers), by name, as `tfkit.save` takes them.
+        overwrite: replace an earlier export, if its directory contains only files that tfkit wrote.
+        **options: options of the target.
+
+    Returns:
+        The absolute path of the directory.
+
+    Raises:
+        InputError: the target cannot express the model. All reasons are given.
+        BuildError: a package is missing.
+        StoreError: the directory exists, or cannot be written. Its content is unchanged.
+    """
+    model = getattr(model, "_orig_mod", model)  # the model inside torch.compile's wrapper
+    check_target(target)
+    directory = Path(directory).absolute()
+    check_place(directory, overwrite, EXPORT)
+    module, title = import_module(TARGETS[target].module), TARGETS[target].title
+    if found := module.refusals(model):
+        fix = "change the spec and train it again, or choose another target"
+        raise InputError([Diagnostic("TFK127", f"{title} cannot express {reason}", fix) for reason in found])
+    write = partial(_write, module, model, dict(texts or {}), target, options)
+    write_directory(directory, write, EXPORT)
+    return directory
+
+
+def _write(
+    module: Any, model: Model, texts: Mapping[str, str | bytes], target: str, options: Mapping[str, Any], draft: Path
+) -> None:
+    module.write(model, texts, draft, **options)
+    names = sorted(path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file())
+    listing = {
+        "format": 1,
+        "tfkit": version("tfkit"),
+        "target": target,
+        "options": dict(options),
+        "files": {name: file_record(draft / name) for name in names},
+    }
+    (draft / LISTING).write_text(json.dumps(listing, indent=1) + "\n", encoding="utf-8")

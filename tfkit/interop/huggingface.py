@@ -1,0 +1,256 @@
+"""`tfkit export --to hf`: a model as a directory that `from_pretrained` of Hugging Face transformers reads.
+
+A model that was imported goes out with its own configuration and names, byte for byte. For another one, the map is searched
+whose configuration gives its spec.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..catalogue import Catalogue, load_catalogue
+from ..errors import Diagnostic, InputError
+from ..files import child, parse_json, write_tensors
+from ..graph import graph_of
+from ..nn.model import Model
+from ..spec import ModelSpec, parse_spec, resolved
+from .config_template import config_of, configuration
+from .constants import CONSTANTS
+from .dtypes import converted
+from .huggingface_directory import CONFIG, GENERATION, INDEX, WEIGHTS
+from .huggingface_import import ORIGIN, rules_for
+from .weight_map import MapFile, shipped_maps
+
+FEW = 8
+"""At most this many reasons per architecture are listed."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The form in which a model goes out.
+
+    Args:
+        map_file: its map.
+        architecture: the class of transformers.
+        config: its configuration.
+        names: by node of the map, the node of the model.
+        origin: what the import kept, or nothing.
+        reasons: why the configuration cannot say the spec; none if it can.
+    """
+
+    map_file: MapFile
+    architecture: str
+    config: dict[str, Any]
+    names: Mapping[str, str]
+    origin: Mapping[str, Any]
+    reasons: list[str]
+
+
+def find_target(
+    spec: ModelSpec, texts: Mapping[str, str | bytes], catalogue: Catalogue, architecture: str | None = None
+) -> Target:
+    """The architecture whose configuration gives a spec, or the nearest one with the reasons.
+
+    Args:
+        spec: the spec of the model.
+        texts: the other files of the model by name.
+        catalogue: the maps.
+        architecture: only this class of transformers.
+
+    Raises:
+        InputError: no map has that class.
+    """
+    origin = parse_json(texts[ORIGIN]) if ORIGIN in texts else {}
+    asked = architecture or origin.get("architecture")
+    maps = shipped_maps(catalogue)
+    found: list[Target] = []
+    for each in maps.values():
+        if origin and origin[CONFIG].get("model_type") not in each.model_types:
+            continue
+        for name in each.architectures:
+            if asked in (None, name) and (names := _same_kinds(spec, each, name, catalogue)) is not None:
+                renamed = _renamed(spec, names, catalogue)
+                config, reasons = config_of(each, name, renamed, catalogue, origin.get(CONFIG))
+                found.append(Target(each, name, config, names, origin, reasons))
+                if not reasons:
+                    return found[-1]
+    if found:
+        return min(found, key=lambda target: (not target.config, len(target.reasons)))
+    known = [name for each in maps.values() for name in each.architectures]
+    if architecture is not None and architecture not in known:
+        raise InputError(Diagnostic("TFK141", f"no map has the class `{architecture}`", f"known: {', '.join(known)}"))
+    kinds = ", ".join(part.kind for part in spec.nodes.values())
+    where = f"`{asked}`" if asked else "any class of transformers with a map"
+    return Target(next(iter(maps.values())), "", {}, {}, {}, [f"the nodes ({kinds}) are not those of {where}"])
+
+
+def _same_kinds(spec: ModelSpec, map_file: MapFile, architecture: str, catalogue: Catalogue) -> dict[str, str] | None:
+    """By node of a map, the node of a spec of the same kind, in the order of the graph; None if the kinds differ."""
+    nodes = dict(map_file.spec["nodes"])
+    for name, node in (map_file.architectures[architecture].spec.get("nodes") or {}).items():
+        nodes[name] = {**nodes.get(name, {}), **node}
+    always = set(nodes)
+    for choices in map_file.choose.values():
+        for choice in choices.values():
+            for name, node in (choice.get("nodes") or {}).items():
+                nodes.setdefault(name, node)
+    kinds: dict[str, list[str]] = {}
+    for name, node in spec.nodes.items():
+        kinds.setdefault(node.kind, []).append(name)
+    names: dict[str, str] = {}
+    for name, node in nodes.items():
+        same = kinds.get(node["kind"], [])
+        if name in same:
+            names[name] = name
+    for name, node in nodes.items():
+        rest = [other for other in kinds.get(node["kind"], []) if other not in names.values()]
+        if name not in names and rest:
+            names[name] = rest[0]
+    return names if always <= set(names) and len(names) == len(spec.nodes) else None
+
+
+def _renamed(spec: ModelSpec, names: Mapping[str, str], catalogue: Catalogue) -> ModelSpec:
+    """The spec with the node names of a map."""
+    back = {ours: theirs for theirs, ours in names.items()}
+    if all(ours == theirs for ours, theirs in back.items()):
+        return spec
+    data = resolved(spec)
+    data.pop("expect", None)
+
+    def rename(value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            return {name: rename(each, name) for name, each in value.items()}
+        if isinstance(value, list):
+            return [rename(each, key) for each in value]
+        if isinstance(value, str) and key in ("input", "inputs", "memory", "share", "tokens", "outputs"):
+            node, dot, port = value.partition(".")
+            return back.get(node, node) + dot + port
+        return value
+
+    nodes = {back[name]: rename(node, "") for name, node in data["nodes"].items()}
+    return parse_spec({**data, "nodes": nodes, "outputs": rename(data["outputs"], "outputs")}, catalogue)
+
+
+def refusals(model: Model, texts: Mapping[str, str | bytes] | None = None, architecture: str | None = None) -> list[str]:
+    """Why transformers cannot have a model, all reasons; none if it can."""
+    target = find_target(model.spec, texts or {}, load_catalogue(), architecture)
+    if not target.reasons:
+        return []
+    more = [f"{len(target.reasons) - FEW} more differences"] if len(target.reasons) > FEW else []
+    nearest = f" ({target.architecture}, the nearest class)" if target.architecture else ""
+    return [f"{reason}{nearest}" for reason in target.reasons[:FEW]] + more
+
+
+def write(
+    model: Model,
+    texts: Mapping[str, str | bytes],
+    directory: Path,
+    *,
+    architecture: str | None = None,
+    shard_bytes: int = 5_000_000_000,
+) -> None:
+    """Write a model into an empty directory.
+
+    Args:
+        model: the model.
+        texts: its other files by name: tokenisers, and what an import kept.
+        directory: where to write.
+        architecture: the class of transformers; by default the one that was imported, or the first that fits.
+        shard_bytes: the largest size of one file of weights.
+
+    Raises:
+        InputError: transformers cannot have the model.
+        OSError: a file cannot be written.
+    """
+    catalogue = load_catalogue()
+    target = find_target(model.spec, texts, catalogue, architecture)
+    if target.reasons:
+        raise InputError([Diagnostic("TFK127", reason) for reason in refusals(model, texts, architecture)])
+    state = model.state_dict()
+    dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
+    _write_json(directory / CONFIG, {**target.config, **({} if target.origin else {"dtype": dtype})})
+    for name in target.origin.get("files", ()):
+        content = texts[name]
+        child(directory, name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    generation = target.origin.get(GENERATION) if target.origin else _generation(target, graph_of(model.spec))
+    if generation:
+        _write_json(directory / GENERATION, generation)
+    _write_weights(target, _renamed(model.spec, target.names, catalogue), state, dtype, directory, shard_bytes)
+
+
+def _write_json(path: Path, data: Any) -> None:
+    """In the form of transformers, whose files go out as they came in."""
+    path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=True) + "\n", encoding="utf-8")
+
+
+def _generation(target: Target, graph: Any) -> dict[str, Any]:
+    """The ids that generation needs."""
+    keys = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    return {key: target.config[key] for key in keys if target.config.get(key) is not None} if graph.inputs() else {}
+
+
+def _write_weights(
+    target: Target, spec: ModelSpec, state: Mapping[str, Any], dtype: str, directory: Path, shard_bytes: int
+) -> None:
+    prefix = target.origin.get("prefix", target.map_file.architectures[target.architecture].prefix)
+    rules, without = rules_for(target.map_file, target.architecture, spec, prefix, target.config)
+    if without:
+        raise InputError([Diagnostic("TFK127", f"`{name}` has no place in {target.architecture}") for name in without])
+    spelling = target.origin.get("spelling", {})
+    own = target.map_file.architectures[target.architecture].prefix
+    tensors = {spelling.get(rule.theirs, rule.theirs): rule for rule in rules}
+    tied = {spelling.get(name, name): spelling.get(other, other) for name, other in target.origin.get("tied", {}).items()}
+    values = configuration(target.map_file, target.config)
+    constants = {prefix + name.removeprefix(own): CONSTANTS[each](values) for name, each in target.map_file.constants.items()}
+    shapes = {name: rule.stored for name, rule in tensors.items()}
+    shapes |= {name: shapes[other] for name, other in tied.items()} | {name: array.shape for name, array in constants.items()}
+
+    def read(name: str) -> memoryview:
+        if name in constants:
+            bits = converted(constants[name].view(np.uint64), "float64", dtype)
+            return np.ascontiguousarray(bits).data
+        rule = tensors[tied.get(name, name)]
+        return np.ascontiguousarray(rule.export([_bits(state[_ours(each, target.names)]) for each in rule.ours])).data
+
+    shards = target.origin.get("shards") or _shards(shapes, dtype, shard_bytes)
+    for file in sorted(set(shards.values())):
+        mine = {name: (dtype, shapes[name]) for name in shapes if shards[name] == file}
+        write_tensors(directory / file, mine, read, {"format": "pt"})
+    if len(set(shards.values())) > 1:
+        total = sum(int(np.prod(shape)) for shape in shapes.values())
+        size = total * getattr(torch, dtype).itemsize
+        index = {"metadata": {"total_parameters": total, "total_size": size}, "weight_map": dict(sorted(shards.items()))}
+        _write_json(directory / INDEX, index)
+
+
+def _ours(name: str, names: Mapping[str, str]) -> str:
+    """The name of a parameter below the model's own name of its node."""
+    head, node, rest = name.split(".", 2)
+    return f"{head}.{names.get(node, node)}.{rest}"
+
+
+def _bits(tensor: torch.Tensor) -> Any:
+    whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.element_size()]
+    return tensor.detach().cpu().contiguous().view(whole).numpy()
+
+
+def _shards(shapes: Mapping[str, tuple[int, ...]], dtype: str, limit: int) -> dict[str, str]:
+    """The file of every tensor, filled in the order of their names."""
+    size, parts, used = getattr(torch, dtype).itemsize, [[]], 0  # type: ignore[var-annotated]
+    for name in sorted(shapes):
+        bytes_ = int(np.prod(shapes[name])) * size
+        if parts[-1] and used + bytes_ > limit:
+            parts.append([])
+            used = 0
+        parts[-1].append(name)
+        used += bytes_
+    if len(parts) == 1:
+        return dict.fromkeys(parts[0], WEIGHTS)
+    return {name: f"model-{number:05}-of-{len(parts):05}.safetensors" for number, part in enumerate(parts, 1) for name in part}

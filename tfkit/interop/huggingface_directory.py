@@ -1,0 +1,150 @@
+"""A directory of Hugging Face transformers: its configuration, its tensors, its other files. Headers are read first, no torch.
+
+The directory is not trusted: no link is followed, sizes are bounded, nothing is unpickled unless the caller asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import RootModel
+
+from ..errors import Diagnostic, InputError, StoreError
+from ..files import FileModel, Place, child, open_regular, read_model, read_places
+from .views import Array
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+BITS = {"float64": np.uint64, "float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
+"""Elements are moved as bits, so that no dtype is ever rounded."""
+LARGEST_HEADER = 64 << 20
+"""The size limit of the header of one file of tensors, in bytes."""
+NAME_IT = "name a directory that `save_pretrained` of Hugging Face transformers wrote"
+
+
+class _Object(RootModel[dict[str, Any]]):
+    """Any object."""
+
+
+class Index(FileModel):
+    """The file of every tensor. Other keys of the file are not read."""
+
+    model_config = {"extra": "ignore", "frozen": True}
+    weight_map: dict[str, str]
+
+
+class HuggingFaceDirectory:
+    """The files of a model.
+
+    Args:
+        path: the directory.
+        allow_pickle: whether to read `pytorch_model.bin`, with torch's reader of weights, where there are no safetensors.
+
+    Raises:
+        InputError: it is not such a directory.
+        StoreError: a file is damaged, missing, a link, or pickled.
+    """
+
+    def __init__(self, path: Path, allow_pickle: bool = False) -> None:
+        self.path = path
+        if not path.is_dir():
+            raise InputError(Diagnostic("TFK141", f"{path} is no directory", NAME_IT))
+        if not os.path.lexists(path / CONFIG):
+            raise InputError(Diagnostic("TFK141", f"{path} has no {CONFIG}", NAME_IT))
+        self.config = self._object(CONFIG)
+        self.generation = self._object(GENERATION) if os.path.lexists(path / GENERATION) else None
+        self.shards: dict[str, dict[str, Place]] = {}
+        self.pickled = False
+        if any(os.path.lexists(path / name) for name in (WEIGHTS, INDEX)):
+            self._read_headers()
+        elif any(os.path.lexists(path / name) for name in (PICKLED, PICKLED_INDEX)):
+            if not allow_pickle:
+                fix = "write it again with `save_pretrained`, or pass --allow-pickle (then torch reads weights only)"
+                message = f"{path} has only pickled weights, and unpickling may run code"
+                raise StoreError(Diagnostic("TFK143", message, fix))
+            self.pickled = True
+        else:
+            raise StoreError(Diagnostic("TFK143", f"{path} has neither {WEIGHTS} nor {INDEX}", NAME_IT))
+
+    def _object(self, name: str) -> dict[str, Any]:
+        return read_model(self._file(name), _Object, fix=NAME_IT).root
+
+    def object_if_there(self, name: str) -> dict[str, Any]:
+        """The object in another file, empty if there is no such file. Raises StoreError."""
+        return self._object(name) if os.path.lexists(self.path / name) else {}
+
+    def _file(self, name: str) -> Path:
+        try:
+            return child(self.path, name)
+        except ValueError as reason:
+            fix = "copy the directory with `cp -rL`, which copies files instead of links"
+            raise StoreError(Diagnostic("TFK143", str(reason), fix)) from None
+
+    def _read_headers(self) -> None:
+        if not os.path.lexists(self.path / INDEX):
+            self.shards[WEIGHTS] = read_places(self._file(WEIGHTS), LARGEST_HEADER)
+            return
+        listed = read_model(self._file(INDEX), Index, limit=LARGEST_HEADER).weight_map
+        problems: list[str] = []
+        for name in sorted(set(listed.values())):
+            if not os.path.lexists(self._file(name)):
+                problems.append(f"{self.path / INDEX} names {name}, which does not exist")
+                continue
+            self.shards[name] = read_places(self._file(name), LARGEST_HEADER)
+            here = {tensor for tensor, shard in listed.items() if shard == name}
+            for what, names in (
+                ("is listed for", here - set(self.shards[name])),
+                ("is not listed for", set(self.shards[name]) - here),
+            ):
+                word = "does not hold it" if what == "is listed for" else "holds it"
+                problems += [f"{self.path / INDEX}: `{tensor}` {what} {name}, which {word}" for tensor in sorted(names)]
+        if problems:
+            raise StoreError([Diagnostic("TFK143", problem) for problem in problems[:20]])
+
+    @cached_property
+    def places(self) -> dict[str, tuple[str, Place]]:
+        """Every tensor: its file and its place there."""
+        if self.pickled:
+            return {
+                name: (PICKLED, Place(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), 0, tensor.nbytes))
+                for name, tensor in self._unpickled.items()
+            }
+        return {name: (shard, place) for shard, places in self.shards.items() for name, place in places.items()}
+
+    @cached_property
+    def _unpickled(self) -> Mapping[str, Any]:
+        import torch  # only for pickled weights
+
+        names = [PICKLED]
+        if os.path.lexists(self.path / PICKLED_INDEX):
+            names = sorted(set(read_model(self._file(PICKLED_INDEX), Index).weight_map.values()))
+        found: dict[str, Any] = {}
+        for name in names:
+            try:
+                found |= torch.load(self._file(name), map_location="cpu", weights_only=True)
+            except Exception as reason:  # the unpickler raises many kinds
+                why = " ".join(str(reason).split())[:200]
+                raise StoreError(Diagnostic("TFK143", f"{self.path / name} holds no weights alone: {why}")) from None
+        return found
+
+    def read(self, name: str) -> Array:
+        """The bits of a tensor, as whole numbers of the size of its elements."""
+        file, place = self.places[name]
+        bits = BITS.get(place.dtype, np.uint8)
+        if self.pickled:
+            import torch
+
+            whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[np.dtype(bits).itemsize]
+            return self._unpickled[name].contiguous().view(whole).numpy().view(bits)  # type: ignore[no-any-return]
+        with open_regular(self._file(file), links=False) as opened:
+            opened.seek(place.start)
+            data = np.fromfile(opened, np.uint8, place.bytes)
+        if data.nbytes != place.bytes:
+            raise StoreError(Diagnostic("TFK143", f"{self.path / file} was cut off while it was read"))
+        return data.view(bits).reshape(place.shape)

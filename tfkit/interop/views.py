@@ -1,0 +1,188 @@
+"""Views: how tensors of ours are stored in a tensor of theirs. Each view has an exact inverse, and only moves elements.
+
+A rule lists its views from ours to theirs. The inverse applies the inverses in reverse order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+
+class View(Protocol):
+    """A change of layout that can be undone."""
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """The shape of the result. Raises ValueError if the tensors do not fit the view."""
+        ...
+
+    def apply(self, arrays: Sequence[Array]) -> Array:
+        """From ours towards theirs."""
+        ...
+
+    def invert(self, array: Array, shapes: Sequence[Shape]) -> list[Array]:
+        """From theirs towards ours, where the tensors had `shapes`."""
+        ...
+
+
+class _OfOne:
+    """A view of a single tensor."""
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        # A broadcast scalar has a shape and one element.
+        return self.apply([np.broadcast_to(np.zeros((), np.uint8), shapes[0])]).shape
+
+    def apply(self, arrays: Sequence[Array]) -> Array:
+        (array,) = arrays
+        return self.forward(array)
+
+    def invert(self, array: Array, shapes: Sequence[Shape]) -> list[Array]:
+        return [self.backward(array, shapes[0])]
+
+    def forward(self, array: Array) -> Array:
+        raise NotImplementedError
+
+    def backward(self, array: Array, shape: Shape) -> Array:
+        return array.reshape(shape)
+
+
+class Transpose(_OfOne):
+    """A matrix with exchanged axes; a bias as it is. `Conv1D` of GPT-2 stores (in, out)."""
+
+    def forward(self, array: Array) -> Array:
+        return array.T
+
+    def backward(self, array: Array, shape: Shape) -> Array:
+        return array.T
+
+
+class Unsqueeze(_OfOne):
+    """`count` axes of length 1 before the others."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def forward(self, array: Array) -> Array:
+        return array.reshape((1,) * self.count + array.shape)
+
+
+class Scalar(_OfOne):
+    """One element without axes."""
+
+    def forward(self, array: Array) -> Array:
+        return array.reshape(())
+
+
+class PermuteRotary(_OfOne):
+    """Rows of `heads` heads, (H*D, M) or (H*D,), from pairs of neighbours (interleaved rotary) to two halves."""
+
+    def __init__(self, heads: int) -> None:
+        self.heads = heads
+
+    def forward(self, array: Array) -> Array:
+        pairs = array.reshape(self.heads, -1, 2, *array.shape[1:])  # (H, D/2, 2, M)
+        return pairs.swapaxes(1, 2).reshape(array.shape)
+
+    def backward(self, array: Array, shape: Shape) -> Array:
+        halves = array.reshape(self.heads, 2, -1, *array.shape[1:])  # (H, 2, D/2, M)
+        return halves.swapaxes(1, 2).reshape(shape)
+
+
+class Concat:
+    """Tensors one after the other along the first axis: a fused projection."""
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        if len({shape[1:] for shape in shapes}) != 1:
+            raise ValueError(f"the shapes {', '.join(map(str, shapes))} differ beyond the first axis")
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+    def apply(self, arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays)
+
+    def invert(self, array: Array, shapes: Sequence[Shape]) -> list[Array]:
+        return np.split(array, np.cumsum([shape[0] for shape in shapes])[:-1])
+
+
+class StackPerHead:
+    """The rows of each head of all tensors together: (H, n, D) instead of n times (H, D). GPT-NeoX fuses projections so."""
+
+    def __init__(self, heads: int) -> None:
+        self.heads = heads
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        if len(set(shapes)) != 1 or shapes[0][0] % self.heads:
+            raise ValueError(f"the shapes {', '.join(map(str, shapes))} are not those of {self.heads} heads each")
+        return (len(shapes) * shapes[0][0], *shapes[0][1:])
+
+    def apply(self, arrays: Sequence[Array]) -> Array:
+        rest = arrays[0].shape[1:]
+        heads = np.stack([array.reshape(self.heads, -1, *rest) for array in arrays], axis=1)  # (H, n, D, M)
+        return heads.reshape(-1, *rest)
+
+    def invert(self, array: Array, shapes: Sequence[Shape]) -> list[Array]:
+        heads = array.reshape(self.heads, len(shapes), -1, *array.shape[1:])
+        return [heads[:, number].reshape(shape) for number, shape in enumerate(shapes)]
+
+
+def make_view(written: Any, config: dict[str, Any]) -> View:
+    """A view from its form in a map: a name, or a name with an argument, which may be a key of `config`."""
+    name, argument = next(iter(written.items())) if isinstance(written, dict) else (written, None)
+    if isinstance(argument, str):
+        argument = config[argument]
+    kind = VIEWS[name]
+    view: View = kind() if argument is None else kind(argument)
+    return view
+
+
+VIEWS: dict[str, Any] = {
+    "transpose": Transpose,
+    "unsqueeze": Unsqueeze,
+    "scalar": Scalar,
+    "permute_rotary": PermuteRotary,
+    "concat": Concat,
+    "stack_per_head": StackPerHead,
+}
+"""All views by their name in a map."""
+
+
+def stored_shape(views: Sequence[View], shapes: Sequence[Shape]) -> Shape:
+    """The shape in their file. Raises ValueError if the tensors do not fit the views."""
+    found = list(shapes)
+    for view in views:
+        found = [view.shape(found)]
+    (shape,) = found
+    return shape
+
+
+def to_stored(views: Sequence[View], arrays: Sequence[Array]) -> Array:
+    """Their tensor from ours."""
+    found = list(arrays)
+    for view in views:
+        found = [view.apply(found)]
+    (array,) = found
+    return array
+
+
+def from_stored(views: Sequence[View], array: Array, shapes: Sequence[Shape]) -> list[Array]:
+    """Our tensors, which have `shapes`, from theirs."""
+    steps = [list(shapes)]
+    for view in views[:-1]:
+        steps.append([view.shape(steps[-1])])
+    found = [array]
+    for view, before in zip(reversed(views), reversed(steps), strict=False):
+        found = view.invert(found[0], before)
+    if [each.shape for each in found] != [tuple(shape) for shape in shapes]:
+        raise ValueError(f"{[each.shape for each in found]} are not the shapes {list(shapes)}")
+    return found
+
+
+def count(shape: Shape) -> int:
+    """The number of elements."""
+    return prod(shape)

@@ -1,0 +1,195 @@
+"""Weight maps: one data file per architecture, which says how its `config.json` is a spec and its tensors are ours.
+
+    config        every key that matters, with the value that transformers takes where it is absent
+    spec          a spec in which `$key` stands for the value of a key
+    weights       their tensor: ours; blocks name a common place; `{i}` is the number of a layer
+    architectures the classes of transformers, each with what it adds
+
+Both directions read the same file: see `config_template` for the spec, `tensor_rules` for the tensors.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from ..catalogue import Catalogue
+from ..errors import Diagnostic, InputError, PluginError
+from ..files import FileModel, refusals
+from .views import VIEWS
+
+
+class Architecture(FileModel):
+    """What a class of transformers adds to the common part.
+
+    Args:
+        prefix: before the names of the common tensors; files without it are read too.
+        spec: merged into the common spec; null removes.
+        weights: further tensors, without the prefix.
+    """
+
+    prefix: str = ""
+    spec: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
+
+
+class Derived(FileModel):
+    """A value of the spec that several keys give: see `derived`."""
+
+    function: str
+    node: str = ""
+    keys: list[str]
+
+
+class MapFile(FileModel):
+    """The content of a weight map.
+
+    Args:
+        model_types: the `model_type` of configurations.
+        config: keys with their defaults.
+        fallback: for a key that is null: another key, or `4 * key`.
+        values: by key, their value and ours; the name of a common table, or a table.
+        only: by key, the one value that the spec has.
+        unused: keys without an effect on what the model computes.
+        choose: by key and value, a part that is merged into the spec. `a == b` is a key that says whether two keys are equal.
+        probe: by key that may be null, a value that shows where it stands in the spec.
+        derived: by name, values made from several keys.
+        absent: tensors that are missing, or equal to another: tied ones.
+        ignored: tensors that are not read, with the reason.
+        constants: tensors that are computed: the name of a function in `constants`.
+    """
+
+    format: Literal[1]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_.]+$")]
+    reference: str
+    model_types: list[str]
+    config: dict[str, Any]
+    fallback: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    only: dict[str, Any] = {}
+    unused: list[str] = []
+    choose: dict[str, dict[Any, Any]] = {}
+    probe: dict[str, Any] = {}
+    derived: dict[str, Derived] = {}
+    spec: dict[str, Any]
+    weights: dict[str, Any]
+    absent: dict[str, str] = {}
+    ignored: dict[str, str] = {}
+    constants: dict[str, Literal["whisper_positions", "marian_positions"]] = {}
+    architectures: dict[str, Architecture]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One tensor of theirs, or one per layer.
+
+    Args:
+        ours: our tensors, or modules for all their tensors; `{i}` is the number of a layer.
+        theirs: the name in their file.
+        views: from ours to theirs, as the map writes them.
+        when: by key of the configuration, the values with which the rule holds.
+    """
+
+    ours: tuple[str, ...]
+    theirs: str
+    views: tuple[Any, ...] = ()
+    when: Mapping[str, tuple[Any, ...]] | None = None
+
+    def holds(self, config: Mapping[str, Any]) -> bool:
+        return all(config.get(key) in values for key, values in (self.when or {}).items())
+
+
+def read_map(text: str, name: str) -> MapFile:
+    """A weight map from its text. Raises ValueError with every reason."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        found = MapFile.model_validate(yaml.load(text, loader))
+        for each in (found.weights, *(one.weights for one in found.architectures.values())):
+            _check_rules(rules_of(each), name)
+    except yaml.YAMLError as reason:
+        raise ValueError(f"{name} is not valid YAML: {' '.join(str(reason).split())}") from None
+    except ValidationError as error:
+        raise ValueError(f"{name}: {'; '.join(refusals(error))}") from None
+    return found
+
+
+def _check_rules(rules: Iterable[Rule], name: str) -> None:
+    for rule in rules:
+        for view in rule.views:
+            kind = next(iter(view)) if isinstance(view, dict) else view
+            if kind not in VIEWS:
+                raise ValueError(f"{name}: `{rule.theirs}` has the view `{kind}`; views are {', '.join(VIEWS)}")
+
+
+def rules_of(weights: Mapping[str, Any], prefix: str = "") -> Iterator[Rule]:
+    """The rules of a table of weights, with `prefix` before their names."""
+    for theirs, ours in weights.items():
+        yield from _rules(f"{prefix}{theirs}", ours)
+
+
+def _rules(theirs: str, ours: Any) -> Iterator[Rule]:
+    if isinstance(ours, str):
+        yield Rule((ours,), theirs)
+    elif "of" in ours:
+        of = ours["of"] if isinstance(ours["of"], list) else [ours["of"]]
+        yield Rule(tuple(of), theirs, tuple(ours.get("view", ())), _when(ours))
+    else:
+        place = ours["in"]
+        for name, inner in ours.items():
+            if name not in ("in", "when"):
+                for rule in _rules(f"{theirs}.{name}", inner):
+                    inside = tuple(f"{place}.{each}" for each in rule.ours)
+                    yield Rule(inside, rule.theirs, rule.views, {**(_when(ours) or {}), **(rule.when or {})} or None)
+
+
+def _when(written: Mapping[str, Any]) -> dict[str, tuple[Any, ...]] | None:
+    return {key: tuple(values) for key, values in written["when"].items()} if "when" in written else None
+
+
+def shipped_maps(catalogue: Catalogue) -> dict[str, MapFile]:
+    """Every map of the catalogue by name. Raises PluginError for a map that cannot be read."""
+    return {entry.name: _shipped(entry.file, catalogue, entry.name) for entry in catalogue.entries("weight_map")}
+
+
+def _shipped(file: str, catalogue: Catalogue, name: str) -> MapFile:
+    package, _, path = file.partition(":")
+    try:
+        return read_map(files(package).joinpath(path).read_text(encoding="utf-8"), file)
+    except (OSError, ValueError, ModuleNotFoundError) as reason:
+        who = catalogue.registered["weight_map"][name].distribution
+        raise PluginError(Diagnostic("TFK140", f"{who}: the weight map `{name}` cannot be read: {reason}")) from None
+
+
+def find_map(maps: Mapping[str, MapFile], model_type: Any, architecture: Any, where: str) -> tuple[MapFile, str]:
+    """The map of a configuration, and its architecture. Raises InputError with the nearest name or the reason."""
+    for each in maps.values():
+        if model_type in each.model_types:
+            if architecture in each.architectures:
+                return each, architecture
+            fix = f"tfkit reads {', '.join(each.architectures)} of this model type"
+            raise InputError(Diagnostic("TFK141", f"{where}: the architecture is `{architecture}`, which has no map", fix))
+    if reason := UNSUPPORTED.get(str(model_type)):
+        raise InputError(Diagnostic("TFK141", f"{where}: a spec cannot say `{model_type}`: {reason}"))
+    known = sorted({name for each in maps.values() for name in each.model_types})
+    near = difflib.get_close_matches(str(model_type), known, 1)
+    fix = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
+    raise InputError(Diagnostic("TFK141", f"{where}: `model_type` is `{model_type}`, which has no map", fix))
+
+
+_REASONS = {
+    "it routes tokens to experts": "mixtral qwen2_moe qwen3_moe gpt_oss deepseek_v3 olmoe switch_transformers nllb-moe",
+    "its attention scores mix contents and relative positions": "deberta deberta-v2",
+    "it has no attention but a recurrence of its own": "mamba mamba2 rwkv falcon_mamba",
+    "its attention has global tokens": "longformer big_bird led bigbird_pegasus",
+    "its attention runs over two streams or earlier segments": "xlnet transfo-xl",
+    "it reads text and images in one sequence": "gemma3n llava paligemma mllama",
+    "its distillation token has a position of its own": "deit",
+}
+UNSUPPORTED = {name: reason for reason, names in _REASONS.items() for name in names.split()}
+"""Model types that are known, and why no spec can say them."""
