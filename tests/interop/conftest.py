@@ -10,7 +10,7 @@ from fixtures import catalogue, one_thread  # noqa: F401
 
 
 @pytest.fixture
-def command(tfkit: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Done]:
+def command(tfkit: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Done]:  # noqa: F811
     """Commands run in an empty directory."""
     monkeypatch.chdir(tmp_path)
     return tfkit
