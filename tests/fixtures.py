@@ -56,3 +56,21 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def rounding():
+    """How far two correct evaluations of a model may be apart, absolutely.
+
+    Each inner product of n terms of unit roundoff u is off by at most n u times its terms' sizes (Higham 2002, section 3.1);
+    a token meets every weight's columns once per application, and each softmax adds K terms. With sizes about those of the
+    output, both evaluations together: 2 * 2 * u * (sum of inner lengths) * the largest output. A wrong position, mask or cache
+    moves these models' outputs by more than a hundredth.
+    """
+
+    def make(model, output, keys):
+        unit = torch.finfo(output.dtype).eps / 2
+        inner = sum(p.shape[-1] for p in model.parameters() if p.dim() > 1) + keys * len(model.sites)
+        return 4 * unit * inner * float(output.abs().max())
+
+    return make

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Done, no_lines_of_progress, tfkit, usual_width  # noqa: F401
-from fixtures import catalogue, one_thread  # noqa: F401
+from fixtures import catalogue, one_thread, rounding  # noqa: F401
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tfkit
+from fixtures import rounding  # noqa: F401
 from shape_checks import shapes_checked
 from tfkit.nn.model import Model
 
@@ -100,23 +101,5 @@ def ids_of() -> Callable[..., torch.Tensor]:
 
     def make(batch: int, length: int, seed: int = 0) -> torch.Tensor:
         return torch.randint(3, 19, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-    return make
-
-
-@pytest.fixture
-def rounding() -> Callable[..., float]:
-    """How far two correct evaluations of a model may be apart, absolutely.
-
-    Each inner product of n terms of unit roundoff u is off by at most n u times its terms' sizes (Higham 2002, section 3.1);
-    a token meets every weight's columns once per application, and each softmax adds K terms. With sizes about those of the
-    output, both evaluations together: 2 * 2 * u * (sum of inner lengths) * the largest output. A wrong position, mask or cache
-    moves these models' outputs by more than a hundredth.
-    """
-
-    def make(model: Model, output: torch.Tensor, keys: int) -> float:
-        unit = torch.finfo(output.dtype).eps / 2
-        inner = sum(p.shape[-1] for p in model.parameters() if p.dim() > 1) + keys * len(model.sites)
-        return 4 * unit * inner * float(output.abs().max())
 
     return make

@@ -12,12 +12,13 @@ from .options import READ, WRITE, OneOf, common
 from .output import print_json, print_text
 from .usage import usage_error
 
-TARGETS = ("ctranslate2", "hf")
+TARGETS = ("ctranslate2", "hf", "onnx", "torch-export", "aot-inductor")
 QUANTIZATIONS = ("float32", "int8", "int8_float32")
 
 EPILOG = """\b
 tfkit export runs/en-de --to ctranslate2 -o en-de-ct2
 tfkit export runs/en-de --to ctranslate2 --quantization int8 -o en-de-int8
+tfkit export runs/en-de --to onnx -o en-de-onnx
 tfkit export marian --to hf -o marian-hf
 """
 

@@ -64,9 +64,10 @@ def command(
     sizes = vocabulary_sizes(plan.spec)
     if sizes and not without_tokeniser:
         need_packages("train", "tokenizers")
-        from ..data import read_huggingface
+        from ..data import original_files, read_huggingface
 
-        plan.texts |= read_huggingface(Path(directory), sizes if len(sizes) > 1 else next(iter(sizes.values())))
+        if original_files(Path(directory)):
+            plan.texts |= read_huggingface(Path(directory), sizes if len(sizes) > 1 else next(iter(sizes.values())))
     plan.texts |= _answers(plan, pairs)
     if output is not None:
         run_import(plan, Path(output), catalogue, overwrite=force)
@@ -94,6 +95,8 @@ def _answers(plan: ImportPlan, pairs: bool) -> dict[str, str]:
 
 
 def _print(plan: ImportPlan, output: str | None) -> None:
+    from ..interop.huggingface_import import vocabulary_sizes
+
     data = plan.as_data()
     files = f"{data['files']} file{'s' if data['files'] > 1 else ''}"
     print_text(shown(f"{data['architecture']}: {data['parameters']:,} parameters, {data['dtype']}, {files}"))
@@ -109,6 +112,8 @@ def _print(plan: ImportPlan, output: str | None) -> None:
     if plan.unknown:
         print_text(shown(f"  keys of config.json that tfkit does not know: {', '.join(plan.unknown)}"))
         print_text("  if one of them changes what the model computes, the import is another model")
+    if not plan.texts and vocabulary_sizes(plan.spec):
+        print_text("  there is no tokeniser: the model reads ids, and no text")
     if plan.texts:
         print_text(shown(f"  files beside the weights: {', '.join(sorted(plan.texts))}"))
     print_text(shown(f"saved in {output}" if output else "nothing was written (--dry-run)"))

@@ -4,7 +4,7 @@ from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import NO_LABEL, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
-from .fitting import check_classes, roles_for
+from .fitting import check_classes, fits, roles_for
 from .image_directory import IMAGES, ImageFacts, image_facts_text, image_texts, read_image_facts
 from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task
@@ -65,6 +65,7 @@ __all__ = [
     "check_images",
     "count_rows",
     "epoch_of",
+    "fits",
     "files_of",
     "groups",
     "has_labels",

@@ -70,6 +70,9 @@ TARGETS = {
         ("ctranslate2",),
         "ctranslate2",
     ),
+    "onnx": Target("tfkit.interop.onnx", "ONNX", "programs for onnxruntime and other engines", ("onnx", "onnxscript"), "onnx"),
+    "torch-export": Target("tfkit.interop.torch_export", "torch.export", "programs that torch runs without tfkit"),
+    "aot-inductor": Target("tfkit.interop.aot_inductor", "AOTInductor", "machine code, for C++ without Python"),
 }
 
 

@@ -146,6 +146,8 @@ class Recurrent(nn.Module):
             if flat[0].shape[0] != B:  # hypotheses that share the memory of their sentence
                 flat = tuple(tensor.repeat_interleave(B // tensor.shape[0], 0) for tensor in flat)
             fed = x.new_zeros(B, self.readout.width) if self.feeding and self.readout is not None else None
+            if context.state is not None:
+                context.state.recurrent[self.name] = flat if fed is None else (*flat, fed)
         return [flat[i : i + self.states] for i in range(0, count, self.states)], fed
 
     def _initial_states(self, memory: NodeOutput | None, x: Tensor, count: int) -> State:

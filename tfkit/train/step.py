@@ -58,7 +58,7 @@ class TrainStep:
             self.task: ImageTask | Task = image_task(recipe, roles, rule)
         else:
             self.task = task_of(recipe, roles, data.tokenisers["target"])
-        self.sampling = ScheduledSampling(model, recipe, roles, fsdp) if recipe.teacher_forcing is not None else None
+        self.sampling = ScheduledSampling(model, recipe, roles) if recipe.teacher_forcing is not None else None
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
         owner = model.nodes[model.plan.wires[roles.target].owner or roles.target]

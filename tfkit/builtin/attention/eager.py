@@ -28,6 +28,7 @@ from ...plugin import (
     Shapes,
     accumulation,
     dense_bias,
+    expand_heads,
     select_rows,
     shapes_of,
     unmask_empty_rows,
@@ -76,6 +77,8 @@ def _by_group(rows: Tensor, shared: Tensor) -> Tensor:
     """rows (B,H,Q,N) @ shared (B,G,N,M) -> (B,H,Q,M), with the query heads of a key/value head stacked as rows (A1)."""
     if rows.shape[1] == shared.shape[1]:
         return rows @ shared
+    if torch.compiler.is_exporting():  # torch.export cannot prove for every Q that the stacked rows can be split again
+        return rows @ expand_heads(shared, rows.shape[1])
     grouped = rearrange(rows, "b (g r) q n -> b g (r q) n", g=shared.shape[1])
     return rearrange(grouped @ shared, "b g (r q) m -> b (g r) q m", q=rows.shape[2])
 

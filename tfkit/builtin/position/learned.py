@@ -50,11 +50,13 @@ class Learned(nn.Module):
         """The rows of the positions, (L,P), or (B,L,P) if padding shifts them."""
         if span.grid is not None and self.grid is not None and span.grid != self.grid:
             return self._interpolated(self.grid, span.grid)
-        last = span.offset + span.queries
-        if last > self.max_len:
+        last, exporting = span.offset + span.queries, torch.compiler.is_exporting()
+        if not exporting and last > self.max_len:
             message = f"the input reaches position {last}, and the table of learned positions ends at `max_len` {self.max_len}"
             raise InputError(Diagnostic("TFK061", message, "shorten the input, or build the model with a larger `max_len`"))
         if not self.visible or span.visible is None:
+            if exporting:  # The slice would limit the length of the input and that of the cache, each by itself.
+                return nn.functional.embedding(self.offset + span.query_positions(), self.table)
             return self.table[self.offset + span.offset : self.offset + last]
         shown = span.visible[:, span.offset : last]  # (B,L)
         rows = torch.where(shown, span.visible_positions() + self.offset, max(self.offset - 1, 0))

@@ -13,8 +13,6 @@ A causal stack uses all buckets for keys before the query; any other stack uses 
 
 from __future__ import annotations
 
-from math import log
-
 import torch
 from torch import Tensor, nn
 
@@ -34,8 +32,10 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool) -> T
 
 def _one_sided(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     exact = buckets // 2
-    # If the ratio of logarithms is a whole number, rounding may give slightly less; 1e-9 keeps `floor` at the whole number.
-    ratio = torch.log(distance.clamp(min=1).double() / exact) / log(max_distance / exact)
+    # Logarithms of float64 tensors: ONNX would round those of Python to float32, which moves the edges of buckets. If their
+    # ratio is a whole number, rounding may give slightly less; 1e-9 keeps `floor` at the whole number.
+    low, high = (distance.new_full((), edge).double().log() for edge in (exact, max_distance))
+    ratio = (torch.log(distance.clamp(min=1).double()) - low) / (high - low)
     wide = exact + (ratio * (buckets - exact) + 1e-9).floor().to(torch.int64)
     return torch.where(distance < exact, distance, wide.clamp(max=buckets - 1))
 

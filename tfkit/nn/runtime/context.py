@@ -7,6 +7,7 @@ each when the first layer needs it, and the other layers reuse it.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -374,6 +375,8 @@ class StackContext:
         key = ("prepared", backend.name, mask_name, bias_name, query.shape[1], query.dtype)
         if key not in self.memo:
             shapes = Shapes(query.shape[0], query.shape[1], query.shape[2], keys, query.dtype, query.device)
-            with torch.autocast(query.device.type, enabled=False):
+            enabled = torch.is_autocast_enabled(query.device.type)
+            # An exported program with the block of an autocast that changes nothing cannot be loaded.
+            with torch.autocast(query.device.type, enabled=False) if enabled else nullcontext():
                 self.memo[key] = backend.prepare(mask, bias if bias_name is not None else None, shapes, backend.options)
         return self.memo[key]  # type: ignore[no-any-return]

@@ -1,0 +1,151 @@
+"""Programs as torch.export traces them, with the sizes that vary, and the file that describes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from ..errors import BuildError, Diagnostic, TfkitError
+from ..nn.model import Model
+from ..nn.recurrent import Recurrent
+from ..slots.node import InputRule
+from .program_shapes import ProgramFacts, programs_of, targets_of
+
+PROGRAM = "program.json"
+"""The file that describes the programs beside it."""
+
+
+def program_refusals(model: Model) -> list[str]:
+    """Every reason why no programs can be made of a model."""
+    targets = targets_of(model)
+    if len(targets) > 1:
+        named = " and ".join(f"`{name}`" for name in targets)
+        return [f"the inputs {named}, which are both decoded step by step: a program decodes one"]
+    stepwise = model.plan.followers[targets[0]] if targets else ()
+    return [
+        f"`{name}`, a recurrent node that reads whole sequences: tracing would fix their length"
+        for name, node in model.nodes.items()
+        if isinstance(node, Recurrent) and name not in stepwise
+    ]
+
+
+def backend_refusals(model: Model) -> list[str]:
+    """Every named backend that torch.export cannot trace."""
+    sites: dict[str, list[str]] = {}
+    for site, choice in model.backends.choices().items():
+        if not any(candidate.entry.capabilities.export for candidate in choice.candidates):
+            sites.setdefault(choice.requested, []).append(site)
+    return [
+        f"the backend `{name}` at {', '.join(found)}, which does not work under torch.export" for name, found in sites.items()
+    ]
+
+
+@contextmanager
+def prepared(model: Model, backend: Any = None) -> Iterator[None]:
+    """The model in evaluation mode, with another backend at all sites; both are restored. Errors of torch become BuildError."""
+    training, requested = model.training, model.requested_backends
+    model.eval()
+    try:
+        if backend is not None and requested:
+            model.set_backend(backend)
+        yield
+    except (TfkitError, OSError):
+        raise
+    except Exception as reason:  # tracing and its conversions raise dozens of kinds
+        lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
+        message = f"torch cannot trace `{model.plan.name}`: {' '.join(lines[:2]) or type(reason).__name__}"
+        raise BuildError(Diagnostic("TFK127", message, "choose another target, or change the spec")) from reason
+    finally:
+        model.train(training)
+        model.backends.set(requested, model.device, model.dtype)
+
+
+def traced(model: Model) -> Iterator[tuple[ProgramFacts, ExportedProgram]]:
+    """The programs of a model, as torch.export traces them."""
+    for facts in programs_of(model):
+        yield facts, _trace(facts)
+
+
+def _trace(facts: ProgramFacts) -> ExportedProgram:
+    dims: dict[str, Dim] = {}
+    for tensor in facts.inputs:
+        for size in tensor.shape:
+            if isinstance(size, str):
+                dims[size] = Dim(re.sub(r"\W+", "_", size), min=0 if size == "past" else 1)
+    shapes = tuple(
+        {axis: dims[size] for axis, size in enumerate(tensor.shape) if isinstance(size, str)} for tensor in facts.inputs
+    )
+    with torch.no_grad():
+        example = tuple(facts.program.example.values())
+        program = torch.export.export(facts.program, example, dynamic_shapes=(shapes,), strict=False)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of this machine
+    _drop_unused(program)
+    return program
+
+
+def _drop_unused(program: ExportedProgram) -> None:
+    """Remove what the outputs do not need, and the weights that only this read."""
+    sdpa = torch.ops.aten.scaled_dot_product_attention.default  # counts as impure, because it may draw random numbers
+    program.graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure() and node.target is not sdpa)
+    users = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    signature = program.graph_signature
+    for spec in [spec for spec in signature.input_specs if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)]:
+        if not users[spec.arg.name].users:
+            program.graph.erase_node(users[spec.arg.name])
+            signature.input_specs.remove(spec)
+            program.state_dict.pop(spec.target)
+    program.graph_module.recompile()
+
+
+def describe(
+    model: Model, directory: Path, target: str, programs: Mapping[str, ProgramFacts], texts: Mapping[str, str], **more: Any
+) -> None:
+    """Write `program.json` and the other files of the model.
+
+    Args:
+        model: the model.
+        directory: where the programs are.
+        target: the kind of export.
+        programs: the programs by file name.
+        texts: the other files of the model by name.
+        **more: further entries of the file.
+    """
+    plan, targets = model.plan, targets_of(model)
+    ids = {
+        name: {"pad_id": rule.pad_id, "start_id": rule.start_id, "end_id": rule.end_id, "vocab_size": rule.vocab_size}
+        for name, rule in plan.inputs.items()
+        if isinstance(rule, InputRule)
+    }
+    described = {
+        "format": 1,
+        "model": plan.name,
+        "target": target,
+        "versions": {name: version(name) for name in ("tfkit", "torch")},
+        **more,
+        "decoded": targets[0] if targets else None,
+        "ids": ids,
+        "max_lengths": dict(plan.max_input_lengths),
+        "programs": [
+            {
+                "name": facts.program.name,
+                "file": file,
+                "inputs": [asdict(tensor) for tensor in facts.inputs],
+                "outputs": [asdict(tensor) for tensor in facts.outputs],
+            }
+            for file, facts in programs.items()
+        ],
+    }
+    (directory / PROGRAM).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
