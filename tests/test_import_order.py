@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "builtin": "slots attention nn plugin",
     "builder": "errors slots attention catalogue spec graph nn",
     "io": "errors files slots catalogue spec graph nn builder lazy_names",
-    "interop": "errors files slots attention catalogue spec graph nn builder io lazy_names",
+    "interop": "errors files slots attention catalogue spec graph nn builtin builder io lazy_names",
     "metrics": "errors",
     "data": "errors files slots nn recipe",
     "generate": "errors slots nn builder",

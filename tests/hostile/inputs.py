@@ -79,6 +79,7 @@ WRITING = {
     "bench": ["attention", "--list"],
     "build": ["small.yaml"],
     "conformance": ["eager", "--replay", "replay.json"],
+    "eject": ["small.yaml"],
     "export": ["run", "--to", "ctranslate2"],
     "import": ["huggingface", "--without-tokeniser"],
     "new": ["norm", "acme.part"],

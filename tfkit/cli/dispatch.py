@@ -36,6 +36,7 @@ COMMANDS = {
     "tag": "tag the words of lines with a trained tagger",
     "score": "BLEU and chrF of translations against a reference",
     "average": "average the weights of several models",
+    "eject": "a spec or a model as one readable file of PyTorch",
     "export": "a trained model for another engine",
     "import": "a model of Hugging Face transformers, with its tokeniser",
     "plugins": "what is installed, slot by slot",

@@ -42,6 +42,7 @@ class Entry:
         options: the model of its options.
         reference: a link to the paper or code that defines it.
         contract: the version of the contract that it was written for.
+        source: `"package:file"`, the Jinja template of its code in a file that `tfkit eject` writes; empty: none.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Entry:
     options: type[Options] = NoOptions
     reference: str = ""
     contract: int = CONTRACT
+    source: str = ""
 
 
 @dataclass(frozen=True)

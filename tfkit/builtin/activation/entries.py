@@ -22,12 +22,16 @@ CLAIMS = {
 """The claims of each function. `quick_gelu` rounds after each of its three steps, so it does not claim `rounds_once`."""
 
 
+SOURCE = "tfkit.builtin.activation:functions.py.jinja"
+
+
 def _plain(name: str, summary: str, reference: str = "") -> Activation:
     return Activation(
         name=name,
         summary=summary,
         reference=reference,
         function=f"tfkit.builtin.activation.functions:{name}",
+        source=SOURCE,
         claims=lambda options: frozenset(CLAIMS[name]),
     )
 
@@ -38,6 +42,7 @@ def _gated(name: str, function: str, reference: str = GATED) -> Activation:
         summary=f"gated linear unit whose gate goes through {function}",
         reference=reference,
         function=f"tfkit.builtin.activation.functions:{function}",
+        source=SOURCE,
         gated=True,
         claims=lambda options: frozenset(CLAIMS[function]),
     )

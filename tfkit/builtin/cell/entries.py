@@ -61,6 +61,7 @@ ENTRIES: list[Cell] = [
         gates=1,
         parameters=lambda options, site: torch_cell_parameters(1, site, options.bias),
         build="tfkit.builtin.cell.rnn_tanh:build",
+        source="tfkit.builtin.cell:cells.py.jinja",
     ),
     Cell(
         name="gru",
@@ -70,6 +71,7 @@ ENTRIES: list[Cell] = [
         gates=3,
         parameters=gru_parameters,
         build="tfkit.builtin.cell.gru:build",
+        source="tfkit.builtin.cell:cells.py.jinja",
     ),
     Cell(
         name="lstm",
@@ -80,5 +82,6 @@ ENTRIES: list[Cell] = [
         states=2,
         parameters=lambda options, site: torch_cell_parameters(4, site, options.bias),
         build="tfkit.builtin.cell.lstm:build",
+        source="tfkit.builtin.cell:cells.py.jinja",
     ),
 ]

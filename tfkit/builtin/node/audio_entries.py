@@ -123,6 +123,7 @@ FEATURES = NodeKind(
     input_rule=lambda options, context: FeatureRule(options.size),
     output=lambda options, context: Signal(("B", f"L_{context.name}", options.size), f"L_{context.name}"),
     build="tfkit.builtin.node.build_inputs:features",
+    source="tfkit.builtin.node:features.py.jinja",
 )
 CONVOLUTIONS = NodeKind(
     name="convolutions",
@@ -136,4 +137,5 @@ CONVOLUTIONS = NodeKind(
     costs=_costs,
     rules=_rules,
     build="tfkit.builtin.node.build_inputs:convolutions",
+    source="tfkit.builtin.node:convolutions.py.jinja",
 )

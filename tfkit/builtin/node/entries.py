@@ -190,6 +190,7 @@ ENTRIES = [
         costs=_tokens_costs,
         rules=_tokens_rules,
         build="tfkit.builtin.node.build:tokens",
+        source="tfkit.builtin.node:tokens.py.jinja",
     ),
     STACK,
     RNN,
@@ -203,6 +204,7 @@ ENTRIES = [
         costs=_dense_costs,
         rules=_dense_rules,
         build="tfkit.builtin.node.build:dense",
+        source="tfkit.builtin.node:dense.py.jinja",
     ),
     NodeKind(
         name="token_logits",
@@ -214,6 +216,7 @@ ENTRIES = [
         costs=_logits_costs,
         rules=_logits_rules,
         build="tfkit.builtin.node.build:token_logits",
+        source="tfkit.builtin.node:token_logits.py.jinja",
     ),
     NodeKind(
         name="pool",
@@ -225,6 +228,7 @@ ENTRIES = [
         parameters=_pool_parameters,
         rules=_pool_rules,
         build="tfkit.builtin.node.build:pool",
+        source="tfkit.builtin.node:pool.py.jinja",
     ),
     NodeKind(
         name="classify",
@@ -239,6 +243,7 @@ ENTRIES = [
             "classify", context.signals["input"].width, options.classes, context.signals["input"], sizes[""]
         ),
         build="tfkit.builtin.node.build:classify",
+        source="tfkit.builtin.node:classify.py.jinja",
     ),
     SPAN_LOGITS,
     NodeKind(
@@ -252,6 +257,7 @@ ENTRIES = [
         parameters=_mix_parameters,
         rules=_mix_rules,
         build="tfkit.builtin.node.build:layer_mix",
+        source="tfkit.builtin.node:layer_mix.py.jinja",
     ),
     PATCHES,
     FEATURES,

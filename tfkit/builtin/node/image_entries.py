@@ -115,4 +115,5 @@ PATCHES = NodeKind(
     costs=_costs,
     rules=_rules,
     build="tfkit.builtin.node.build_inputs:patches",
+    source="tfkit.builtin.node:patches.py.jinja",
 )

@@ -290,4 +290,5 @@ RNN = NodeKind(
     sites=_sites,
     rules=_rules,
     build="tfkit.builtin.node.rnn_build:rnn",
+    source="tfkit.builtin.node:rnn.py.jinja",
 )

@@ -57,4 +57,5 @@ SIMILARITY = NodeKind(
     costs=_costs,
     rules=_rules,
     build="tfkit.builtin.node.build_inputs:similarity",
+    source="tfkit.builtin.node:similarity.py.jinja",
 )

@@ -63,4 +63,5 @@ SPAN_LOGITS = NodeKind(
     costs=_costs,
     rules=_rules,
     build="tfkit.builtin.node.build:span_logits",
+    source="tfkit.builtin.node:span_logits.py.jinja",
 )

@@ -207,4 +207,5 @@ STACK = NodeKind(
     sites=stack_sites,
     rules=stack_rules,
     build="tfkit.builtin.node.build:stack",
+    source="tfkit.builtin.node:stack.py.jinja",
 )

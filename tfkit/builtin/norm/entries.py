@@ -49,6 +49,7 @@ ENTRIES: list[Norm] = [
         parameters=layer_norm_parameters,
         claims=lambda options: frozenset({"scale_invariant", "shift_invariant", "zero_mean", "unit_rms", "rounds_once"}),
         build="tfkit.builtin.norm.layer_norm:build",
+        source="tfkit.builtin.norm:layer_norm.py.jinja",
     ),
     Norm(
         name="rms_norm",
@@ -58,6 +59,7 @@ ENTRIES: list[Norm] = [
         parameters=rms_norm_parameters,
         claims=lambda options: frozenset({"scale_invariant", "unit_rms", "rounds_once"}),
         build="tfkit.builtin.norm.rms_norm:build",
+        source="tfkit.builtin.norm:rms_norm.py.jinja",
     ),
     Norm(
         name="none",

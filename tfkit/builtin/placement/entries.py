@@ -52,6 +52,7 @@ ENTRIES = [
         norm_sites=_one_each,
         final_norm=lambda options: False,
         build="tfkit.builtin.placement.wiring:post",
+        source="tfkit.builtin.placement:post.py.jinja",
     ),
     Placement(
         name="pre",
@@ -60,6 +61,7 @@ ENTRIES = [
         norm_sites=_one_each,
         final_norm=lambda options: True,
         build="tfkit.builtin.placement.wiring:pre",
+        source="tfkit.builtin.placement:pre.py.jinja",
     ),
     Placement(
         name="sandwich",
@@ -68,6 +70,7 @@ ENTRIES = [
         norm_sites=_around_each,
         final_norm=lambda options: True,
         build="tfkit.builtin.placement.wiring:sandwich",
+        source="tfkit.builtin.placement:sandwich.py.jinja",
     ),
     Placement(
         name="residual_post",
@@ -76,6 +79,7 @@ ENTRIES = [
         norm_sites=_one_each,
         final_norm=lambda options: True,
         build="tfkit.builtin.placement.wiring:residual_post",
+        source="tfkit.builtin.placement:residual_post.py.jinja",
     ),
     Placement(
         name="deepnorm",
@@ -85,6 +89,7 @@ ENTRIES = [
         final_norm=lambda options: False,
         constants=deepnorm_constants,
         build="tfkit.builtin.placement.wiring:post",
+        source="tfkit.builtin.placement:post.py.jinja",
     ),
     Placement(
         name="parallel",
@@ -94,6 +99,7 @@ ENTRIES = [
         norm_sites=_parallel,
         final_norm=lambda options: True,
         build="tfkit.builtin.placement.wiring:parallel",
+        source="tfkit.builtin.placement:parallel.py.jinja",
     ),
     Placement(
         name="none",
@@ -101,5 +107,6 @@ ENTRIES = [
         norm_sites=lambda options, sublayers: (),
         final_norm=lambda options: False,
         build="tfkit.builtin.placement.wiring:bare",
+        source="tfkit.builtin.placement:bare.py.jinja",
     ),
 ]

@@ -141,6 +141,7 @@ def _sinusoidal(name: str, summary: str, build: str) -> PositionScheme:
         counts_padding=lambda options: options.count == "all",
         claims=_claims,
         build=f"tfkit.builtin.position.sinusoidal:{build}",
+        source="tfkit.builtin.position:sinusoidal.py.jinja",
     )
 
 
@@ -162,6 +163,7 @@ ENTRIES: list[PositionScheme] = [
         unsupported=sinusoidal_2d_unsupported,
         counts_padding=lambda options: True,
         build="tfkit.builtin.position.sinusoidal_2d:build",
+        source="tfkit.builtin.position:sinusoidal_2d.py.jinja",
     ),
     PositionScheme(
         name="learned",
@@ -177,5 +179,6 @@ ENTRIES: list[PositionScheme] = [
         max_len=lambda options: options.max_len,
         counts_padding=lambda options: options.count == "all",
         build="tfkit.builtin.position.learned:build",
+        source="tfkit.builtin.position:learned.py.jinja",
     ),
 ]

@@ -100,6 +100,7 @@ def _rotary(name: str, summary: str, build: str) -> PositionScheme:
         acts=frozenset({"queries_keys"}),
         unsupported=unsupported,
         build=f"tfkit.builtin.position.rotary:{build}",
+        source="tfkit.builtin.position:rotary.py.jinja",
     )
 
 

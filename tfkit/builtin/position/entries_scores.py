@@ -73,6 +73,7 @@ ENTRIES: list[PositionScheme] = [
         acts=SCORES,
         bias_kinds=frozenset({"linear"}),
         build="tfkit.builtin.position.alibi:build",
+        source="tfkit.builtin.position:alibi.py.jinja",
     ),
     PositionScheme(
         name="relative_t5",
@@ -85,6 +86,7 @@ ENTRIES: list[PositionScheme] = [
         unsupported=t5_unsupported,
         bias_kinds=frozenset({"distance"}),
         build="tfkit.builtin.position.relative_t5:build",
+        source="tfkit.builtin.position:relative_t5.py.jinja",
     ),
     PositionScheme(
         name="relative_shaw",
@@ -98,5 +100,6 @@ ENTRIES: list[PositionScheme] = [
         bias_kinds=frozenset({"dense"}),
         reads_query=True,
         build="tfkit.builtin.position.relative_shaw:build",
+        source="tfkit.builtin.position:relative_shaw.py.jinja",
     ),
 ]

@@ -74,6 +74,7 @@ ENTRIES: list[ScoreFunction] = [
         parameters=additive_parameters,
         costs=hidden_cost,
         build="tfkit.builtin.score.additive:build",
+        source="tfkit.builtin.score:scores.py.jinja",
     ),
     ScoreFunction(
         name="general",
@@ -83,6 +84,7 @@ ENTRIES: list[ScoreFunction] = [
         costs=general_cost,
         dot=True,
         build="tfkit.builtin.score.general:build",
+        source="tfkit.builtin.score:scores.py.jinja",
     ),
     ScoreFunction(
         name="concat",
@@ -92,5 +94,6 @@ ENTRIES: list[ScoreFunction] = [
         parameters=concat_parameters,
         costs=hidden_cost,
         build="tfkit.builtin.score.concat:build",
+        source="tfkit.builtin.score:scores.py.jinja",
     ),
 ]

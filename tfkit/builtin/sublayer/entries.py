@@ -206,6 +206,7 @@ ENTRIES = [
         site=attention_site,
         unsupported=attention_rules,
         build="tfkit.builtin.sublayer.build:attention",
+        source="tfkit.builtin.sublayer:attention.py.jinja",
     ),
     SublayerKind(
         name="cross_attention",
@@ -219,6 +220,7 @@ ENTRIES = [
         site=attention_site,
         unsupported=attention_rules,
         build="tfkit.builtin.sublayer.build:attention",
+        source="tfkit.builtin.sublayer:attention.py.jinja",
     ),
     SublayerKind(
         name="ffn",
@@ -230,5 +232,6 @@ ENTRIES = [
         parameters=ffn_parameters,
         costs=ffn_costs,
         build="tfkit.builtin.sublayer.build:feed_forward",
+        source="tfkit.builtin.sublayer:ffn.py.jinja",
     ),
 ]

@@ -1,0 +1,160 @@
+"""What the template of a node asks about its place in the model, and the lines of the model's forward pass."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+from typing import Any
+
+from ...graph import Graph
+from ...graph.model_graph import Node, base
+from ...slots.node import ImageRule, InputRule
+from ...slots.position import PositionSite
+
+TAKEN = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self", "torch", "nn", "math", "json", "F", "Tensor"}
+
+
+def variable(name: str) -> str:
+    """The variable of a node: its name, unless Python or the file uses that."""
+    return f"{name}_" if name in TAKEN else name
+
+
+class Forward:
+    """The forward pass of the model, node after node.
+
+    Args:
+        graph: the model.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.values: dict[str, str] = {}
+        """The expression of each node's output."""
+        self.layers: dict[str, str] = {}
+        self.lines: list[str] = []
+        self.visible: dict[str, str] = {}
+        """The variable that marks what is not padding, by tokens node."""
+        inputs = graph.inputs()
+        self.signature: list[str] = [f"{variable(node.name)}: Tensor" for node in inputs]
+        rules = {node.name: node.kind.input_rule(node.options, node.context) for node in inputs if node.kind.input_rule}
+        self.rules: dict[str, Any] = rules
+        self.segments: dict[str, str] = {}
+        for name, rule in rules.items():
+            if isinstance(rule, InputRule) and rule.segments:
+                segments = "segments" if len(inputs) == 1 else f"{name}_segments"
+                self.segments[name] = segments
+                self.signature.append(f"{segments}: Tensor | None = None")
+        self._prepare()
+
+    def _prepare(self) -> None:
+        for name, rule in self.rules.items():
+            own = variable(name)
+            if isinstance(rule, InputRule) and rule.pad_id is not None and self._reads_padding(name):
+                self.visible[name] = "visible" if len(self.rules) == 1 else f"{own}_visible"
+        for name, segments in self.segments.items():
+            self.lines += [f"if {segments} is None:", f"    {segments} = torch.zeros_like({variable(name)})"]
+
+    def _reads_padding(self, name: str) -> bool:
+        return any(node.signal.tokens == name for node in self.graph.nodes.values() if node.name != name)
+
+    def uses(self, name: str) -> int:
+        """How often the output of a node is read."""
+        read = [base(ref) for node in self.graph.nodes.values() for field, ref in node.edges.reads.items() if field != "tokens"]
+        memories = [base(ref) for node in self.graph.nodes.values() for ref in node.edges.memories]
+        return [*read, *memories, *(base(output) for output in self.graph.outputs)].count(name)
+
+    def keeps_layers(self, name: str) -> bool:
+        """Whether the outputs of all layers of a stack are read."""
+        refs = [ref for node in self.graph.nodes.values() for ref in node.edges.reads.values()]
+        return f"{name}.layers" in (*refs, *self.graph.outputs)
+
+
+class NodeView:
+    """One node.
+
+    Args:
+        forward: the forward pass so far.
+        node: the node.
+    """
+
+    def __init__(self, forward: Forward, node: Node) -> None:
+        self.forward, self.node = forward, node
+        self.name = variable(node.name)
+
+    def value(self, ref: str) -> str:
+        """The expression of the output of a node, or of its port."""
+        if ref != base(ref):
+            return self.forward.layers[base(ref)]
+        return self.forward.values[ref]
+
+    def visible_of(self, ref: str) -> str:
+        """The variable that marks what is not padding in the output of a node."""
+        signal = self.forward.graph.nodes[base(ref)].signal
+        return self.forward.visible[signal.tokens] if signal.padded and signal.tokens else ""
+
+    @property
+    def input(self) -> str:
+        return self.value(self.node.edges.reads["input"])
+
+    @property
+    def inputs(self) -> list[str]:
+        return [self.value(ref) for field, ref in self.node.edges.reads.items() if field.startswith("inputs.")]
+
+    @property
+    def visible(self) -> str:
+        return self.visible_of(self.node.edges.reads["input"]) if self.node.context.signals["input"].length is not None else ""
+
+    @property
+    def memory(self) -> str:
+        ref = self.node.edges.reads.get("memory")
+        return self.value(ref) if ref else ""
+
+    @property
+    def memory_visible(self) -> str:
+        return self.visible_of(self.node.edges.reads["memory"])
+
+    @property
+    def memory_states(self) -> str:
+        return self.forward.layers[base(self.node.edges.reads["memory"])]
+
+    @property
+    def table(self) -> str:
+        assert self.node.edges.owner is not None
+        return f'self.nodes["{self.node.edges.owner}"].embedding.weight'
+
+    @property
+    def segments(self) -> str:
+        return self.forward.segments[self.node.name]
+
+    @property
+    def vocab_size(self) -> int:
+        from ...builtin.node.entries import vocab_size
+
+        return vocab_size(self.node.options, self.node.context)
+
+    @property
+    def end_id(self) -> int | None:
+        return getattr(self.node.context.targets.get("tokens"), "end_id", None)
+
+    @property
+    def ids(self) -> str:
+        return variable(base(self.node.edges.reads.get("tokens", "")))
+
+    @property
+    def convolutions(self) -> list[Any]:
+        from ...builtin.node.audio_entries import widths
+
+        return list(widths(self.node.options, self.node.context))
+
+    @staticmethod
+    def site(width: int) -> PositionSite:
+        return PositionSite(width)
+
+
+def input_shape(rule: Any) -> str:
+    """The shape of an input, for a docstring."""
+    if isinstance(rule, InputRule):
+        return "ids (B, L)"
+    if isinstance(rule, ImageRule):
+        return f"images (B, {rule.channels}, {rule.size}, {rule.size})"
+    return f"frames (B, L, {rule.size})"
