@@ -217,3 +217,10 @@ def test_recurrent():
 
     small = ["--batch", "2", "--source", "5", "--target", "4", "--vocab", "20", "--width", "6", "--state", "4", "--rounds", "1"]
     assert len(recurrent.main(small)["speed"]) == 4
+
+
+def test_import_weights(tmp_path):
+    import import_weights
+
+    small = ["--layers", "1", "--width", "24", "--rounds", "1", "--folder", str(tmp_path)]
+    assert import_weights.main(small)["bytes"] > 0

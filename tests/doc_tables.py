@@ -17,7 +17,8 @@ from tfkit import hooks
 
 Run = Callable[[str], str]
 JSON_FORMS = {
-    "show --json": "tfkit.view.model_data", "plan --json": "tfkit.view.plan_data", "plugins --json": "tfkit.view.plugins_data",
+    "show --json": "tfkit.view.model_data", "plan --json": "tfkit.view.plan_data", "diff --json": "tfkit.view.diff_data",
+    "plugins --json": "tfkit.view.plugins_data", "doctor --json": "tfkit.doctor",
     "bench attention --json FILE": "tfkit_conformance.bench.measure", "bench auto --json FILE": "tfkit.attention.auto_table",
 }  # fmt: skip
 """The modules whose docstrings, behind the first paragraph, describe what a command prints."""

@@ -29,6 +29,7 @@ HEADS = {
 outputs: [words, next]
 """,
     "tagged": "  out: {kind: classify, input: encoder, classes: 2}\noutputs: [out]\n",
+    "spans": "  out: {kind: span_logits, input: encoder}\noutputs: [out]\n",
     "pairs": POOLED + "  out: {kind: classify, input: pooled, classes: 2}\noutputs: [out]\n",
 }
 RECIPE = """\
@@ -94,7 +95,25 @@ def write_tagged(folder):
     return "table: train.conll"
 
 
-FILES = {"tagged": write_tagged, "masked_pairs": write_documents, "pairs": write_pairs}
+def questions(count, seed=0):
+    """Questions with contexts of up to 20 words, and the place of the dog, or of the old dog, if there is one."""
+    draw, rows = random.Random(seed), []
+    for _ in range(count):
+        context, answer = words(draw, 1, 20).split(), draw.choice(["dog", "old dog", "old dog", "dog", ""])
+        at = draw.randint(0, len(context))
+        start = len("".join(f"{word} " for word in context[:at]))
+        context[at:at] = [answer] if answer else []
+        given = {"answer": answer, "answer_start": start} if answer else {"answer": ""}
+        rows.append({"question": "which dog", "context": " ".join(context), **given})
+    return rows
+
+
+def write_questions(folder):
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions(300)))
+    return "questions: train.jsonl"
+
+
+FILES = {"spans": write_questions, "tagged": write_tagged, "masked_pairs": write_documents, "pairs": write_pairs}
 
 
 def recipe_for(folder, kind, metric="loss", steps=40):

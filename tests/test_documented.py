@@ -17,15 +17,19 @@ PAGES = {str(page.relative_to(documented.ROOT)): page for page in documented.pag
 STALE = "<!-- generated: hooks -->\n```python\n```\n<!-- end -->"
 
 
-def is_slow(name):
-    """Whether the page builds, trains or proves something that no earlier page does, or runs every command."""
+def tier(name):
+    """`exhaustive` for a page that trains twice or proves a backend, `slow` for one that builds, trains or proves something.
+
+    What an earlier page does is not counted; a page with the help of every command is slow, too."""
     text = PAGES[name].read_text(encoding="utf-8")
-    new = set(documented.blocks(text)) - documented.shown_before(PAGES[name])
-    slow = re.compile(r"^\$ tfkit (build|train|verify|conformance)", re.MULTILINE)
-    return "<!-- generated: commands -->" in text or any(slow.search(block) for block in new)
+    new = "\n".join(set(documented.blocks(text)) - documented.shown_before(PAGES[name]))
+    does = re.findall(r"^\$ tfkit (build|train|verify|conformance)", new, re.MULTILINE)
+    if does.count("train") > 1 or "conformance" in does:
+        return [pytest.mark.exhaustive]
+    return [pytest.mark.slow] if does or "<!-- generated: commands -->" in text else []
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if is_slow(name) else name for name in PAGES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=tier(name)) for name in PAGES])
 def test_a_page_equals_the_generated_one(name):
     text = PAGES[name].read_text(encoding="utf-8")
     made = documented.written(text, documented.shown_before(PAGES[name]), name)

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "plugin": "errors slots attention hooks nn lazy_names",
     "builtin": "slots attention nn plugin",
     "builder": "errors slots attention catalogue spec graph nn",
-    "io": "errors files slots catalogue spec graph nn builder",
+    "io": "errors files slots catalogue spec graph nn builder lazy_names",
     "interop": "errors files slots attention catalogue spec graph nn builder io lazy_names",
     "metrics": "errors",
     "data": "errors files slots nn recipe",
@@ -31,9 +31,11 @@ MAY_IMPORT = {
     "text": "errors files catalogue nn io recipe data generate",
     "images": "errors catalogue slots nn io data",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
+    "doctor": "errors slots catalogue graph view",
+    "starters": "errors files slots catalogue hooks plugin",
     "view": "errors files slots attention catalogue spec graph nn recipe train",
     "cli": "errors files slots attention catalogue spec graph nn builder io interop recipe data generate text images metrics "
-    "train view",
+    "train starters doctor view",
     "inspection": "slots attention catalogue graph nn builder lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",
@@ -70,7 +72,9 @@ def packages_imported(path: Path, source: str) -> set[str]:
     return found - {package_of(path)}
 
 
-FILES = sorted(CORE.rglob("*.py"))
+STARTERS = CORE / "starters" / "files"
+"""Files that `tfkit new` writes; they are data here."""
+FILES = sorted(path for path in CORE.rglob("*.py") if STARTERS not in path.parents)
 IMPORTED = {path: modules_imported(path, path.read_text()) for path in FILES}
 
 

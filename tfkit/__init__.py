@@ -50,9 +50,10 @@ if TYPE_CHECKING:
     from .nn.runtime.decoding_state import DecodingState
     from .recipe import Recipe, load_recipe
     from .spec import ModelSpec, load_spec, parse_spec
-    from .text import Classifier, Tagger, TextGenerator, Translator
+    from .text import Answerer, Classifier, Tagger, TextGenerator, Translator
 
 _HOMES = {
+    "Answerer": "text",
     "BackendRefused": "errors",
     "BuildError": "errors",
     "Catalogue": "catalogue",
@@ -121,6 +122,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Answerer",
     "BackendRefused",
     "BuildError",
     "Catalogue",

@@ -133,7 +133,7 @@ class Catalogue:
         """
         stem = name.split(".")[0]
         for plugin in self.broken:
-            if plugin.plugin in (name, stem) or plugin.distribution in (f"tfkit-{stem}", stem):
+            if plugin.plugin in (name, stem, name.replace(".", "_")) or plugin.distribution in (f"tfkit-{stem}", stem):
                 return f"`{name}` is provided by {plugin.distribution}, which failed to import because {plugin.reason}"
         near = meant(slot, name, [*self.registered[slot], *([AUTO.name] if slot == "backend" else [])])
         if near:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .nn.heads import Classify, Dense
     from .nn.model import Model
     from .nn.runtime.node_output import Padding
+    from .nn.span_logits import SpanLogits
     from .nn.stack import Stack
     from .nn.tokens import TokenLogits, Tokens
 
@@ -79,6 +80,7 @@ _IMPORTS_TORCH = {
     "tfkit.nn.attention_head": ("AttentionHead",),
     "tfkit.nn.heads": ("Classify", "Dense"),
     "tfkit.nn.runtime.node_output": ("Padding",),
+    "tfkit.nn.span_logits": ("SpanLogits",),
     "tfkit.nn.stack": ("Stack",),
     "tfkit.nn.tokens": ("TokenLogits", "Tokens"),
 }
@@ -97,6 +99,7 @@ __all__ = [
     "MASK_TERMS",
     "Node",
     "Padding",
+    "SpanLogits",
     "Stack",
     "Target",
     "TokenLogits",

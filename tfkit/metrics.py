@@ -1,10 +1,14 @@
-"""Scores of translations by sacrebleu: of detokenised text against the raw reference, with sacrebleu's signature.
+"""Scores of translations by sacrebleu: of detokenised text against the raw reference, with sacrebleu's signature. Scores of
+answers, as SQuAD's evaluation script 2.0 computes them.
 
-https://aclanthology.org/W18-6319/
+https://aclanthology.org/W18-6319/, https://aclanthology.org/P18-2124/
 """
 
 from __future__ import annotations
 
+import re
+import string
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,10 +20,10 @@ class Score:
     """A score of a corpus.
 
     Attributes:
-        name: `bleu`, `bleu_lowercase` or `chrf`.
+        name: Such as `bleu`, `chrf` or `f1`.
         value: 0 to 100.
-        signature: sacrebleu's signature, which names all settings.
-        verbose: The score as sacrebleu prints it.
+        signature: sacrebleu's signature, which names all settings; of other scores, what they are.
+        verbose: The score in words.
     """
 
     name: str
@@ -70,3 +74,49 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise
         result = metric.corpus_score(list(hypotheses), [list(references)])
         found[name] = Score(name, float(result.score), str(metric.get_signature()), str(result))
     return found
+
+
+def answer_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:
+    """Compute exact match and F1 of answers to questions. Lower case, punctuation, the articles a, an and the, and white space
+    do not count. F1 is that of the words of an answer, the best over its references.
+
+    Args:
+        answers: The answers; "" if there is none.
+        references: The correct answers of each question; none for an unanswerable one.
+
+    Returns:
+        The scores `exact_match` and `f1`.
+
+    Raises:
+        InputError: The numbers of answers and questions differ, or are 0.
+
+    Reference:
+        https://aclanthology.org/P18-2124/
+    """
+    if len(answers) != len(references):
+        message = f"{len(answers):,} answers and {len(references):,} questions"
+        raise InputError(Diagnostic("TFK102", message, "answer n belongs to question n"))
+    if not references:
+        raise InputError(Diagnostic("TFK103", "there is no answer to score"))
+    exact = words = 0.0
+    for answer, correct in zip(answers, references, strict=True):
+        found = _words(answer)
+        golds = [gold for gold in map(_words, correct) if gold] or [[]]
+        exact += any(found == gold for gold in golds)
+        words += max(_overlap(found, gold) for gold in golds)
+    values = {"exact_match": 100 * exact / len(answers), "f1": 100 * words / len(answers)}
+    signature = "SQuAD 2.0 evaluation, in per cent"
+    return {name: Score(name, value, signature, f"{value:.2f} %") for name, value in values.items()}
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text that count."""
+    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", plain).split()
+
+
+def _overlap(found: list[str], gold: list[str]) -> float:
+    """F1 of the words of an answer."""
+    if not found or not gold:
+        return float(found == gold)
+    return 2 * (Counter(found) & Counter(gold)).total() / (len(found) + len(gold))

@@ -39,13 +39,15 @@ def test_commands_that_only_look_import_no_torch():
         "plugins --json",
         "schema",
         "schema recipe",
+        f"diff {spec} {spec} --json",
     ]
     silent += [f"show {spec} {option}" for option in ("--json", "--mermaid", "--resolved")]
     silent += [f"plan {spec} --device cuda:sm90 --json", "explain", "explain TFK001"]
-    silent += ["explain A2", "explain checks", "explain R19"]
+    silent += ["explain A2", "new norm Bad", "explain checks", "explain R19"]
     drawn = [
         f"show {spec}",
         f"plan {spec}",
+        f"diff {spec} specs/transformer-big.yaml",
         "plugins",
         "plugins --backends",
         "build tests/cli/slips.yaml",
@@ -56,6 +58,7 @@ def test_commands_that_only_look_import_no_torch():
     assert {words: modules for words, (_, modules) in seen.items() if words in drawn} == {words: ["rich"] for words in drawn}
     assert {words: code for words, (code, _) in seen.items() if code} == {
         "check tests/cli/slips.yaml": 2, "build tests/cli/slips.yaml": 2, "build nowhere.yaml": 2,
+        f"diff {spec} specs/transformer-big.yaml": 1, "new norm Bad": 2,
     }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def test_version(tfkit):
         ([""], "no command"),
         (["chek"], "did you mean `check`?"),
         (["bild", "x"], "did you mean `build`?"),
-        (["zzz"], "check, show, plan"),
+        (["zzz"], "check, show, diff, plan"),
         (["-x"], "options follow a command"),
         (["--json", "check", "x.yaml"], "options follow a command"),
         (["score", "--json"], "the following arguments are required: FILE, REFERENCE"),

@@ -180,10 +180,14 @@ NAMES = (
 """Names of files that are not there."""
 
 
-def damages(good: bytes, kind: str, victim: Path) -> list[tuple[str, Damage]]:
-    """All damages of a file with this content. `kind` is the ending of its name."""
+def damages(good: bytes, kind: str, victim: Path, read: bool = True) -> list[tuple[str, Damage]]:
+    """All damages of a file with this content. `kind` is the ending of its name.
+
+    Of a file that is not `read` only the type, the size and one other content are damaged."""
     found: list[tuple[str, Damage]] = [*not_regular(victim), ("sparse", sparse)]
     texts = list(contents(good))
+    if not read:
+        return found + [(name, _writer(data)) for name, data in texts if name in ("empty", "random", "a long line")]
     if kind == ".safetensors":
         texts += tensors(good)
     elif kind in (".json", ".yaml"):

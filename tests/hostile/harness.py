@@ -56,7 +56,7 @@ class Runner:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "PYTHONPATH": os.pathsep.join(roots)},
         )  # fmt: skip
-        (folder / "line.txt").write_text("the old dog sees the house\n")
+        (folder / "line.txt").write_text("which dog\tthe old dog sees the house\n")
 
     def run(self, words: Sequence[str], cwd: Path, stdin: Path | None = None) -> Ended:
         out, err = self.folder / "out", self.folder / "err"

@@ -21,6 +21,7 @@ from tfkit.builder import build
 from tfkit.catalogue import load_catalogue
 from tfkit.cli.dispatch import commands
 from tfkit.cli.options import InputPath, OutputPath
+from tfkit.interop.huggingface import write
 from tfkit.io import save
 from tfkit.recipe import load_recipe
 from tfkit.spec import load_spec
@@ -30,12 +31,15 @@ from translation_task import write_task
 ROOT = Path(__file__).parents[2]
 BY_NAME = {
     "recipe": ("small-recipe.yaml",), "reference": ("train.trg",),
-    "model": ("run", "language/run", "classification/run", "tagged/run"),
+    "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run"),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
-    "replay": ("replay.json",), "translations": ("train.trg",), "source": ("train.src",), "target": ("train.trg",),
-    "text": ("train.src",), "table": ("text.tsv",), "validation_source": ("train.src",), "validation_target": ("train.trg",),
-    "validation_text": ("train.src",), "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
+    "second": ("model",), "subject": ("model",), "replay": ("replay.json",), "translations": ("train.trg",),
+    "source": ("train.src",), "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",),
+    "validation_source": ("train.src",), "validation_target": ("train.trg",), "validation_text": ("train.src",),
+    "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
+    "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
+    "directory": ("huggingface",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
@@ -58,10 +62,13 @@ BESIDE = {
     ("train", "validation_text"): ["language/model.yaml", "--text", "train.src", *TRAIN],
     ("train", "table"): ["classification/model.yaml", *TRAIN],
     ("train", "validation_table"): ["classification/model.yaml", "--table", "text.tsv", *TRAIN],
+    ("train", "questions"): ["spans/r.yaml", *TRAIN],
+    ("train", "validation_questions"): ["spans/r.yaml", *TRAIN],
     ("train", "auto_table"): ["small-recipe.yaml", *TRAIN],
     ("average", "models"): ["-o", "new"],
     ("build", "spec"): ["-o", "new"],
     ("export", "model"): ["--to", "ctranslate2", "-o", "new"],
+    ("import", "directory"): ["-o", "new", "--without-tokeniser"],
     ("bench", "auto_table"): ["attention", "--list"],
     ("verify", "weights"): ["small.yaml"],
 }  # fmt: skip
@@ -73,6 +80,8 @@ WRITING = {
     "build": ["small.yaml"],
     "conformance": ["eager", "--replay", "replay.json"],
     "export": ["run", "--to", "ctranslate2"],
+    "import": ["huggingface", "--without-tokeniser"],
+    "new": ["norm", "acme.part"],
     "schema": [],
     "train": ["small-recipe.yaml", "--set", "stopping.max_steps=1"],
     "verify": ["small.yaml", "--backend", "none-of-these"],
@@ -172,10 +181,9 @@ def make_good(folder: Path) -> None:
         steps = ["stopping.max_steps=4", "validation.every_steps=2"]
         train(load_recipe(recipe_for(folder / kind, kind, metric), steps), folder / kind / "run")
     shutil.copy(folder / "classification" / "text.tsv", folder / "text.tsv")
-    (folder / "tagged").mkdir()
-    train(
-        load_recipe(encoder_tasks.recipe_for(folder / "tagged", "tagged"), ["stopping.max_steps=2"]), folder / "tagged" / "run"
-    )
+    for kind in ("tagged", "spans"):
+        (folder / kind).mkdir()
+        train(load_recipe(encoder_tasks.recipe_for(folder / kind, kind), ["stopping.max_steps=2"]), folder / kind / "run")
     (folder / "images").mkdir()
     write_idx(folder / "images", packed=False)
     images, labels = (folder / "images" / f"{name}.idx" for name in ("images", "labels"))
@@ -185,6 +193,10 @@ def make_good(folder: Path) -> None:
     train(load_recipe(recipe, ["stopping.max_steps=4", "validation.every_steps=2", "keeping.every_steps=2"]), folder / "run")
     catalogue = load_catalogue()
     save(build(load_spec(folder / "small.yaml", catalogue), catalogue), folder / "model", catalogue=catalogue)
+    gpt2 = ["expect=null", "defaults.d_model=8", "defaults.attention.num_heads=2", "body.num_layers=1", "tokens.vocab_size=9"]
+    gpt2 += ["tokens.end_id=8", "defaults.position.max_len=7"]
+    (folder / "huggingface").mkdir()
+    write(build(load_spec(ROOT / "specs" / "gpt2.yaml", catalogue, gpt2), catalogue), {}, folder / "huggingface")
     table = next((ROOT / "tfkit" / "builtin" / "attention").glob("*.json"))
     shutil.copy(table, folder / "auto.json")
     (folder / "replay.json").write_text(json.dumps(wrong(name="eager")))

@@ -122,6 +122,24 @@ class Case:
             changed = sorted(set(before.items()) ^ set(after.items()))[:4]
             self.wrong.append(f"{named(reads)}: {what}: changed {changed}")
 
+    def unread(self, reads: Reads, name: str) -> set[Path]:
+        """The files of a directory that the command does not read: a successful run leaves their times of access alone.
+
+        No file where the file system keeps no times of access, and with `TFKIT_HOSTILE=all`."""
+        folder, probe = self.inputs / name, self.folder / "probe"
+        probe.write_text("x")
+        files = [probe, *(folder / member for member in members(folder) if (folder / member).is_file())]
+        for path in files:
+            os.utime(path, ns=(0, path.stat().st_mtime_ns))
+        probe.read_text()
+        kept = probe.stat().st_atime_ns > 0 and os.environ.get("TFKIT_HOSTILE") != "all"
+        self.evaluate(reads, name, "as it was", False, folder)
+        found = {path.relative_to(folder) for path in files[1:] if path.exists() and not path.stat().st_atime_ns}
+        probe.unlink()
+        self.restore(name)
+        assert not kept or len(found) < len(files) - 1, f"{named(reads)} reads no file of {name}"
+        return found if kept else set()
+
     def restore(self, name: str) -> None:
         """Put back a good input."""
         target = self.inputs / name
@@ -182,11 +200,12 @@ def attack(case: Case, reads: Reads, name: str, share: int) -> None:
     if not target.is_dir():
         return
     output = target if reads.name == "resume" else None
+    unread = case.unread(reads, name)
     for member in members(case.good / name):
         whole = case.good / name / member
         data = whole.read_bytes() if whole.is_file() else b""
         spot = target / member
-        for what, damage in chosen(damages(data, member.suffix, case.victim)):
+        for what, damage in chosen(damages(data, member.suffix, case.victim, member not in unread)):
             remove(spot)
             damage(spot)
             case.evaluate(reads, name, f"{member}: {what}", False, output)
@@ -244,7 +263,7 @@ def test_a_command_survives_a_hostile_stream(command, good, runner, tmp_path):
     remove(case.inputs / "new")
     if line == runner.run(words, case.inputs, empty).out or not line:
         return
-    for what, data in contents(b"the old dog sees\n"):
+    for what, data in contents(b"which dog\tthe old dog sees\n"):
         if len(data) > 20_000:
             continue  # text like any other, and much of it: the computation is slow
         stream.write_bytes(data)

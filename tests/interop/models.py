@@ -49,6 +49,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "BertForMaskedLM": ("Bert", {**ENCODER, "hidden_act": "gelu_new"}),
     "BertForSequenceClassification": ("Bert", {**ENCODER, "num_labels": 5}),
     "BertForTokenClassification": ("Bert", {**ENCODER, "num_labels": 4}),
+    "BertForQuestionAnswering": ("Bert", ENCODER),
     "RobertaModel": ("Roberta", ENCODER),
     "RobertaForMaskedLM": ("Roberta", ENCODER),
     "RobertaForSequenceClassification": ("Roberta", {**ENCODER, "num_labels": 3}),

@@ -203,3 +203,13 @@ def test_pieces_that_occur_twice_get_a_name_of_their_own():
     vocabulary = Vocabulary(texts, "source")
     assert vocabulary.tokens(4) == ["a", "<3>", "<2>", "<<3>>"]
     assert vocabulary.unknown == "a"
+
+
+def test_an_imported_tokeniser_is_unwrapped_and_adds_the_end_token_itself(catalogue, tmp_path):
+    tokeniser = {"model": {"vocab": {"a": 5, "</s>": 2}}, "post_processor": {"type": "TemplateProcessing"}}
+    texts = {"tokeniser.json": json.dumps({"roles": {}, "rows": 40, "tokenizer": tokeniser}), "spiece.model": b"\xff\x00"}
+    exported(built(catalogue), tmp_path, texts)
+    assert json.loads((tmp_path / "tokeniser.json").read_text()) == tokeniser
+    assert json.loads((tmp_path / "shared_vocabulary.json").read_text())[:6] == ["<0>", "<1>", "</s>", "<3>", "<4>", "a"]
+    assert json.loads((tmp_path / "config.json").read_text())["add_source_eos"] is False
+    assert (tmp_path / "spiece.model").read_bytes() == b"\xff\x00"

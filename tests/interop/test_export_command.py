@@ -68,6 +68,18 @@ def test_the_command_lists_the_files(saved, tmp_path, capsys):
     assert (tmp_path / "out" / "model.bin").stat().st_size < said["files"]["model.bin"]
 
 
+def test_the_other_files_of_a_model_are_copied(catalogue, tmp_path):
+    texts = {"notes.txt": "größer", "spiece.model": b"\xff\x00"}
+    saved = tfkit.save(built(catalogue), tmp_path / "model", texts=texts)
+    assert main(["export", str(saved), "--to", "ctranslate2", "-o", str(tmp_path / "out")]) == 0
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in texts} == {
+        "notes.txt": "größer".encode(), "spiece.model": b"\xff\x00",
+    }  # fmt: skip
+    saved = tfkit.save(built(catalogue), tmp_path / "other", texts={"config.json": "{}"})
+    assert main(["export", str(saved), "--to", "ctranslate2", "-o", str(tmp_path / "none")]) == 1
+    assert names(tmp_path) == ["model", "other", "out"]
+
+
 @pytest.mark.parametrize("what", ["a foreign file", "a saved model", "a listing of somebody else"])
 def test_force_replaces_nothing_else(what, saved, tmp_path, capsys):
     out = tmp_path / "out"
@@ -140,7 +152,7 @@ def test_every_target_has_its_module_and_its_place_on_the_command_line():
     from tfkit.cli import export as command
     from tfkit.interop import ctranslate2 as target
 
-    assert tuple(TARGETS) == command.TARGETS
+    assert set(TARGETS) == set(command.TARGETS)
     assert command.QUANTIZATIONS == target.QUANTIZATIONS
     for each in TARGETS.values():
         module = import_module(each.module)

@@ -32,6 +32,7 @@ OUTPUTS = {
     "label": "logits",
     "logits": "logits",
     "replaced": "logits",
+    "answer": "start_logits",
 }
 """Our names of their outputs."""
 
@@ -110,7 +111,8 @@ def inputs_of(name: str, model: Any) -> tuple[dict[str, Any], dict[str, Any], to
 def compared(name: str, found: str, ours: Any, theirs: Any, real: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """One output of both, without padding."""
     key = "prediction_logits" if name == "BertForPreTraining" and found == "words" else OUTPUTS[found]
-    one, other = ours[found], theirs[key]
+    ends = found == "answer"
+    one, other = ours[found], torch.stack([theirs["start_logits"], theirs["end_logits"]], -1) if ends else theirs[key]
     one = one.squeeze(-1) if name == "ElectraForPreTraining" else one
     if real is not None and one.shape[:2] == real.shape:
         one, other = one[real], other[real]

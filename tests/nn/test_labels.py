@@ -150,7 +150,7 @@ CASES: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
     "negative": (("decoder",), {"labels": IDS - 90}, "TFK072", "labels of `logits` hold -"),
     "unknown output": (("decoder",), {"labels": {"logit": IDS}}, "TFK073", "labels name `logit`.*logits"),
     "two outputs": ((MASKED,), {"labels": IDS}, "TFK073", "give labels by output: words, next"),
-    "no logits": ((NOTHING,), {"labels": IDS}, "TFK073", "end the model in `token_logits` or `classify`"),
+    "no logits": ((NOTHING,), {"labels": IDS}, "TFK073", "end the model in `token_logits`, `classify` or `span_logits`"),
     "smoothing": (("decoder",), {"labels": IDS, "smoothing": 1.5}, "TFK073", "smoothing is 1.5; it is a number from 0 to 1"),
 }
 

@@ -96,6 +96,10 @@ BERT_PRETRAINING = {
     "nodes.words.bias": "cls.predictions.bias",
     "nodes.next.linear": "cls.seq_relationship",
 }
+BERT_QA = {
+    **{name: f"bert.{there}" for name, there in BERT.items() if not name.startswith("nodes.pooled")},
+    "nodes.answer.linear": "qa_outputs",
+}
 ROBERTA = {
     **{name: f"roberta.{there}" for name, there in BERT.items()},
     "nodes.transform.linear": "lm_head.dense",

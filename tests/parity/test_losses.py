@@ -50,6 +50,31 @@ def test_labels_of_an_encoder_decoder_are_its_target(shrunk, padded, name, given
     )
 
 
+@pytest.mark.parametrize("lengths", [(17,) * 4, test_bert.LENGTHS], ids=["full rows", "padded"])
+def test_labels_of_spans_are_their_ends(shrunk, padded, lengths):
+    """Hugging Face ignores the label L, and counts padding among the choices: losses of padded rows differ."""
+    from transformers import BertConfig, BertForQuestionAnswering
+
+    ids, real = padded(lengths, 61)
+    theirs = test_bert.built(BertForQuestionAnswering, BertConfig, **test_bert.THEIR_BERT, max_position_embeddings=19)
+    ours = shrunk("bert-qa", *test_bert.BERT)
+    segments = test_bert.segments_of(ids)
+    labels = torch.tensor([[5, 9], [0, 0], [3, 3], [-100, -100]])
+    ends = labels.where(labels >= 0, ids.shape[1])
+    full = bool(real.all())
+
+    def run_ours() -> dict[str, Tensor]:
+        made = ours(tokens=ids, segments={"tokens": segments}, **({"labels": labels} if full else {}))
+        return {"answer": made["answer"], **({"loss": made.loss} if full else {})}
+
+    def run_theirs() -> dict[str, Tensor]:
+        positions = {"start_positions": ends[:, 0], "end_positions": ends[:, 1]} if full else {}
+        made = theirs(ids, attention_mask=real, token_type_ids=segments, **positions)
+        return {"answer": torch.stack([made.start_logits, made.end_logits], -1), **({"loss": made.loss} if full else {})}
+
+    compare(ours, theirs, name_maps.BERT_QA, run_ours, run_theirs, real)
+
+
 def test_labels_of_an_encoder_stand_where_their_tokens_do(shrunk, padded):
     from transformers import BertConfig, BertForPreTraining
 

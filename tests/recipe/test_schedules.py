@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
+from transformers import get_linear_schedule_with_warmup
 
 from tfkit.errors import SpecError
 from tfkit.recipe import recipe_of
-from tfkit.recipe.schedules import CosineOptions, NoamOptions, PeakOptions, constant, cosine, inverse_sqrt, noam
+from tfkit.recipe.schedules import DecayOptions, NoamOptions, PeakOptions, constant, cosine, inverse_sqrt, linear, noam
 
 TEXT = "{tfkit: 1, name: x, model: x.yaml, stopping: {max_steps: 9}, schedule: %s}"
 
@@ -32,13 +33,25 @@ def test_cosine_is_torchs_after_the_warm_up():
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimiser = torch.optim.SGD([parameter], lr=0.1)
     theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=90, eta_min=0.01)
-    options = CosineOptions(peak=0.1, warmup_steps=10, steps=100, floor=0.01)
+    options = DecayOptions(peak=0.1, warmup_steps=10, steps=100, floor=0.01)
     for step in range(10, 101):
         assert math.isclose(cosine(options, step, 1), optimiser.param_groups[0]["lr"], rel_tol=1e-9)
         optimiser.step()
         theirs.step()
     assert cosine(options, 5, 1) == 0.05
     assert cosine(options, 1000, 1) == 0.01
+
+
+def test_linear_is_hugging_faces():
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    theirs = get_linear_schedule_with_warmup(optimiser, num_warmup_steps=7, num_training_steps=50)
+    options = DecayOptions(peak=0.1, warmup_steps=7, steps=50)
+    for step in range(1, 60):
+        optimiser.step()
+        theirs.step()
+        assert math.isclose(linear(options, step, 1), optimiser.param_groups[0]["lr"], rel_tol=1e-12)
+    options = DecayOptions(peak=0.1, warmup_steps=10, steps=20, floor=0.02)
+    assert [linear(options, step, 1) for step in (10, 15, 20, 99)] == pytest.approx([0.1, 0.06, 0.02, 0.02], rel=1e-12)
 
 
 def test_constant_warms_up_and_stays():

@@ -6,11 +6,13 @@ import torch
 from safetensors.torch import load_file
 
 import tfkit
+from encoder_tasks import logged
 from tfkit.data import NO_LABEL, Batch, Roles
 from tfkit.recipe import load_recipe, recipe_of
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.scheduled_sampling import ScheduledSampling
+from translation_task import write_task
 
 RECURRENT = """\
 tfkit: 1
@@ -58,7 +60,7 @@ def sampling_of(kind, ratio, catalogue):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)  # so that predictions differ from one another
-    return ScheduledSampling(model, recipe_of(text, "x.yaml"), Roles("source", "target", "logits"), fsdp=False)
+    return ScheduledSampling(model, recipe_of(text, "x.yaml"), Roles("source", "target", "logits"))
 
 
 @pytest.fixture
@@ -160,3 +162,38 @@ def test_a_language_model(task, tmp_path):
     ]
     outcome = train(load_recipe(task, [*changes, "teacher_forcing={kind: inverse_sigmoid, k: 1}"]), tmp_path / "run")
     assert outcome.progress.step == 3
+
+
+PROCESSES = {"ddp-transformer": "transformer", "fsdp-transformer": "transformer", "ddp-recurrent": "recurrent"}
+
+
+@pytest.fixture(scope="module")
+def shared_runs(tmp_path_factory, fork_jobs):
+    """Runs of one process and of two, of which one repeats a batch in each step; one run is refused."""
+    folder, jobs = tmp_path_factory.mktemp("sampling"), []
+    recipe = str(write_task(folder))
+    changes = ["teacher_forcing={kind: linear, start: 0.9, end: 0.1, steps: 6}", "batching.accumulate=3"]
+    changes += ["stopping.max_steps=6", "validation.every_steps=6"]
+    for kind, text in SPECS.items():
+        (folder / f"{kind}.yaml").write_text(text)
+        train(load_recipe(recipe, [*changes, f"model={folder}/{kind}.yaml"]), folder / f"one-{kind}")
+    for name in (*PROCESSES, "fsdp-recurrent"):
+        mode, kind = name.split("-")
+        overrides = [*changes, f"model={folder}/{kind}.yaml"]
+        jobs.append({"recipe": recipe, "directory": str(folder / name), "overrides": overrides, "fsdp": mode == "fsdp"})
+    found, code, words = fork_jobs(jobs, folder)
+    assert code == 0, words
+    assert found == [[[6], [6], [6], ["TFK118", by_other]] for by_other in (False, True)], words
+    assert not (folder / "fsdp-recurrent").exists()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes-encoders")
+@pytest.mark.parametrize("name", PROCESSES)
+def test_two_processes_train_as_one(shared_runs, name):
+    """The losses differ by the rounding of sums in another order; another replaced token would change them more."""
+    one, two = (logged(shared_runs / each, "step") for each in (f"one-{PROCESSES[name]}", name))
+    assert len(one) == len(two) == 6
+    for a, b in zip(one, two, strict=True):
+        assert abs(a["nll"] - b["nll"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["nll"], a["step"]

@@ -11,6 +11,7 @@ from ..graph.model_graph import base
 from ..nn.heads import Classify
 from ..nn.labels import LabelRule, label_rule
 from ..nn.model_plan import ModelPlan, Wire
+from ..nn.span_logits import SpanLogits
 from ..nn.tokens import TokenLogits
 from ..slots.node import AnyInputRule, InputRule
 
@@ -34,7 +35,7 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
     labels = {
         name: _labels(graph, name, module, inputs, undecodable)
         for name, module in modules.items()
-        if name in graph.outputs and isinstance(module, (TokenLogits, Classify))
+        if name in graph.outputs and isinstance(module, (TokenLogits, Classify, SpanLogits))
     }
     sequences = frozenset(name for name, signal in signals.items() if signal.length is not None)
     return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable, limits, labels, sequences)
@@ -44,6 +45,8 @@ def _labels(
     graph: Graph, name: str, module: nn.Module, inputs: Mapping[str, AnyInputRule], undecodable: Mapping[str, str]
 ) -> LabelRule:
     """The meaning of the labels of an output of logits. Classes have no vocabulary, even if the node follows tokens."""
+    if isinstance(module, SpanLogits):
+        return LabelRule("span")
     tokens = graph.nodes[name].signal.tokens if isinstance(module, TokenLogits) else None
     rule = inputs.get(tokens or "")
     assert rule is None or isinstance(rule, InputRule), "logits follow token ids"

@@ -38,7 +38,8 @@ def _length(value: str | int) -> int:
 def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
     """Label lines of text, pairs of texts, or images, with a trained classifier.
 
-    A classifier that was trained on data of kind `pairs` reads two texts per line, with a tab between them.
+    A classifier that was trained on data of kind `pairs` reads two texts per line, with a tab between them. If its tokens node
+    has segments, the first text is segment 0 and the second one segment 1.
 
     Without an IMAGE, line n of the output is the label of line n of the input; an empty line stays empty. A line that is
     longer than --max-length, or than the position table of the model, is cut off there and reported on standard error.

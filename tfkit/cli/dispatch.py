@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 COMMANDS = {
     "check": "find all errors in specs and recipes",
     "show": "what a spec describes: nodes, shapes, parameters, costs",
+    "diff": "in what two specs or saved models differ",
     "plan": "which attention backend each site will use, and why",
     "build": "build and initialise a model, run it once, save it",
     "train": "train a model from text, or resume a run",
     "translate": "translate lines of text with a trained model",
     "generate": "continue a prompt with a trained decoder",
+    "answer": "answer questions about texts with a trained model",
     "classify": "label lines of text with a trained classifier",
     "tag": "tag the words of lines with a trained tagger",
     "score": "BLEU and chrF of translations against a reference",
@@ -37,6 +39,8 @@ COMMANDS = {
     "export": "a trained model for another engine",
     "import": "a model of Hugging Face transformers, with its tokeniser",
     "plugins": "what is installed, slot by slot",
+    "doctor": "what is installed here, what is broken, how to repair it",
+    "new": "a plugin to start from: declaration, mathematics, tests",
     "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
 }

@@ -10,6 +10,7 @@ import click
 from ..view.terminal import shown
 from .options import READ, WRITE, OneOf, common
 from .output import print_json, print_text
+from .packages import need_packages
 from .usage import usage_error
 
 if TYPE_CHECKING:
@@ -34,29 +35,39 @@ configuration that are not known, the tokeniser files, and the directory.
 
 
 @click.command("import", epilog=EPILOG)
-@click.argument("source", metavar="DIR", type=READ, help="A directory of Hugging Face transformers.")
+@click.argument("directory", metavar="DIR", type=READ, help="A directory of Hugging Face transformers.")
 @click.option("-o", "--output", metavar="DIR", type=WRITE, help="Where the model is saved.")
 @click.option("--dry-run", is_flag=True, help="Say what would be imported; write nothing.")
 @click.option(
     "--dtype", metavar="DTYPE", type=OneOf("dtype", DTYPES), help="Dtype of the weights (default: that of the files)."
 )
 @click.option("--allow-pickle", is_flag=True, help="Read pytorch_model.bin, with torch's reader of weights.")
+@click.option("--without-tokeniser", is_flag=True, help="Import the weights alone.")
+@click.option("--pairs", is_flag=True, help="The classifier reads pairs of texts.")
 @click.option("--force", is_flag=True, help="Replace a model that is saved there already.")
 @common
 def command(
-    source: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, force: bool, as_json: bool
-) -> int:
+    directory: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, without_tokeniser: bool,
+    pairs: bool, force: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Import a model of Hugging Face transformers, with its tokeniser.
 
     Names and shapes of all tensors are checked before any is read.
     """
     from ..catalogue import load_catalogue
-    from ..interop.huggingface_import import plan_import, run_import
+    from ..interop.huggingface_import import plan_import, run_import, vocabulary_sizes
 
     if (output is None) != dry_run:
         raise usage_error("write -o DIR, where the model is saved, or --dry-run")
     catalogue = load_catalogue()
-    plan = plan_import(Path(source), catalogue, dtype, allow_pickle)
+    plan = plan_import(Path(directory), catalogue, dtype, allow_pickle)
+    sizes = vocabulary_sizes(plan.spec)
+    if sizes and not without_tokeniser:
+        need_packages("train", "tokenizers")
+        from ..data import read_huggingface
+
+        plan.texts |= read_huggingface(Path(directory), sizes if len(sizes) > 1 else next(iter(sizes.values())))
+    plan.texts |= _answers(plan, pairs)
     if output is not None:
         run_import(plan, Path(output), catalogue, overwrite=force)
     if as_json:
@@ -64,6 +75,22 @@ def command(
     else:
         _print(plan, output)
     return 0
+
+
+def _answers(plan: ImportPlan, pairs: bool) -> dict[str, str]:
+    """The labels of a classifier, and how its images are normalised."""
+    from ..data import image_facts_text, label_texts
+
+    found: dict[str, str] = {}
+    if "label" in plan.spec.nodes:
+        count = plan.spec.nodes["label"].options.classes
+        names = plan.directory.config.get("id2label") or {}
+        found |= label_texts([str(names.get(str(number), f"LABEL_{number}")) for number in range(count)], pairs)
+    if "image" in plan.spec.nodes:
+        given = plan.directory.object_if_there("preprocessor_config.json")
+        half = [0.5] * plan.spec.nodes["image"].options.channels
+        found |= image_facts_text(given.get("image_mean", half), given.get("image_std", half))
+    return found
 
 
 def _print(plan: ImportPlan, output: str | None) -> None:

@@ -120,7 +120,7 @@ def print_bug_report(reason: str, whose: str | None, as_json: bool) -> None:
     if whose is not None:
         print_diagnostics([Diagnostic("TFK056", f"the plugin {whose} failed: {reason}", "--traceback prints where")], as_json)
         return
-    fix = "please report it, with the spec and what the same command prints with --traceback"
+    fix = "please report it, with the spec, what the same command prints with --traceback, and what `tfkit doctor` prints"
     print_diagnostics([Diagnostic("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
 
 

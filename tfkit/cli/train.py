@@ -43,17 +43,26 @@ checkpoint, warning or end.
 DATA = {
     "source": "Sentences to translate, one per line; plain or .gz.",
     "target": "Their translations, line by line.",
-    "text": "Running text, for a decoder-only model.",
-    "table": "Texts and labels with a tab between them, for a classifier.",
+    "text": "Running text, for a decoder-only model or masked training.",
+    "table": "Texts and labels with a tab between them, for a classifier; or tagged words.",
+    "questions": "Questions, contexts and answers: SQuAD's .json, JSON lines (.jsonl), or a table.",
     "images": "An idx file of images, or a folder with a sub-folder of images per label.",
     "labels": "The idx file of their labels.",
     "validation-source": "As --source, to choose the best model.",
     "validation-target": "As --target.",
     "validation-text": "As --text.",
     "validation-table": "As --table.",
+    "validation-questions": "As --questions.",
     "validation-images": "As --images.",
     "validation-labels": "As --labels.",
 }
+
+TEXT_KINDS = {
+    "table": ("tagged", "classification"),
+    "questions": ("spans",),
+    "text": ("language", "masked_pairs", "masked"),
+}
+"""The kinds of data that an option may name; the first that fits the model of a SPEC is chosen."""
 
 
 def _data_options(command: Declared) -> Declared:
@@ -158,16 +167,19 @@ def _recipe(file: str, overrides: Sequence[str], given: list[str], data: Mapping
         raise usage_error(
             "images need a RECIPE, and a SPEC is given", "copy specs/recipes/vit-mnist.yaml and name the spec in it"
         )
+    from ..catalogue import load_catalogue
     from ..data import count_rows
+    from ..train.fit_spec import fitting_kind
 
     if start:
         changes = ["tokeniser=null", *changes]  # the run uses that of the pretrained model
-    kind = "classification" if data["table"] else "language" if data["text"] else "parallel"
+    kinds = next((kinds for name, kinds in TEXT_KINDS.items() if data[name]), ("parallel",))
 
-    def chosen(rows: int) -> Recipe:
+    def chosen(kind: str, rows: int) -> Recipe:
         return recipe_of(recipe_text(Path(file).stem, file, kind, rows), "<chosen>", changes)
 
-    return chosen(count_rows(chosen(1)))
+    kind = kinds[0] if len(kinds) == 1 else fitting_kind(chosen(kinds[-1], 1), load_catalogue(), kinds)
+    return chosen(kind, count_rows(chosen(kind, 1)))
 
 
 def _ended(outcome: Outcome, directory: Path, as_json: bool) -> int:

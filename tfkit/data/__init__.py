@@ -4,8 +4,8 @@ from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import NO_LABEL, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
-from .fitting import check_classes, roles_for
-from .image_directory import IMAGES, ImageFacts, image_texts, read_image_facts
+from .fitting import check_classes, fits, roles_for
+from .image_directory import IMAGES, ImageFacts, image_facts_text, image_texts, read_image_facts
 from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task
 from .imported_tokeniser import original_files, read_huggingface
@@ -14,10 +14,11 @@ from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .prepare_images import check_images, prepare_images
 from .roles import Roles, check_ids, roles_of
+from .spans import SPANS, SpanFacts, asked_questions, read_span_facts, span_texts, windows_of
 from .tagged import word_pieces
 from .tasks import Batch, Task, padded, task_of
 from .text_frame import Frame, PairFrame
-from .tokeniser import TextTokeniser
+from .tokeniser import Ranges, TextTokeniser
 from .tokeniser_directory import (
     LABELS,
     PAIR_LABELS,
@@ -39,6 +40,7 @@ __all__ = [
     "NO_LABEL",
     "PAIR_LABELS",
     "PairFrame",
+    "SPANS",
     "TOKENISER_FILES",
     "TRAIN",
     "VALIDATION",
@@ -51,20 +53,25 @@ __all__ = [
     "ImageTask",
     "Normalisation",
     "Pixels",
+    "Ranges",
     "Roles",
+    "SpanFacts",
     "BatchShapes",
     "Task",
     "TextTokeniser",
+    "asked_questions",
     "check_classes",
     "check_ids",
     "check_images",
     "count_rows",
     "epoch_of",
+    "fits",
     "files_of",
     "groups",
     "has_labels",
     "label_texts",
     "image_task",
+    "image_facts_text",
     "image_texts",
     "lines",
     "lines_of",
@@ -78,13 +85,16 @@ __all__ = [
     "read_image",
     "read_image_facts",
     "read_labels",
+    "read_span_facts",
     "read_tokenisers",
     "reads_pairs",
     "roles_for",
     "roles_of",
     "rows",
+    "span_texts",
     "task_of",
     "tokeniser_texts",
+    "windows_of",
     "word_pieces",
     "describe_counts",
 ]

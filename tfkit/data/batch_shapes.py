@@ -82,7 +82,7 @@ class BatchShapes:
             for name, given in batch.inputs.items()
         }
         lengths = {name: _fill(counts[:, None], shape.rows, 1, 0)[:, 0] for name, counts in batch.lengths.items()}
-        width = widths[task.roles.target] if batch.labels.dim() == 2 else 1
+        width = 2 if task.kind == "spans" else widths[task.roles.target] if batch.labels.dim() == 2 else 1
         labels = _fill(batch.labels.view(len(batch.labels), -1), shape.rows, width, NO_LABEL)
         labels[len(batch.labels) :] = NO_LABEL
         segments = {name: _fill(ids, shape.rows, widths[name], 0) for name, ids in batch.segments.items()}

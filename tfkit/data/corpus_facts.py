@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..files import FileModel, read_model
+from .spans import SpanFacts
 
 FACTS = "facts.json"
 _Whole = Annotated[int, Field(ge=0, lt=1 << 53)]
@@ -48,10 +49,11 @@ class CorpusCounts(BaseModel):
 
 class Facts(FileModel):
     """The content of `facts.json`, which `prepare` writes: the labels of a classification, whether it is one of pairs of
-    texts, and the counts of each corpus."""
+    texts, how answers to questions are trained, and the counts of each corpus."""
 
     labels: list[str]
     pairs: bool = False
+    spans: SpanFacts | None = None
     corpora: dict[str, CorpusCounts]
 
     @model_validator(mode="after")

@@ -23,6 +23,9 @@ class Row:
         label: Of a classification or a pair.
         random: Whether the second of two pieces of text does not follow the first.
         tags: The tag and the line of the word that starts at each token; None for other tokens.
+        span: The first and the last position of an answer.
+        answerable: Whether the question has an answer, perhaps in another row.
+        unfit: The reason to leave the row out of the training data.
     """
 
     line: int
@@ -32,3 +35,6 @@ class Row:
     label: str | None = None
     random: bool | None = None
     tags: list[tuple[str, int] | None] | None = None
+    span: tuple[int, int] | None = None
+    answerable: bool = True
+    unfit: str | None = None

@@ -13,6 +13,7 @@ from .corpus import NO_LABEL, TAGS, CorpusWriter
 from .corpus_facts import CorpusCounts
 from .corpus_row import Row
 from .kinds import KINDS, text_rows
+from .spans import SpanFacts
 from .tokeniser import TextTokeniser
 
 
@@ -41,6 +42,7 @@ class CorpusEncoder:
     ) -> None:
         self.recipe, self.tokenisers, self.positions = recipe, tokenisers, positions
         self.kind = KINDS[recipe.data.kind]
+        self.longest_answer, self.unanswerable = 1, False
         self.label_numbers = {label: number for number, label in enumerate(labels)}
 
     def __call__(
@@ -74,14 +76,27 @@ class CorpusEncoder:
             values: dict[str, Any] = dict(zip(files, row.ids, strict=True))
             values |= {f"{column}_text": text for column, text in zip(files, row.texts, strict=True)}
             writer.add(values | self._label(row, files))
+            if filtered and row.span is not None:
+                self.longest_answer = max(self.longest_answer, row.span[1] - row.span[0] + 1)
+                self.unanswerable |= not row.answerable
         tokens = {column: writer.tokens[column] for column in files}
         counted.kept, counted.tokens, counted.digest = writer.rows, tokens, writer.close()
         return counted
+
+    @property
+    def span_facts(self) -> SpanFacts | None:
+        """How a model that answers questions is trained; None for other kinds of data."""
+        if not self.kind.spans:
+            return None
+        limits = {"max_length": self.recipe.batching.max_length, "stride": self.recipe.data.options.stride}
+        return SpanFacts(**limits, max_answer=self.longest_answer, unanswerable=self.unanswerable)
 
     def _label(self, row: Row, files: Mapping[str, str]) -> dict[str, Any]:
         """The labels of a row, by column of the corpus."""
         if row.random is not None:
             return {"random": int(row.random)}
+        if row.span is not None:
+            return dict(zip(self.kind.numbers, row.span, strict=True))
         path = next(iter(files.values()))
         if row.tags is not None:
             return {TAGS: [NO_LABEL if tag is None else self._number(tag[0], Location(path, tag[1])) for tag in row.tags]}
@@ -105,6 +120,8 @@ class CorpusEncoder:
 
     def _reason(self, row: Row) -> str | None:
         """The reason to leave a row out, or None to keep it."""
+        if row.unfit is not None:
+            return row.unfit
         limits = self.recipe.batching
         if not self.kind.sentences:
             return None

@@ -12,6 +12,7 @@ USES = {
     "classification": ("classifies text", "tfkit classify MODEL", "tfkit.Classifier"),
     "pairs": ("classifies pairs", "tfkit classify MODEL", "tfkit.Classifier"),
     "tagged": ("tags words", "tfkit tag", "tfkit.Tagger"),
+    "spans": ("answers questions", "tfkit answer", "tfkit.Answerer"),
     "images": ("classifies images", "tfkit classify MODEL IMAGE...", "tfkit.ImageClassifier"),
 }
 """By kind of data: the task of a model, its command and its class."""

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from ..errors import Diagnostic, InputError
-from ..files import FileModel, read_model
+from ..files import FileModel, read_model, refusals
 from ..recipe import Recipe
 
 IMAGES = "images.json"
@@ -26,8 +26,15 @@ def image_texts(recipe: Recipe) -> dict[str, str]:
     """The normalisation of a recipe of images by file name; nothing for text."""
     if recipe.data.kind != "images":
         return {}
-    options = recipe.data.options
-    return {IMAGES: ImageFacts(mean=list(options.mean), std=list(options.std)).model_dump_json() + "\n"}
+    return image_facts_text(list(recipe.data.options.mean), list(recipe.data.options.std))
+
+
+def image_facts_text(mean: list[float], std: list[float]) -> dict[str, str]:
+    """A normalisation by file name. Raises InputError where it is none."""
+    try:
+        return {IMAGES: ImageFacts(mean=mean, std=std).model_dump_json() + "\n"}
+    except ValidationError as error:
+        raise InputError([Diagnostic("TFK116", f"the normalisation of images: {each}") for each in refusals(error)]) from None
 
 
 def read_image_facts(directory: Path) -> ImageFacts:

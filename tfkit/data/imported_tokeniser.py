@@ -61,7 +61,7 @@ def original_files(directory: Path) -> dict[str, bytes]:
 
 
 class _Directory(Files):
-    """The files of a tokeniser. Links inside the directory are followed, as caches of Hugging Face are links."""
+    """The files of a tokeniser. No link is followed."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -74,7 +74,7 @@ class _Directory(Files):
 
     def read(self, name: str) -> bytes:
         try:
-            return read_bytes(self.directory / name, MAX_FILE)
+            return read_bytes(self.directory / name, MAX_FILE, links=False)
         except OSError as reason:
             raise InputError(Diagnostic("TFK104", f"{self.directory / name} cannot be read: {reason.strerror}")) from None
 

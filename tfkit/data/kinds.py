@@ -7,6 +7,7 @@ masked_pairs     target <s> a1 .. am </s> b1 .. bn </s>, and whether b follows a
 classification   target <s> t1 .. tn </s>, and a label
 pairs            target <s> a1 .. am </s> b1 .. bn </s>, and a label
 tagged           target <s> t1 .. tn </s>, and the labels of first pieces of words (tagged.py)
+spans            target <s> q1 .. qm </s> c1 .. cn </s>, and the ends of an answer (spans.py)
 images           the pixels of an image, and a label: see image_files.py
 """
 
@@ -22,7 +23,9 @@ from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
 from .corpus_row import GROUP, Numbered, Row
 from .lines import groups, rows
+from .questions import questions
 from .sentence_pairs import sentence_pairs
+from .spans import span_rows
 from .tagged import tagged_rows, tagged_sentences
 from .tokeniser import TextTokeniser
 
@@ -43,6 +46,7 @@ class DataKind:
         masks: Whether tokens will be masked.
         labelled: Whether rows have labels.
         tagged: Whether each word has a label.
+        spans: Whether rows have an answer to a question.
         numbers: The numbers of a row, by column of the corpus.
     """
 
@@ -54,9 +58,12 @@ class DataKind:
     masks: bool = False
     labelled: bool = False
     tagged: bool = False
+    spans: bool = False
 
     @property
     def numbers(self) -> tuple[str, ...]:
+        if self.spans:
+            return ("start", "end")
         return ("label",) if self.labelled and not self.tagged else ("random",) if self.encode is sentence_pairs else ()
 
     @property
@@ -71,6 +78,8 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
     kind = KINDS[recipe.data.kind]
     if kind.tagged:
         numbered = tagged_sentences(recipe, paths[0])
+    elif kind.spans:
+        numbered = questions(paths[0])
     else:
         numbered = _cells(recipe, paths[0]) if kind.labelled else enumerate(rows(*paths))
     places = paths if len(paths) == kind.texts else paths * kind.texts
@@ -78,7 +87,8 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
     for number, texts in numbered:
         for path, text in zip(places, texts, strict=False):
             if words and len(text) > MAX_WORD:
-                _check_words(text, Location(path, number + 1))
+                own = int(texts[-1].split()[0]) if kind.tagged or kind.spans else number + 1  # the lines are their last text
+                _check_words(text, Location(path, own))
         if blank:
             blank -= {path for path, text in zip(places, texts, strict=False) if text.strip()}
         yield number, texts
@@ -201,5 +211,6 @@ KINDS = {
     "classification": DataKind({"target": "table"}, _whole, labelled=True),
     "pairs": DataKind({"target": "table"}, _pairs, texts=2, labelled=True),
     "tagged": DataKind({"target": "table"}, tagged_rows, labelled=True, tagged=True),
+    "spans": DataKind({"target": "questions"}, span_rows, texts=2, spans=True),
     "images": DataKind({"target": "images"}, None, labelled=True),
 }

@@ -17,6 +17,7 @@ from .corpus import Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .encode import CorpusEncoder
 from .kinds import KINDS, text_rows
+from .spans import SpanFacts
 from .tokeniser import TextTokeniser, train_tokeniser
 
 FEW_LABELS = 20
@@ -34,6 +35,7 @@ class Data:
         validation: The validation rows, if any.
         facts: The counts of both.
         labels: The classes of a classification, in the order of the model's output.
+        spans: How a model that answers questions is trained.
     """
 
     tokenisers: Mapping[str, TextTokeniser]
@@ -41,6 +43,7 @@ class Data:
     validation: Corpus | None
     facts: Mapping[str, CorpusCounts]
     labels: tuple[str, ...] = ()
+    spans: SpanFacts | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -144,6 +147,7 @@ def prepare(
     data = {
         "labels": labels,
         "pairs": recipe.data.kind == "pairs",
+        "spans": encode.span_facts and encode.span_facts.model_dump(),
         "corpora": {name: each.model_dump() for name, each in facts.items()},
     }
     write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
@@ -161,7 +165,7 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         message = f"a batch has room for {recipe.batching.tokens} tokens, the longest row has {longest}"
         fix = f"write at least {longest}, or a smaller `batching.max_length`"
         raise InputError(recipe.diagnostic("TFK109", "batching.tokens", message, fix))
-    return Data(tokenisers, train, validation, facts, tuple(found.labels))
+    return Data(tokenisers, train, validation, facts, tuple(found.labels), found.spans)
 
 
 def held_out_rows(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:

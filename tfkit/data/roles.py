@@ -63,6 +63,7 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         "classification": (list(plan.inputs), [], "one input of token ids"),
         "pairs": (list(plan.inputs), [], "one input of token ids"),
         "tagged": (list(plan.inputs), [], "one input of token ids"),
+        "spans": (read, [], "one input that is read as a whole"),
         "images": (list(plan.inputs), [], "one input of images"),
     }[kind]
     rule_of = ImageRule if kind == "images" else InputRule
@@ -79,7 +80,15 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
             Diagnostic("TFK107", f"data of kind `{kind}` need {required}; `{plan.name}` has the inputs {shown}", fix)
         )
     target = predicted[0]
-    output = _output(plan, target, kind not in ("classification", "pairs", "images", "tagged"), kind == "tagged")
+    spans = [name for name, rule in plan.labels.items() if rule.kind == "span" and name in plan.followers[target]]
+    if kind == "spans" and len(spans) != 1:
+        message = f"outputs over the positions of `{target}`: {', '.join(spans) or 'none'}"
+        raise InputError(Diagnostic("TFK107", message, "training needs exactly one: a `span_logits` node among the outputs"))
+    output = (
+        spans[0]
+        if kind == "spans"
+        else _output(plan, target, kind not in ("classification", "pairs", "images", "tagged"), kind == "tagged")
+    )
     others = {"random": _output(plan, target, False, False)} if kind == "masked_pairs" else {}
     rule = plan.inputs[target]
     segments = isinstance(rule, InputRule) and rule.segments > 1
@@ -93,6 +102,7 @@ def _output(plan: ModelPlan, target: str, words: bool, each: bool) -> str:
     rule = plan.inputs[target]
     size = rule.vocab_size if isinstance(rule, InputRule) else 0
     found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths.get(name) == size) is words]
+    found = [name for name in found if name not in plan.labels or plan.labels[name].kind != "span"]
     found = [name for name in found if words or (name in plan.sequences) is each]
     if len(found) != 1:
         over = f"over the {size} ids of `{target}`" if words else f"over classes{' of tokens' if each else ''}"

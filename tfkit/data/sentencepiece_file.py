@@ -82,13 +82,13 @@ def parse_sentencepiece(data: bytes) -> SentencePieceModel:
 
 def _message(value: Any) -> bytes:
     if not isinstance(value, bytes):
-        raise ValueError("a number stands where a message is expected")
+        raise ValueError("it is a number, and a message is expected")
     return value
 
 
 def _number(value: Any) -> int:
     if not isinstance(value, int):
-        raise ValueError("a message stands where a number is expected")
+        raise ValueError("it is a message, and a number is expected")
     return value
 
 

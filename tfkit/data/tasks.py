@@ -7,6 +7,7 @@ masked_pairs     target <s> a1 .. <mask> .. </s> b1 .. bn </s>   labels of the m
 classification   target <s> t1 .. tn </s>                        one label
 pairs            target <s> a1 .. am </s> b1 .. bn </s>          one label
 tagged           target <s> t1 .. tn </s>                        labels of the first pieces of words
+spans            target <s> q1 .. qm </s> c1 .. cn </s>          the first and the last position of an answer
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Batch:
     Attributes:
         inputs: (B, L) int64 ids or (B, C, H, W) float32 images, by input node.
         lengths: (B,) int64, by input node of ids.
-        labels: (B, L) int64, or (B,) for a classification; NO_LABEL for positions without one.
+        labels: (B, L) int64, (B,) for a classification, or (B, 2) for spans; NO_LABEL for positions without one.
         source_tokens: The number of input tokens that are not predicted one by one.
         target_tokens: The number of labels.
         segments: (B, L) int64, by input node that has segments.
@@ -88,12 +89,15 @@ class Task:
         name = self.roles.target
         segments = (
             {name: segments_of(whole, counts, self.pair)}
-            if self.kind in ("pairs", "masked_pairs") and self.roles.segments
+            if self.kind in ("pairs", "masked_pairs", "spans") and self.roles.segments
             else {}
         )
         if self.kind in ("classification", "pairs"):
             labels = _numbers(corpus, "label", numbers)
             return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), len(labels), segments)
+        if self.kind == "spans":
+            labels = torch.stack([_numbers(corpus, column, numbers) for column in ("start", "end")], 1)
+            return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), labels.numel(), segments)
         if self.kind == "tagged":
             labels, _ = padded(corpus.rows(TAGS, numbers), NO_LABEL)
             return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))

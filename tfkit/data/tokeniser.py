@@ -24,6 +24,8 @@ from .text_frame import Frame, PairFrame
 from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser, refusal
 
 MODELS = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "characters"}
+Ranges = list[tuple[int, int]]
+"""For each piece, its first character and the one after its last."""
 PAIR = PairFrame((START,), (END,), (END,), (0, 0, 0, 1, 1))
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
@@ -135,6 +137,13 @@ class TextTokeniser:
             found = self._tokeniser.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
+    def encode_with_ranges(self, texts: Sequence[str]) -> list[tuple[list[int], Ranges]]:
+        """The ids of every text, and the characters of each piece, without white space at its ends. A piece ends where the next
+        one starts, so that a combining mark belongs to the character before it."""
+        with _library("the tokeniser failed on a text"):
+            found = self._tokeniser.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, _ranges(text, encoding.offsets)) for text, encoding in zip(texts, found, strict=True)]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids; bytes that are no UTF-8 become U+FFFD."""
         known = ids if self.imported else [number for number in ids if number not in (PAD, START, END)]
@@ -176,6 +185,18 @@ class TextTokeniser:
         except OSError as reason:
             raise InputError(Diagnostic("TFK104", f"{path} cannot be read: {reason.strerror}")) from None
         return cls.from_json(text, str(path))
+
+
+def _ranges(text: str, offsets: Ranges) -> Ranges:
+    ranges = []
+    for (start, end), (following, _) in zip(offsets, [*offsets[1:], (len(text), 0)], strict=False):
+        end = max(end, following)
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        ranges.append((start, end))
+    return ranges
 
 
 @contextmanager

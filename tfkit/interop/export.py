@@ -92,7 +92,7 @@ def export(
     directory: str | Path,
     target: str,
     *,
-    texts: Mapping[str, str] | None = None,
+    texts: Mapping[str, str | bytes] | None = None,
     overwrite: bool = False,
     **options: Any,
 ) -> Path:
@@ -127,7 +127,9 @@ def export(
     return directory
 
 
-def _write(module: Any, model: Model, texts: Mapping[str, str], target: str, options: Mapping[str, Any], draft: Path) -> None:
+def _write(
+    module: Any, model: Model, texts: Mapping[str, str | bytes], target: str, options: Mapping[str, Any], draft: Path
+) -> None:
     module.write(model, texts, draft, **options)
     names = sorted(path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file())
     listing = {

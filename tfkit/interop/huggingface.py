@@ -17,7 +17,7 @@ import torch
 
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, InputError
-from ..files import parse_json, write_tensors
+from ..files import child, parse_json, write_tensors
 from ..graph import graph_of
 from ..nn.model import Model
 from ..spec import ModelSpec, parse_spec, resolved
@@ -53,7 +53,9 @@ class Target:
     reasons: list[str]
 
 
-def find_target(spec: ModelSpec, texts: Mapping[str, str], catalogue: Catalogue, architecture: str | None = None) -> Target:
+def find_target(
+    spec: ModelSpec, texts: Mapping[str, str | bytes], catalogue: Catalogue, architecture: str | None = None
+) -> Target:
     """The architecture whose configuration gives a spec, or the nearest one with the reasons.
 
     Args:
@@ -136,7 +138,7 @@ def _renamed(spec: ModelSpec, names: Mapping[str, str], catalogue: Catalogue) ->
     return parse_spec({**data, "nodes": nodes, "outputs": rename(data["outputs"], "outputs")}, catalogue)
 
 
-def refusals(model: Model, texts: Mapping[str, str] | None = None, architecture: str | None = None) -> list[str]:
+def refusals(model: Model, texts: Mapping[str, str | bytes] | None = None, architecture: str | None = None) -> list[str]:
     """Why transformers cannot have a model, all reasons; none if it can."""
     target = find_target(model.spec, texts or {}, load_catalogue(), architecture)
     if not target.reasons:
@@ -148,7 +150,7 @@ def refusals(model: Model, texts: Mapping[str, str] | None = None, architecture:
 
 def write(
     model: Model,
-    texts: Mapping[str, str],
+    texts: Mapping[str, str | bytes],
     directory: Path,
     *,
     architecture: str | None = None,
@@ -174,6 +176,9 @@ def write(
     state = model.state_dict()
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     _write_json(directory / CONFIG, {**target.config, **({} if target.origin else {"dtype": dtype})})
+    for name in target.origin.get("files", ()):
+        content = texts[name]
+        child(directory, name).write_bytes(content if isinstance(content, bytes) else content.encode())
     generation = target.origin.get(GENERATION) if target.origin else _generation(target, graph_of(model.spec))
     if generation:
         _write_json(directory / GENERATION, generation)

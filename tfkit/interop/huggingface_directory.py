@@ -75,6 +75,10 @@ class HuggingFaceDirectory:
     def _object(self, name: str) -> dict[str, Any]:
         return read_model(self._file(name), _Object, fix=NAME_IT).root
 
+    def object_if_there(self, name: str) -> dict[str, Any]:
+        """The object in another file, empty if there is no such file. Raises StoreError."""
+        return self._object(name) if os.path.lexists(self.path / name) else {}
+
     def _file(self, name: str) -> Path:
         try:
             return child(self.path, name)

@@ -14,6 +14,7 @@ from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import FileRecord, write_tensors
 from ..graph import graph_of
+from ..slots.node import InputRule
 from ..spec import ModelSpec
 from .config_template import configuration, spec_of, unknown_keys
 from .constants import CONSTANTS, TOLERANCE
@@ -47,6 +48,7 @@ class ImportPlan:
         ignored: tensors that are not read, and why.
         unknown: keys of the configuration that the map does not know.
         dtype: the dtype of the model.
+        texts: further files of the model by name: tokenisers, and the original files of the directory.
     """
 
     directory: HuggingFaceDirectory
@@ -60,7 +62,7 @@ class ImportPlan:
     ignored: dict[str, str]
     unknown: list[str]
     dtype: str
-    texts: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str | bytes] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, Any]:
         """The plan as `--json` prints it."""
@@ -125,6 +127,12 @@ def plan_import(path: Path, catalogue: Catalogue, dtype: str | None = None, allo
         unknown,
         dtype or kinds.pop(),
     )
+
+
+def vocabulary_sizes(spec: ModelSpec) -> dict[str, int]:
+    """The number of ids of each input of a model that reads tokens, by the name of its node."""
+    rules = {node.name: node.kind.input_rule(node.options, node.context) for node in graph_of(spec).inputs()}  # type: ignore[misc]
+    return {name: rule.vocab_size for name, rule in rules.items() if isinstance(rule, InputRule)}
 
 
 def rules_for(
@@ -228,6 +236,7 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
         "prefix": plan.prefix,
         "spelling": {name: there for name, there in plan.spelling.items() if name != there},
         "tied": plan.tied,
+        "files": sorted(name for name in plan.texts if (plan.directory.path / name).is_file()),
         "shards": {} if len(plan.directory.shards) < 2 else {name: file for name, (file, _) in plan.directory.places.items()},
         CONFIG: plan.directory.config,
         GENERATION: plan.directory.generation,

@@ -1,7 +1,17 @@
-"""Models in directories."""
+"""Models in directories. Importing this imports no torch; `load` and `save` do."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazy_names import lazy_names
 from .layout import model_in
-from .loading import load, other_files
-from .saving import save
+from .saved_files import SavedFiles, other_files, read_saved
 
-__all__ = ["load", "model_in", "other_files", "save"]
+if TYPE_CHECKING:
+    from .loading import load
+    from .saving import save
+
+__all__ = ["SavedFiles", "load", "model_in", "other_files", "read_saved", "save"]
+
+__getattr__, __dir__ = lazy_names(__name__, {"tfkit.io.loading": ("load",), "tfkit.io.saving": ("save",)}, __all__)

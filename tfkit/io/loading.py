@@ -15,15 +15,12 @@ from torch import Tensor
 from ..builder import build
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, StoreError
-from ..files import FileRecord, check_digest, check_header, check_sizes, compare_tensors, read_bytes, read_model
-from ..files import read_text as read_text_file
+from ..files import check_digest, check_header, compare_tensors, read_model
 from ..graph import graph_of
 from ..nn.model import Model
-from ..spec import ModelSpec, parse_spec
-from ..spec.located import Diagnostics
-from ..spec.reader import read_text
-from .layout import FORMAT, NAME_A_MODEL, PLAN, SPEC, VERSIONS, WEIGHTS, Format, Plan, Versions, model_in
+from .layout import PLAN, SPEC, WEIGHTS, Plan, model_in
 from .replacing import describe
+from .saved_files import check_room, read_versions, saved_spec
 
 
 def load(
@@ -47,10 +44,10 @@ def load(
     """
     directory = model_in(Path(directory))
     catalogue = catalogue or load_catalogue()
-    versions = _check_files(directory)
+    versions = read_versions(directory)
     dtype: torch.dtype = getattr(torch, versions.dtype)
-    spec = _saved_spec(directory / SPEC, catalogue)
-    _check_room(directory / WEIGHTS, versions.files[WEIGHTS], spec, dtype)
+    spec = saved_spec(directory / SPEC, catalogue)
+    check_room(directory / WEIGHTS, versions.files[WEIGHTS], graph_of(spec), versions.dtype)
     # On `meta` no backend is refused. `retarget` checks the saved ones for the device below.
     model = build(spec, catalogue, device="meta", dtype=dtype)
     requested_backends = read_model(directory / PLAN, Plan).sites
@@ -65,52 +62,6 @@ def load(
     model.to_empty(device=device).load_state_dict(read_weights(directory))
     model.retarget(torch.device(device), dtype)
     return model
-
-
-def _check_files(directory: Path) -> Versions:
-    """The versions of a saved model. Checks the sizes of all files, and the digests of all but the weights."""
-    path = directory / VERSIONS
-    found = read_model(path, Format, fix=NAME_A_MODEL).format
-    if found != FORMAT:
-        message = f"{directory} has format {found}, this tfkit reads {FORMAT}"
-        raise StoreError(Diagnostic("TFK083", message, "load it with the tfkit that wrote it"))
-    versions = read_model(path, Versions)
-    for name, record in check_sizes(path, versions.files).items():
-        if name != WEIGHTS:
-            check_digest(directory / name, record)
-    return versions
-
-
-def _saved_spec(path: Path, catalogue: Catalogue) -> ModelSpec:
-    """The spec of a saved model. It was resolved when it was written, so it extends no other file."""
-    try:
-        text = read_bytes(path, links=False)
-    except OSError as reason:
-        raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
-    if "extends" in read_text(text, str(path), Diagnostics()).mapping:
-        raise StoreError(Diagnostic("TFK082", f"{path} extends another file, which no saved spec does", "it was altered"))
-    return parse_spec(text, catalogue, file=str(path))
-
-
-def _check_room(path: Path, facts: FileRecord, spec: ModelSpec, dtype: torch.dtype) -> None:
-    """Raises StoreError if a file is too small for the weights of a spec, before the modules are built."""
-    graph = graph_of(spec)
-    needed = (graph.parameters() + graph.parameters(trainable=False)) * dtype.itemsize
-    if facts.bytes < needed:
-        message = f"{path} has {facts.bytes:,} bytes, and the weights of the spec need {needed:,}"
-        raise StoreError(Diagnostic("TFK082", message, "it was altered"))
-
-
-def other_files(directory: Path) -> dict[str, str]:
-    """The files of a saved model that its caller gave to `save` (tokenisers, labels), by name. Raises StoreError."""
-    directory = model_in(directory)
-    files = read_model(directory / VERSIONS, Versions).files
-    found = {}
-    for name, record in files.items():
-        if name not in (SPEC, WEIGHTS, PLAN):
-            check_digest(directory / name, record)
-            found[name] = read_text_file(directory / name, record.bytes, links=False)
-    return found
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from ..errors import Diagnostic, StoreError
+from ..errors import Diagnostic, StoreError, TfkitError
 from ..files import FileModel, FileRecord, check_removable, file_record, make_draft, read_model, replace_directory, umask
 from .layout import PLAN, SPEC, VERSIONS, WEIGHTS, Versions
 
@@ -56,6 +56,8 @@ def write_directory(directory: Path, write: Callable[[Path], None], kind: Kind =
         write(draft)
         draft.chmod(0o777 & ~umask())
         replace_directory(draft, directory, written_names(directory, kind) if os.path.lexists(directory) else ())
+    except TfkitError:
+        raise
     except (OSError, ValueError, SafetensorError, RuntimeError) as reason:  # ValueError: a name that no file can have
         raise StoreError(
             Diagnostic("TFK081", f"{directory} could not be written: {describe(reason)}", "nothing was changed")

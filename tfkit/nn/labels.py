@@ -12,6 +12,7 @@ encoder-decoder    labels (B, L) are the target: the logits at t predict the lab
                    is a start token followed by the labels (teacher forcing)
 encoder-only       labels (B, L) are at the positions of their tokens: masked tokens, or classes of tokens
 classes            labels (B,) of a model with one row of logits per sequence
+spans              labels (B, 2) are the first and the last position of the span in each row
 
 Labels of -100 are ignored. So is the `pad_id` of the tokens node of the vocabulary, unless it is also that node's `end_id`,
 which the model must learn. If all labels are ignored, the loss is NaN, as in torch.
@@ -41,12 +42,12 @@ class LabelRule:
 
     Args:
         kind: `next`: the next token of the input (decoder-only); `target`: the decoder's output (encoder-decoder); `here`: a
-            token or class at the same position.
+            token or class at the same position; `span`: the positions where a span starts and ends.
         tokens: the input node of the vocabulary.
         pad_id: a label that is ignored.
     """
 
-    kind: Literal["next", "target", "here"]
+    kind: Literal["next", "target", "here", "span"]
     tokens: str | None = None
     pad_id: int | None = None
 
@@ -71,7 +72,9 @@ def by_output(labels: Labels, rules: Mapping[str, LabelRule]) -> dict[str, Tenso
     outputs = ", ".join(rules) or "none"
     if not isinstance(labels, Mapping):
         if len(rules) != 1:
-            fix = f"give labels by output: {outputs}" if rules else "end the model in `token_logits` or `classify`"
+            fix = (
+                f"give labels by output: {outputs}" if rules else "end the model in `token_logits`, `classify` or `span_logits`"
+            )
             raise InputError(Diagnostic("TFK073", f"labels are given, and the outputs that are logits are: {outputs}", fix))
         labels = {next(iter(rules)): labels}
     for name, given in labels.items():
@@ -124,6 +127,11 @@ def loss_of(
 
 
 def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing: float) -> Tensor:
+    if rule.kind == "span":
+        if smoothing:
+            message = f"smoothing is {smoothing}, and `{name}` has logits of positions that cannot be chosen"
+            raise InputError(Diagnostic("TFK073", message, "give no smoothing"))
+        logits = logits.transpose(1, 2)  # (B, 2, L)
     if labels.shape != logits.shape[:-1]:
         message = f"the labels of `{name}` have shape {tuple(labels.shape)}, its logits {tuple(logits.shape)}"
         raise InputError(Diagnostic("TFK070", message, f"labels are {tuple(logits.shape[:-1])}"))

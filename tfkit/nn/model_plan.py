@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from ..errors import Diagnostic, InputError
 from ..slots.node import AnyInputRule, ImageRule, InputRule
 from .labels import LabelRule
@@ -52,6 +54,11 @@ class ModelPlan:
     max_input_lengths: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, LabelRule] = field(default_factory=dict)
     sequences: frozenset[str] = frozenset()
+
+    def label_rows(self, name: str, logits: Tensor) -> Tensor:
+        """The logits of an output with the choices of a label in the last axis: (B, 2, L) for the (B, L, 2) of spans."""
+        rule = self.labels.get(name)
+        return logits.transpose(1, 2) if rule is not None and rule.kind == "span" else logits
 
     def token_rule(self, name: str) -> InputRule:
         """The rule of an input of token ids. Raises InputError for an input of images or features."""

@@ -3,7 +3,7 @@
 from .chosen import Chosen, chosen_for, recipe_text
 from .load import FILES, describes_model, describes_training, load_recipe, recipe_of
 from .parameters import Parameters
-from .recipe import Recipe, check_image_settings, check_metric, check_teacher_forcing
+from .recipe import Recipe, check_image_settings, check_metric, check_teacher_forcing, without_smoothing
 from .schema import recipe_schema
 from .tokenisers import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 
@@ -29,4 +29,5 @@ __all__ = [
     "recipe_of",
     "recipe_schema",
     "recipe_text",
+    "without_smoothing",
 ]

@@ -85,6 +85,22 @@ class TaggedWords(Options):
     held_out: HeldOut | None = None
 
 
+class Questions(Options):
+    """Questions, their contexts and their answers, which are parts of the contexts: SQuAD's JSON (`.json`), JSON lines
+    (`.jsonl`), or a table whose first line names the columns `question`, `context`, `answer` and `answer_start`, with tabs
+    between them. `answer_start` counts the characters of the context before the answer. A question without an answer is
+    unanswerable.
+
+    The model reads `<s> question </s> context </s>`, as segments 0 and 1, and learns where the answer starts and where it ends.
+    A context that is too long for `batching.max_length` is read in windows that overlap by half or more. The answer of a window
+    without it is its first token."""
+
+    questions: Annotated[Path | None, Field(description="the file")] = None
+    validation_questions: Annotated[Path | None, Field(description="as `questions`, to choose the best model")] = None
+    stride: Annotated[int, Field(ge=1, description="most tokens from the start of a window to that of the next")] = 128
+    held_out: HeldOut | None = None
+
+
 class LabelledImages(Options):
     """Images of the size and the number of channels of the model, and their labels: two idx files, plain or `.gz`
     (http://yann.lecun.com/exdb/mnist/), or a folder with one sub-folder of PNG and JPEG files for each label.
@@ -120,5 +136,9 @@ DATA = (
     Entry(name="classification", summary="texts and their labels: an encoder with a `classify` node", options=LabelledTable),
     Entry(name="pairs", summary="pairs of texts and their labels: an encoder with a `classify` node", options=LabelledPairs),
     Entry(name="tagged", summary="words and their tags: an encoder with a `classify` node for each token", options=TaggedWords),
+    Entry(
+        name="spans", summary="questions, contexts and answers: an encoder with a `span_logits` node", options=Questions,
+        reference="https://aclanthology.org/P18-2124/",
+    ),
     Entry(name="images", summary="images and their labels: an encoder with a `classify` node", options=LabelledImages),
 )  # fmt: skip

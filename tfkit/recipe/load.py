@@ -17,7 +17,9 @@ from .parts import PARTS, recipe_grammar
 from .recipe import Recipe
 
 FILES = frozenset(
-    f"{prefix}{name}" for name in ("source", "target", "text", "table", "images", "labels") for prefix in ("", "validation_")
+    f"{prefix}{name}"
+    for name in ("source", "target", "text", "table", "questions", "images", "labels")
+    for prefix in ("", "validation_")
 )
 """The options of `data` that name files."""
 

@@ -73,7 +73,9 @@ class Validation(Options):
         None
     )
     metric: Annotated[
-        str, OneOf("loss", "bleu", "chrf", "accuracy", "f1"), Field(description="the score that selects the best checkpoint")
+        str,
+        OneOf("loss", "bleu", "chrf", "accuracy", "f1", "exact_match"),
+        Field(description="the score that selects the best checkpoint"),
     ] = "loss"
     beams: Annotated[Size, Field(description="beams of the scored translations; 1 is greedy")] = 1
     sentences: Annotated[Size, Field(description="the first rows, which are translated")] = 1000
@@ -211,6 +213,7 @@ METRICS = {
     "classification": ("loss", "accuracy"),
     "pairs": ("loss", "accuracy"),
     "tagged": ("loss", "accuracy", "f1"),
+    "spans": ("loss", "exact_match", "f1"),
     "images": ("loss", "accuracy"),
 }
 """The scores of a validation by kind of data; other kinds have only `loss`."""
@@ -223,6 +226,17 @@ def check_metric(recipe: Recipe) -> None:
     if metric not in known:
         message = f"`{metric}` cannot be computed for data of kind `{kind}`"
         raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
+
+
+def without_smoothing(recipe: Recipe) -> Recipe:
+    """The recipe with unsmoothed labels, for answers: some positions cannot be chosen, and smoothing would choose them too.
+    Raises InputError if the recipe sets it."""
+    if recipe.data.kind != "spans" or not recipe.loss.label_smoothing:
+        return recipe
+    if "label_smoothing" in recipe.loss.model_fields_set:
+        message = "labels are positions of answers, and some positions cannot be chosen"
+        raise InputError(recipe.diagnostic("TFK108", "loss.label_smoothing", message, "remove it, or write 0"))
+    return recipe.model_copy(update={"loss": recipe.loss.model_copy(update={"label_smoothing": 0.0})})
 
 
 def check_teacher_forcing(recipe: Recipe) -> None:

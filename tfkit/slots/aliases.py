@@ -98,6 +98,7 @@ _OURS: dict[str, dict[str, str]] = {
         "rnn": "recurrent lstm gru birnn bilstm bigru rnn_encoder rnn_decoder seq2seq",
         "dense": "linear projection proj pooler fc mlp_head",
         "classify": "classifier classification classification_head cls_head sequence_classification",
+        "span_logits": "qa qa_outputs question_answering qa_head span_head span start_end_logits",
         "pool": "pooling mean_pooling global_pooling global_average_pooling max_pooling mean_pool cls_pooling",
         "patches": "patch_embed patch_embedding patch_embeddings vit_embeddings image images vision pixels",
         "features": "input_features audio log_mel mel spectrogram frames",
@@ -136,6 +137,7 @@ _OURS: dict[str, dict[str, str]] = {
         "language": "lm clm language_modeling causal_lm language_model text causal next_token",
         "masked": "mlm masked_lm masked_language_modeling bert denoising_mask",
         "classification": "cls classify sequence_classification text_classification labels table csv tsv",
+        "spans": "squad qa question_answering extractive_qa questions span",
         "images": "image vision image_classification image_folder imagefolder mnist idx",
     },
 }

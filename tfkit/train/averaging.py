@@ -15,14 +15,17 @@ from ..builder import build
 from ..catalogue import load_catalogue
 from ..data import (
     IMAGES,
+    SPANS,
     TextTokeniser,
     has_labels,
     label_texts,
     read_facts,
     read_image_facts,
     read_labels,
+    read_span_facts,
     read_tokenisers,
     reads_pairs,
+    span_texts,
     tokeniser_texts,
 )
 from ..errors import Diagnostic, StoreError
@@ -66,7 +69,7 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
     facts = read_facts(run / DATA)
-    texts = _texts(run, _tokenisers(run, model)) | label_texts(facts.labels, facts.pairs)
+    texts = _texts(run, _tokenisers(run, model)) | label_texts(facts.labels, facts.pairs) | span_texts(facts.spans)
     return _save_mean(model, chosen, states, texts, output, overwrite)
 
 
@@ -107,8 +110,10 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
 
 
 def _texts(place: Path, tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
-    """The tokenisers to save with a model, and the normalisation of images in `place`."""
+    """The tokenisers to save with a model, and what `place` says about its answers or its images."""
     texts = tokeniser_texts(tokenisers)
+    if os.path.lexists(place / SPANS):
+        texts |= span_texts(read_span_facts(place))
     if os.path.lexists(place / IMAGES):
         texts[IMAGES] = read_image_facts(place).model_dump_json() + "\n"
     return texts

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ..catalogue import Catalogue
-from ..data import image_texts, label_texts, tokeniser_texts
+from ..data import image_texts, label_texts, span_texts, tokeniser_texts
 from ..errors import StoreError
 from ..files import write_whole
 from ..io import save
@@ -34,9 +34,8 @@ class BestModels:
         best = ranked[: recipe.keeping.best]
         if (score, progress.step) in best:
             data = self.step.data
-            texts = (
-                tokeniser_texts(data.tokenisers) | image_texts(recipe) | label_texts(data.labels, recipe.data.kind == "pairs")
-            )
+            texts = tokeniser_texts(data.tokenisers) | image_texts(recipe) | span_texts(data.spans)
+            texts |= label_texts(data.labels, recipe.data.kind == "pairs")
             try:
                 self.output.check()
                 save(model, self._path(progress.step), overwrite=True, catalogue=self.catalogue, texts=texts)

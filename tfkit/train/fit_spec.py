@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..builder import build
 from ..catalogue import Catalogue
-from ..data import KINDS, Roles, TextTokeniser, check_ids, roles_of
+from ..data import KINDS, Roles, TextTokeniser, check_ids, fits, roles_of
 from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
 from ..recipe import Recipe
 from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
 from .parameter_rates import check_parameters
+from .scheduled_sampling import is_stepwise
 
 
 def roles_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> Roles:
     """The roles of the nodes of a recipe's model. Raises SpecError, also for an unknown `backend`, and InputError."""
     return roles_of(_plan(_spec(recipe, catalogue, []), catalogue, backend), recipe.data.kind)
+
+
+def fitting_kind(recipe: Recipe, catalogue: Catalogue, kinds: Sequence[str]) -> str:
+    """The first of some kinds of data that fits a recipe's model, or the last one. Raises SpecError."""
+    plan = _plan(_spec(recipe, catalogue, []), catalogue)
+    return next((kind for kind in kinds if fits(plan, kind)), kinds[-1])
 
 
 def image_rule_in(recipe: Recipe, catalogue: Catalogue) -> ImageRule:
@@ -56,6 +63,14 @@ def check_weights(recipe: Recipe, roles: Roles) -> None:
 def check_trained(recipe: Recipe, catalogue: Catalogue) -> None:
     """Raises InputError if `parameters` of a recipe does not fit its model."""
     check_parameters(recipe, build(_spec(recipe, catalogue, []), catalogue, device="meta"))
+
+
+def check_sharded_sampling(recipe: Recipe, catalogue: Catalogue) -> None:
+    """Raises InputError if FSDP2 cannot run the scheduled sampling of a recipe, because the decoder is recurrent."""
+    model = build(_spec(recipe, catalogue, []), catalogue, device="meta")
+    if is_stepwise(model, roles_of(model.plan, recipe.data.kind)):
+        message = "a recurrent decoder predicts its input tokens step by step, which FSDP2 cannot do"
+        raise InputError(recipe.diagnostic("TFK118", "teacher_forcing", message, "remove `--fsdp`"))
 
 
 def fitted_spec(
@@ -124,7 +139,7 @@ def _vocabularies(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping
     """The changes for the sizes of the token tables. They are at the place of the written size, or at the nodes if one line of
     the spec sets tables whose sizes now differ."""
     required = {_owner(spec, roles.of(column)): size for column, size in sizes.items()}
-    if getattr(spec.nodes[roles.output].options, "share", None) is None:
+    if getattr(spec.nodes[roles.output].options, "share", "") is None:
         required[roles.output] = sizes["target"]
     written = {node: spec.written_path(f"nodes.{node}.vocab_size") for node in required}
     changes: dict[str, str] = {}

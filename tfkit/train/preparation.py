@@ -85,7 +85,7 @@ def prepare_run(
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; by default no row is held out if there are fewer than 20"
         raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
-    if recipe.validation.metric == "f1" and not marks_entities(data.labels):
+    if KINDS[recipe.data.kind].tagged and recipe.validation.metric == "f1" and not marks_entities(data.labels):
         message = f"F1 is that of entities, and the tags are {', '.join(f'`{label}`' for label in data.labels[:8])}"
         fix = "mark entities with `B-TYPE`, `I-TYPE` and `O`, or write `metric: accuracy`"
         raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, fix))

@@ -24,7 +24,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from ..data import FACTS, IMAGES, LABELS, PAIR_LABELS, TOKENISER_FILES, TRAIN, VALIDATION
+from ..data import FACTS, IMAGES, LABELS, PAIR_LABELS, SPANS, TOKENISER_FILES, TRAIN, VALIDATION
 from ..io.layout import PLAN, VERSIONS, WEIGHTS
 from .lock import HOLDER, LOCK
 
@@ -39,7 +39,7 @@ FILES = (*PREPARED, RECIPE, LOG, CURVE, LOCK, HOLDER, UNFINISHED)
 SHARDS = "shards"
 SAVED = (
     *("model.safetensors", "optimiser.safetensors", "average.safetensors", "state.json", "manifest.json"),
-    *(SPEC, WEIGHTS, PLAN, VERSIONS, LABELS, PAIR_LABELS, IMAGES, *TOKENISER_FILES),
+    *(SPEC, WEIGHTS, PLAN, VERSIONS, LABELS, PAIR_LABELS, SPANS, IMAGES, *TOKENISER_FILES),
 )
 """The files of a checkpoint or a saved model. A checkpoint may also have a folder of shards."""
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,14})")

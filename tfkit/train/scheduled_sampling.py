@@ -20,13 +20,17 @@ import torch
 from torch import Tensor
 
 from ..data import Batch, Roles
-from ..errors import InputError
 from ..nn.model import Model
 from ..nn.recurrent import Recurrent
 from ..recipe import Recipe
 
 STREAM = 1
 """Separates the draws of x' from others of the same batch."""
+
+
+def is_stepwise(model: Model, roles: Roles) -> bool:
+    """Whether a recurrent decoder predicts the tokens, one after another."""
+    return any(isinstance(model.nodes[name], Recurrent) for name in model.plan.followers[roles.target])
 
 
 class ScheduledSampling:
@@ -36,17 +40,13 @@ class ScheduledSampling:
         model: The model that predicts.
         recipe: The recipe of the run, with `teacher_forcing`.
         roles: The roles of the model's nodes.
-        fsdp: Whether its weights are sharded. Raises InputError for a recurrent decoder, which is run step by step.
     """
 
-    def __init__(self, model: Model, recipe: Recipe, roles: Roles, fsdp: bool) -> None:
+    def __init__(self, model: Model, recipe: Recipe, roles: Roles) -> None:
         assert recipe.teacher_forcing is not None
         self.model, self.roles, self.seed, self.part = model, roles, recipe.seed, recipe.teacher_forcing
-        self.stepwise = any(isinstance(model.nodes[name], Recurrent) for name in model.plan.followers[roles.target])
+        self.stepwise = is_stepwise(model, roles)
         self.pad_id = model.plan.token_rule(roles.target).pad_id
-        if fsdp and self.stepwise:
-            message = "a recurrent decoder predicts its input tokens step by step, which FSDP2 cannot do"
-            raise InputError(recipe.diagnostic("TFK118", "teacher_forcing", message, "remove `--fsdp`"))
 
     def batch(self, batch: Batch, step: int, epoch: int, number: int) -> Batch:
         """The batch with the input tokens of a step. They depend on the weights, the step and the place in the data."""

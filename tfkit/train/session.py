@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from ..catalogue import Catalogue, load_catalogue
-from ..recipe import Recipe
+from ..recipe import Recipe, without_smoothing
 from .callbacks import Callback, Progress
 from .compiled import check_compiler
 from .distributed.process_group import join_processes
-from .fit_spec import fitted_length, positions_in
+from .fit_spec import check_sharded_sampling, fitted_length, positions_in
 from .log import cut_log
 from .open_run import Session, open_run
 from .preparation import check_start, finish_preparation, prepare_run
@@ -84,10 +84,12 @@ def train(
     directory, catalogue = own_place(directory), catalogue or load_catalogue()
     with join_processes(device) as (processes, place), processes.reporting_lost_process():
         processes.run_on_first(lambda: check_start(recipe, directory, processes.count, fsdp))
+        if fsdp and recipe.teacher_forcing is not None:
+            processes.run_on_first(lambda: check_sharded_sampling(recipe, catalogue))
         if recipe.compile:
             processes.run_on_all(lambda: check_compiler(place))
         positions = processes.run_on_first(lambda: positions_in(recipe, catalogue, backend))
-        recipe = fitted_length(recipe, positions)
+        recipe = fitted_length(processes.run_on_first(lambda: without_smoothing(recipe)), positions)
         with ExitStack() as stack:
             processes.run_on_first(lambda: stack.enter_context(new_run(directory)))
             prepared = processes.run_on_first(lambda: prepare_run(recipe, directory, catalogue, backend, positions), long=True)
@@ -139,6 +141,8 @@ def resume(
         processes.run_on_first(lambda: stack.enter_context(old_run(directory)))
         recipe = processes.run_on_first(lambda: read_recipe(directory, overrides))
         processes.run_on_first(lambda: check_processes(recipe, processes.count, fsdp))
+        if fsdp and recipe.teacher_forcing is not None:
+            processes.run_on_first(lambda: check_sharded_sampling(recipe, catalogue))
         if recipe.compile:
             processes.run_on_all(lambda: check_compiler(place))
         trainer = open_run(Session(directory, processes, place, backend, fsdp, callbacks, catalogue, start), recipe, None)

@@ -58,7 +58,7 @@ class TrainStep:
             self.task: ImageTask | Task = image_task(recipe, roles, rule)
         else:
             self.task = task_of(recipe, roles, data.tokenisers["target"])
-        self.sampling = ScheduledSampling(model, recipe, roles, fsdp) if recipe.teacher_forcing is not None else None
+        self.sampling = ScheduledSampling(model, recipe, roles) if recipe.teacher_forcing is not None else None
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
         owner = model.nodes[model.plan.wires[roles.target].owner or roles.target]
@@ -200,7 +200,8 @@ class TrainStep:
         options = self.recipe.loss
         total: LossSums | None = None
         for name, labels in {self.roles.output: batch.labels, **batch.other_labels}.items():
-            sums = smoothed_cross_entropy(outputs[name], labels, options.label_smoothing, options.smoothing, NO_LABEL)
+            logits = self.model.plan.label_rows(name, outputs[name])
+            sums = smoothed_cross_entropy(logits, labels, options.label_smoothing, options.smoothing, NO_LABEL)
             weighted = LossSums(sums.loss * weights[name], sums.nll * weights[name])
             total = weighted if total is None else LossSums(total.loss + weighted.loss, total.nll + weighted.nll)
         assert total is not None, "there is an output"

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data import KINDS, NO_LABEL, Corpus, ImageTask, Task, TextTokeniser, epoch_of
+from ..data import KINDS, NO_LABEL, Corpus, Data, ImageTask, Task, TextTokeniser, asked_questions, epoch_of
 from ..generate import Search
-from ..metrics import Score, corpus_scores
+from ..metrics import Score, answer_scores, corpus_scores
 from ..nn.model import Model
 from ..recipe import Recipe
-from ..text import Translator
+from ..text import Answerer, Translator
 from .best_models import BestModels
 from .callbacks import ValidationResult
 from .distributed.process_group import ProcessGroup
@@ -111,6 +111,8 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
     entities = KINDS[recipe.data.kind].tagged and marks_entities(data.labels)
     counter = count_entities if entities else None
     nll, accuracies = validation_nll(model, data.validation, step.task, recipe, step.batches.device, step.processes, counter)
+    if KINDS[recipe.data.kind].spans:
+        return Evaluation(nll, scores_of_answers(model, data, recipe, step.processes), None)
     if KINDS[recipe.data.kind].labelled or len(accuracies) > 1:
         names = {name: f"{name}_accuracy" if len(accuracies) > 1 else "accuracy" for name in accuracies}
         scores = {
@@ -152,14 +154,28 @@ def validation_nll(
         batch = task.batch(corpus, sorted(rows.tolist()), draw).to(device)
         logits = model(**batch.arguments)
         for name, labels in {task.roles.output: batch.labels, **batch.other_labels}.items():
-            nll = float(smoothed_cross_entropy(logits[name], labels, 0.0, "uniform", NO_LABEL).nll)
+            own = model.plan.label_rows(name, logits[name])
+            nll = float(smoothed_cross_entropy(own, labels, 0.0, "uniform", NO_LABEL).nll)
             if counter is not None:
-                counter(logits[name].argmax(-1), labels)
-            found = (nll, int((logits[name].argmax(-1) == labels).sum()), int((labels != NO_LABEL).sum()))
+                counter(own.argmax(-1), labels)
+            found = (nll, int((own.argmax(-1) == labels).sum()), int((labels != NO_LABEL).sum()))
             sums[name] = [one + other for one, other in zip(sums[name], found, strict=True)]
     added = {name: processes.sum(*each) for name, each in sums.items()}
     total = sum(recipe.loss.weight(name) * nll / count for name, (nll, _, count) in added.items())
     return total, {name: 100 * correct / count for name, (_, correct, count) in added.items()}
+
+
+def scores_of_answers(model: Model, data: Data, recipe: Recipe, processes: ProcessGroup) -> dict[str, Score]:
+    """Exact match and F1 of the answers to all validation questions, found as `tfkit answer` does."""
+    assert data.validation is not None, "the caller checks that there are validation data"
+    assert data.spans is not None, "the data are questions"
+    asked = asked_questions(data.validation.text("target_text", len(data.validation)))
+    tokeniser, rank, count = data.tokenisers["target"], processes.rank, processes.count
+    answerer = Answerer(model, tokeniser, **data.spans.model_dump(), batch_tokens=recipe.batching.tokens)
+    own = answerer.answer([(question, context) for question, context, _ in asked[rank::count]])
+    by_rank = processes.all_gather([each.text for each in own])
+    answers = [by_rank[row % count][row // count] for row in range(len(asked))]
+    return processes.run_on_first(lambda: answer_scores(answers, [correct for _, _, correct in asked]))
 
 
 def validation_scores(

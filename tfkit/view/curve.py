@@ -12,7 +12,8 @@ from ..train.log import Entry, StepEntry, ValidationEntry, read_log
 from .pages import page
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 260, 56, 34, 12
-SCORES = {"bleu": "BLEU", "bleu_lowercase": "lowercase BLEU", "chrf": "chrF2", "accuracy": "accuracy", "f1": "F1"}
+SCORES = {"bleu": "BLEU", "bleu_lowercase": "lowercase BLEU", "chrf": "chrF2", "accuracy": "accuracy", "f1": "F1",
+          "exact_match": "exact match"}  # fmt: skip
 POINTS = 240
 """The largest number of points of a curve. More steps are averaged with their neighbours."""
 

@@ -15,6 +15,7 @@ ONLINE = AttentionBackend(
     name="example.online",
     summary="Blockwise attention with the online softmax, in plain torch: an example to copy.",
     reference="https://arxiv.org/abs/1805.02867",
+    contract=1,
     attend="tfkit_example_backend.online:attend",
     options=OnlineOptions,
     threads=True,

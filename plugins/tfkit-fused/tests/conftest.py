@@ -21,6 +21,10 @@ def pytest_collection_modifyitems(items):
     numbers that kernels mask out afterwards."""
     from where import DEVICE, runs
 
+    if DEVICE == "cpu":
+        from interpreted import patch_once_a_launch
+
+        patch_once_a_launch()
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:

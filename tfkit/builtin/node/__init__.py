@@ -1,1 +1,1 @@
-"""Node kinds: tokens, patches, features, convolutions, stack, dense, token_logits, pool, classify, similarity, layer_mix."""
+"""Node kinds: inputs (tokens, patches, features), stack, convolutions, dense, pool, heads such as token_logits and classify."""

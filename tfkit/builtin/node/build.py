@@ -10,6 +10,7 @@ from torch import nn
 
 from ...nn.heads import Classify, Dense, LayerMix, Pool
 from ...nn.layer import LayerParts
+from ...nn.span_logits import SpanLogits
 from ...nn.stack import Stack, Wiring
 from ...nn.tokens import TokenLogits, Tokens
 from ...plugin import Component
@@ -27,6 +28,7 @@ from .options import (
     TokenLogitsOptions,
     TokensOptions,
 )
+from .span_logits_entry import SpanLogitsOptions
 from .stack_entry import shared_scheme, shared_schemes, sublayer_context
 
 
@@ -113,9 +115,17 @@ def token_logits(options: TokenLogitsOptions, context: NodeContext, keep_layers:
 
 
 def pool(options: PoolOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
+    return Pool(context.name, options.take, _end_id(context), norm_or_none(options.output_norm, context.signals["input"].width))
+
+
+def _end_id(context: NodeContext) -> int | None:
+    """The end token of the node that the option `tokens` names, if it is written."""
     tokens = context.targets.get("tokens")
-    end_id = tokens.end_id if isinstance(tokens, TokensOptions) else None
-    return Pool(context.name, options.take, end_id, norm_or_none(options.output_norm, context.signals["input"].width))
+    return tokens.end_id if isinstance(tokens, TokensOptions) else None
+
+
+def span_logits(options: SpanLogitsOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
+    return SpanLogits(nn.Linear(context.signals["input"].width, 2, options.bias), _end_id(context))
 
 
 def classify(options: ClassifyOptions, context: NodeContext, keep_layers: bool) -> nn.Module:

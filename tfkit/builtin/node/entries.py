@@ -14,6 +14,7 @@ from .image_entries import PATCHES
 from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
 from .rnn_entry import RNN
 from .similarity_entry import SIMILARITY
+from .span_logits_entry import SPAN_LOGITS
 from .stack_entry import STACK
 
 
@@ -239,6 +240,7 @@ ENTRIES = [
         ),
         build="tfkit.builtin.node.build:classify",
     ),
+    SPAN_LOGITS,
     NodeKind(
         name="layer_mix",
         summary="a learnt mix of the layers of a stack",

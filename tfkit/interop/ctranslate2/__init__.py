@@ -20,7 +20,7 @@ __all__ = ["QUANTIZATIONS", "refusals", "write"]
 QUANTIZATIONS = ("float32", "int8", "int8_float32")
 
 
-def write(model: Model, texts: Mapping[str, str], directory: Path, *, quantization: str = "float32") -> None:
+def write(model: Model, texts: Mapping[str, str | bytes], directory: Path, *, quantization: str = "float32") -> None:
     """Write a model that `refusals` accepts into an empty directory: `model.bin`, `config.json`, vocabularies and `texts`.
 
     Args:
@@ -31,4 +31,4 @@ def write(model: Model, texts: Mapping[str, str], directory: Path, *, quantizati
     """
     from .model_files import write_files  # it imports ctranslate2
 
-    write_files(model, texts, directory, quantization)
+    write_files(model, dict(texts), directory, quantization)

@@ -19,14 +19,14 @@ from ...slots.layer import sequence
 from .layers import activation, array, fill_linear, layer_spec, norm_spec
 from .refusals import common_eps
 from .shape import Shape, shape_of
-from .vocabulary import Vocabulary
+from .vocabulary import Vocabulary, tokenisers
 
 POSITIONS = 2048
 """Rows of a position table that the model itself does not limit."""
 
 
 @torch.no_grad()
-def write_files(model: Model, texts: Mapping[str, str], directory: Path, quantization: str) -> None:
+def write_files(model: Model, texts: dict[str, str | bytes], directory: Path, quantization: str) -> None:
     """Write the files of an exported model into an empty directory."""
     graph = graph_of(model.spec)
     shape = shape_of(graph)
@@ -47,11 +47,11 @@ def write_files(model: Model, texts: Mapping[str, str], directory: Path, quantiz
     spec.validate()
     spec.optimize(quantization)
     spec.save(str(directory))
-    for name, text in texts.items():
+    for name, content in (texts | tokenisers(texts)).items():
         path = child(directory, name)
         if path.exists():
             raise ValueError(f"the model has a file {name} of its own, and the engine another one")
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
 
 
 def _stack(model: Model, graph: Graph, found: Any, tokens: Node, stack: Node, embeddings: Any) -> None:
@@ -138,7 +138,7 @@ def _table(model: Model, graph: Graph, tokens: Node) -> Any:
     return model.nodes[tokens.name].table()  # type: ignore[operator]
 
 
-def _register_tokens(spec: Any, model: Model, shape: Shape, texts: Mapping[str, str]) -> None:
+def _register_tokens(spec: Any, model: Model, shape: Shape, texts: Mapping[str, str | bytes]) -> None:
     """The vocabularies, and the start, end and unknown tokens in config.json."""
     sides = {"source": shape.source, "target": shape.target}
     vocabularies = {side: Vocabulary(texts, side) for side in sides}
@@ -163,4 +163,5 @@ def _register_tokens(spec: Any, model: Model, shape: Shape, texts: Mapping[str, 
     if len(words) == 2:
         source = model.plan.token_rule(shape.source.name)  # type: ignore[union-attr]
         config.decoder_start_token = start
-        config.add_source_eos = source.end_id is not None and words["source"][source.end_id] == end
+        ends = source.end_id is not None and words["source"][source.end_id] == end
+        config.add_source_eos = ends and not vocabularies["source"].frames

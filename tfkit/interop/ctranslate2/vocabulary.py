@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,26 @@ from ...files import parse_json
 
 SIDES = {"source": "source.json", "target": "target.json"}
 """The tokenisers of a model with two vocabularies. Other models have `tokeniser.json`."""
+
+
+def tokenisers(texts: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
+    """The imported tokenisers as JSON of the `tokenizers` library, by name; a saved model has further facts around it."""
+    found: dict[str, str | bytes] = {}
+    for name in ("tokeniser.json", *SIDES.values()):
+        data = _parsed(name, texts[name]) if name in texts else {}
+        if "tokenizer" in data:
+            found[name] = json.dumps(data["tokenizer"], ensure_ascii=False)
+    return found
+
+
+def _parsed(name: str, content: str | bytes) -> dict[str, Any]:
+    try:
+        data = parse_json(content)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise InputError(Diagnostic("TFK104", f"{name} holds no tokeniser with a vocabulary"))
+    return data
 
 
 class Vocabulary:
@@ -23,18 +44,22 @@ class Vocabulary:
         InputError: the tokeniser is not one of the `tokenizers` library.
     """
 
-    def __init__(self, texts: Mapping[str, str], side: str) -> None:
+    def __init__(self, texts: Mapping[str, str | bytes], side: str) -> None:
         name = next((name for name in ("tokeniser.json", SIDES[side]) if name in texts), None)
         self.pieces: dict[int, str] = {}
         self.unknown: str | None = None
+        self.frames = False
+        """Whether the tokeniser itself puts special tokens around a text."""
         if name is not None:
+            data = _parsed(name, texts[name])
             try:
-                self._read(parse_json(texts[name]))
+                self._read(data.get("tokenizer", data))
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise InputError(Diagnostic("TFK104", f"{name} holds no tokeniser with a vocabulary")) from None
 
     def _read(self, data: Any) -> None:
         model = data["model"]
+        self.frames = data.get("post_processor") is not None
         vocab = model["vocab"]
         numbered = (
             enumerate(piece for piece, _ in vocab) if isinstance(vocab, list) else ((n, piece) for piece, n in vocab.items())

@@ -47,6 +47,7 @@ def tfkit_sublayer_kinds() -> list[SublayerKind]:
             name="acme.conv",
             summary="the convolution module of Conformer",
             reference="https://arxiv.org/abs/2005.08100",
+            contract=1,
             options=ConvolutionOptions,
             option_keys=("acme_conv",),
             reads="self",

@@ -38,6 +38,9 @@ OWN = {
     ],
     "bert-base": BERT,
     "bert-pretraining": BERT,
+    "bert-qa": [*BERT, "tokens.end_id=5", "answer.choose=second_text", "answer.tokens=tokens"],
+    "bert-pretraining-small": BERT,
+    "bert-classifier-small": BERT,
     "roberta": BERT,
     "clip-text": [
         "defaults.d_model=24", "text.vocab_size=61", "text.end_id=60", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40",

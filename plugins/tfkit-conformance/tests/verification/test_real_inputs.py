@@ -1,4 +1,4 @@
-"""The checks of patches, convolutions and similarities pass for the modules as they are, and fail for each that is wrong."""
+"""The checks of patches, convolutions, similarities and spans pass for the modules as they are, and fail for each wrong one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 import tfkit
-from tfkit.nn import convolutions, similarity
+from tfkit.nn import convolutions, similarity, span_logits
 from tfkit.nn.patches import Patches
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.verification.batch import draw, lengths_for
@@ -18,6 +18,7 @@ from tfkit_conformance.verification.real_inputs import convolutions as check_con
 from tfkit_conformance.verification.real_inputs import patches as check_patches
 from tfkit_conformance.verification.real_inputs import similarity as check_similarity
 from tfkit_conformance.verification.recording import record
+from tfkit_conformance.verification.tokenwise import spans as check_spans
 from verification.shrunk import OVERRIDES
 
 SPECS = Path(__file__).parents[4] / "specs"
@@ -25,6 +26,7 @@ CHECKS: dict[str, tuple[str, str, Callable[..., float]]] = {
     "patches": ("clip-b32", "image", check_patches),
     "convolutions": ("whisper-small", "frames", check_convolutions),
     "similarity": ("clip-b32", "match", check_similarity),
+    "spans": ("bert-qa", "answer", check_spans),
 }
 
 
@@ -50,6 +52,10 @@ def shifted(convolution: nn.Conv1d, x: Tensor) -> Tensor:
     return nn.functional.conv1d(around, convolution.weight, convolution.bias, convolution.stride).mT
 
 
+def to_the_end(ids: Tensor, end_id: int, visible: Tensor) -> Tensor:
+    return visible & ((ids == end_id).cumsum(1) > 0)
+
+
 def no_padding(padding: Any, stride: int) -> Any:
     return type(padding)(None, None)
 
@@ -60,6 +66,9 @@ WRONG = [
     ("convolutions", convolutions, "_strided", no_padding),
     ("similarity", similarity, "_unit", lambda x: x),
     ("similarity", similarity, "_unit", lambda x: x / x.abs().sum(-1, keepdim=True)),
+    ("spans", span_logits, "second_text", lambda ids, end_id, visible: visible),
+    ("spans", span_logits, "second_text", to_the_end),
+    ("spans", span_logits, "project", lambda linear, x, _: linear(x).flip(-1)),
 ]
 
 

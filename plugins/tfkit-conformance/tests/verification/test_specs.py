@@ -14,9 +14,9 @@ SPECS = Path(__file__).parents[4] / "specs"
 RUN = (
     "albert-base", "bert-pretraining", "clip-b32", "clip-text", "gemma2-9b", "layer-mix", "t5-small", "vit-b16", "vit-tiny",
     "whisper-small", "olmo2-7b", "gpt-oss-20b-dense", "modernbert-base", "t5gemma-base",
-    "rnnsearch", "luong", "conditional-gru", "rnn-encoder-decoder",
+    "rnnsearch", "luong", "conditional-gru", "rnn-encoder-decoder", "tiny-additive", "tiny-general",
 )  # fmt: skip
-EAGER = ("gemma2-9b", "t5gemma-base", "rnnsearch", "conditional-gru", "rnn-encoder-decoder")
+EAGER = ("gemma2-9b", "t5gemma-base", "rnnsearch", "conditional-gru", "rnn-encoder-decoder", "tiny-additive")
 """Softcap and scores that sdpa does not compute, and a model without attention, which takes no backend."""
 
 

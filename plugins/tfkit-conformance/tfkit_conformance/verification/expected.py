@@ -46,6 +46,8 @@ class ExpectedSite:
 
     @property
     def scale(self) -> float:
+        if self.options.score.kind != "dot":
+            return 1.0  # the scale is that of a dot product
         scale = self.options.scale
         return scale if isinstance(scale, float) else float(self.site.head_dim) ** -0.5
 

@@ -175,7 +175,10 @@ def node_outputs(model: Model) -> Iterator[dict[str, list[Tensor]]]:
 
 @torch.no_grad()
 def run(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """The output of every node and of every port that the model returns, by name."""
+    """The output of every node and of every port that the model returns, by name. Logits of positions that cannot be chosen are
+    0: as the smallest numbers of their dtypes they would be the size of the output. `spans` checks them."""
     with node_outputs(model) as found:
         model(**batch.call(dtype=model.dtype))
-    return {name: tensors[0] for name, tensors in found.items()}
+    return {
+        name: tensors[0].masked_fill(tensors[0] == torch.finfo(tensors[0].dtype).min, 0.0) for name, tensors in found.items()
+    }

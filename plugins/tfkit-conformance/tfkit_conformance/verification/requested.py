@@ -121,6 +121,8 @@ def _tensors(recording: Recording, call: SiteCall, expected: ExpectedSite) -> No
         split = _split(made, heads)
         if tensor == "value" and expected.options.value_residual != "none":
             split = _mixed(split, _split(_first_values(recording, call, stack, name), heads), call)
+        if tensor == "key" and call.attention.score is not None:
+            split = call.attention.score.map_keys(split)  # type: ignore[operator]
         if tensor == "value" or (plain and not rotates):
             same(CHECK, given, split, f"{expected.name}: the {tensor} must be its projection, split into heads", tensor)
         elif plain and torch.equal(given, split):

@@ -9,6 +9,7 @@ of `tfkit_conformance.verification.approximate`:
     embedding      scale E[id] + S[segment] + p(position)
     dense          f(W x + b)
     logits         softcap(scale x E^T + b)
+    spans          W x + b, and the smallest number at positions that cannot be chosen
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfkit import Graph, Model
-from tfkit.inspection import Classify, Dense, Node, TokenLogits, Tokens
+from tfkit.inspection import Classify, Dense, Node, SpanLogits, TokenLogits, Tokens
 from tfkit.plugin import Component
 from tfkit.plugin.model_parts import FeedForward, PositionRange, PositionSite, load
 
@@ -166,6 +167,27 @@ def logits(model: Model, recording: Recording, node: Node) -> float:
     return close("logits", recording.nodes[node.name].output.tensor, want.value, want.bound, f"`{node.name}`", "its output")
 
 
+def spans(model: Model, recording: Recording, node: Node) -> float:
+    """Start and end logits, and the positions that cannot be chosen."""
+    module = model.nodes[node.name]
+    if not isinstance(module, SpanLogits):
+        raise NotApplicable(f"no equation is known for the node `{node.part.kind}`")
+    read = recording.nodes[node_of(node.edges.reads["input"])].output
+    want, got = linear(exact(read.tensor), module.linear.weight, module.linear.bias), recording.nodes[node.name].output.tensor
+    visible = read.padding.as_visible(read.tensor.shape[1])
+    allowed = torch.ones(got.shape[:2], dtype=torch.bool) if visible is None else visible.cpu().clone()
+    if node.options.choose == "second_text":
+        ids, end_id = recording.batch.ids[node.options.tokens].tolist(), node.context.targets["tokens"].end_id
+        for row, real in zip(ids, allowed, strict=True):
+            places = [t for t in range(len(row)) if real[t]]
+            ends = [t for t in places if row[t] == end_id]
+            for t in places[1:]:
+                real[t] = bool(ends) and t > ends[0] and row[t] != end_id
+    least = torch.finfo(got.dtype).min
+    same("spans", got[~allowed], torch.full_like(got[~allowed], least), f"`{node.name}`: positions to hide", "its output")
+    return close("spans", got[allowed], want.value[allowed], want.bound[allowed], f"`{node.name}`", "its output")
+
+
 def _table(model: Model, node: Node) -> Tensor:
     """The table that a node uses: its own, or that of the node at the end of `share`."""
     module: Any = model.nodes[node.edges.owner or node.name]
@@ -200,6 +222,7 @@ def tokenwise_nodes(graph: Graph) -> dict[str, Callable[[Model, Recording, Node]
         "dense": dense,
         "classify": dense,
         "token_logits": logits,
+        "span_logits": spans,
         "patches": patches,
         "convolutions": convolutions,
         "similarity": similarity,

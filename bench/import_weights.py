@@ -1,0 +1,97 @@
+"""Import and export of a model of Hugging Face form, against reading its file once and copying it once; and the peak of memory.
+
+Each part runs in a process of its own, so that its memory is its own. Times are medians of the rounds."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from interleaved import report
+
+SPEC = Path(__file__).parent.parent / "specs" / "gpt2.yaml"
+BLOCK = 16 << 20
+
+
+def size_of(layers: int, width: int) -> list[str]:
+    return [
+        "expect=null",
+        f"body.num_layers={layers}",
+        f"defaults.d_model={width}",
+        f"defaults.ffn.d_ff={4 * width}",
+        "defaults.attention.num_heads=4",
+    ]
+
+
+def part(name: str, folder: Path, overrides: list[str]) -> None:
+    """One part, in this process."""
+    import tfkit
+    from tfkit.interop.huggingface import write
+    from tfkit.interop.huggingface_import import plan_import, run_import
+
+    catalogue = tfkit.load_catalogue()
+    if name == "make":
+        (folder / "hf").mkdir()
+        write(tfkit.build(tfkit.load_spec(SPEC, catalogue, overrides), catalogue), {}, folder / "hf", shard_bytes=1 << 40)
+        return
+    file = folder / "hf" / "model.safetensors"
+    model = tfkit.load(folder / "model", catalogue=catalogue) if name == "export" else None
+    plan = plan_import(folder / "hf", catalogue) if name == "import" else None
+    import torch  # noqa: F401  # not part of the times
+
+    before = time.perf_counter()
+    if name in ("read", "copy"):
+        with open(file, "rb") as source, open(folder / "copy" if name == "copy" else "/dev/null", "wb") as target:
+            while block := source.read(BLOCK):
+                target.write(block)
+    elif plan is not None:
+        run_import(plan, folder / "model", catalogue, overwrite=True)
+    elif model is not None:
+        (folder / "out").mkdir()
+        write(model, {}, folder / "out", shard_bytes=1 << 40)
+    print(time.perf_counter() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--width", type=int, default=1280)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help="where the files are written (default: a temporary folder)")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    if options.part:
+        part(options.part, options.folder, size_of(options.layers, options.width))
+        return {}
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+
+        def run(which: str) -> tuple[float, int]:
+            command = [sys.executable, __file__, "--part", which, "--folder", name, "--layers", str(options.layers)]
+            done = subprocess.run([*command, "--width", str(options.width)], check=True, capture_output=True, text=True)
+            seconds, memory = (done.stdout.split() or ["0", "0"])[-2:]
+            return float(seconds), int(memory)
+
+        run("make")
+        names = ("read", "copy", "import", "export")
+        found: dict[str, list[tuple[float, int]]] = {which: [] for which in names}
+        for _ in range(options.rounds):
+            for which in names:
+                found[which].append(run(which))
+                shutil.rmtree(folder / "out", ignore_errors=True)
+        size = (folder / "hf" / "model.safetensors").stat().st_size
+    memory = {which: max(used for _, used in rounds) / size for which, rounds in found.items()}
+    seconds = {which: [each for each, _ in rounds] for which, rounds in found.items()}
+    return report("import and export", seconds, "copy", options.json, bytes=size, peak_memory_over_file=memory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""`tfkit diff`: in what two models differ, without building them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import READ, common, lengths_by_input, whole
+from .output import print_json, print_rich
+from .usage import usage_error
+
+if TYPE_CHECKING:
+    from ..catalogue import Catalogue
+    from ..view.diff_data import Side
+
+EPILOG = """\b
+tfkit diff base.yaml big.yaml
+tfkit diff base.yaml base.yaml --set defaults.placement=pre
+tfkit diff spec.yaml runs/first          the best model of a run
+
+\b
+Fields are those of the resolved specs; name, reference, description and
+expect are not compared. Of saved models, dtype and values of the weights
+are compared too.
+--json prints an object with `equal`, `a`, `b`, `fields` (`field`, `a`, `b`,
+`where`), `tensors` (`name`, `a`, `b`), `saved`, `counts` and `nodes`.
+Exit code 0 if the models are equal, 1 if they differ, 2 for a wrong input.
+"""
+
+
+@click.command("diff", epilog=EPILOG)
+@click.argument("first", metavar="A", type=READ, help="A spec, or the directory of a saved model or a run.")
+@click.argument("second", metavar="B", type=READ, help="Another one.")
+@click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True,
+    help="Change one value of B, a spec, for instance encoder.num_layers=12. May be repeated.",
+)  # fmt: skip
+@click.option("--batch", metavar="N", type=whole, default=1, help="Rows of the batch for the costs.")
+@click.option(
+    "--lengths", metavar="INPUT=N,...", type=lengths_by_input,
+    help="Positions of each input of both, for instance source=32,target=32 (default: 32 each).",
+)  # fmt: skip
+@common
+def command(
+    first: str, second: str, overrides: tuple[str, ...], batch: int, lengths: dict[str, int] | None, as_json: bool
+) -> int:
+    """Show in what two models differ: fields, tensors, costs."""
+    from ..catalogue import load_catalogue
+    from ..view.diff_data import diff_data
+
+    catalogue = load_catalogue()
+    if overrides and Path(second).is_dir():
+        raise usage_error(f"--set changes a spec, and {second} is a saved model", "name its spec.yaml")
+    a, b = _side(first, (), catalogue, batch), _side(second, overrides, catalogue, batch)
+    _check_inputs([a, b], lengths or {})
+    data = diff_data(*(_with_batch(side, batch, lengths) for side in (a, b)))
+    if as_json:
+        print_json(data)
+    else:
+        from ..view.diff_text import diff_text
+
+        print_rich(*diff_text(data))
+    return 0 if data["equal"] else 1
+
+
+def _side(file: str, overrides: tuple[str, ...], catalogue: Catalogue, batch: int) -> Side:
+    """A spec, or a saved model without its weights. Its batch has no lengths yet."""
+    from ..graph import Batch
+    from ..view.diff_data import Side
+    from .model_or_spec import named
+
+    found = named(file, catalogue, overrides)
+    return Side(file, found.spec, found.graph, Batch(batch, {}), overrides, found.dtype, found.item_size, found.digest)
+
+
+def _check_inputs(sides: list[Side], lengths: Mapping[str, int]) -> None:
+    """Raises UsageError for a length of an input that neither model has."""
+    from .batch_args import batch_of
+
+    for name in lengths:
+        if all(name not in side.graph.nodes for side in sides):
+            batch_of(sides[0].graph, 1, {name: lengths[name]})
+
+
+def _with_batch(side: Side, size: int, lengths: Mapping[str, int] | None) -> Side:
+    from dataclasses import replace
+
+    from .batch_args import batch_of
+
+    own = None if lengths is None else {name: length for name, length in lengths.items() if name in side.graph.nodes}
+    return replace(side, batch=batch_of(side.graph, size, own))

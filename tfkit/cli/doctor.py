@@ -1,0 +1,50 @@
+"""`tfkit doctor`: what is installed here, what is broken, and how to repair it."""
+
+from __future__ import annotations
+
+import click
+
+from .options import READ, common
+from .output import print_json, print_rich
+
+EPILOG = """\b
+The report names no user and no host: the home directory is written ~. It can
+be pasted into a bug report.
+
+\b
+--json prints an object with `ok`, `problems` and `notes` (`what`, `fix`),
+`tfkit`, `python`, `machine`, `torch`, `triton`, `devices`, `variables`,
+`extras`, `plugins` and `model`.
+Exit code 0 if nothing is broken, 1 if something is, 2 for a wrong input.
+"""
+
+
+@click.command("doctor", epilog=EPILOG)
+@click.argument(
+    "subject", metavar="[MODEL]", required=False, type=READ, help="A spec or a saved model: which backends it would use here."
+)
+@common
+def command(subject: str | None, as_json: bool) -> int:
+    """Say what is installed here, what is broken, and how to repair it."""
+    from ..doctor import Findings, catalogue_here, diagnosis, without_home
+    from .model_or_spec import named
+
+    catalogue = catalogue_here(Findings())
+    model = named(subject, catalogue) if subject is not None else None  # first: a wrong input is reported at once
+    findings = Findings()
+    data = diagnosis(findings)
+    found = None
+    if model is not None:
+        from ..doctor.model import model_here
+
+        found = model_here(model.graph, model.dtype, model.item_size, data["devices"], catalogue, findings)
+    data = without_home(
+        {"ok": not findings.problems, "problems": findings.problems, "notes": findings.notes, **data, "model": found}
+    )
+    if as_json:
+        print_json(data)
+    else:
+        from ..view.doctor_text import doctor_text
+
+        print_rich(*doctor_text(data))
+    return 0 if data["ok"] else 1

@@ -1,0 +1,35 @@
+"""Arguments that name a spec or a saved model. Torch is not imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..catalogue import Catalogue
+from ..graph import Graph, graph_of
+from ..spec import ModelSpec, load_spec
+
+
+class Named(NamedTuple):
+    """A spec, or a saved model without its weights; `digest` is the SHA-256 of the weights."""
+
+    spec: ModelSpec
+    graph: Graph
+    dtype: str = "float32"
+    item_size: int = 4
+    digest: str | None = None
+
+
+def named(file: str, catalogue: Catalogue, overrides: Sequence[str] = ()) -> Named:
+    """Read a spec, or the directory of a model or a run. Raises SpecError or StoreError."""
+    if not Path(file).is_dir():
+        spec = load_spec(file, catalogue, overrides)
+        return Named(spec, graph_of(spec))
+    from ..io import read_saved
+    from ..io.layout import WEIGHTS
+    from ..io.saved_files import ITEM_SIZES
+
+    saved = read_saved(Path(file), catalogue)
+    dtype = saved.versions.dtype
+    return Named(saved.spec, saved.graph, dtype, ITEM_SIZES[dtype], saved.versions.files[WEIGHTS].sha256)

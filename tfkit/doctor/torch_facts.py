@@ -1,0 +1,111 @@
+"""torch as it runs here: its build, threads, instructions, cuDNN, FlashAttention, and the devices."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .finding import Findings, in_one_line
+
+DRIVER = Path("/proc/driver/nvidia/version")
+"""Exists where the kernel has a driver of NVIDIA."""
+
+
+def torch_here(findings: Findings, processors: int) -> dict[str, Any] | None:
+    """What torch says about itself; None, and a problem, if it cannot be imported."""
+    try:
+        import torch
+    except (Exception, SystemExit) as reason:  # a broken library raises OSError or ImportError
+        fix = "pip install --force-reinstall torch (https://pytorch.org/get-started/locally)"
+        findings.problem(f"torch cannot be imported: {in_one_line(reason)}", fix)
+        return None
+    threads = torch.get_num_threads()
+    if threads > processors:
+        what = f"torch computes with {threads} threads, and this process may use {processors} processors"
+        findings.note(what, f"set OMP_NUM_THREADS={processors}")
+    _check_cuda(findings)
+    return {
+        "version": str(torch.__version__),
+        "path": str(Path(torch.__file__).parent),
+        "cuda": torch.version.cuda,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": threads,
+        "onednn": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
+        "cudnn": _cudnn(),
+        "flash": flash(),
+    }
+
+
+def _check_cuda(findings: Findings) -> None:
+    import torch
+
+    if not DRIVER.exists() or torch.cuda.is_available():
+        return
+    if torch.version.cuda is None and torch.version.hip is None:
+        findings.note("this machine has an NVIDIA driver, and torch is a CPU build", "install the CUDA build of torch")
+        return
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        reason = "it finds no device"
+    except Exception as error:  # a driver that is too old, a device in use, ...
+        reason = in_one_line(error)
+    fix = "compare `nvidia-smi` with the CUDA version of torch; CUDA_VISIBLE_DEVICES may hide the device"
+    findings.problem(f"this machine has an NVIDIA driver, and torch cannot use it: {reason}", fix)
+
+
+def _cudnn() -> dict[str, Any] | None:
+    """The version and the path of the cuDNN that this process loaded, which may not be the one that torch was built with."""
+    import torch
+
+    try:
+        number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    except RuntimeError as reason:  # torch refuses a runtime that is older than the one it was built with
+        return {"version": None, "path": loaded("libcudnn"), "reason": in_one_line(reason)}
+    return None if number is None else {"version": number, "path": loaded("libcudnn")}
+
+
+def loaded(library: str) -> str | None:
+    """The file of a library that this process has loaded. The shortest name is the main library of several."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    found = {line.split(maxsplit=5)[5] for line in lines if f"/{library}" in line and len(line.split(maxsplit=5)) == 6}
+    return min(found, key=lambda path: (len(Path(path).name), path), default=None)
+
+
+def flash() -> dict[str, Any] | None:
+    """The FlashAttention implementation that sdpa uses on CUDA, `default` for torch's own; None where torch does not say."""
+    import torch.nn.attention as attention
+
+    current = getattr(attention, "current_flash_attention_impl", None)
+    listed = getattr(attention, "list_flash_attention_impls", None)
+    if current is None:
+        return None
+    return {"active": current() or "default", "registered": sorted(map(str, listed())) if listed else []}
+
+
+def triton_here() -> str | None:
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return None
+
+
+def devices(machine: dict[str, Any]) -> list[dict[str, Any]]:
+    """The CPU and every CUDA device."""
+    cpu = {"name": "cpu", "what": machine["processor"], "memory_bytes": machine["memory_bytes"], "cuda_capability": None}
+    try:
+        import torch
+
+        count = torch.cuda.device_count()
+    except (Exception, SystemExit):  # already a problem
+        return [cpu]
+    found = [cpu]
+    for index in range(count):
+        facts = torch.cuda.get_device_properties(index)
+        capability = [facts.major, facts.minor]
+        place = {"name": f"cuda:{index}", "what": facts.name, "memory_bytes": facts.total_memory}
+        found.append({**place, "cuda_capability": capability})
+    return found

@@ -1,0 +1,119 @@
+"""The files of a saved model, read and checked without torch. Of the weights only the header is read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..catalogue import Catalogue
+from ..errors import Diagnostic, StoreError
+from ..files import FileRecord, check_digest, check_header, check_sizes, read_bytes, read_model
+from ..graph import Graph, graph_of
+from ..spec import ModelSpec, parse_spec
+from ..spec.located import Diagnostics
+from ..spec.reader import read_text
+from .layout import FORMAT, NAME_A_MODEL, PLAN, SPEC, VERSIONS, WEIGHTS, Format, Versions, model_in
+
+ITEM_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a number, by dtype."""
+
+
+@dataclass(frozen=True)
+class SavedFiles:
+    """A saved model without its weights.
+
+    Args:
+        directory: the directory of the model.
+        spec: its spec.
+        graph: the graph of the spec.
+        versions: its dtype, the versions that wrote it, and the digests of its files.
+    """
+
+    directory: Path
+    spec: ModelSpec
+    graph: Graph
+    versions: Versions
+
+
+def read_saved(directory: Path, catalogue: Catalogue) -> SavedFiles:
+    """Read a saved model without its weights.
+
+    Args:
+        directory: the directory of a model, or of a training run, whose best model is read.
+        catalogue: the entries that names refer to.
+
+    Returns:
+        The spec, the graph and the versions. The header of the weights agrees with the spec.
+
+    Raises:
+        StoreError: a file is missing, altered, or has another format.
+        SpecError: the spec has errors.
+    """
+    directory = model_in(directory)
+    versions = read_versions(directory)
+    spec = saved_spec(directory / SPEC, catalogue)
+    graph = graph_of(spec)
+    check_room(directory / WEIGHTS, versions.files[WEIGHTS], graph, versions.dtype)
+    wanted = {
+        f"nodes.{node.name}.{parameter.name}": (versions.dtype, parameter.shape)
+        for node in graph.nodes.values()
+        for parameter in node.parameters()
+    }
+    check_header(directory / WEIGHTS, wanted, "the spec")
+    return SavedFiles(directory, spec, graph, versions)
+
+
+def read_versions(directory: Path) -> Versions:
+    """The versions of a saved model. Checks sizes of all files and digests of all but the weights. Raises StoreError."""
+    path = directory / VERSIONS
+    found = read_model(path, Format, fix=NAME_A_MODEL).format
+    if found != FORMAT:
+        message = f"{directory} has format {found}, this tfkit reads {FORMAT}"
+        raise StoreError(Diagnostic("TFK083", message, "load it with the tfkit that wrote it"))
+    versions = read_model(path, Versions)
+    for name, record in check_sizes(path, versions.files).items():
+        if name != WEIGHTS:
+            check_digest(directory / name, record)
+    return versions
+
+
+def saved_spec(path: Path, catalogue: Catalogue) -> ModelSpec:
+    """The spec of a saved model. It was resolved when it was written, so it extends no other file."""
+    try:
+        text = read_bytes(path, links=False)
+    except OSError as reason:
+        raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
+    if "extends" in read_text(text, str(path), Diagnostics()).mapping:
+        raise StoreError(Diagnostic("TFK082", f"{path} extends another file, which no saved spec does", "it was altered"))
+    return parse_spec(text, catalogue, file=str(path))
+
+
+def check_room(path: Path, facts: FileRecord, graph: Graph, dtype: str) -> None:
+    """Raises StoreError if a file is too small for the weights of a model, before its parameters are listed."""
+    needed = (graph.parameters() + graph.parameters(trainable=False)) * ITEM_SIZES[dtype]
+    if facts.bytes < needed:
+        message = f"{path} has {facts.bytes:,} bytes, and the weights of the spec need {needed:,}"
+        raise StoreError(Diagnostic("TFK082", message, "it was altered"))
+
+
+def other_files(directory: Path) -> dict[str, str | bytes]:
+    """The files of a saved model that its caller gave to `save` (tokenisers, labels), by name; bytes where they are no UTF-8.
+
+    Raises:
+        StoreError: a file is missing or was altered.
+    """
+    directory = model_in(directory)
+    files = read_model(directory / VERSIONS, Versions).files
+    found: dict[str, str | bytes] = {}
+    for name, record in files.items():
+        if name in (SPEC, WEIGHTS, PLAN):
+            continue
+        check_digest(directory / name, record)
+        try:
+            found[name] = content = read_bytes(directory / name, record.bytes, links=False)
+        except OSError as reason:
+            raise StoreError(Diagnostic("TFK082", f"{directory / name} cannot be read: {reason.strerror}")) from None
+        with suppress(UnicodeDecodeError):
+            found[name] = content.decode("utf-8")
+    return found

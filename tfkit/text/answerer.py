@@ -1,0 +1,258 @@
+"""Answers to questions about texts: a model with its tokeniser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..catalogue import Catalogue
+from ..data import (
+    Ranges,
+    TextTokeniser,
+    check_ids,
+    epoch_of,
+    groups,
+    padded,
+    read_span_facts,
+    read_tokenisers,
+    roles_for,
+    windows_of,
+)
+from ..errors import Diagnostic, InputError
+from ..io import load, model_in
+from ..nn.model import Model
+
+Scores = dict[tuple[int, int], float]
+"""The probabilities of spans, by their first character and the one behind their last."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a context.
+
+    Attributes:
+        text: Its characters.
+        score: The probability of its start times that of its end, in the window with the largest product.
+        start: Its first character, counted from 0.
+        end: The character after its last.
+    """
+
+    text: str
+    score: float
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a question.
+
+    Attributes:
+        question: The question.
+        context: The text that was read.
+        span: The answer; None if there is none.
+        no_answer: The probability that there is none, the least over all windows; 0 if a text has no token.
+        spans: The best spans, best first.
+        read: The number of tokens of the question that the model read.
+        cut: The number of its tokens that left no room for the context, which it did not read.
+    """
+
+    question: str
+    context: str
+    span: Span | None
+    no_answer: float
+    spans: tuple[Span, ...]
+    read: int
+    cut: int
+
+    @property
+    def text(self) -> str:
+        """The answer as it stands in the context; "" if there is none."""
+        return self.span.text if self.span is not None else ""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A window of the context of question `number`, as ids with segments. `before` tokens are in front of it, and `ranges`
+    are the characters of its tokens."""
+
+    number: int
+    ids: list[int]
+    segments: list[int]
+    before: int
+    ranges: Ranges
+
+
+class Answerer:
+    """Answers questions by parts of their contexts. A context that is longer than the limit is read in windows.
+
+    In a window, p(start) and p(end) are the softmax of the logits over all positions, in float32. The answer is the span of at
+    most `max_answer` tokens with the largest p(start) p(end) in any window. If questions may be unanswerable, and the product
+    for the first token is larger in every window, there is no answer.
+
+    Args:
+        model: A model with one `span_logits` output.
+        tokeniser: Its tokeniser.
+        max_length: The limit of tokens of a row, start and end included; at most the positions of the model.
+        stride: The most tokens from the start of a window to that of the next.
+        max_answer: The limit of tokens of an answer.
+        unanswerable: Whether a question may have no answer.
+        batch_tokens: The limit of tokens of a batch, padding included.
+
+    Raises:
+        InputError: The model is of another kind, the tokeniser is not its own, or a limit is too small.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokeniser: TextTokeniser,
+        *,
+        max_length: int = 384,
+        stride: int = 128,
+        max_answer: int = 30,
+        unanswerable: bool = True,
+        batch_tokens: int = 4096,
+    ) -> None:
+        self.model, self.tokeniser, self.unanswerable = model, tokeniser, unanswerable
+        self.stride, self.max_answer, self.batch_tokens = stride, max_answer, batch_tokens
+        self.frame = tokeniser.pair_frame
+        shortest = len(self.frame) + 2
+        if max_length < shortest or min(stride, max_answer, batch_tokens) < 1:
+            message = f"max_length is {max_length}, stride {stride}, max_answer {max_answer}, batch_tokens {batch_tokens}"
+            fix = f"a row has at least {shortest} tokens with its special tokens; the others are at least 1"
+            raise InputError(Diagnostic("TFK078", message, fix))
+        self.roles = roles_for(model.plan, "spans")
+        self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
+        check_ids(model.plan, self.roles, {"target": tokeniser})
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | Path,
+        *,
+        device: str | torch.device = "cpu",
+        backend: Any = None,
+        max_length: int | None = None,
+        stride: int | None = None,
+        max_answer: int | None = None,
+        unanswerable: bool | None = None,
+        batch_tokens: int = 4096,
+        catalogue: Catalogue | None = None,
+    ) -> Answerer:
+        """Load a model that answers questions.
+
+        Args:
+            directory: directory of a saved model, or of a training run, whose best model is loaded.
+            device: as in `tfkit.load`.
+            backend: as in `tfkit.load`.
+            max_length: as in the constructor; as in training unless given.
+            stride: as in the constructor; as in training unless given.
+            max_answer: as in the constructor; the longest answer of the training data unless given.
+            unanswerable: as in the constructor; whether a question of the training data has no answer unless given.
+            batch_tokens: as in the constructor.
+            catalogue: as in `tfkit.load`.
+
+        Returns:
+            The model with its tokeniser.
+
+        Raises:
+            StoreError: a file is missing or altered.
+            InputError: the model does not answer questions.
+        """
+        place = model_in(Path(directory))
+        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        roles_for(model.plan, "spans")  # a model of another kind is reported before its missing file
+        given = {"max_length": max_length, "stride": stride, "max_answer": max_answer, "unanswerable": unanswerable}
+        settings = read_span_facts(place).model_dump() | {name: value for name, value in given.items() if value is not None}
+        return cls(model, read_tokenisers(place, ("target",))["target"], **settings, batch_tokens=batch_tokens)
+
+    def answer(self, questions: Iterable[tuple[str, str]], *, best: int = 1, chunk: int = 100) -> Iterator[Answer]:
+        """Answer questions.
+
+        Args:
+            questions: Pairs of a question and its context. They are read `chunk` at a time. If the iterable raises an
+                exception, the questions before it are answered first.
+            best: The number of spans of each answer, at most.
+            chunk: Questions that are batched together.
+
+        Yields:
+            The answer to each question, in order. An empty question has none, and an empty context has none.
+
+        Raises:
+            InputError: `best` is less than 1.
+        """
+        if best < 1:
+            raise InputError(Diagnostic("TFK078", f"best is {best}", "it is at least 1"))
+        for group in groups(questions, chunk):
+            yield from self._answer_chunk(group, best)
+
+    def _answer_chunk(self, asked: list[tuple[str, str]], best: int) -> Iterator[Answer]:
+        whole = self.tokeniser.encode([question for question, _ in asked])
+        frame, room = self.frame, self.max_length - len(self.frame)
+        questions = [ids if len(ids) < room else ids[: room // 2] for ids in whole]
+        contexts = self.tokeniser.encode_with_ranges([context for _, context in asked])
+        rows: list[_Row] = []
+        for number, (question, (ids, ranges)) in enumerate(zip(questions, contexts, strict=True)):
+            for window in windows_of(len(question), len(ids), room, self.stride) if question and ids else ():
+                part, before = slice(window.start, window.stop), len(frame.before) + len(question) + len(frame.between)
+                segments = frame.segments_of(len(question), len(window))
+                rows.append(_Row(number, frame(question, ids[part]), segments, before, ranges[part]))
+        none: list[list[float]] = [[] for _ in asked]
+        found: list[Scores] = [{} for _ in asked]
+        for row, (empty, scores) in zip(rows, self._read(rows, best), strict=True):
+            none[row.number].append(empty)
+            for place, score in scores.items():
+                found[row.number][place] = max(score, found[row.number].get(place, 0.0))
+        for number, (text, context) in enumerate(asked):
+            ranked = sorted(found[number].items(), key=lambda each: -each[1])[:best]
+            spans = tuple(Span(context[start:end], score, start, end) for (start, end), score in ranked)
+            no_answer = min(none[number], default=0.0)
+            span = spans[0] if spans and not (self.unanswerable and no_answer > spans[0].score) else None
+            read = len(questions[number])
+            yield Answer(text, context, span, no_answer, spans, read, len(whole[number]) - read)
+
+    @torch.no_grad()
+    def _read(self, rows: list[_Row], best: int) -> list[tuple[float, Scores]]:
+        """For each row the probability that it has no answer, and its best spans."""
+        if not rows:
+            return []
+        found: list[tuple[float, Scores]] = [(0.0, {})] * len(rows)
+        device, name = next(self.model.parameters()).device, self.roles.target
+        training = self.model.training
+        self.model.eval()
+        try:
+            lengths = np.array([len(row.ids) for row in rows], np.int32)
+            for batch in epoch_of({"target": lengths}, self.batch_tokens, 0, 0).batches:
+                ids, counts = padded([rows[at].ids for at in batch])
+                ones = padded([rows[at].segments for at in batch], 0)[0].to(device)
+                segments = {"segments": {name: ones}} if self.roles.segments else {}
+                outputs = self.model(lengths={name: counts.to(device)}, **segments, **{name: ids.to(device)})
+                probabilities = outputs[self.roles.output].float().softmax(1).cpu()
+                for at, own in zip(batch, probabilities, strict=True):
+                    found[at] = float(own[0].prod()), self._best(rows[at], own, best)
+        finally:
+            self.model.train(training)
+        return found
+
+    def _best(self, row: _Row, probabilities: Tensor, count: int) -> Scores:
+        """The best spans of a row by the probabilities (L, 2) of its positions."""
+        shown = torch.tensor([start < end for start, end in row.ranges])
+        starts, ends = (probabilities[row.before :][: len(row.ranges)] * shown[:, None]).unbind(1)  # (N,)
+        width = min(self.max_answer, len(row.ranges))
+        following = functional.pad(ends, (0, width - 1)).unfold(0, width, 1)  # (N, width)
+        products = (starts[:, None] * following).flatten()
+        scores, places = products.topk(min(4 * count, len(products)))  # several pieces may have the same characters
+        spans: Scores = {}
+        for score, place in zip(scores.tolist(), places.tolist(), strict=True):
+            if score > 0.0:
+                first, last = place // width, place // width + place % width
+                spans.setdefault((row.ranges[first][0], row.ranges[last][1]), score)
+        return dict(list(spans.items())[:count])
