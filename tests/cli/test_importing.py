@@ -13,6 +13,7 @@ import torch
 import huggingface_tokenisers
 from interop.models import MODELS, make
 from tfkit.cli import main
+from translation_task import write_task
 
 pytestmark = pytest.mark.slow
 
@@ -100,3 +101,23 @@ def test_what_the_commands_refuse(tmp_path, capsys):
     assert "exists already" in err
     assert "--quantization belongs to ctranslate2" in err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_trained_model_goes_out_with_its_tokeniser(tmp_path, monkeypatch, capsys):
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    recipe = write_task(tmp_path)
+    words = ["--set", "stopping.max_steps=30", "--set", "validation.metric=loss"]
+    for change in ("defaults.position=sinusoidal_halves", "logits.bias=frozen"):  # the model is then a Pegasus
+        words += ["--set", f"model.{change}"]
+    assert main(["train", str(recipe), "-o", str(tmp_path / "run"), *words]) == 0
+    assert main(["export", str(tmp_path / "run"), "--to", "hf", "-o", str(tmp_path / "out")]) == 0
+    lines = (tmp_path / "train.src").read_text().splitlines()[:5]
+    found = run(["translate", str(tmp_path / "run"), "--beams", "1"], "\n".join(lines) + "\n", monkeypatch, capsys).splitlines()
+    model, tokeniser = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out"), AutoTokenizer.from_pretrained(tmp_path / "out")
+    for line, translation in zip(lines, found, strict=True):
+        source = tokeniser(line, return_tensors="pt")
+        longest = 50 + source["input_ids"].shape[1]
+        source.pop("token_type_ids", None)
+        ids = model.generate(**source, max_new_tokens=longest, do_sample=False, num_beams=1)
+        assert tokeniser.decode(ids[0], skip_special_tokens=True).split() == translation.split()

@@ -179,6 +179,9 @@ def write(
     for name in target.origin.get("files", ()):
         content = texts[name]
         child(directory, name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    if "tokeniser.json" in texts and not target.origin:
+        for name, content in tokeniser_files(texts["tokeniser.json"], target.config).items():
+            _write_json(directory / name, content)
     generation = target.origin.get(GENERATION) if target.origin else _generation(target, graph_of(model.spec))
     if generation:
         _write_json(directory / GENERATION, generation)
@@ -188,6 +191,27 @@ def write(
 def _write_json(path: Path, data: Any) -> None:
     """In the form of transformers, whose files go out as they came in."""
     path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=True) + "\n", encoding="utf-8")
+
+
+def tokeniser_files(text: str | bytes, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A tokeniser that `tfkit train` wrote, as transformers reads it. It ends a source with the end token, as tfkit does."""
+    tokeniser = parse_json(text)
+    pieces = {each["id"]: each["content"] for each in tokeniser["added_tokens"]}
+    special = {
+        f"{name}_token": pieces[config[f"{name}_token_id"]]
+        for name in ("pad", "bos", "eos")
+        if config.get(f"{name}_token_id") in pieces
+    }
+    if config.get("is_encoder_decoder", "decoder_start_token_id" in config) and "eos_token" in special:
+        end, number = special["eos_token"], config["eos_token_id"]
+        tokeniser["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": {end: {"id": end, "ids": [number], "tokens": [end]}},
+        }
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "clean_up_tokenization_spaces": False}
+    return {"tokenizer.json": tokeniser, "tokenizer_config.json": {**settings, **special}}
 
 
 def _generation(target: Target, graph: Any) -> dict[str, Any]:
