@@ -112,7 +112,7 @@ def test_explain_describes_every_code(tfkit):
 def test_a_code_without_its_zeros_finds_the_code(tfkit):
     done = tfkit("explain", "tfk12")
     assert (done.code, done.err) == (2, "TFK090 there is no code `tfk12`; did you mean `TFK012`?\n")
-    assert "did you mean `TFK12" in tfkit("explain", "tfk129x").err
+    assert "did you mean `TFK124`" in tfkit("explain", "tfk124x").err
 
 
 def test_explain_as_json_and_in_small_letters(tfkit):
