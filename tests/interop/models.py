@@ -71,6 +71,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "ModernBert",
         {**ENCODER, "num_hidden_layers": 7, "local_attention": 6, **IDS, "cls_token_id": 59, "sep_token_id": 60},
     ),
+    "ModernBertModel": (
+        "ModernBert",
+        {**ENCODER, "num_hidden_layers": 4, "local_attention": 6, **IDS, "cls_token_id": 59, "sep_token_id": 60},
+    ),
+    "XLMRobertaForMaskedLM": ("XLMRoberta", ENCODER),
+    "XLMRobertaForSequenceClassification": ("XLMRoberta", {**ENCODER, "num_labels": 3}),
+    "CamembertForMaskedLM": ("Camembert", ENCODER),
     "GPT2LMHeadModel": ("GPT2", GPT),
     "GPTJForCausalLM": ("GPTJ", {**GPT, "rotary_dim": 4}),
     "GPTNeoXForCausalLM": (
@@ -86,6 +93,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {**DECODER, **IDS, "num_hidden_layers": 3, "sliding_window": 7, "query_pre_attn_scalar": 11},
     ),
     "T5ForConditionalGeneration": ("T5", {**T5, "decoder_start_token_id": 0}),
+    "MT5ForConditionalGeneration": ("MT5", {**T5, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"}),
+    "mT5 with a head": ("MT5", {**T5, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"}),
     "T5 1.1": ("T5", {**T5, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "BartForConditionalGeneration": ("Bart", SEQ2SEQ),
     "MBartForConditionalGeneration": ("MBart", {**SEQ2SEQ, "scale_embedding": True}),
@@ -130,10 +139,10 @@ def make(name: str) -> Any:
 
     family, options = MODELS[name]
     config = getattr(transformers, f"{family}Config")(**options, attn_implementation="eager")
-    architecture = "T5ForConditionalGeneration" if name == "T5 1.1" else name
+    architecture = {"T5 1.1": "T5ForConditionalGeneration", "mT5 with a head": "MT5ForConditionalGeneration"}.get(name, name)
     torch.manual_seed(len(name))
     model = getattr(transformers, architecture)(config).eval()
-    if name == "T5 1.1":  # transformers ties the head until a checkpoint with both is loaded
+    if name != architecture:  # transformers ties the head until a checkpoint with both is loaded
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     fixed = {"model.encoder.embed_positions.weight"} if family in ("Whisper", "Marian", "Pegasus") else set()
     fixed |= {"model.decoder.embed_positions.weight"} if family in ("Marian", "Pegasus") else set()

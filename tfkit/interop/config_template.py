@@ -8,14 +8,14 @@ refuse that one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError, SpecError
 from ..graph import graph_of
 from ..spec import ModelSpec, parse_spec, resolved
-from ..spec.located import Located
+from ..spec.located import Located, short
 from .derived import PAIRS
 from .weight_map import MapFile
 
@@ -59,7 +59,7 @@ def configuration(map_file: MapFile, written: Mapping[str, Any]) -> Values:
         found[key] = default if value is _ABSENT else value
     for key, source in map_file.fallback.items():
         factor, _, name = source.rpartition(" * ")
-        if found[key] is None and found[name] is not None:
+        if found[key] is None and isinstance(found[name], (int, str)):
             found[key] = found[name] * int(factor or 1)
     for key in map_file.choose:
         first, equal, second = key.partition(" == ")
@@ -69,6 +69,13 @@ def configuration(map_file: MapFile, written: Mapping[str, Any]) -> Values:
 
 
 _ABSENT = object()
+
+
+def with_flags(map_file: MapFile, architecture: str, written: Mapping[str, Any], tensors: Container[str]) -> Values:
+    """A configuration with what the files say beside it."""
+    found = {**map_file.architectures[architecture].config, **written}
+    values = configuration(map_file, found)
+    return found | {key: flag.tensor in tensors and not values[flag.unless] for key, flag in map_file.flags.items()}
 
 
 def unknown_keys(map_file: MapFile, written: Mapping[str, Any]) -> list[str]:
@@ -97,6 +104,7 @@ def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], ca
     Raises:
         InputError: all values that no spec can say, at once.
     """
+    written = {**map_file.architectures[architecture].config, **written}
     values = configuration(map_file, written)
     problems = [
         f"`{key}` is {_shown(written[key])}, and a spec can only say {_shown(only)}"
@@ -125,18 +133,23 @@ def _reason(reason: Exception) -> str:
 
 
 def _shown(value: Any) -> str:
-    return f"`{str(value).lower() if isinstance(value, bool) or value is None else value}`"
+    return f"`{str(value).lower() if isinstance(value, bool) or value is None else short(str(value))}`"
 
 
 def _template(map_file: MapFile, architecture: str, values: Values, problems: list[str]) -> dict[str, Any]:
     """The spec of the map with the parts of the architecture and of the chosen values."""
     template: dict[str, Any] = _merged(map_file.spec, map_file.architectures[architecture].spec)
     for key, choices in map_file.choose.items():
-        if values[key] in choices:
+        if _among(values[key], choices):
             template = _merged(template, choices[values[key]])
         else:
             problems.append(f"`{key}` is {_shown(values[key])}; a spec says {', '.join(_shown(each) for each in choices)}")
     return template
+
+
+def _among(value: Any, table: Mapping[Any, Any]) -> bool:
+    """Whether a value is a key of a table. Lists and objects never are, and 1 is not true."""
+    return any(value == key and isinstance(value, bool) is isinstance(key, bool) for key in table)
 
 
 def _merged(base: Any, over: Any) -> Any:
@@ -170,7 +183,7 @@ def _filled(template: Any, values: Values, map_file: MapFile, problems: list[str
     value, table = values.get(key), _table(map_file, key)
     if table is None:
         return value
-    if value not in table:
+    if not _among(value, table):
         problems.append(f"`{key}` is {_shown(value)}; a spec says {', '.join(_shown(each) for each in table)}")
         return None
     return table[value]
@@ -258,8 +271,9 @@ def config_of(
         The configuration, and the differences of its spec from the given one: reasons why the configuration cannot say it.
     """
     wanted, base = leaves(spec), dict(known or {})
-    if known and _distance(map_file, architecture, base, wanted, catalogue) == 0:
-        return base, []
+    for said in ({**base, **dict.fromkeys(map_file.flags, value)} for value in (False, True)):
+        if known and _distance(map_file, architecture, said, wanted, catalogue) == 0:
+            return base, []
     values = configuration(map_file, base)
     for _ in range(2):  # the second time with the parts that the values of the first choose
         for key, choices in map_file.choose.items():
@@ -289,7 +303,8 @@ def config_of(
         made = leaves(spec_of(map_file, architecture, written, catalogue, "the configuration"))
     except InputError as error:
         return {}, [each.message for each in error.diagnostics]
-    return written, _differences(made, wanted)
+    unsaid = {*map_file.flags, *map_file.architectures[architecture].config}
+    return {key: value for key, value in written.items() if key not in unsaid}, _differences(made, wanted)
 
 
 def _read_keys(map_file: MapFile) -> set[str]:

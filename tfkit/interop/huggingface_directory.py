@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import RootModel
+from pydantic import RootModel, model_validator
 
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import FileModel, Place, child, open_regular, read_model, read_places
@@ -30,6 +30,24 @@ NAME_IT = "name a directory that `save_pretrained` of Hugging Face transformers 
 
 class _Object(RootModel[dict[str, Any]]):
     """Any object."""
+
+
+class _Config(RootModel[dict[str, Any]]):
+    """A configuration, whose keys of every model have their types."""
+
+    @model_validator(mode="after")
+    def _typed(self) -> _Config:
+        kinds = {"architectures": list, "model_type": str, "id2label": dict, "label2id": dict}
+        for key, kind in kinds.items():
+            value = self.root.get(key)
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(f"`{key}` is no {WORDS[kind]}")
+        if any(not isinstance(name, str) for name in self.root.get("architectures") or ()):
+            raise ValueError("`architectures` is no list of names")
+        return self
+
+
+WORDS = {list: "list", str: "text", dict: "object"}
 
 
 class Index(FileModel):
@@ -57,7 +75,7 @@ class HuggingFaceDirectory:
             raise InputError(Diagnostic("TFK141", f"{path} is no directory", NAME_IT))
         if not os.path.lexists(path / CONFIG):
             raise InputError(Diagnostic("TFK141", f"{path} has no {CONFIG}", NAME_IT))
-        self.config = self._object(CONFIG)
+        self.config = read_model(self._file(CONFIG), _Config, fix=NAME_IT).root
         self.generation = self._object(GENERATION) if os.path.lexists(path / GENERATION) else None
         self.shards: dict[str, dict[str, Place]] = {}
         self.pickled = False

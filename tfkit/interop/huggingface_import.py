@@ -16,7 +16,7 @@ from ..files import FileRecord, write_tensors
 from ..graph import graph_of
 from ..slots.node import InputRule
 from ..spec import ModelSpec
-from .config_template import configuration, spec_of, unknown_keys
+from .config_template import configuration, spec_of, unknown_keys, with_flags
 from .constants import CONSTANTS, TOLERANCE
 from .dtypes import converted, real
 from .huggingface_directory import CONFIG, GENERATION, HuggingFaceDirectory
@@ -101,7 +101,8 @@ def plan_import(path: Path, catalogue: Catalogue, dtype: str | None = None, allo
     architectures = found.config.get("architectures") or [None]
     where = str(path / CONFIG)
     map_file, architecture = find_map(shipped_maps(catalogue), found.config.get("model_type"), architectures[0], where)
-    spec = spec_of(map_file, architecture, found.config, catalogue, where)
+    config = with_flags(map_file, architecture, found.config, found.places)
+    spec = spec_of(map_file, architecture, config, catalogue, where)
     prefix = map_file.architectures[architecture].prefix
     if prefix and not any(name.startswith(prefix) for name in found.places):
         prefix = ""

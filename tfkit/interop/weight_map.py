@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError, PluginError
 from ..files import FileModel, refusals
+from ..spec.located import short
 from .views import VIEWS
 
 
@@ -32,11 +33,20 @@ class Architecture(FileModel):
         prefix: before the names of the common tensors; files without it are read too.
         spec: merged into the common spec; null removes.
         weights: further tensors, without the prefix.
+        config: values of keys that its configuration does not have.
     """
 
     prefix: str = ""
+    config: dict[str, Any] = {}
     spec: dict[str, Any] = {}
     weights: dict[str, Any] = {}
+
+
+class Flag(FileModel):
+    """A key that no configuration has: whether a tensor is in the files. It is false where the key `unless` is true."""
+
+    tensor: str
+    unless: str
 
 
 class Derived(FileModel):
@@ -59,6 +69,7 @@ class MapFile(FileModel):
         unused: keys without an effect on what the model computes.
         choose: by key and value, a part that is merged into the spec. `a == b` is a key that says whether two keys are equal.
         probe: by key that may be null, a value that shows where it stands in the spec.
+        flags: by key, what the files say beside the configuration.
         derived: by name, values made from several keys.
         absent: tensors that are missing, or equal to another: tied ones.
         ignored: tensors that are not read, with the reason.
@@ -76,6 +87,7 @@ class MapFile(FileModel):
     unused: list[str] = []
     choose: dict[str, dict[Any, Any]] = {}
     probe: dict[str, Any] = {}
+    flags: dict[str, Flag] = {}
     derived: dict[str, Derived] = {}
     spec: dict[str, Any]
     weights: dict[str, Any]
@@ -173,13 +185,15 @@ def find_map(maps: Mapping[str, MapFile], model_type: Any, architecture: Any, wh
             if architecture in each.architectures:
                 return each, architecture
             fix = f"tfkit reads {', '.join(each.architectures)} of this model type"
-            raise InputError(Diagnostic("TFK141", f"{where}: the architecture is `{architecture}`, which has no map", fix))
+            raise InputError(
+                Diagnostic("TFK141", f"{where}: the architecture is `{short(str(architecture))}`, which has no map", fix)
+            )
     if reason := UNSUPPORTED.get(str(model_type)):
-        raise InputError(Diagnostic("TFK141", f"{where}: a spec cannot say `{model_type}`: {reason}"))
+        raise InputError(Diagnostic("TFK141", f"{where}: a spec cannot say `{short(str(model_type))}`: {reason}"))
     known = sorted({name for each in maps.values() for name in each.model_types})
     near = difflib.get_close_matches(str(model_type), known, 1)
     fix = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
-    raise InputError(Diagnostic("TFK141", f"{where}: `model_type` is `{model_type}`, which has no map", fix))
+    raise InputError(Diagnostic("TFK141", f"{where}: `model_type` is `{short(str(model_type))}`, which has no map", fix))
 
 
 _REASONS = {
