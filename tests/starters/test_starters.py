@@ -85,7 +85,7 @@ def test_the_examples_are_these_files(slot):
         for path, text in starter_files(slot, Name(name)).items()
         if path.startswith(f"{Name(name).package}/")
     }
-    assert made == {path.name: path.read_text() for path in place.glob("*.py")}
+    assert made == {path.name: path.read_text() for path in place.iterdir() if path.suffix in (".py", ".jinja")}
 
 
 def test_the_model_of_the_sublayer_is_that_of_the_tutorial():

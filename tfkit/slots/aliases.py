@@ -157,7 +157,7 @@ _LACKING: dict[str, str] = {
     "init": "kaiming he kaiming_uniform kaiming_normal xavier_normal glorot_normal zeros ones mup",
     "optimiser": "sgd nadam radam adamax adadelta adagrad adafactor lamb lion muon shampoo rmsprop rprop lbfgs sparse_adam "
     "adan sophia adabelief adam8bit",
-    "schedule": "linear polynomial exponential step one_cycle plateau reduce_lr_on_plateau wsd warmup_stable_decay "
+    "schedule": "polynomial exponential step one_cycle plateau reduce_lr_on_plateau wsd warmup_stable_decay "
     "cosine_with_restarts",
     "tokeniser": "wordpiece word words whitespace bytes byte byte_level tiktoken",
     "data": "audio speech regression span_corruption",

@@ -116,7 +116,7 @@ def starter_files(slot: str, name: Name) -> dict[str, str]:
     found |= {
         str(path.relative_to(FILES / slot)): path.read_text(encoding="utf-8")
         for path in sorted((FILES / slot).rglob("*"))
-        if path.suffix in (".py", ".yaml")
+        if path.suffix in (".py", ".yaml", ".jinja")
     }
     return {_renamed(path, name): _renamed(text, name) for path, text in found.items()}
 

@@ -55,5 +55,6 @@ def tfkit_sublayer_kinds() -> list[SublayerKind]:
             costs=costs,
             unsupported=unsupported,
             build="acme_part.convolution:build",
+            source="acme_part:convolution.py.jinja",
         )
     ]
