@@ -5,6 +5,7 @@ Each part runs in a process of its own, so that its memory is its own. Times are
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import shutil
 import subprocess
@@ -51,6 +52,9 @@ def part(name: str, folder: Path, overrides: list[str]) -> None:
         with open(file, "rb") as source, open(folder / "copy" if name == "copy" else "/dev/null", "wb") as target:
             while block := source.read(BLOCK):
                 target.write(block)
+            if name == "copy":  # as tfkit, which writes through to the disk
+                target.flush()
+                os.fsync(target.fileno())
     elif plan is not None:
         run_import(plan, folder / "model", catalogue, overwrite=True)
     elif model is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import runpy
 import sys
 from importlib import util
+from pathlib import Path
 
 import ctranslate2
 import pytest
@@ -18,6 +20,7 @@ from translation_task import sentences, write_task
 
 from .engine import built
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -52,6 +55,12 @@ def test_a_trained_model_translates_the_same_text(tmp_path, monkeypatch, capsys)
         ids.append([tokeniser.token_to_id(token) for token in found.hypotheses[0]])
     assert [tokeniser.decode(row) for row in ids] == ours
     assert len(set(ours)) > 5
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(texts)))
+    monkeypatch.setattr(sys, "argv", ["translate.py", str(tmp_path / "out")])
+    runpy.run_path(str(ROOT / "docs" / "examples" / "ctranslate2" / "translate.py"), run_name="__main__")
+    with_beams = capsys.readouterr().out.splitlines()
+    assert len(with_beams) == len(ours)
+    assert sum(one == other for one, other in zip(with_beams, ours, strict=True)) > len(ours) / 2
 
 
 def test_the_command_lists_the_files(saved, tmp_path, capsys):
