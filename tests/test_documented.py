@@ -87,7 +87,7 @@ def test_the_readme_is_short():
 
 def test_every_block_is_run_or_is_no_program():
     """`py` blocks are those that tests/frameworks runs; `sh` blocks are compared with the commands' help below."""
-    known = {"console", "python", "sh", "text", "toml", "yaml", "json", "py", "{eval-rst}", "{toctree}", "{include}"}
+    known = {"console", "python", "sh", "text", "toml", "yaml", "json", "jinja", "py", "{eval-rst}", "{toctree}", "{include}"}
     for name, page in PAGES.items():
         languages = set(re.findall(r"^ *```(\S+)", page.read_text(encoding="utf-8"), flags=re.M))
         assert languages <= known, name
