@@ -29,7 +29,6 @@ def test_greedy():
 
 @pytest.mark.parametrize(("beams", "given"), [("1", ""), ("1", "words"), ("3", "ids")])
 def test_translate(beams, given, tmp_path):
-    pytest.importorskip("ctranslate2", reason="one of the peers, of the extra `bench`")
     import translate
 
     small = ["--layers", "1", "--width", "32", "--vocab", "50", "--rounds", "1"]
@@ -43,7 +42,6 @@ def test_translate(beams, given, tmp_path):
 
 
 def test_exported(tmp_path):
-    pytest.importorskip("ctranslate2", reason="of the extra `ctranslate2`")
     import exported
 
     from tfkit.cli import main

@@ -15,6 +15,7 @@ import tfkit
 from tfkit.errors import TfkitError
 from tfkit.files import write_tensors
 from tfkit.interop.dtypes import converted, real
+from tfkit.interop.export import export
 from tfkit.interop.huggingface import write
 from tfkit.interop.huggingface_import import ORIGIN, plan_import, run_import
 
@@ -60,13 +61,9 @@ def test_known_spellings_give_the_same_weights(gpt2, bert, tmp_path, catalogue):
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     rename(bert, lambda name: next((name.replace(new, was) for new, was in old.items() if name.endswith(new)), name))
     assert same(weights(bert, catalogue, tmp_path / "d"), expected)
-    before = (bert / "model.safetensors").read_bytes()
     (tmp_path / "out").mkdir()
     write(tfkit.load(tmp_path / "d"), {ORIGIN: (tmp_path / "d" / ORIGIN).read_text()}, tmp_path / "out")
-    tensors = load_file(tmp_path / "out" / "model.safetensors")
-    save_file(load_file(bert / "model.safetensors"), tmp_path / "again.safetensors")
-    assert same(tensors, load_file(tmp_path / "again.safetensors"))
-    assert before == (bert / "model.safetensors").read_bytes()
+    assert same(load_file(tmp_path / "out" / "model.safetensors"), load_file(bert / "model.safetensors"))
 
 
 def test_shards_come_in_and_go_out(gpt2, tmp_path, catalogue):
@@ -148,14 +145,14 @@ FAULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "model type": (configured(model_type="gpt3"), ("`gpt3`", "did you mean `gpt")),
     "experts": (configured(model_type="mixtral"), ("it routes tokens to experts",)),
     "class": (configured(architectures=["GPT2ForSequenceClassification"]), ("which has no map", "GPT2LMHeadModel")),
-    "sizes": (configured(n_head=5), ("5",)),
+    "sizes": (configured(n_head=5), ("num_heads",)),
     "values": (
         configured(activation_function="mish", scale_attn_weights=False),
         ("`activation_function` is `mish`", "`scale_attn_weights` is `false`"),
     ),
     "types": (configured(n_embd="wide"), ("wide",)),
     "nothing": (configured(n_layer=None), ("num_layers",)),
-    "huge": (configured(n_layer=10**9), ("",)),
+    "huge": (configured(n_layer=10**9), ("1,000,000,000 layers",)),
 }
 
 
@@ -168,6 +165,29 @@ def test_a_directory_that_does_not_fit_is_refused_before_anything_is_written(nam
     text = "\n".join(map(str, caught.value.diagnostics))
     assert all(part in text for part in parts), text
     assert not (tmp_path / "out").exists()
+
+
+FORGED: dict[str, Any] = {
+    "files outside": {"files": ["../config.json"]},
+    "files that are not there": {"files": ["notes.txt"]},
+    "a missing shard": {"shards": {"transformer.wte.weight": "one.safetensors"}},
+    "an unknown tensor": {"tied": {"lm_head.weight": "nothing"}},
+    "a wrong type": {"prefix": 3},
+    "a wrong configuration": {"config.json": []},
+    "an unknown key": {"more": 1},
+}
+
+
+@pytest.mark.parametrize("name", ["shards outside", *FORGED])
+def test_a_forged_record_of_an_import_writes_nothing(name, gpt2, tmp_path, catalogue):
+    model = tfkit.load(run_import(plan_import(gpt2, catalogue), tmp_path / "model", catalogue))
+    record = json.loads((tmp_path / "model" / ORIGIN).read_text())
+    outside = {"shards": dict.fromkeys(load_file(gpt2 / "model.safetensors"), "../../escaped.safetensors")}
+    texts = {ORIGIN: json.dumps({**record, **FORGED.get(name, outside)})}
+    with pytest.raises(TfkitError):
+        export(model, tmp_path / "exported", "hf", texts=texts)
+    assert not (tmp_path / "exported").exists()
+    assert not list(tmp_path.parent.rglob("escaped*"))
 
 
 def test_pickled_weights_are_read_on_request_and_run_no_code(gpt2, tmp_path, catalogue):

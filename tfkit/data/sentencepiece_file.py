@@ -49,7 +49,7 @@ class SentencePieceModel:
 
 
 def parse_sentencepiece(data: bytes) -> SentencePieceModel:
-    """Parse a model. Raises ValueError for bytes that are none."""
+    """Parse a model. Raises ValueError for other bytes."""
     pieces: list[SentencePiece] = []
     trainer: dict[int, Any] = {}
     normaliser: dict[int, Any] = {}

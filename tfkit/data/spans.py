@@ -65,7 +65,7 @@ def windows_of(question: int, context: int, room: int, stride: int, location: Lo
 
 
 def span_of(ranges: Ranges, start: int, end: int) -> range:
-    """The pieces that have a character from `start` to `end` - 1; empty if there are none."""
+    """The pieces that have a character from `start` to `end` - 1; empty if no piece has one."""
     inside = [at for at, (first, last) in enumerate(ranges) if first < end and last > start]
     return range(inside[0], inside[-1] + 1) if inside else range(0)
 

@@ -10,14 +10,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field, ValidationError
 
 from ..catalogue import Catalogue, load_catalogue
-from ..errors import Diagnostic, InputError
-from ..files import child, parse_json, write_tensors
+from ..errors import Diagnostic, InputError, StoreError
+from ..files import FileModel, child, parse_json, write_tensors
+from ..files import refusals as refusals_of
 from ..graph import graph_of
 from ..nn.model import Model
 from ..spec import ModelSpec, parse_spec, resolved
@@ -30,6 +32,46 @@ from .weight_map import MapFile, shipped_maps
 
 FEW = 8
 """At most this many reasons per architecture are listed."""
+
+
+class Origin(FileModel):
+    """What an import kept for the way back. The file may come from anyone.
+
+    Args:
+        architecture: the class of transformers.
+        prefix: the prefix of the common tensors in the files.
+        spelling: by the map's name of a tensor, its name in the files.
+        tied: tensors that were equal to another, and that one.
+        files: further files of the directory, which the model has too.
+        shards: the file of every tensor, if there were several.
+        config: the content of config.json.
+        generation: the content of generation_config.json.
+    """
+
+    architecture: str
+    prefix: str
+    spelling: dict[str, str]
+    tied: dict[str, str]
+    files: list[str]
+    shards: dict[str, str]
+    config: Annotated[dict[str, Any], Field(alias=CONFIG)]
+    generation: Annotated[dict[str, Any] | None, Field(alias=GENERATION)]
+
+
+def read_origin(texts: Mapping[str, str | bytes]) -> Origin | None:
+    """What an import kept, or None for another model. Raises StoreError."""
+    if ORIGIN not in texts:
+        return None
+    try:
+        return Origin.model_validate(parse_json(texts[ORIGIN]))
+    except ValidationError as error:
+        raise StoreError([_altered(reason) for reason in refusals_of(error)[:3]]) from None
+    except ValueError as reason:
+        raise StoreError(_altered(f"it is not valid JSON: {reason}")) from None
+
+
+def _altered(reason: str) -> Diagnostic:
+    return Diagnostic("TFK082", f"{ORIGIN}: {reason}", "it was altered; import the model again")
 
 
 @dataclass(frozen=True)
@@ -49,7 +91,7 @@ class Target:
     architecture: str
     config: dict[str, Any]
     names: Mapping[str, str]
-    origin: Mapping[str, Any]
+    origin: Origin | None
     reasons: list[str]
 
 
@@ -67,17 +109,17 @@ def find_target(
     Raises:
         InputError: no map has that class.
     """
-    origin = parse_json(texts[ORIGIN]) if ORIGIN in texts else {}
-    asked = architecture or origin.get("architecture")
+    origin = read_origin(texts)
+    asked = architecture or (origin.architecture if origin else None)
     maps = shipped_maps(catalogue)
     found: list[Target] = []
     for each in maps.values():
-        if origin and origin[CONFIG].get("model_type") not in each.model_types:
+        if origin and origin.config.get("model_type") not in each.model_types:
             continue
         for name in each.architectures:
             if asked in (None, name) and (names := _same_kinds(spec, each, name, catalogue)) is not None:
                 renamed = _renamed(spec, names, catalogue)
-                config, reasons = config_of(each, name, renamed, catalogue, origin.get(CONFIG))
+                config, reasons = config_of(each, name, renamed, catalogue, origin.config if origin else None)
                 found.append(Target(each, name, config, names, origin, reasons))
                 if not reasons:
                     return found[-1]
@@ -88,7 +130,7 @@ def find_target(
         raise InputError(Diagnostic("TFK141", f"no map has the class `{architecture}`", f"known: {', '.join(known)}"))
     kinds = ", ".join(part.kind for part in spec.nodes.values())
     where = f"`{asked}`" if asked else "any class of transformers with a map"
-    return Target(next(iter(maps.values())), "", {}, {}, {}, [f"the nodes ({kinds}) are not those of {where}"])
+    return Target(next(iter(maps.values())), "", {}, {}, None, [f"the nodes ({kinds}) are not those of {where}"])
 
 
 def _same_kinds(spec: ModelSpec, map_file: MapFile, architecture: str, catalogue: Catalogue) -> dict[str, str] | None:
@@ -176,13 +218,20 @@ def write(
     state = model.state_dict()
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     _write_json(directory / CONFIG, {**target.config, **({} if target.origin else {"dtype": dtype})})
-    for name in target.origin.get("files", ()):
+    for name in target.origin.files if target.origin else ():
+        if name not in texts:
+            raise StoreError(_altered(f"it lists {name[:80]}, which the model does not have"))
         content = texts[name]
         child(directory, name).write_bytes(content if isinstance(content, bytes) else content.encode())
     if "tokeniser.json" in texts and not target.origin:
-        for name, content in tokeniser_files(texts["tokeniser.json"], target.config).items():
+        try:
+            files = tokeniser_files(texts["tokeniser.json"], target.config)
+        except (KeyError, TypeError, ValueError):
+            message = "tokeniser.json holds no tokeniser that `tfkit train` wrote"
+            raise StoreError(Diagnostic("TFK082", message, "it was altered")) from None
+        for name, content in files.items():
             _write_json(directory / name, content)
-    generation = target.origin.get(GENERATION) if target.origin else _generation(target, graph_of(model.spec))
+    generation = target.origin.generation if target.origin else _generation(target, graph_of(model.spec))
     if generation:
         _write_json(directory / GENERATION, generation)
     _write_weights(target, _renamed(model.spec, target.names, catalogue), state, dtype, directory, shard_bytes)
@@ -223,17 +272,19 @@ def _generation(target: Target, graph: Any) -> dict[str, Any]:
 def _write_weights(
     target: Target, spec: ModelSpec, state: Mapping[str, Any], dtype: str, directory: Path, shard_bytes: int
 ) -> None:
-    prefix = target.origin.get("prefix", target.map_file.architectures[target.architecture].prefix)
+    own, origin = target.map_file.architectures[target.architecture].prefix, target.origin
+    prefix = origin.prefix if origin else own
     rules, without = rules_for(target.map_file, target.architecture, spec, prefix, target.config)
     if without:
         raise InputError([Diagnostic("TFK127", f"`{name}` has no place in {target.architecture}") for name in without])
-    spelling = target.origin.get("spelling", {})
-    own = target.map_file.architectures[target.architecture].prefix
+    spelling = origin.spelling if origin else {}
     tensors = {spelling.get(rule.theirs, rule.theirs): rule for rule in rules}
-    tied = {spelling.get(name, name): spelling.get(other, other) for name, other in target.origin.get("tied", {}).items()}
+    tied = {spelling.get(name, name): spelling.get(other, other) for name, other in (origin.tied if origin else {}).items()}
     values = configuration(target.map_file, target.config)
     constants = {prefix + name.removeprefix(own): CONSTANTS[each](values) for name, each in target.map_file.constants.items()}
     shapes = {name: rule.stored for name, rule in tensors.items()}
+    if unknown := sorted(set(tied.values()) - set(shapes)):
+        raise StoreError(_altered(f"it ties a tensor to {unknown[0][:80]}, which the model does not have"))
     shapes |= {name: shapes[other] for name, other in tied.items()} | {name: array.shape for name, array in constants.items()}
 
     def read(name: str) -> memoryview:
@@ -243,10 +294,12 @@ def _write_weights(
         rule = tensors[tied.get(name, name)]
         return np.ascontiguousarray(rule.export([_bits(state[_ours(each, target.names)]) for each in rule.ours])).data
 
-    shards = target.origin.get("shards") or _shards(shapes, dtype, shard_bytes)
+    shards = (origin.shards if origin else None) or _shards(shapes, dtype, shard_bytes)
+    if missing := sorted(set(shapes) - set(shards)):
+        raise StoreError(_altered(f"it names no file for {missing[0][:80]}"))
     for file in sorted(set(shards.values())):
         mine = {name: (dtype, shapes[name]) for name in shapes if shards[name] == file}
-        write_tensors(directory / file, mine, read, {"format": "pt"})
+        write_tensors(child(directory, file), mine, read, {"format": "pt"})
     if len(set(shards.values())) > 1:
         total = sum(int(np.prod(shape)) for shape in shapes.values())
         size = total * getattr(torch, dtype).itemsize

@@ -5,8 +5,8 @@ A rule lists its views from ours to theirs. The inverse applies the inverses in 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +32,7 @@ class View(Protocol):
         ...
 
 
-class _OfOne:
+class _OfOne(ABC):
     """A view of a single tensor."""
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
@@ -46,8 +46,8 @@ class _OfOne:
     def invert(self, array: Array, shapes: Sequence[Shape]) -> list[Array]:
         return [self.backward(array, shapes[0])]
 
-    def forward(self, array: Array) -> Array:
-        raise NotImplementedError
+    @abstractmethod
+    def forward(self, array: Array) -> Array: ...
 
     def backward(self, array: Array, shape: Shape) -> Array:
         return array.reshape(shape)
@@ -181,8 +181,3 @@ def from_stored(views: Sequence[View], array: Array, shapes: Sequence[Shape]) ->
     if [each.shape for each in found] != [tuple(shape) for shape in shapes]:
         raise ValueError(f"{[each.shape for each in found]} are not the shapes {list(shapes)}")
     return found
-
-
-def count(shape: Shape) -> int:
-    """The number of elements."""
-    return prod(shape)
