@@ -101,6 +101,9 @@ def ended(job: dict) -> list:
 
 
 def main() -> None:
+    # When a process dies, torchrun sends SIGTERM to the others, perhaps before they have written how they ended. A handler,
+    # because a run leaves ignored signals ignored. torchrun kills a process that does not end within 30 seconds.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
     torch.distributed.init_process_group("gloo")
     path = Path(sys.argv[1])
     found = [ended(job) for job in json.loads(path.read_text())]
