@@ -1,21 +1,28 @@
-"""HTML pages from templates. Jinja escapes all values. The pages forbid scripts and load nothing."""
+"""Self-contained HTML pages from templates that extend `layout.html`. Jinja escapes all values. The pages load nothing."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""The Content-Security-Policy of every page: it allows only inline styles."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+"""The Content-Security-Policy of every page: it allows inline styles and inline images. A page with a script also allows that
+one script, by its hash."""
 
 
-def page(template: Path, **values: Any) -> str:
+def page(template: Path, script: str = "", data: Any = None, **values: Any) -> str:
     """Render a page.
 
     Args:
-        template: the template file.
+        template: the template file. It extends `layout.html`, which needs the value `title`.
+        script: the script of the page. The text of a value never becomes part of it.
+        data: what the script reads, as JSON, from the element with the id `data`. None: the page has no such element.
         values: the values of the template, by name.
 
     Returns:
@@ -25,7 +32,22 @@ def page(template: Path, **values: Any) -> str:
         jinja2.UndefinedError: a value is missing.
     """
     environment = Environment(
-        loader=FileSystemLoader(template.parent), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        loader=ChoiceLoader([FileSystemLoader(template.parent), FileSystemLoader(Path(__file__).parent)]),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    return environment.get_template(template.name).render(policy=POLICY, **values)
+    return environment.get_template(template.name).render(
+        policy=_policy(script), script=Markup(script), data=None if data is None else _inert_json(data), **values
+    )
+
+
+def _policy(script: str) -> str:
+    if not script:
+        return POLICY
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"{POLICY}; script-src 'sha256-{digest}'"
+
+
+def _inert_json(data: Any) -> Markup:
+    """JSON that cannot end the element it is in: `<` only occurs in strings, where its escape means the same."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
