@@ -13,7 +13,7 @@ from ..suite.conformance import check_backend
 from ..suite.runner import Event
 from .adaptor import STRIDES, FunctionUnderTest
 from .locate import check_features, check_form, signature_named
-from .probe import Probe, probe
+from .probe import SIZES, Probe, probe
 from .signature import Signature
 from .terms import authored
 
@@ -49,8 +49,6 @@ def function_under_test(
     named = name or f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
     asked = check_features(supports, (*form.features, STRIDES), form.name)
     made = FunctionUnderTest(named, function, form, asked, tuple(sorted(known_dtypes(dtypes))), device)
-    from .probe import SIZES
-
     check_form(named, function, form, made.render(SIZES.inputs()).calls[0])
     return made
 
@@ -66,6 +64,7 @@ def check_callable(
     seed: int = 0,
     name: str = "",
     limit: float = 60.0,
+    stop_at_first: bool = False,
     event: Event = lambda check, case: None,
 ) -> ConformanceReport:
     """Checks an attention function against the float64 reference, by the suite of attention backends.
@@ -81,6 +80,7 @@ def check_callable(
         seed: of the drawn cases.
         name: in reports; by default the function's own.
         limit: seconds that one example may take.
+        stop_at_first: end the run at the first finding, and do not shrink it.
         event: called with the check and the case before each example.
 
     Returns:
@@ -95,8 +95,9 @@ def check_callable(
     found = Probe(made) if missing_device(device) else probe(made.declared(()), asked, wanted)
     chosen = None if profile != "quick" else [each for each in found.function.dtypes if each in ("float32", "bfloat16")]
     report = check_backend(
-        found.function.subject, profile=profile, dtypes=chosen or found.function.dtypes, seed=seed, limit=limit, event=event
-    )
+        found.function.subject, profile=profile, dtypes=chosen or found.function.dtypes, seed=seed, limit=limit,
+        stop_at_first=stop_at_first, event=event,
+    )  # fmt: skip
     return with_probe(report, found, probed=asked is None)
 
 
@@ -113,7 +114,7 @@ def with_probe(report: ConformanceReport, found: Probe, probed: bool) -> Conform
     check = CheckResult(
         ARGUMENTS, "A3", "no argument that it takes is ignored", "failed" if ignored else "passed", len(function.supports)
     )
-    supported = sorted(function.supports - found.wrong.keys())
+    right = function.supports - found.wrong.keys()
     return replace(
         report,
         checks=(check, *report.checks) if function.supports else report.checks,
@@ -121,7 +122,7 @@ def with_probe(report: ConformanceReport, found: Probe, probed: bool) -> Conform
         function={
             "signature": form.name, "definition": form.definition, "supports": sorted(function.supports), "probed": probed,
             "refused": found.refused, "wrong": found.wrong,
-            "declaration": f"--signature {form.name} --supports {','.join(supported)}",
+            "declaration": f"--signature {form.name} --supports {','.join(sorted(right))}",
             "head_dim": str(function.head_dim), "length": str(function.length),
         },
     )  # fmt: skip

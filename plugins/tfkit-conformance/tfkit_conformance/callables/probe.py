@@ -15,6 +15,7 @@ import torch
 from tfkit.plugin import AttentionInputs, Mask, Range
 
 from ..attention.case import Case
+from ..attention.evaluated import Evaluated
 from ..finding import Inconclusive, Violation
 from ..raised import format_exception
 from ..suite.again import run_check
@@ -40,6 +41,9 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
 
 CHANGES = ("causal", "window", "padding", "mask", "bias", "softcap", "dropout")
 """The features that change the output: where they do not, the function ignores them."""
+
+PLAIN = "plain call"
+"""What is wrong without any feature."""
 
 ALSO = {"bias_backward": ("bias", "backward")}
 STEPS = (1, 4, 8, 16, 32, 64, 128)
@@ -78,6 +82,8 @@ def probe(function: FunctionUnderTest, supports: Iterable[str] | None, dtypes: I
     found = Probe(replace(sized, dtypes=taken or form.dtypes[:1]), refused)
     if not taken:
         return found
+    if said := _wrong(found.function, _plain(found.function)):
+        found = replace(found, wrong={PLAIN: _scale(found.function, _plain(found.function)) or said})
     for name in (*form.features, STRIDES):
         if supports is None or name in supports:
             found = _feature(found, name, given=supports is not None)
@@ -104,7 +110,10 @@ def _feature(found: Probe, name: str, given: bool) -> Probe:
     if name in CHANGES and (ignored := next((case for case in cases if _ignores(able, case)), None)):
         wrong = {**found.wrong, name: "it has no effect"}
         return replace(found, wrong=wrong, ignored={**found.ignored, name: ignored})
+    if PLAIN in found.wrong:  # every answer is wrong, which says nothing of the feature
+        return found
     if said := next((said for case in cases if not case.dropout and (said := _wrong(able, case))), ""):
+        said = (_alignment(able, cases) if name == "causal" else "") or said
         return replace(found, wrong={**found.wrong, name: said})
     return found
 
@@ -146,6 +155,26 @@ def _wrong(function: FunctionUnderTest, case: Case) -> str:
     except Inconclusive:
         pass
     return ""
+
+
+def _alignment(function: FunctionUnderTest, cases: Iterable[Case]) -> str:
+    """Whether causality is right, but aligned to the other end of the keys than the form says."""
+    ends = {0: "the first query to the first key (top left)", 2: "the last query to the last key (bottom right)"}
+    by_offset = {case.offset: Evaluated(function.subject, case) for case in cases}
+    for one, other in ((0, 2), (2, 0)):
+        if one in by_offset and other in by_offset:
+            found, wanted = by_offset[one].output.output, by_offset[other].reference.output
+            if torch.allclose(found.double(), wanted, atol=1e-2):
+                return f"it aligns {ends[other]}; the form aligns {ends[one]}"
+    return ""
+
+
+def _scale(function: FunctionUnderTest, case: Case) -> str:
+    """Whether the answer is right for scores that are not scaled."""
+    found = Evaluated(function.subject, case).output.output
+    wanted = Evaluated(function.subject, replace(case, scale=1.0)).reference.output
+    unscaled = torch.allclose(found.double(), wanted, atol=1e-2)
+    return "it leaves the softmax scale out: the answer is right for a scale of 1 and not for D^-0.5" if unscaled else ""
 
 
 def _sized(function: FunctionUnderTest) -> FunctionUnderTest:
