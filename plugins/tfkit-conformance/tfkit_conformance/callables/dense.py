@@ -214,7 +214,7 @@ DENSE = (
     ),
     Signature(
         "xformers", "attention(query, key, value, attn_bias=None, p=0.0, scale=None)", "B S H D", NAMES, features("gqa"),
-        {**{name: ("attn_bias",) for name in (*BY_MASK, "causal")}, "dropout": ("p",)}, xformers, "scale",
+        {**dict.fromkeys((*BY_MASK, "causal"), ("attn_bias",)), "dropout": ("p",)}, xformers, "scale",
     ),
     Signature(
         "numpy", "attention(query, key, value, bias=None, mask=None, scale=None, is_causal=False)     # NumPy arrays",

@@ -64,7 +64,9 @@ def transformers_function(name: str) -> Callable[..., Any]:
         return eager_attention_forward
     known = AttentionInterface()
     if name not in known:
-        raise _error(f"--huggingface: transformers has no attention function `{name}`", nearest(name, ["eager", *known], "known"))
+        raise _error(
+            f"--huggingface: transformers has no attention function `{name}`", nearest(name, ["eager", *known], "known")
+        )
     function: Callable[..., Any] = known[name]
     return function
 

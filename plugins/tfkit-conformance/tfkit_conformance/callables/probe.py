@@ -181,7 +181,9 @@ def _sized(function: FunctionUnderTest) -> FunctionUnderTest:
     """With the multiples of head dim and lengths that it takes; all sizes where a plain call always raises."""
     for length in STEPS:
         for head in STEPS:
-            tried = replace(function, head_dim=Range(minimum=head, multiple=head), length=Range(minimum=length, multiple=length))
+            tried = replace(
+                function, head_dim=Range(minimum=head, multiple=head), length=Range(minimum=length, multiple=length)
+            )
             odd = replace(_plain(tried), D=3 * head if head > 1 else 12, V=3 * head if head > 1 else 12)
             if not _raised(tried, replace(odd, dtype=tried.dtypes[0])):
                 return tried

@@ -167,9 +167,7 @@ def _name(function: dict[str, Any] | None) -> str | None:
     return None if function is None else function["target"] or f"transformers:{function['huggingface']}"
 
 
-def _replay(
-    file: str, name: str | None, place: str | None, limit: float, function: dict[str, Any] | None
-) -> dict[str, Any]:
+def _replay(file: str, name: str | None, place: str | None, limit: float, function: dict[str, Any] | None) -> dict[str, Any]:
     from ..process.parent import replayed
     from ..process.stored import read_stored, replay_data
 

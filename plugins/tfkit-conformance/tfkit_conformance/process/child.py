@@ -203,6 +203,8 @@ def _suggestion(catalogue: Catalogue, slot: str, name: str) -> str:
     """What to write in place of a name that the slot has not."""
     if name == "auto" and slot == "backend":
         return "`auto` chooses among backends and is none itself"
+    if ":" in name and slot == "backend":
+        return f"if it is a plain function, name it again: --callable {name} --signature FORM"
     others = [other for other in SLOTS if other != slot and catalogue.find(other, name) is not None]
     if others:
         slots = " or ".join(f"--slot {other}" for other in others)

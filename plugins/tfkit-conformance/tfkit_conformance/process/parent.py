@@ -111,9 +111,7 @@ def _shrink(task: dict[str, Any], child_run: ChildRun, grace: float) -> None:
         return
 
 
-def replayed(
-    stored: Sequence[Stored], limit: float, grace: float = GRACE, function: dict[str, Any] | None = None
-) -> list[str]:
+def replayed(stored: Sequence[Stored], limit: float, grace: float = GRACE, function: dict[str, Any] | None = None) -> list[str]:
     """What every stored case says now, "passed" or in words what is wrong; a process that dies is followed by another.
     `function` names the plain function that the cases are of."""
     said: list[str] = []

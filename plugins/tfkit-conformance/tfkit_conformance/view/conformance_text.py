@@ -28,7 +28,13 @@ SNIPPETS = 3
 
 def conformance_text(data: Data, file: str | None = None) -> list[RenderableType]:
     """A report as `ConformanceReport.as_data` gives it; `file` is where it was written, for `--replay`."""
-    parts: list[RenderableType] = [*_header(data), *function_lines(data.get("function")), "", checks_table(data["checks"]), *_notes(data["checks"])]
+    parts: list[RenderableType] = [
+        *_header(data),
+        *function_lines(data.get("function")),
+        "",
+        checks_table(data["checks"]),
+        *_notes(data["checks"]),
+    ]
     if data["ledger"]:
         parts += ["", *_ledger(data["ledger"])]
     if data["grades"]:
