@@ -7,8 +7,10 @@ import torch
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
 
-def flash(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
-          return_attn_probs=False, *, right=0, top_left=False, interleaved=False, forgets_scale=False, scaled_dropout=True):  # fmt: skip
+def flash(
+    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+    return_attn_probs=False, *, right=0, top_left=False, interleaved=False, forgets_scale=False, scaled_dropout=True,
+):  # fmt: skip
     """flash_attn's form; the keywords after * are the errors that it can make."""
     Q, H, D = q.shape[1:]
     K, G = k.shape[1:3]

@@ -268,10 +268,7 @@ def test_options_of_a_plain_function_that_do_not_fit(tfkit, words, said):
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("no_such_module:attention", "there is no module `no_such_module`"),
         ("broken:attention", "importing `broken` raised ZeroDivisionError"),
-        ("lists:attention", "`lists` has no `attention`. did you mean `attentions`?"),
-        ("lists:attentions", "is a list, not a function"),
         ("lists:two", "cannot be called as sdpa: too many positional arguments. Its parameters: image, text"),
     ],
 )

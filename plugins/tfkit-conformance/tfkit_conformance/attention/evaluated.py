@@ -81,7 +81,7 @@ def bounds_of(found: Reference, numerics: Numerics, tf32: bool = False) -> Bound
 
 
 def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contract") -> AttentionOutput:
-    """Calls the backend. Raises Violation if it raises, or returns no AttentionOutput of the right shape; Inconclusive where the
+    """Calls the backend. Raises Violation if it raises, or returns no AttentionOutput of the right shape; Inconclusive if the
     adaptor of a plain function cannot write the call."""
     try:
         found = subject.call(inputs)

@@ -31,6 +31,7 @@ from .signature import FunctionCall, Rendering, Signature
 NUMERICS = Numerics(scores="storage", probabilities="storage", gradients="storage", query_prescaled=True, tf32=True)
 """Nothing is known of where a function rounds, so that every matrix may be in the dtype of the query."""
 
+ANY = Range()
 STRIDES = "strides"
 """The feature of a function that takes tensors as they lie in memory; another one gets contiguous tensors in its layout."""
 
@@ -56,8 +57,8 @@ class FunctionUnderTest:
     supports: frozenset[str] = frozenset()
     dtypes: tuple[str, ...] = ("float32",)
     device: str = "cpu"
-    head_dim: Range = Range()
-    length: Range = Range()
+    head_dim: Range = ANY
+    length: Range = ANY
 
     @cached_property
     def parameters(self) -> frozenset[str] | None:
@@ -95,8 +96,8 @@ class FunctionUnderTest:
     def subject(self) -> BackendUnderTest:
         """The function as a backend under test."""
         entry = AttentionBackend(
-            name=self.name, summary=f"a function of the form {self.signature.name}", attend=f"{__name__}:FunctionUnderTest.attend",
-            capabilities=self.capabilities,
+            name=self.name, summary=f"a function of the form {self.signature.name}",
+            attend=f"{__name__}:FunctionUnderTest.attend", capabilities=self.capabilities,
         )  # fmt: skip
         return backend_under_test(entry, NoOptions(), self.device, self.attend)
 
