@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ..attention.flash_implementation import flash_implementation
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, StoreError
 from ..files import FileRecord, child, file_record
 from ..graph import Target, graph_of, plan
+from ..graph.flash_implementation import flash_implementation
 from ..nn.model import Model
 from ..slots.options import CONTRACT
 from ..spec import ModelSpec, to_yaml

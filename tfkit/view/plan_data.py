@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..attention.flash_implementation import flash_implementation
 from ..catalogue import Catalogue
 from ..graph import SitePlan, Target
+from ..graph.flash_implementation import flash_implementation
 from ..graph.plan import plan_site
 from .auto_formatting import row_data
 from .sites import SiteGroup
