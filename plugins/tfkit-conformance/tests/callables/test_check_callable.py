@@ -104,6 +104,7 @@ def test_ignored_borders_of_sequences_fail():
     assert "cu_seqlens_k=[0, " in report.findings[0].call
 
 
+@pytest.mark.slow
 def test_an_ignored_mask_is_a_failure_although_nothing_was_declared():
     report = check_callable(functions.without_padding, "sdpa", dtypes=["float32"], stop_at_first=True)
     assert report.verdict == "NONCONFORMANT"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -22,7 +22,8 @@ def function_named(target: str) -> Callable[..., Any]:
     found = object_named(target, "--callable")
     if not callable(found):
         raise _error(f"--callable: `{target}` is a {type(found).__name__}, not a function", "name a function")
-    return found
+    function: Callable[..., Any] = found
+    return function
 
 
 def object_named(target: str, option: str) -> Any:
@@ -62,7 +63,7 @@ def transformers_function(name: str) -> Callable[..., Any]:
         from transformers.models.llama.modeling_llama import eager_attention_forward
 
         return eager_attention_forward
-    known = AttentionInterface()
+    known: Mapping[str, Any] = AttentionInterface()  # type: ignore[no-untyped-call]
     if name not in known:
         raise _error(
             f"--huggingface: transformers has no attention function `{name}`", nearest(name, ["eager", *known], "known")

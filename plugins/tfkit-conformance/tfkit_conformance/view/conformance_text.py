@@ -65,7 +65,7 @@ def function_lines(function: Data | None) -> list[RenderableType]:
     """What is known of a plain function: its form, what it supports, and what it does not."""
     if not function:
         return []
-    lines = ["", Text(f"called as {shown(function['definition'])}", no_wrap=False)]
+    lines: list[RenderableType] = ["", Text(f"called as {shown(function['definition'])}", no_wrap=False)]
     how = "found by tiny calls" if function["probed"] else "as declared"
     lines.append(Text(f"supports, {how}: {', '.join(function['supports']) or 'plain calls only'}"))
     if (function["head_dim"], function["length"]) != ("1 up", "1 up"):
