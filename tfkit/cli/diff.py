@@ -68,7 +68,7 @@ def command(
     if form:
         from ..view.drawing.page import diff_page
 
-        put(diff_page(a, b), output, f"{a.spec.name} and {b.spec.name} side by side", as_json)
+        put(diff_page(a, b), output, f"{a.spec.name} and {b.spec.name} side by side", data if as_json else None)
     elif as_json:
         print_json(data)
     else:

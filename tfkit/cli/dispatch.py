@@ -26,6 +26,7 @@ COMMANDS = {
     "check": "find all errors in specs and recipes",
     "show": "what a spec describes: nodes, shapes, parameters, costs",
     "diff": "in what two specs or saved models differ",
+    "positions": "the position schemes of a model as pictures",
     "plan": "which attention backend each site will use, and why",
     "build": "build and initialise a model, run it once, save it",
     "train": "train a model from text, or resume a run",

@@ -10,7 +10,7 @@ import click
 
 from ..errors import Diagnostic, StoreError
 from .options import WRITE
-from .output import check_place, print_json, print_text
+from .output import check_place, print_json, print_text, write_whole
 from .packages import need_packages
 from .usage import usage_error
 
@@ -58,16 +58,14 @@ def form_of(form: str | None, output: str | None, force: bool, forms: Sequence[s
     return form
 
 
-def put(drawn: str | bytes, output: str | None, words: str, as_json: bool) -> None:
-    """Write a drawing to a file, and print `words` about it; without a file, print the drawing."""
+def put(drawn: str | bytes, output: str | None, words: str, data: dict[str, Any] | None) -> None:
+    """Write a drawing to a file, and print `words` about it, or `data` as JSON; without a file, print the drawing."""
     if output is None:
         print_text(drawn if isinstance(drawn, str) else drawn.decode())
         return
-    from ..files import write_whole
-
     write_whole(output, drawn)
-    if as_json:
-        print_json({"file": output})
+    if data is not None:
+        print_json({"file": output, **data})
     else:
         print_text(f"{output}: {words}")
 

@@ -60,7 +60,12 @@ def command(
         return 0
     data = model_data(model_spec, graph, batch_of(graph, batch, lengths))
     if form:
-        put(_drawn(form, data), output, f"{len(data['nodes'])} nodes, {data['parameters']:,} parameters", as_json)
+        put(
+            _drawn(form, data),
+            output,
+            f"{len(data['nodes'])} nodes, {data['parameters']:,} parameters",
+            data if as_json else None,
+        )
     elif as_json:
         print_json(data)
     elif mermaid:
