@@ -48,7 +48,7 @@ def form_of(form: str | None, output: str | None, force: bool, forms: Sequence[s
     if form == "png":
         if output is None:
             raise usage_error("a PNG needs a file", "add -o FILE.png")
-        need_packages("view", "matplotlib")
+        need_packages("pictures", "matplotlib")
     if output is not None:
         check_place(output)
         if os.path.lexists(output) and not force:

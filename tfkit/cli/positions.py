@@ -59,7 +59,7 @@ def command(
     """Draw the position schemes of a spec or a model."""
     from ..catalogue import load_catalogue
 
-    need_packages("view", "matplotlib")
+    need_packages("pictures", "matplotlib")
     form = form_of(None, output, force, FORMS)
     if overrides and Path(spec).is_dir():
         raise usage_error(f"--set changes a spec, and {spec} is a saved model", "name its spec.yaml")

@@ -63,7 +63,7 @@ def diff_page(a: Side, b: Side) -> str:
     sizes = [[row["name"].replace("_", " "), f"{row['a']:,}", f"{row['b']:,}"] for row in data["counts"]]
     tables = [
         Table("Fields that differ", ["field", "A", "B", "where"], fields, frozenset()),
-        Table("Sizes and costs", ["", "A", "B"], sizes, frozenset({1, 2})),
+        Table("Sizes and costs", ["size", "A", "B"], sizes, frozenset({1, 2})),
     ]
     words = "The models are equal." if data["equal"] else "A dashed frame and the sign ≠ or + mark boxes that differ."
     return _page(f"{a.spec.name} and {b.spec.name}", [words], drawings, tables[1 - bool(fields) :])
