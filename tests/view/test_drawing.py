@@ -64,6 +64,11 @@ def test_edges_are_inputs_memories_and_shared_tables(tfkit):
     assert {edge.get("class") for edge in edges} == {"edge input", "edge memory", "edge table"}
 
 
+def test_the_picture_of_the_guide_is_what_the_command_draws(tfkit):
+    shown = tfkit("show", BASE, "--svg").out
+    assert (ROOT / "docs" / "_static" / "transformer-base.svg").read_text(encoding="utf-8") == shown
+
+
 def inside(point, placed, tops):
     x, y = point
     height = placed.box.unfolded.height
