@@ -48,7 +48,7 @@ def facts(data: Mapping[str, Any]) -> str:
 def model_page(data: Mapping[str, Any]) -> str:
     """The page of `model_data`: the drawing, and the same numbers as a table."""
     about = [text for text in (data["description"], data["reference"]) if text]
-    return _page(data["name"], [*about, facts(data)], [(data["name"], model_drawing(data))], [_numbers(data)])
+    return _page(data["name"], about, [(data["name"], model_drawing(data))], [_numbers(data)])
 
 
 def diff_page(a: Side, b: Side) -> str:
