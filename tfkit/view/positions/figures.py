@@ -15,6 +15,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ...nn.position_values import PositionValues
 
@@ -58,7 +59,7 @@ def _row(figure: Figure, axes: Sequence[Axes], title: str, values: PositionValue
     if values.place == "scores":
         _heat(figure, axes[0], table, title, "head", "distance, key - query", (values.first, 0), "RdBu")
         _bias_curves(axes[1], table, values.first)
-        axes[0].yaxis.get_major_locator().set_params(integer=True)
+        axes[0].yaxis.set_major_locator(MaxNLocator(integer=True))
         axes[2].remove()
         place = axes[1].get_subplotspec()
         assert place is not None
