@@ -300,7 +300,8 @@ def test_hypotheses_of_a_beam_search_have_the_probabilities_of_one_pass(kind, rn
         for each in hypotheses:
             ids = torch.cat([torch.tensor([1]), torch.as_tensor(each.ids)])[None]
             alone = SOURCE[row : row + 1, : int(SOURCE[row].ne(0).sum())]
-            logits = model(source=alone, target=ids[:, :-1])["logits"].detach().log_softmax(-1)
+            real = {"target": torch.ones(1, ids.shape[1] - 1, dtype=torch.bool)}  # a generated id 0 is no padding
+            logits = model(source=alone, target=ids[:, :-1], masks=real)["logits"].detach().log_softmax(-1)
             total = sum(float(logits[0, i, ids[0, i + 1]]) for i in range(ids.shape[1] - 1))
             assert each.log_probability == pytest.approx(total, rel=1e-9)
 
