@@ -39,7 +39,7 @@ class LocalCentre(nn.Module):
     def forward(self, query: Tensor, lengths: Tensor) -> Tensor:
         """Queries (B, H, Q, D) and numbers of real keys, broadcastable to (B, H, Q, 1), to centres (B, H, Q, 1)."""
         hidden = torch.tanh(self.query(query.to(self.query.weight.dtype)))
-        return lengths * torch.sigmoid(self.out(hidden))  # type: ignore[no-any-return]
+        return lengths * torch.sigmoid(self.out(hidden))
 
 
 def with_local(inputs: AttentionInputs, centre: LocalCentre, query: Tensor) -> AttentionInputs:
