@@ -48,6 +48,16 @@ def test_a_run_prints_its_progress_and_the_place_of_the_model(tmp_path, capsys):
     assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
 
 
+def test_samples_without_a_seed_are_drawn(run, monkeypatch, capsys):
+    def sampled(*seed):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b c\n" * 6)))
+        assert main(["translate", str(run), "--sample", "--temperature", "9", *seed]) == 0
+        return capsys.readouterr().out
+
+    assert sampled() != sampled()
+    assert sampled("--seed", "1") == sampled("--seed", "1")
+
+
 def test_json_is_one_event_a_line(tmp_path, capsys):
     recipe = write_task(tmp_path)
     assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--json", "--set", "stopping.max_steps=3"]) == 0

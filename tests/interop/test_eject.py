@@ -159,6 +159,14 @@ def test_every_shipped_spec_can_be_ejected(tmp_path, catalogue):
 
 
 @pytest.mark.slow
+def test_local_attention_is_written(tmp_path, catalogue):
+    for name in ("luong", "rnnsearch"):
+        changes = ["expect=null", *OVERRIDES[name], "decoder.cross_attention.local={half_width: 2}"]
+        write_case(tmp_path, name, tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, changes), catalogue)
+    assert all(result["greedy"] for result in check(tmp_path).values())
+
+
+@pytest.mark.slow
 def test_the_part_of_a_plugin_writes_its_own_text(tmp_path, with_example):
     spec = tfkit.load_spec(EXAMPLE / "macaron.yaml", with_example, ["tokens.vocab_size=61", "defaults.d_model=24"])
     write_case(tmp_path, "macaron", spec, with_example)

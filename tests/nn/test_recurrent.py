@@ -52,12 +52,16 @@ FEEDING = (
     "",
 )
 LUONG = (LSTM, FEEDING[1].replace("input_feeding: true, score: general", "score: dot"), "")
+LOCAL = (LSTM, LUONG[1].replace("score: dot", "score: general, local: {half_width: 2}"), "")
+LOCAL_FEEDING = (LSTM, FEEDING[1].replace("score: general", "score: concat, local: {half_width: 2}"), "")
 DEEP = (BIDIRECTIONAL, BAHDANAU[1].replace("cell: gru", "cell: gru, num_layers: 3"), "")
 SEQUENCE_TO_SEQUENCE = ("cell: gru, d_state: 4", "memory: encoder, cell: gru, d_state: 4, initial_state: {take: last}", "")
 KINDS = {
-    "cho": CHO, "bahdanau": BAHDANAU, "conditional": CONDITIONAL, "feeding": FEEDING, "luong": LUONG, "deep": DEEP,
+    "cho": CHO, "bahdanau": BAHDANAU, "conditional": CONDITIONAL, "feeding": FEEDING, "luong": LUONG,
+    "local": LOCAL, "local feeding": LOCAL_FEEDING, "deep": DEEP,
     "sequence to sequence": SEQUENCE_TO_SEQUENCE,
 }  # fmt: skip
+LSTMS = ("feeding", "luong", "local", "local feeding")
 SOURCE = torch.tensor([[3, 4, 5, 6, 7, 8], [9, 10, 11, 0, 0, 0], [12, 13, 14, 15, 0, 0]])
 TARGET = torch.tensor([[1, 4, 6, 8, 10], [1, 3, 5, 7, 9], [1, 18, 17, 16, 15]])
 
@@ -117,22 +121,36 @@ def context_of(weights: Weights, kind: str, query: Tensor, memory: Tensor) -> tu
     for key in memory:
         if kind == "luong":
             scores.append(query @ key)
-        elif kind == "feeding":
+        elif kind in ("feeding", "local"):
             scores.append(query @ (weights[name + "weight"] @ key))
-        elif kind == "conditional":
+        elif kind in ("conditional", "local feeding"):
             scores.append(weights[name + "out.weight"][0] @ torch.tanh(weights[name + "weight"] @ torch.cat([query, key])))
         else:
             inner = weights[name + "query.weight"] @ query + weights[name + "key.weight"] @ key
             scores.append(weights[name + "out.weight"][0] @ torch.tanh(inner))
-    shares = torch.stack(scores).softmax(0)
+    shares = local_shares(weights, query, scores) if kind.startswith("local") else torch.stack(scores).softmax(0)
     return shares @ memory, shares
+
+
+def local_shares(weights: Weights, query: Tensor, scores: list[Tensor]) -> Tensor:
+    """The weights of local-p with D = 2: a softmax inside the window, times a Gaussian with sigma = 1."""
+    name = "nodes.decoder.cross_attention.local."
+    hidden = torch.tanh(weights[name + "query.weight"] @ query)
+    centre = len(scores) * torch.sigmoid(weights[name + "out.weight"][0] @ hidden)
+    inside = [s for s in range(1, len(scores) + 1) if abs(s - centre.item()) <= 2.0]
+    total = sum(scores[s - 1].exp() for s in inside)
+    zero = torch.zeros((), dtype=torch.float64)
+    return torch.stack(
+        [scores[s - 1].exp() / total * torch.exp(-((s - centre) ** 2) / 2) if s in inside else zero
+         for s in range(1, len(scores) + 1)]
+    )  # fmt: skip
 
 
 def decode(kind: str, weights: Weights, source: Tensor, target: Tensor) -> tuple[Tensor, list[Tensor]]:
     """The logits of one row, and the attention weights of every step."""
-    lstm, both = kind in ("feeding", "luong"), kind in ("bahdanau", "conditional", "deep")
+    lstm, both = kind in LSTMS, kind in ("bahdanau", "conditional", "deep")
     memory, last = encode(weights, source, 2 if lstm else 1, 2 if lstm else 1, both)
-    depth = {"deep": 3, "feeding": 2, "luong": 2}.get(kind, 1)
+    depth = 3 if kind == "deep" else 2 if lstm else 1
     if lstm:
         states = last
     else:
@@ -159,9 +177,9 @@ def decode(kind: str, weights: Weights, source: Tensor, target: Tensor) -> tuple
             states, shares = [cell(weights, "nodes.decoder.context_cell", [context], middle)], [*shares, share]
         elif kind == "sequence to sequence":
             states = [cell(weights, "nodes.decoder.layers.0.cell", [y], states[0])]
-        for layer in range(lowest, depth) if kind in ("deep", "feeding", "luong") else ():
+        for layer in range(lowest, depth) if kind == "deep" or lstm else ():
             below = y if layer == 0 else states[layer - 1][0]
-            inputs = [below, fed] if kind == "feeding" and layer == 0 else [below]
+            inputs = [below, fed] if "feeding" in kind and layer == 0 else [below]
             states = [
                 *states[:layer],
                 cell(weights, f"nodes.decoder.layers.{layer}.cell", inputs, states[layer]),
@@ -171,7 +189,7 @@ def decode(kind: str, weights: Weights, source: Tensor, target: Tensor) -> tuple
             context, share = context_of(weights, kind, states[-1][0], memory)
             shares.append(share)
         logits.append(weights["nodes.logits.logits.weight"] @ read_out(kind, weights, before, states[-1][0], y, context))
-        fed = read_out(kind, weights, before, states[-1][0], y, context) if kind == "feeding" else fed
+        fed = read_out(kind, weights, before, states[-1][0], y, context) if "feeding" in kind else fed
     return torch.stack(logits), shares
 
 
@@ -179,7 +197,7 @@ def read_out(kind: str, weights: Weights, before: Tensor, after: Tensor, y: Tens
     if kind == "sequence to sequence":
         return after
     assert context is not None
-    if kind in ("feeding", "luong"):
+    if kind in LSTMS:
         return torch.tanh(weights["nodes.decoder.readout.linear.weight"] @ torch.cat([after, context]))
     state = before if kind in ("bahdanau", "deep") else after
     t = weights["nodes.decoder.readout.linear.weight"] @ torch.cat([state, y, context])
@@ -282,7 +300,8 @@ def test_hypotheses_of_a_beam_search_have_the_probabilities_of_one_pass(kind, rn
         for each in hypotheses:
             ids = torch.cat([torch.tensor([1]), torch.as_tensor(each.ids)])[None]
             alone = SOURCE[row : row + 1, : int(SOURCE[row].ne(0).sum())]
-            logits = model(source=alone, target=ids[:, :-1])["logits"].detach().log_softmax(-1)
+            real = {"target": torch.ones(1, ids.shape[1] - 1, dtype=torch.bool)}  # a generated id 0 is no padding
+            logits = model(source=alone, target=ids[:, :-1], masks=real)["logits"].detach().log_softmax(-1)
             total = sum(float(logits[0, i, ids[0, i + 1]]) for i in range(ids.shape[1] - 1))
             assert each.log_probability == pytest.approx(total, rel=1e-9)
 

@@ -84,6 +84,16 @@ def test_the_loss_is_that_of_bert_for_pretraining(both):
         torch.testing.assert_close(found[name], there.grad, rtol=1e-4, atol=1e-6)
 
 
+def test_logits_are_computed_for_hidden_tokens_alone(both):
+    step, _ = both()
+    rows = []
+    step.model.nodes["words"].register_forward_hook(lambda node, arguments, output: rows.append(output.tensor.shape[0]))
+    labels = step.batch(0).labels
+    step.run()
+    assert rows == [int((labels != NO_LABEL).sum())]
+    assert rows[0] < labels.numel() / 4
+
+
 def test_weights_and_several_batches_of_a_step(both):
     changes = ["loss.weights={next: 0.25, words: 2.0}", "batching.accumulate=3", "loss.label_smoothing=0.1"]
     step, theirs = both(*changes)

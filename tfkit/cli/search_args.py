@@ -30,7 +30,7 @@ def search_options(beams: int) -> Callable[[Declared], Declared]:
         click.option("--temperature", type=number, metavar="T", show_default="1", help="Of --sample."),
         click.option("--top-k", type=whole, metavar="K", help="Draw from the K likeliest tokens."),
         click.option("--top-p", type=number, metavar="P", help="Draw from the likeliest tokens that make up P."),
-        click.option("--seed", type=seed_number, metavar="N", help="Of --sample; the same seed gives the same samples."),
+        click.option("--seed", type=seed_number, metavar="N", help="Of --sample; one seed, one result (default: drawn)."),
     ]  # fmt: skip
 
     def add(command: Declared) -> Declared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,6 +56,8 @@ def command(
     speak_utf8()
     if attention and not as_json:
         raise usage_error("--attention needs --json", "weights are not text")
+    if search["sample"] and search["seed"] is None:
+        search["seed"] = secrets.randbits(63)
     from ..text import Translator
     from .device import placed
     from .line_stream import streamed

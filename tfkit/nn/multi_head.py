@@ -19,6 +19,7 @@ from ..attention.dispatch import attend
 from ..attention.types import AttentionInputs, Bias, DenseBias, Mask
 from ..errors import BackendRefused
 from .attention_sink import with_sink
+from .local_attention import LocalCentre, with_local
 from .runtime.context import ForwardContext, StackContext
 from .runtime.decoding_state import KeyValueCache
 
@@ -103,6 +104,7 @@ class MultiHeadAttention(nn.Module):
         score: score function (query, key) -> scores, None for the dot product.
         sink: (H,) the logit of each head that joins the softmax, or None; see `attention_sink.py`.
         value_residual: mixes the values with those of the first layer, or None.
+        local: predicts the centre of a query's window, or None for attention to all keys; see `local_attention.py`.
 
     Reference: https://arxiv.org/abs/1706.03762, section 3.2.2; grouped heads: https://arxiv.org/abs/2305.13245
     """
@@ -119,6 +121,7 @@ class MultiHeadAttention(nn.Module):
         score: nn.Module | None = None,
         sink: nn.Parameter | None = None,
         value_residual: nn.Module | None = None,
+        local: LocalCentre | None = None,
     ) -> None:
         super().__init__()
         self.name, self.config, self.position_config = name, config, position
@@ -126,6 +129,7 @@ class MultiHeadAttention(nn.Module):
         self.value, self.output = projections["value"], projections["output"]
         self.position, self.query_norm, self.key_norm, self.score = own_position, query_norm, key_norm, score
         self.gate, self.sink, self.value_residual = projections.get("gate"), sink, value_residual
+        self.local = local
         self.keeps_values = value_residual is not None
         """Whether later layers may mix their values with those of this site; the stack sets it."""
         self.choices: dict[int, BackendChoice] = {}
@@ -200,7 +204,11 @@ class MultiHeadAttention(nn.Module):
         config, choice = self.config, self.choices[index]
         key, value = cache.key[:1, :, :1], cache.value[:1, :, :1]  # (1, G, 1, D) and (1, G, 1, V)
         query = key.new_empty(1, config.num_heads, 1, key.shape[3])  # (1, H, 1, D)
-        has_bias = self.sink is not None or (self.position_config is not None and self.position_config.biases)
+        has_bias = (
+            self.sink is not None
+            or self.local is not None
+            or (self.position_config is not None and self.position_config.biases)
+        )
         bias = DenseBias(query[..., :1]) if has_bias else None  # (1, H, 1, 1)
         mask = Mask(visible=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=key.device))
         dropout = config.dropout if self.training else 0.0
@@ -271,6 +279,8 @@ class MultiHeadAttention(nn.Module):
         inputs = AttentionInputs(query, key, value, mask, config.scale, bias, config.softcap, dropout, score)
         if self.sink is not None:
             inputs, scheme, mask_name = with_sink(inputs, self.sink, context.memo, mask_name), None, ("sink", mask_name)
+        if self.local is not None:  # every query has a window of its own, so that no two calls share a mask
+            inputs, mask_name = with_local(inputs, self.local, query), ("local", len(context.memo))
         backend = self.choices[index].select(
             query, inputs.key, inputs.value, inputs.mask, inputs.bias, dropout, config.softcap, config.score
         )
@@ -291,4 +301,5 @@ class MultiHeadAttention(nn.Module):
             )  # fmt: skip
             weights = attend(self.weights_backend, with_weights).weights
         assert weights is not None
-        return weights if self.sink is None else weights[..., :-1]
+        keys = weights.shape[3] // 2 if self.local is not None else weights.shape[3] - (self.sink is not None)
+        return weights[..., :keys]

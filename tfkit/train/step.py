@@ -26,6 +26,7 @@ from .callbacks import Progress, Step
 from .compiled import CompiledModel
 from .distributed.ddp_fsdp import full_tensor, gradient_sync, replicated
 from .distributed.process_group import ProcessGroup
+from .labelled_rows import labelled_rows
 from .loss import LossSums, smoothed_cross_entropy
 from .not_finite import NotFinite
 from .optimiser import set_rate
@@ -195,11 +196,16 @@ class TrainStep:
 
     def _losses(self, model: nn.Module, batch: Batch, weights: Mapping[str, float]) -> LossSums:
         """The losses of a batch: sums over its labels, times the weight of each output, added."""
-        with self._autocast(), self.compiled.compiling(batch) if self.compiled is not None else nullcontext():
-            outputs = model(**batch.arguments)
+        by_output = {self.roles.output: batch.labels, **batch.other_labels}
+        if self.compiled is not None:
+            with self._autocast(), self.compiled.compiling(batch):
+                outputs = model(**batch.arguments)
+        else:
+            with self._autocast(), labelled_rows(self.model.nodes, by_output) as by_output:
+                outputs = model(**batch.arguments)
         options = self.recipe.loss
         total: LossSums | None = None
-        for name, labels in {self.roles.output: batch.labels, **batch.other_labels}.items():
+        for name, labels in by_output.items():
             logits = self.model.plan.label_rows(name, outputs[name])
             sums = smoothed_cross_entropy(logits, labels, options.label_smoothing, options.smoothing, NO_LABEL)
             weighted = LossSums(sums.loss * weights[name], sums.nll * weights[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from ...nn.local_attention import LocalCentre
 from ...nn.multi_head import AttentionConfig, MultiHeadAttention
 from ...nn.readout import InitialState, Readout
 from ...nn.recurrent import Recurrent
@@ -69,7 +70,8 @@ def _attention(options: RnnOptions, context: NodeContext) -> MultiHeadAttention:
         score="dot" if score.entry.dot else score.kind,
     )
     scorer = load(score.entry.build)(score.options, score_site(options, context)) if score.entry.build else None
-    return MultiHeadAttention("cross_attention", projections, config, score=scorer)
+    local = LocalCentre(options.d_state, attention.local.half_width) if attention.local else None
+    return MultiHeadAttention("cross_attention", projections, config, score=scorer, local=local)
 
 
 def _initial(options: RnnOptions, context: NodeContext) -> InitialState:

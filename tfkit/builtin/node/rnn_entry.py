@@ -104,6 +104,9 @@ def _parameters(options: RnnOptions, context: NodeContext) -> tuple[ParameterGro
         score = options.cross_attention.score
         weights = score.entry.parameters(score.options, score_site(options, context))
         found += [parameter.under("cross_attention.score") for parameter in weights]
+        if options.cross_attention.local is not None:
+            found.append(Parameter("cross_attention.local.query.weight", "score_query", (options.d_state, options.d_state)))
+            found.append(Parameter("cross_attention.local.out.weight", "score_out", (1, options.d_state)))
     if projects_initial(options):
         features = options.num_layers * cell.states * options.d_state
         found += linear(
@@ -137,7 +140,10 @@ def _costs(options: RnnOptions, context: NodeContext, sizes: Mapping[str, Sizes]
         pairs = where.batch * where.queries * where.keys
         scores = score.entry.costs(score.options, score_site(options, context), 1, where)
         width = context_width(options, context)
-        costs.append(Cost("attention", scores.flops + 2 * pairs * width, scores.elements + pairs + tokens * width))
+        flops, elements = scores.flops + 2 * pairs * width, scores.elements + pairs + tokens * width
+        if options.cross_attention.local is not None:  # every key comes twice
+            flops, elements = 2 * flops + 2 * tokens * N * (N + 1), 2 * elements + tokens * N
+        costs.append(Cost("attention", flops, elements))
     outside = 0
     if projects_initial(options):
         outside += 2 * own.batch * initial_width(options, context) * options.num_layers * cell.states * N
@@ -165,8 +171,10 @@ def _sites(options: RnnOptions, context: NodeContext) -> Iterator[tuple[str, Att
             head_dim=options.d_state,
             value_dim=memory.width,
             cross=True,
-            mask_terms=frozenset({"key_visible"} if memory.padded else ()),
+            mask_terms=frozenset({"visible"} if attention.local else {"key_visible"} if memory.padded else ()),
             backend=attention.backend,
+            bias="dense" if attention.local else None,
+            bias_gradient=attention.local is not None,
             dropout=attention.dropout,
             score="dot" if dot else attention.score.kind,
         ),

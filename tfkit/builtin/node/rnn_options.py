@@ -11,6 +11,14 @@ from ...slots.options import AsTuple, NodeRef, SlotListField
 from .options import Init, Input
 
 
+class LocalOptions(Options):
+    """Local attention with a predicted position, Luong's local-p."""
+
+    half_width: Annotated[
+        Size, Field(description="D: keys up to D tokens from the centre are seen, with a Gaussian of standard deviation D / 2")
+    ]
+
+
 class RnnAttentionOptions(Options):
     """Attention of a recurrent decoder to its memory. States and memory are queries, keys and values as they are."""
 
@@ -25,6 +33,10 @@ class RnnAttentionOptions(Options):
     input_feeding: Annotated[bool, Field(description="whether the read-out is an input of the next step")] = False
     score: Annotated[Component, SlotField("score"), Field(description="score function")] = component_default("dot")
     scale: Annotated[float | str, OneOf("inverse_sqrt_head_dim", number=True), Field(description="factor of q.k")] = 1.0
+    local: Annotated[
+        LocalOptions | None,
+        Field(description="attention to a window around a position that the state predicts (Luong's local-p)"),
+    ] = None
     dropout: Annotated[Probability, Field(description="dropout of the attention weights")] = 0.0
     backend: Annotated[Any, SlotListField("backend"), Field(description="attention backend, or several to fall back on")] = (
         component_default("auto")
