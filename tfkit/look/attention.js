@@ -8,6 +8,7 @@ const MEAN = -1, ROW = 22, MANY = 60, LINES_FROM = 0.05;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const ofScheme = (light, night) => dark.matches ? night : light;
 const number = (value) => value === null ? "" : value >= 0.0995 || value === 0 ? value.toFixed(2) : value.toPrecision(2);
+const kindOf = (site) => site.name.replace(/\.[0-9]+\./, " ").replace("_attention", "");
 const short = (name, most = 14) => [...name].length > most ? [...name].slice(0, most - 1).join("") + "…" : name;
 
 function element(name, attributes = {}, ...children) {
@@ -227,9 +228,9 @@ class Run {
   async lines() {
     const { site, head, query } = this, rows = Math.max(site.queries.length, site.keys.length), height = rows * ROW + 26;
     const heads = head === MEAN && site.heads.length > 1 ? [...site.heads.keys()] : [Math.max(head, 0)];
-    const svg = element("svg", { class: "lines", viewBox: `0 0 480 ${height}` });
+    const svg = element("svg", { class: "lines", viewBox: `0 0 400 ${height}` });
     const hues = HUES[ofScheme("light", "dark")], at = (row) => row * ROW + 36;
-    for (const [label, x, anchor] of [["queries", 160, "end"], ["keys", 320, "start"]]) {
+    for (const [label, x, anchor] of [["queries", 130, "end"], ["keys", 270, "start"]]) {
       svg.append(element("text", { x, y: 14, "text-anchor": anchor, "font-style": "italic" }, label));
     }
     for (const each of heads) {
@@ -239,15 +240,15 @@ class Run {
         row.forEach((weight, k) => {
           if (weight < LINES_FROM || (q !== query && (weight < best || map.Q > MANY))) return;
           const strong = q === query;
-          svg.append(element("line", { x1: 166, y1: at(q) - 4, x2: 314, y2: at(k) - 4, stroke: hues[each % hues.length],
+          svg.append(element("line", { x1: 136, y1: at(q) - 4, x2: 264, y2: at(k) - 4, stroke: hues[each % hues.length],
             "stroke-width": ((strong ? 1.5 : 0.6) + weight * (strong ? 4 : 1)).toFixed(2), "stroke-dasharray": DASHES[each % DASHES.length],
-            "stroke-opacity": strong ? 1 : 0.35 }, element("title", {}, `head ${each}: ${site.queries[q]} to ${site.keys[k]}, ${number(weight)}`)));
+            "stroke-opacity": strong ? 1 : 0.6 }, element("title", {}, `head ${each}: ${site.queries[q]} to ${site.keys[k]}, ${number(weight)}`)));
         });
       }
     }
-    site.queries.forEach((name, row) => svg.append(element("text", { x: 160, y: at(row), "text-anchor": "end",
-      "font-weight": row === query ? 700 : 400, onclick: () => { this.query = row; this.draw(); } }, `${row === query ? "▸ " : ""}${short(name, 18)}`)));
-    site.keys.forEach((name, row) => svg.append(element("text", { x: 320, y: at(row), "text-anchor": "start" }, short(name, 18))));
+    site.queries.forEach((name, row) => svg.append(element("text", { x: 130, y: at(row), "text-anchor": "end",
+      "font-weight": row === query ? 700 : 400, onclick: () => { this.query = row; this.draw(); } }, `${row === query ? "▸ " : ""}${short(name, 15)}`)));
+    site.keys.forEach((name, row) => svg.append(element("text", { x: 270, y: at(row), "text-anchor": "start" }, short(name, 15))));
     const key = heads.map((each) => {
       const sample = element("svg", { viewBox: "0 0 40 8", style: "width:40px;height:8px", "aria-hidden": "true" },
         element("line", { x1: 0, y1: 4, x2: 40, y2: 4, stroke: hues[each % hues.length], "stroke-width": 3, "stroke-dasharray": DASHES[each % DASHES.length] }));
@@ -258,14 +259,14 @@ class Run {
   }
 
   async many() {
-    const kind = this.site.name.replace(/\.[0-9]+\./, ".*.");
+    const kind = kindOf(this.site);
     const buttons = [];
-    for (const site of this.data.sites.filter((each) => each.name.replace(/\.[0-9]+\./, ".*.") === kind)) {
+    for (const site of this.data.sites.filter((each) => kindOf(each) === kind)) {
       for (let head = 0; head < site.heads.length; head++) {
         const { entropy } = site.statistics[head], name = `${site.name}, head ${head}`;
         buttons.push(element("button", { type: "button", "aria-pressed": String(site === this.site && head === this.head),
           "aria-label": `${name}, entropy ${number(entropy)}`, onclick: () => this.choose(site, site.heads.length > 1 ? head : MEAN) },
-          pixelsOf(await this.map(site, head)), name));
+          pixelsOf(await this.map(site, head)), `layer ${site.name.split(".")[1]}, head ${head}`));
       }
     }
     return [element("div", { class: "many" }, ...buttons)];
@@ -356,6 +357,7 @@ class Run {
     const kinds = [["entropy", "entropy, nats"], ["distance", `mean distance, ${unit}`], ["first", "share of the first key"]];
     const rows = sites.flatMap((site) => site.statistics.map((each, head) => [`${site.name}, head ${head}`, ...kinds.map(([name]) => number(each[name]))]));
     const layered = sites.filter((site) => !site.name.endsWith(".rollout"));
+    layered.sort((one, other) => kindOf(one).localeCompare(kindOf(other)));  // stable: layers stay in order
     return [...kinds.map(([name, label]) => this.chart(layered, name, label)), table("Heads", ["head", ...kinds.map(([, label]) => label)], rows)];
   }
 
@@ -363,7 +365,7 @@ class Run {
     const points = sites.flatMap((site, at) => site.statistics.map((each, head) => [at, head, each[name]])).filter((point) => point[2] !== null);
     if (!points.length) return "";
     const most = Math.max(...points.map((point) => point[2]), 1e-9), x = (at) => 50 + 300 * (at + 0.5) / sites.length, y = (value) => 110 - 90 * value / most;
-    const svg = element("svg", { class: "chart", viewBox: "0 0 360 130", role: "img", "aria-label": `${label} of every head, by site; the table below has the numbers` },
+    const svg = element("svg", { class: "chart", viewBox: "0 0 360 146", role: "img", "aria-label": `${label} of every head, by site; the table below has the numbers` },
       element("line", { x1: 50, x2: 350, y1: y(0), y2: y(0) }), element("text", { x: 44, y: y(most) + 4, "text-anchor": "end" }, number(most)),
       element("text", { x: 44, y: y(0) + 4, "text-anchor": "end" }, "0"));
     for (const [at, head, value] of points) {
@@ -371,6 +373,11 @@ class Run {
       svg.append(element("text", { x: x(at) + shift, y: y(value) + 4, "text-anchor": "middle" }, String(head)));
     }
     sites.forEach((site, at) => svg.append(element("text", { x: x(at), y: 126, "text-anchor": "middle" }, site.name.match(/[0-9]+/)?.[0] ?? site.name)));
+    const kinds = sites.map(kindOf), spread = (kind) => 300 / sites.length * kinds.filter((each) => each === kind).length;
+    for (const kind of new Set(kinds)) {
+      const start = x(kinds.indexOf(kind) - 0.5);
+      svg.append(element("line", { x1: start, x2: start, y1: 14, y2: 142 }), element("text", { x: start + spread(kind) / 2, y: 141, "text-anchor": "middle" }, kind));
+    }
     return element("figure", {}, element("figcaption", {}, `${label}: each number is a head, above its layer`), svg);
   }
 }

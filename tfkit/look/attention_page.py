@@ -45,7 +45,7 @@ def _model(observation: Observation, budget: int) -> dict[str, Any]:
     sites: list[dict[str, Any]] = []
     left_out = []
     for site in [*observation.sites, *rollouts(observation)]:
-        heads = [encoded(head) for head in site.weights]
+        heads = [] if left_out else [encoded(head) for head in site.weights]
         budget -= sum(map(len, heads))
         if budget < 0:
             left_out.append(site.name)
@@ -79,7 +79,7 @@ def encoded(weights: Weights) -> str:
         ASCII text.
     """
     rounded = np.rint(np.clip(weights, 0, 1) * 255).astype(np.uint8)
-    return base64.b64encode(zlib.compress(rounded.tobytes(), 9)).decode()
+    return base64.b64encode(zlib.compress(rounded.tobytes(), 6)).decode()
 
 
 def _site(site: SiteWeights, heads: list[str], picture: Picture | None) -> dict[str, Any]:
