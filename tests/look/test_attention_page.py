@@ -19,8 +19,10 @@ from tfkit.train import train
 from translation_task import write_task
 
 TEXT = "the old dog sees"
-HOSTILE = ("</script><script>alert(1)</script>", '"><img src=https://example.com onerror=alert(1)>', "\u202eevil\u2066", "x" * 10_000,
-           "</bdi><!--", "שלום", "猫", "\ud7ff{{ 7 * 7 }}")  # fmt: skip
+HOSTILE = (
+    "</script><script>alert(1)</script>", '"><img src=https://example.com onerror=alert(1)>', "\u202eevil\u2066", "x" * 10_000,
+    "</bdi><!--", "שלום", "猫", "{{ 7 * 7 }}",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -105,8 +105,12 @@ def test_an_image_is_drawn_with_its_patches_and_a_model_without_attention_has_it
     names = ("class", *(f"patch {at}" for at in range(4)))
     weights = np.full((2, 5, 5), 0.2, np.float32)
     site = SiteWeights("body.0.self_attention", names, names, weights, True)
-    image = Observation("vit", "image.png", sites=(site,), classes=(("one", 0.75), ("two", 0.25)), picture=Picture(pixels, 2, 2, 1))
-    without = Observation("rnn", "text", "word", predictions=(Prediction("word", 0.5, (("word", 0.5),)),), notices=("no attention",))
+    image = Observation(
+        "vit", "image.png", sites=(site,), classes=(("one", 0.75), ("two", 0.25)), picture=Picture(pixels, 2, 2, 1)
+    )
+    without = Observation(
+        "rnn", "text", "word", predictions=(Prediction("word", 0.5, (("word", 0.5),)),), notices=("no attention",)
+    )
     with opened(write(image, without)) as page:
         page.wait_for_selector(".stage canvas")
         assert painted(page)

@@ -43,7 +43,7 @@ def attention_page(observations: Sequence[Observation]) -> str:
 def _model(observation: Observation, budget: int) -> dict[str, Any]:
     """The data of a run for the script."""
     sites: list[dict[str, Any]] = []
-    left_out = []
+    left_out: list[str] = []
     for site in [*observation.sites, *rollouts(observation)]:
         heads = [] if left_out else [encoded(head) for head in site.weights]
         budget -= sum(map(len, heads))
@@ -60,7 +60,11 @@ def _model(observation: Observation, budget: int) -> dict[str, Any]:
         "notices": notices,
         "sites": sites,
         "predictions": [
-            {"token": each.token, "p": _rounded(each.probability), "other": [(name, _rounded(p)) for name, p in each.alternatives]}
+            {
+                "token": each.token,
+                "p": _rounded(each.probability),
+                "other": [(name, _rounded(p)) for name, p in each.alternatives],
+            }
             for each in observation.predictions
         ],
         "classes": [(name, _rounded(p)) for name, p in observation.classes],

@@ -42,7 +42,9 @@ def draw_attention(observations: Sequence[Observation], place: Path) -> None:
     sites = [(each.model, site) for each in observations for site in each.sites]
     if not sites:
         names = " and ".join(f"`{each.model}`" for each in observations)
-        raise InputError(Diagnostic("TFK076", f"{names} has no attention to draw", "write a page, with probabilities: -o page.html"))
+        raise InputError(
+            Diagnostic("TFK076", f"{names} has no attention to draw", "write a page, with probabilities: -o page.html")
+        )
     from matplotlib.figure import Figure
 
     columns = max(len(site.weights) for _, site in sites)
@@ -69,7 +71,7 @@ def _label(set_ticks: Any, names: Sequence[str], rotation: int) -> None:
 
 
 def _fonts() -> list[str]:
-    """Fonts in the order in which glyphs are looked up: the first that is installed of those with Chinese, Japanese and Korean."""
+    """Font families in the order in which glyphs are looked up; the last one has Chinese, Japanese and Korean, if installed."""
     from matplotlib.font_manager import fontManager
 
     installed = {font.name for font in fontManager.ttflist}
@@ -83,7 +85,7 @@ def _write(figure: Any, place: Path) -> None:
 
     stream = BytesIO()
     width, height = figure.get_size_inches()
-    options = {"svg.fonttype": "none", "svg.hashsalt": "tfkit", "font.family": _fonts()}
+    options: Any = {"svg.fonttype": "none", "svg.hashsalt": "tfkit", "font.family": _fonts()}
     with mpl.rc_context(options), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # a box is drawn instead
         metadata = {"Date": None} if place.suffix == ".svg" else {}

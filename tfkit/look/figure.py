@@ -59,7 +59,8 @@ class AttentionFigure:
     def _repr_html_(self) -> str:
         """For notebooks: the page in a frame of its own, so that its styles and its script touch nothing else."""
         source = html.escape(self.page(), quote=True)
-        return f'<iframe title="attention" sandbox="allow-scripts" style="width:100%;height:48rem;border:0" srcdoc="{source}"></iframe>'
+        style = "width:100%;height:48rem;border:0"
+        return f'<iframe title="attention" sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
 
 
 def check_suffix(place: Path) -> None:

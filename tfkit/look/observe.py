@@ -189,7 +189,9 @@ class _Run:
         assert isinstance(rule, ImageRule), "the roles of images are those of an input of images"
         self._no_target("reads an image")
         if self.request.image is None:
-            raise InputError(Diagnostic("TFK107", f"`{self.plan.name}` reads an image, and none was given", "write --image FILE"))
+            raise InputError(
+                Diagnostic("TFK107", f"`{self.plan.name}` reads an image, and none was given", "write --image FILE")
+            )
         pixels = read_image(self.request.image, rule)
         facts = read_image_facts(self.directory)
         image = Normalisation(tuple(facts.mean), tuple(facts.std))(torch.from_numpy(pixels.copy())[None].float() / 255)
@@ -228,7 +230,9 @@ class _Run:
         return ids[:most]
 
     def _cut(self, what: str, count: int, kept: int) -> str:
-        return f"{self.plan.name}: the {what} has {count:,} tokens; the first {max(kept, 0):,} are shown, the others were cut off."
+        return (
+            f"{self.plan.name}: the {what} has {count:,} tokens; the first {max(kept, 0):,} are shown, the others were cut off."
+        )
 
     def _outputs(self, ids: dict[str, list[int]], segments: dict[str, list[int]] | None = None) -> Any:
         device = self.model.device
@@ -267,7 +271,9 @@ class _Run:
         probabilities = outputs[rows[0]][0].float().softmax(-1).tolist()
         if len(probabilities) != len(names):
             return ()
-        return tuple(sorted(((short(name), each) for name, each in zip(names, probabilities, strict=True)), key=lambda one: -one[1]))
+        return tuple(
+            sorted(((short(name), each) for name, each in zip(names, probabilities, strict=True)), key=lambda one: -one[1])
+        )
 
 
 def _named(names: tuple[str, ...], count: int) -> tuple[str, ...]:
