@@ -136,7 +136,7 @@ def test_a_text_that_is_too_long_is_cut_visibly(look):
         (["run"], "p.html", "one of --text and --image is needed"),
         (["run", "--text", "dog", "--image", "bar.png"], "p.html", "one of --text and --image is needed"),
         (["run", "--text", ""], "p.html", "TFK103"),
-        (["run", "--text", "dog"], "p.pdf", "write a name that ends in .html, .png, .svg"),
+        (["run", "--text", "dog"], "p.pdf", "write a name that ends in .html, .png or .svg"),
         (["run", "--text", "dog"], "nowhere/p.html", "TFK081"),
         (["run", "--image", "bar.png"], "p.html", "write --text"),
         (["images/run", "--text", "dog"], "p.html", "write --image FILE"),

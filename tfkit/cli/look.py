@@ -56,7 +56,7 @@ def command(
     if (text is None) == (image is None):
         raise usage_error("one of --text and --image is needed", 'write --text "..." or --image FILE')
     from ..look.attention_picture import check_matplotlib
-    from ..look.figure import attention, check_suffix
+    from ..look.figure import PICTURES, attention, check_suffix
     from .device import placed
 
     place = Path(output)
@@ -64,7 +64,7 @@ def command(
     check_place(output)
     if os.path.lexists(output) and not force:
         raise StoreError(Diagnostic("TFK080", f"{output} exists already", "write --force, or name another file"))
-    if place.suffix != ".html":
+    if place.suffix in PICTURES:
         check_matplotlib()
     figure = attention(
         *([model] if second is None else [model, second]), text=text, target=target, image=image, sites=sites, beams=beams,

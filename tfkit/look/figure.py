@@ -14,7 +14,8 @@ from .attention_page import attention_page
 from .observation import Observation
 from .observe import Request, observe
 
-SUFFIXES = (".html", ".png", ".svg")
+SUFFIXES = (".html", ".png", ".svg", "")
+PICTURES = (".png", ".svg")
 MOST_MODELS = 2
 
 
@@ -40,7 +41,8 @@ class AttentionFigure:
         """Write the page, or a picture of all heads.
 
         Args:
-            path: a file name that ends in `.html`, `.png` or `.svg`. A file of this name is replaced.
+            path: a file name that ends in `.html`, `.png` or `.svg`; without an ending it is a page. A file of this name is
+                replaced.
 
         Raises:
             InputError: the name has another ending, or the models have no attention to draw.
@@ -49,7 +51,7 @@ class AttentionFigure:
         """
         place = Path(path)
         check_suffix(place)
-        if place.suffix == ".html":
+        if place.suffix not in PICTURES:
             write_whole(place, self.page())
             return
         from .attention_picture import draw_attention
@@ -74,7 +76,7 @@ def check_suffix(place: Path) -> None:
     """
     if place.suffix not in SUFFIXES:
         message = f"{place} ends in `{place.suffix}`"
-        raise InputError(Diagnostic("TFK081", message, f"write a name that ends in {', '.join(SUFFIXES)}"))
+        raise InputError(Diagnostic("TFK081", message, "write a name that ends in .html, .png or .svg"))
 
 
 def attention(
