@@ -50,8 +50,9 @@ function colour(share) {
 
 /* The weights of a map, with 8 bits: one pixel per query and key. */
 function pixelsOf(map) {
-  const image = new ImageData(map.K, map.Q), ramp = [...Array(256).keys()].map((at) => colour(at / 255));
-  map.values.forEach((value, at) => image.data.set([...ramp[Math.round(value / map.most * 255)], 255], at * 4));
+  const image = new ImageData(map.K, map.Q), pixels = new Uint32Array(image.data.buffer);
+  const ramp = new Uint32Array(Uint8Array.from([...Array(256).keys()].flatMap((at) => [...colour(at / 255), 255])).buffer);
+  map.values.forEach((value, at) => { pixels[at] = ramp[Math.round(value / map.most * 255)]; });
   const made = element("canvas", { width: map.K, height: map.Q });
   made.getContext("2d").putImageData(image, 0, 0);
   return made;

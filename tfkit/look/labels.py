@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..data import TextTokeniser
 
 LONGEST = 60
 """The largest number of characters of a label. Of a longer token the first ones are shown."""
-SPACES = {" ": "␣", "\n": "⏎", "\t": "⇥", "": "∅"}
+SPACES = {" ": "␣", "\n": "⏎", "\t": "⇥"}
+UNDECODED = "\ufffd"
+MOST_BYTES = 4
+"""The largest number of tokens of one character, of which each is a byte."""
 
 
 def labels(tokeniser: TextTokeniser, ids: Sequence[int]) -> tuple[str, ...]:
-    """The text of each token; of a token that is part of a character, its piece."""
-    special = tokeniser.special_ids
-    pieces = tokeniser.pieces(ids)
-    return tuple(
-        short(piece if number in special else _text(tokeniser, number, piece))
-        for number, piece in zip(ids, pieces, strict=True)
-    )
+    """The text of each token. Tokens that are bytes of one character show it with their number: `猫 1/3`."""
+    return tuple(map(short, _texts(tokeniser, ids)))
 
 
 def short(label: str) -> str:
@@ -26,8 +24,21 @@ def short(label: str) -> str:
     return label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
 
 
-def _text(tokeniser: TextTokeniser, number: int, piece: str) -> str:
-    text = piece.replace("▁", " ") if tokeniser.imported is None else tokeniser.decode([number])
-    if "\ufffd" in text or not text:
-        return piece
-    return text.strip() or SPACES.get(text, "␣")
+def _texts(tokeniser: TextTokeniser, ids: Sequence[int]) -> Iterator[str]:
+    special, pieces, at = tokeniser.special_ids, tokeniser.pieces(ids), 0
+    while at < len(ids):
+        text = pieces[at] if ids[at] in special else tokeniser.decode([ids[at]])
+        count = 1 if UNDECODED not in text else _bytes_of_character(tokeniser, ids[at : at + MOST_BYTES])
+        if count > 1:
+            whole = tokeniser.decode(ids[at : at + count]).strip()
+            yield from (f"{whole} {part + 1}/{count}" for part in range(count))
+        elif UNDECODED in text:
+            yield pieces[at]
+        else:
+            yield text.strip() or SPACES.get(text, "␣")
+        at += count
+
+
+def _bytes_of_character(tokeniser: TextTokeniser, ids: Sequence[int]) -> int:
+    """The number of tokens of the character that starts here; 1 if they are no character."""
+    return next((count for count in range(2, len(ids) + 1) if UNDECODED not in tokeniser.decode(ids[:count])), 1)
