@@ -35,7 +35,8 @@ MAY_IMPORT = {
     "starters": "errors files slots catalogue hooks plugin",
     "view": "errors files slots attention catalogue spec graph nn recipe train",
     "cli": "errors files slots attention catalogue spec graph nn builder io interop recipe data generate text images metrics "
-    "train starters doctor view",
+    "train starters doctor view look",
+    "look": "errors files slots data generate io nn view",
     "inspection": "slots attention catalogue graph nn builder lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from browser import missing_browser
+
 BUDGETS = {"quick": 30.0, "slow": 240.0}
 """Seconds of processor time of one test."""
 LEFT_OUT = {
@@ -48,6 +50,8 @@ class Tiers:
         words = LEFT_OUT.get(config.option.markexpr)
         if words and not hasattr(config, "workerinput") and not config.option.collectonly:
             print(words, file=sys.stderr)
+            if missing := missing_browser():
+                print(f"left out: tests in a browser, {missing}", file=sys.stderr)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -35,6 +35,7 @@ COMMANDS = {
     "answer": "answer questions about texts with a trained model",
     "classify": "label lines of text with a trained classifier",
     "tag": "tag the words of lines with a trained tagger",
+    "look": "what a model attends to, as a page or a picture",
     "score": "BLEU and chrF of translations against a reference",
     "average": "average the weights of several models",
     "eject": "a spec or a model as one readable file of PyTorch",

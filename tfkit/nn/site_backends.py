@@ -88,7 +88,9 @@ class SiteBackends:
             sites = [site for site in known if _matches(site, pattern)]
             if not sites:
                 message = f"`{pattern}` matches no attention site"
-                fix = f"sites: {', '.join(known[:6])}{', ...' if len(known) > 6 else ''}"
+                near = difflib.get_close_matches(pattern, known, 1)
+                listed = f"sites: {', '.join(known[:6]) or 'none'}{', ...' if len(known) > 6 else ''}"
+                fix = f"did you mean `{near[0]}`? {listed}" if near else listed
                 raise InputError(Diagnostic("TFK076", message, fix))
             found.update(sites)
         return frozenset(found)

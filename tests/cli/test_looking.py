@@ -1,0 +1,183 @@
+"""look from the command line."""
+
+import re
+
+import pytest
+import torch
+from PIL import Image
+
+import encoder_tasks
+from image_files import bars, write_idx, write_recipe
+from kinds_task import recipe_for
+from tfkit.builder import build
+from tfkit.cli import main
+from tfkit.io import load, save
+from tfkit.look import attention
+from tfkit.recipe import load_recipe
+from tfkit.spec import load_spec
+from tfkit.train import train
+from translation_task import write_task
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("looking")]  # its module fixture is built once
+STEPS = ["stopping.max_steps=2", "validation.every_steps=2"]
+RNN = """
+tfkit: 1
+name: plain-rnn
+defaults: {d_model: 8, pad_id: 0, vocab_size: 50}
+nodes:
+  source:  {kind: tokens}
+  target:  {kind: tokens, start_id: 1, end_id: 2}
+  encoder: {kind: rnn, input: source, cell: gru, d_state: 8}
+  context: {kind: pool, input: encoder, take: last}
+  decoder: {kind: rnn, input: target, memory: context, cell: gru, d_state: 8}
+  logits:  {kind: token_logits, input: decoder}
+outputs: [logits]
+"""
+ATTENTIVE = RNN.replace("plain-rnn", "rnn-search").replace(
+    "  context: {kind: pool, input: encoder, take: last}\n", ""
+).replace("memory: context", "memory: encoder, cross_attention: {score: additive}")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Runs of all kinds."""
+    place = tmp_path_factory.mktemp("look")
+    recipe = write_task(place)
+    train(load_recipe(recipe, STEPS), place / "run")
+    for name, text in (("plain", RNN), ("attentive", ATTENTIVE)):
+        (place / "small.yaml").write_text(text)
+        train(load_recipe(recipe, STEPS), place / name)
+    for kind in ("language", "classification"):
+        (place / kind).mkdir()
+        train(load_recipe(recipe_for(place / kind, kind), STEPS), place / kind / "run")
+    (place / "pairs").mkdir()
+    train(load_recipe(encoder_tasks.recipe_for(place / "pairs", "pairs"), ["stopping.max_steps=2"]), place / "pairs" / "run")
+    (place / "images").mkdir()
+    write_idx(place / "images", packed=False)
+    data = [f"data.images={place}/images/images.idx", f"data.labels={place}/images/labels.idx"]
+    train(load_recipe(write_recipe(place / "images"), [*data, *STEPS]), place / "images" / "run")
+    Image.fromarray(bars(1)[0][0]).save(place / "bar.png")
+    return place
+
+
+@pytest.fixture
+def look(folder, tmp_path, capsys, monkeypatch):
+    """`look("run", ...)` writes `page.html` unless told otherwise; gives the exit code, what was printed, and the page."""
+    monkeypatch.chdir(folder)
+
+    def run(*words, output="page.html"):
+        code = main(["look", *words, "-o", str(tmp_path / output)])
+        out, err = capsys.readouterr()
+        page = tmp_path / output
+        return code, out, err, page.read_text() if page.exists() and page.suffix == ".html" else ""
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "sites"),
+    [
+        (["run", "--text", "the old dog"], 3),
+        (["run", "attentive", "--text", "the old dog", "--target", "la olda hundo"], 3),
+        (["language/run", "--text", "the old", "--tokens", "3"], 1),
+        (["language/run", "--text", "the old", "--target", " dog"], 1),
+        (["classification/run", "--text", "the old dog"], 1),
+        (["pairs/run", "--text", "the dog\ta cat"], 2),
+        (["images/run", "--image", "bar.png"], 1),
+    ],
+)
+def test_models_of_every_kind_have_a_page(look, words, sites):
+    code, out, err, page = look(*words)
+    assert (code, err) == (0, "")
+    assert f": {sites} sites" in out
+    assert page.startswith("<!doctype html>")
+
+
+def test_weights_of_an_rnn_add_up_to_one_and_those_of_a_pair_are_of_both_segments(folder):
+    [observation] = attention(folder / "attentive", text="the old dog", target="la").observations
+    [site] = observation.sites
+    assert site.name == "decoder.0.cross_attention"
+    assert site.weights.sum(-1) == pytest.approx(1, abs=1e-5)
+    assert list(site.keys) == ["the", "old", "dog", "</s>"]
+    [pair] = attention(folder / "pairs" / "run", text="the dog\ta cat").observations
+    model = load(folder / "pairs" / "run").eval()
+    assert pair.sites[0].keys.count("</s>") == 2
+    assert [name for name, _ in pair.classes] in (["left", "right"], ["right", "left"])
+    assert sum(p for _, p in pair.classes) == pytest.approx(1, abs=1e-5)
+    assert pair.sites[0].weights.shape[0] == 2
+    assert model.sites.keys() == {site.name for site in pair.sites}
+
+
+def test_a_model_without_attention_says_so_and_shows_probabilities(look):
+    code, _, err, page = look("plain", "--text", "the old dog")
+    assert (code, err) == (0, "plain-rnn has no attention: the page shows probabilities of tokens only.\n")
+    assert '"predictions":[{"token"' in page
+    code, _, err, _ = look("plain", "--text", "the old dog", "--site", "decoder.0.cross_attention", output="other.html")
+    assert code == 2
+    assert "`plain-rnn` has no attention" in err
+    code, _, err, _ = look("plain", "--text", "the old dog", output="heads.png")
+    assert code == 2
+    assert "no attention to draw" in err
+
+
+def test_a_text_that_is_too_long_is_cut_visibly(look):
+    code, _, err, page = look("run", "--text", "the old dog sees the cat " * 9, "--max-tokens", "12", "--beams", "1")
+    assert code == 0
+    notice = "small: the text has 54 tokens; the first 11 are shown, the others were cut off."
+    assert notice.replace("54", re.search(r"has (\d+) tokens", err).group(1)) in err
+    assert re.search(r'"notices":\["small: the text has', page)
+
+
+@pytest.mark.parametrize(
+    ("words", "output", "message"),
+    [
+        (["run", "--text", "dog", "--site", "decoder.0.cros_attention"], "p.html", "did you mean `decoder.0.cross_attention`?"),
+        (["run", "--text", "dog", "--site", "decoder.*.cros_attention"], "p.html", "did you mean `decoder.0.cross_attention`?"),
+        (["run"], "p.html", "one of --text and --image is needed"),
+        (["run", "--text", "dog", "--image", "bar.png"], "p.html", "one of --text and --image is needed"),
+        (["run", "--text", ""], "p.html", "TFK103"),
+        (["run", "--text", "dog"], "p.pdf", "write a name that ends in .html, .png or .svg"),
+        (["run", "--text", "dog"], "nowhere/p.html", "TFK081"),
+        (["run", "--image", "bar.png"], "p.html", "write --text"),
+        (["images/run", "--text", "dog"], "p.html", "write --image FILE"),
+        (["classification/run", "--text", "dog", "--target", "x"], "p.html", "leave --target out"),
+    ],
+)
+def test_bad_input_is_named(look, words, output, message):
+    code, out, err, page = look(*words, output=output)
+    assert (code, out, page) == (2, "", "")
+    assert message in err
+
+
+def test_a_file_is_replaced_only_with_force(look, tmp_path):
+    (tmp_path / "page.html").write_text("mine")
+    code, _, err, page = look("run", "--text", "dog", "--beams", "1")
+    assert (code, page) == (2, "mine")
+    assert "TFK080" in err
+    assert look("run", "--text", "dog", "--beams", "1", "--force")[0] == 0
+
+
+def test_a_picture_without_matplotlib_names_the_extra(look, monkeypatch):
+    monkeypatch.setattr("tfkit.look.attention_picture.find_spec", lambda name: None)
+    code, _, err, _ = look("run", "--text", "dog", output="heads.png")
+    assert code == 2
+    assert "pip install 'tfkit[pictures]'" in err
+
+
+def test_a_model_with_positions_cuts_at_them(folder, tmp_path):
+    changes = [
+        "expect=null",
+        "defaults.d_model=8",
+        "defaults.attention.num_heads=2",
+        "body.num_layers=1",
+        "defaults.position.max_len=7",
+    ]
+    size = load(folder / "language" / "run").plan.inputs["words"].vocab_size
+    spec = load_spec("specs/gpt2.yaml", None, [*changes, f"tokens.vocab_size={size}", "tokens.end_id=2"])
+    torch.manual_seed(0)
+    save(build(spec), tmp_path / "model")
+    tokeniser = next((folder / "language" / "run").glob("models/*/tokeniser.json"))
+    (tmp_path / "model" / "tokeniser.json").write_bytes(tokeniser.read_bytes())
+    [observation] = attention(tmp_path / "model", text="the old dog sees the cat " * 4).observations
+    assert len(observation.sites[0].keys) == 7
+    assert "the first 7 are shown" in observation.notices[0]

@@ -1,0 +1,124 @@
+"""The page of attention: its data, and the template with its script."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..view.pages import page
+from .labels import short
+from .observation import Beam, Observation, Picture, SiteWeights, Weights
+from .statistics import HeadStatistics, head_statistics, rollouts
+
+MOST_BYTES = 1_700_000
+"""The limit of encoded weights in a page. Sites beyond it are left out, and the page names them."""
+
+
+def attention_page(observations: Sequence[Observation]) -> str:
+    """The page of the runs of one or two models on one text.
+
+    Weights are stored with 8 bits, `round(255 * weight)`: one zlib stream per head, in base64, which the page decodes when it
+    draws the head.
+
+    Args:
+        observations: the runs.
+
+    Returns:
+        The HTML text.
+    """
+    folder = Path(__file__).parent
+    budget = MOST_BYTES // len(observations)
+    data = {"models": [_model(each, budget) for each in observations]}
+    names = " and ".join(dict.fromkeys(each.model for each in observations))
+    script = (folder / "attention.js").read_text(encoding="utf-8")
+    return page(folder / "attention.html", script=script, data=data, title=f"Attention of {names}", runs=observations)
+
+
+def _model(observation: Observation, budget: int) -> dict[str, Any]:
+    """The data of a run for the script."""
+    sites: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    for site in [*observation.sites, *rollouts(observation)]:
+        heads = [] if left_out else [encoded(head) for head in site.weights]
+        budget -= sum(map(len, heads))
+        if budget < 0:
+            left_out.append(site.name)
+        else:
+            sites.append(_site(site, heads, observation.picture))
+    notices = list(observation.notices)
+    if left_out:
+        shown = ", ".join(left_out[:6]) + (", ..." if len(left_out) > 6 else "")
+        notices.append(f"{len(left_out)} sites are not on this page, to keep it small: {shown}. Choose sites with --site.")
+    return {
+        "name": observation.model,
+        "notices": notices,
+        "sites": sites,
+        "predictions": [
+            {
+                "token": each.token,
+                "p": _rounded(each.probability),
+                "other": [(name, _rounded(p)) for name, p in each.alternatives],
+            }
+            for each in observation.predictions
+        ],
+        "classes": [(name, _rounded(p)) for name, p in observation.classes],
+        "beams": [_beam(each) for each in observation.beams],
+        "picture": _picture(observation.picture),
+    }
+
+
+def encoded(weights: Weights) -> str:
+    """The weights (Q, K) of a head: bytes `round(255 * weight)`, row by row, compressed by zlib, in base64.
+
+    Args:
+        weights: numbers from 0 to 1.
+
+    Returns:
+        ASCII text.
+    """
+    rounded = np.rint(np.clip(weights, 0, 1) * 255).astype(np.uint8)
+    return base64.b64encode(zlib.compress(rounded.tobytes(), 6)).decode()
+
+
+def _site(site: SiteWeights, heads: list[str], picture: Picture | None) -> dict[str, Any]:
+    return {
+        "name": site.name,
+        "queries": [short(name) for name in site.queries],
+        "keys": [short(name) for name in site.keys],
+        "heads": heads,
+        "itself": site.itself,
+        "statistics": [_statistics(each) for each in head_statistics(site, picture)],
+    }
+
+
+def _statistics(statistics: HeadStatistics) -> dict[str, float | None]:
+    return {name: None if value is None else _rounded(value) for name, value in asdict(statistics).items()}
+
+
+def _beam(beam: Beam) -> dict[str, Any]:
+    return {
+        "tokens": [(short(token), _rounded(p)) for token, p in beam.tokens],
+        "score": None if beam.score is None else _rounded(beam.score),
+        "best": beam.best,
+        "children": [_beam(child) for child in beam.children],
+    }
+
+
+def _picture(picture: Picture | None) -> dict[str, Any] | None:
+    if picture is None:
+        return None
+    height, width, channels = picture.pixels.shape
+    pixels = base64.b64encode(zlib.compress(picture.pixels.tobytes(), 9)).decode()
+    return {"height": height, "width": width, "channels": channels, "pixels": pixels, "rows": picture.rows,
+            "columns": picture.columns, "before": picture.before}  # fmt: skip
+
+
+def _rounded(value: float) -> float | None:
+    """Four significant digits; None for a value that is not finite."""
+    return float(f"{value:.4g}") if np.isfinite(value) else None
