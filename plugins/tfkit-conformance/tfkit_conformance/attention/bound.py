@@ -199,7 +199,7 @@ def worst_ratio(got: Tensor, want: Tensor, bound: Tensor) -> float:
 def _moved(share: Tensor, found: Reference) -> Tensor:
     """sum_j share_ij |Z_ij v_j - O_i|: (B,H,Q,V), by groups of features that hold at most `AT_ONCE` numbers or one feature."""
     size = max(1, AT_ONCE // max(1, share.numel()))
-    groups = zip(found.value.split(size, -1), found.output.split(size, -1), strict=True)
+    groups = zip(torch.split(found.value, size, -1), torch.split(found.output, size, -1), strict=True)
     return torch.cat([_moved_features(share, found.drawn, v, o) for v, o in groups], -1)
 
 
