@@ -52,9 +52,9 @@ class BrokenPlugin:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Catalogue:
-    """Every entry by slot and name. Immutable; passed as an argument, never global.
+    """Every entry by slot and name. Immutable and compared by identity; passed as an argument, never global.
 
     Args:
         registered: by slot and name, each entry with its plugin.

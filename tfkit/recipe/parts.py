@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import MappingProxyType
 
 from ..catalogue import Catalogue, Registration
@@ -23,6 +24,7 @@ PARTS: dict[str, tuple[Entry, ...]] = {
 }
 
 
+@cache
 def recipe_grammar() -> Grammar:
     """The grammar of recipes: the parts above, and no nodes."""
     slots = {**{slot: PARTS[slot] for slot in PARTS}, "node": (), "sublayer": ()}

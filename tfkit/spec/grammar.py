@@ -7,7 +7,7 @@ the language.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -162,6 +162,12 @@ class Grammar:
                 for name in model.model_fields:
                     put(name, f"`{key}`")
         return {name: tuple(places) for name, places in found.items()}
+
+
+@lru_cache(maxsize=4)
+def grammar_of(catalogue: Catalogue) -> Grammar:
+    """The language of specs with the entries of a catalogue, the same object for each spec that is read with it."""
+    return Grammar(catalogue)
 
 
 def slots_of(model: type[BaseModel]) -> dict[str, tuple[str, bool]]:

@@ -15,7 +15,7 @@ from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, InputError
 from .edges import check_edges
 from .extends import extended, read_extended
-from .grammar import Grammar
+from .grammar import Grammar, grammar_of
 from .inherit import Inheritance
 from .located import INVALID, Diagnostics, Located
 from .mapping import read_mapping
@@ -42,7 +42,7 @@ def load_spec(path: str | os.PathLike[str], catalogue: Catalogue | None = None, 
     Raises:
         SpecError: all errors at once, each located in the file or the override that caused it.
     """
-    diagnostics, grammar = Diagnostics(), Grammar(catalogue or load_catalogue())
+    diagnostics, grammar = Diagnostics(), grammar_of(catalogue or load_catalogue())
     return _resolve(read_extended(os.fspath(path), grammar.slots, diagnostics), overrides, grammar, diagnostics)
 
 
@@ -67,7 +67,7 @@ def parse_spec(
         SpecError: all errors at once. Errors in a mapping have a path but no location in a file.
         InputError: `text` is neither text nor a mapping.
     """
-    diagnostics, grammar = Diagnostics(), Grammar(catalogue or load_catalogue())
+    diagnostics, grammar = Diagnostics(), grammar_of(catalogue or load_catalogue())
     if isinstance(text, Mapping):
         root, file = read_mapping(text, diagnostics), "" if file == "<text>" else file
     elif isinstance(text, (str, bytes)):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ..catalogue import Catalogue
 from ..slots.layer import Layer
 from ..slots.node import NodeKind
-from .grammar import GROUP, PATTERN, TOP, Grammar
+from .grammar import GROUP, PATTERN, TOP, grammar_of
 from .model import ModelSpec
 from .schema_writer import Schema, SchemaWriter, document
 from .versions import CURRENT
@@ -29,7 +29,7 @@ def json_schema(catalogue: Catalogue) -> Schema:
     Returns:
         The schema as plain data, draft 2020-12.
     """
-    grammar = Grammar(catalogue)
+    grammar = grammar_of(catalogue)
     definitions: Schema = {}
     whole, part = (_SpecWriter(grammar, definitions, extending).spec() for extending in (False, True))
     return document("tfkit spec", whole, part, definitions)

@@ -37,6 +37,8 @@ UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-
 SMALLEST = {torch.float64: 2.0**-1022, torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-25 + 2.0**-126}
 SMALLEST_BLOCK = 16
 SECOND_ORDER = 1.02
+AT_ONCE = 2**18
+"""Numbers of a temporary tensor: few enough for the cache of a core."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
 
     # ---- output
     magnitude = PZ @ value
-    moved = torch.stack([(P * e / den * (Z * v[:, :, None] - o[..., None]).abs()).sum(-1) for v, o in _columns(found)], -1)
+    moved = _moved(P * e / den, found)
     dropped = 0.0 if bool((Z == 1).all()) else 3 * u_a
     T_O = (
         moved
@@ -194,6 +196,14 @@ def worst_ratio(got: Tensor, want: Tensor, bound: Tensor) -> float:
     return worst_of(error_ratio(got, want, bound))[0] if got.shape == want.shape else math.inf
 
 
-def _columns(found: Reference) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of value (B,H,K) and output (B,H,Q), feature by feature, so that |Z v - O| needs no more than (B,H,Q,K)."""
-    return list(zip(found.value.unbind(-1), found.output.unbind(-1), strict=True))
+def _moved(share: Tensor, found: Reference) -> Tensor:
+    """sum_j share_ij |Z_ij v_j - O_i|: (B,H,Q,V), by groups of features that hold at most `AT_ONCE` numbers or one feature."""
+    size = max(1, AT_ONCE // max(1, share.numel()))
+    groups = zip(torch.split(found.value, size, -1), torch.split(found.output, size, -1), strict=True)
+    return torch.cat([_moved_features(share, found.drawn, v, o) for v, o in groups], -1)
+
+
+def _moved_features(share: Tensor, drawn: Tensor, value: Tensor, output: Tensor) -> Tensor:
+    """The same for all given features at once, without a loop over them."""
+    apart = drawn[..., None, :] * value.mT[:, :, None]  # (B,H,Q,V,K)
+    return apart.sub_(output[..., None]).abs_().mul_(share[..., None, :]).sum(-1)

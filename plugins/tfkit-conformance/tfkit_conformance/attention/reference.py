@@ -137,27 +137,27 @@ def visible_pairs(mask: Mask, B: int, H: int, Q: int, K: int) -> Tensor:
     query_segments = None if mask.query_segments is None else mask.query_segments.tolist()
     key_segments = None if mask.key_segments is None else mask.key_segments.tolist()
 
-    def sees(b: int, i: int, j: int) -> bool:
-        position = offsets[b] + i
-        if mask.causal and j > position:
-            return False
+    def row(b: int, i: int) -> list[bool]:
+        """Of each key, whether query i of batch row b sees it."""
+        position, first, last = offsets[b] + i, 0, K - 1
+        if mask.causal:
+            last = min(last, position)
         if mask.window is not None:
             left, right = mask.window
-            if left is not None and j < position - left:
-                return False
-            if right is not None and j > position + right:
-                return False
-        if key_lengths is not None and j >= key_lengths[b]:
-            return False
+            first = first if left is None else max(first, position - left)
+            last = last if right is None else min(last, position + right)
+        if key_lengths is not None:
+            last = min(last, key_lengths[b] - 1)
         if query_lengths is not None and i >= query_lengths[b]:
-            return False
-        if key_visible is not None and not key_visible[b][j]:
-            return False
+            return [False] * K
+        sees = [first <= j <= last for j in range(K)]
+        if key_visible is not None:
+            sees = [one and other for one, other in zip(sees, key_visible[b], strict=True)]
         if query_segments is not None and key_segments is not None:
-            return bool(query_segments[b][i] == key_segments[b][j])
-        return True
+            sees = [one and other == query_segments[b][i] for one, other in zip(sees, key_segments[b], strict=True)]
+        return sees
 
-    pairs = torch.tensor([[[[sees(b, i, j) for j in range(K)] for i in range(Q)]] for b in range(B)])
+    pairs = torch.tensor([[[row(b, i) for i in range(Q)]] for b in range(B)])
     shown = pairs.expand(B, H, Q, K)
     return shown.clone() if mask.visible is None else shown & mask.visible.cpu().broadcast_to(B, H, Q, K)
 
