@@ -274,7 +274,8 @@ def measurements(run: Run) -> str:
 
 
 TABLES: dict[str, Callable[[Run], str]] = {
-    "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks, "codes": codes, "commands": commands, "entries": entries,
+    "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks, "codes": codes,
+    "commands": commands, "entries": entries,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
     "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
 }  # fmt: skip
