@@ -3,11 +3,13 @@ command line in a scratch directory and returns what it prints."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -273,7 +275,25 @@ def measurements(run: Run) -> str:
     return rows(["what", "relative speed", "versions and device", "command"], *body)
 
 
+@cache
+def _ejected(run: Run) -> str:
+    return run("tfkit eject specs/transformer-base.yaml")
+
+
+def ejected(name: str) -> Callable[[Run], str]:
+    """One class or function of the file that `tfkit eject` writes for the base Transformer."""
+
+    def part(run: Run) -> str:
+        text = _ejected(run)
+        [node] = [node for node in ast.parse(text).body if getattr(node, "name", None) == name]
+        return f"```python\n{ast.get_source_segment(text, node)}\n```"
+
+    return part
+
+
+EJECTED = ("sinusoids", "Embedding", "MultiHeadAttention", "FeedForward", "EncoderLayer", "Decoder", "Transformer", "greedy")
 TABLES: dict[str, Callable[[Run], str]] = {
+    **{f"ejected-{name}": ejected(name) for name in EJECTED},
     "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks, "codes": codes,
     "commands": commands, "entries": entries,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),

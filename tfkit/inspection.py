@@ -16,6 +16,7 @@ from .attention.auto_table import measured_on, parse_table
 from .attention.backend import Verdict, check_request
 from .attention.capabilities import BIAS_KINDS, MASK_TERMS, AttentionRequest
 from .graph import Node, Target, max_input_lengths
+from .graph.flash_implementation import flash_implementation
 from .graph.model_graph import layers_of
 from .graph.plan import request_for
 from .lazy_names import lazy_names
@@ -110,6 +111,7 @@ __all__ = [
     "catalogue_of",
     "check_request",
     "field_annotations",
+    "flash_implementation",
     "layers_of",
     "materialise",
     "max_input_lengths",

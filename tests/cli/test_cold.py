@@ -41,7 +41,7 @@ def test_commands_that_only_look_import_no_torch():
         "schema recipe",
         f"diff {spec} {spec} --json",
     ]
-    silent += [f"show {spec} {option}" for option in ("--json", "--mermaid", "--resolved")]
+    silent += [f"show {spec} {option}" for option in ("--json", "--mermaid", "--resolved", "--svg", "--html")]
     silent += [f"plan {spec} --device cuda:sm90 --json", "explain", "explain TFK001"]
     silent += ["explain A2", "new norm Bad", "explain checks", "explain R19"]
     drawn = [

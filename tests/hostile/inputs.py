@@ -70,6 +70,8 @@ BESIDE = {
     ("export", "model"): ["--to", "ctranslate2", "-o", "new"],
     ("import", "directory"): ["-o", "new", "--without-tokeniser"],
     ("bench", "auto_table"): ["attention", "--list"],
+    ("positions", "spec"): ["-o", "new.svg"],
+    ("positions", "before"): ["small.yaml", "-o", "new.svg"],
     ("verify", "weights"): ["small.yaml"],
 }  # fmt: skip
 """What else a command needs, by command and argument."""
@@ -79,11 +81,14 @@ WRITING = {
     "bench": ["attention", "--list"],
     "build": ["small.yaml"],
     "conformance": ["eager", "--replay", "replay.json"],
+    "diff": ["small.yaml", "small.yaml", "--html"],
     "eject": ["small.yaml"],
     "export": ["run", "--to", "ctranslate2"],
     "import": ["huggingface", "--without-tokeniser"],
     "new": ["norm", "acme.part"],
+    "positions": ["small.yaml"],
     "schema": [],
+    "show": ["small.yaml", "--html"],
     "train": ["small-recipe.yaml", "--set", "stopping.max_steps=1"],
     "verify": ["small.yaml", "--backend", "none-of-these"],
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from ..slots.options import Component
 from ..slots.parameter import Parameter, ParameterGroup
 
 
-def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int) -> None:
-    """Draw every parameter in place. The generator of a parameter is seeded by `seed` and the parameter's name."""
+def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int, only: Container[str] | None = None) -> None:
+    """Draw every parameter in place, or `only` those of these names. The generator of a parameter is seeded by `seed` and the
+    parameter's name."""
     tensors = dict(model.named_parameters())
     xavier = catalogue.find("init", "xavier")
     default = Component(xavier, xavier.options())
@@ -26,6 +27,8 @@ def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int) -> N
         part = getattr(node.options, "init", None) or default
         for group, parameter in _expanded(node):
             name = f"nodes.{node.name}.{parameter.name}"
+            if only is not None and name not in only:
+                continue
             context = InitContext(_width(node), _depth(node), group.head_dim)
             drawn = part.entry.draw(part.options, parameter, context)
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()

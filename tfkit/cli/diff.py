@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .drawing_args import drawing_options, form_of, put
 from .options import READ, common, lengths_by_input, whole
 from .output import print_json, print_rich
 from .usage import usage_error
@@ -20,6 +21,7 @@ EPILOG = """\b
 tfkit diff base.yaml big.yaml
 tfkit diff base.yaml base.yaml --set defaults.placement=pre
 tfkit diff spec.yaml runs/first          the best model of a run
+tfkit diff a.yaml b.yaml -o diff.html    both drawings, differences marked
 
 \b
 Fields are those of the resolved specs; name, reference, description and
@@ -43,21 +45,31 @@ Exit code 0 if the models are equal, 1 if they differ, 2 for a wrong input.
     "--lengths", metavar="INPUT=N,...", type=lengths_by_input,
     help="Positions of each input of both, for instance source=32,target=32 (default: 32 each).",
 )  # fmt: skip
+@drawing_options("html")
 @common
 def command(
-    first: str, second: str, overrides: tuple[str, ...], batch: int, lengths: dict[str, int] | None, as_json: bool
-) -> int:
+    first: str, second: str, overrides: tuple[str, ...], batch: int, lengths: dict[str, int] | None,
+    form: str | None, output: str | None, force: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Show in what two models differ: fields, tensors, costs."""
     from ..catalogue import load_catalogue
     from ..view.diff_data import diff_data
 
+    if form and as_json and not output:
+        raise usage_error("--html and --json exclude each other", "choose one, or write the page with -o FILE")
+    form = form_of(form, output, force, ("html",))
     catalogue = load_catalogue()
     if overrides and Path(second).is_dir():
         raise usage_error(f"--set changes a spec, and {second} is a saved model", "name its spec.yaml")
     a, b = _side(first, (), catalogue, batch), _side(second, overrides, catalogue, batch)
     _check_inputs([a, b], lengths or {})
-    data = diff_data(*(_with_batch(side, batch, lengths) for side in (a, b)))
-    if as_json:
+    a, b = (_with_batch(side, batch, lengths) for side in (a, b))
+    data = diff_data(a, b)
+    if form:
+        from ..view.drawing.page import diff_page
+
+        put(diff_page(a, b), output, f"{a.spec.name} and {b.spec.name} side by side", data if as_json else None)
+    elif as_json:
         print_json(data)
     else:
         from ..view.diff_text import diff_text

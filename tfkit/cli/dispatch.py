@@ -27,6 +27,7 @@ COMMANDS = {
     "show": "what a spec describes: nodes, shapes, parameters, costs",
     "diff": "in what two specs or saved models differ",
     "plan": "which attention backend each site will use, and why",
+    "positions": "the position schemes of a model as pictures",
     "build": "build and initialise a model, run it once, save it",
     "train": "train a model from text, or resume a run",
     "translate": "translate lines of text with a trained model",

@@ -124,19 +124,19 @@ def print_bug_report(reason: str, whose: str | None, as_json: bool) -> None:
     print_diagnostics([Diagnostic("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
 
 
-def write_whole(path: str, text: str) -> None:
+def write_whole(path: str, content: str | bytes) -> None:
     """Write a file atomically.
 
     Args:
         path: the file.
-        text: its content.
+        content: its content.
 
     Raises:
         StoreError: the file cannot be written; nothing was changed.
     """
     from ..files import write_whole as write
 
-    write(path, text)
+    write(path, content)
 
 
 def check_place(path: str) -> None:

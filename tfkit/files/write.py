@@ -11,14 +11,14 @@ from ..errors import Diagnostic, StoreError
 from .read import not_regular
 
 
-def write_whole(path: str | Path, text: str) -> None:
+def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write a file atomically, even if the power fails.
 
     Only a regular file is replaced, no device, named pipe, socket or link.
 
     Args:
         path: the file.
-        text: its content, written as UTF-8.
+        content: bytes, or text, which is written as UTF-8.
 
     Raises:
         StoreError: the file cannot be written; nothing was changed.
@@ -30,8 +30,8 @@ def write_whole(path: str | Path, text: str) -> None:
         check_replaceable(place)
         number, draft = tempfile.mkstemp(prefix=_draft_prefix(place), dir=place.parent)
         try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(number, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
             replace_file(draft, place)
         except BaseException:
             os.unlink(draft)

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..slots.cost import Cost, Sizes
+from ..slots.layer import Layer
 from ..slots.node import Signal
+from ..slots.options import LayersField, field_annotations
 from .model_graph import Graph, Node
 
 
@@ -39,6 +41,12 @@ class Batch:
 def node_costs(graph: Graph, batch: Batch) -> dict[str, tuple[Cost, ...]]:
     """The cost terms of every node for one forward pass."""
     return {name: node.kind.costs(node.options, node.context, _sizes(node, batch)) for name, node in graph.nodes.items()}
+
+
+def layer_costs(node: Node, layers: tuple[Layer, ...], batch: Batch) -> tuple[Cost, ...]:
+    """The cost terms of some layers of a stack. Those of all its layers sum to the costs of the stack."""
+    options = node.options.model_copy(update={name: layers for name, _ in field_annotations(type(node.options), LayersField)})
+    return node.kind.costs(options, node.context, _sizes(node, batch))
 
 
 def _sizes(node: Node, batch: Batch) -> dict[str, Sizes]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..slots.layer import Layer
+from ..slots.lazy import load
 from ..slots.node import NodeContext, NodeKind, Signal
 from ..slots.options import Component, LayersField, NodeRef, field_annotations
 from ..slots.parameter import Parameter, ParameterGroup
@@ -179,3 +180,6 @@ class Graph:
         """
         for node in self.nodes.values():
             yield from node.sites()
+
+    def _repr_html_(self) -> str:
+        return load("tfkit.view.drawing.notebook:graph_html")(self)  # type: ignore[no-any-return]

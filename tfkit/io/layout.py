@@ -71,6 +71,7 @@ class Plan(FileModel):
     device: str
     dtype: str
     table: list[_PlanRow]
+    flash_implementation: str | None = None
 
 
 class Best(FileModel):

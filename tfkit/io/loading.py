@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -70,6 +71,16 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         return load_file(directory / WEIGHTS)
     except (SafetensorError, OSError) as reason:
         raise StoreError(Diagnostic("TFK082", f"{directory / WEIGHTS} cannot be read: {describe(reason)}")) from None
+
+
+@contextmanager
+def weight_reader(directory: str | Path | None) -> Iterator[Callable[[str], Tensor] | None]:
+    """Reads single weights of a saved model, which `read_saved` has checked, by name; None without a directory."""
+    if directory is None:
+        yield None
+        return
+    with safe_open(model_in(Path(directory)) / WEIGHTS, "pt") as file:
+        yield file.get_tensor
 
 
 def check_tensors(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], whose: str) -> None:

@@ -16,6 +16,7 @@ from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, StoreError
 from ..files import FileRecord, child, file_record
 from ..graph import Target, graph_of, plan
+from ..graph.flash_implementation import flash_implementation
 from ..nn.model import Model
 from ..slots.options import CONTRACT
 from ..spec import ModelSpec, to_yaml
@@ -109,7 +110,8 @@ def _write(contents: ModelFiles, draft: Path, catalogue: Catalogue) -> None:
         for row in plan(graph_of(contents.spec), catalogue, target)
     ]
     sites = dict(contents.requested_backends)
-    _write_json(draft / PLAN, {"sites": sites, "device": target.device, "dtype": target.dtype, "table": table})
+    active = {"flash_implementation": implementation} if (implementation := flash_implementation()) else {}
+    _write_json(draft / PLAN, {"sites": sites, "device": target.device, "dtype": target.dtype, "table": table, **active})
     files = {
         name: weights.model_dump() if name == WEIGHTS else file_record(draft / name)
         for name in (SPEC, WEIGHTS, PLAN, *contents.texts)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..attention.choice import BoundBackend
 from ..errors import Diagnostic, InputError
+from ..slots.lazy import load
 from . import incremental
 from .attention_head import AttentionHead, head_of
 from .cpu.malloc import raise_malloc_trim_threshold
@@ -292,6 +293,9 @@ class Model(Placed):
             The number of elements of these parameters.
         """
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad is trainable)
+
+    def _repr_html_(self) -> str:
+        return load("tfkit.view.drawing.notebook:model_html")(self.spec)  # type: ignore[no-any-return]
 
     def _context(
         self,

@@ -18,7 +18,7 @@ Layer = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class _Difference:
+class Difference:
     """A field with two values, or None where it is not set. `layer` and `rest` are empty outside of a layer."""
 
     field: str
@@ -31,8 +31,8 @@ class _Difference:
 
 def differing_fields(a: ModelSpec, b: ModelSpec) -> list[dict[str, Any]]:
     """The fields that differ: `field`, `a`, `b`, and `where`, the places: nodes, `encoder.0-5`, `encoder.0-5.ffn`."""
-    layers: dict[str, tuple[_Difference, list[int]]] = {}
-    for each in _differences(a, b):
+    layers: dict[str, tuple[Difference, list[int]]] = {}
+    for each in differences(a, b):
         key = json.dumps([each.field, each.a, each.b, each.node, each.rest, each.layer is None], sort_keys=True)
         layers.setdefault(key, (each, []))[1].extend([] if each.layer is None else [each.layer])
     rows: dict[str, dict[str, Any]] = {}
@@ -43,22 +43,22 @@ def differing_fields(a: ModelSpec, b: ModelSpec) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _differences(a: ModelSpec, b: ModelSpec) -> Iterator[_Difference]:
+def differences(a: ModelSpec, b: ModelSpec) -> Iterator[Difference]:
     ours, theirs = resolved(a), resolved(b)
     for name in dict.fromkeys([*a.nodes, *b.nodes]):
         one, two = ours["nodes"].get(name), theirs["nodes"].get(name)
         if one is None or two is None:
-            yield _Difference("node", one and one["kind"], two and two["kind"], name)
+            yield Difference("node", one and one["kind"], two and two["kind"], name)
             continue
         if one["kind"] != two["kind"]:
-            yield _Difference("kind", one["kind"], two["kind"], name)
+            yield Difference("kind", one["kind"], two["kind"], name)
         for field, x, y in _in_fields(one, two):
-            yield _Difference(field, x, y, name)
+            yield Difference(field, x, y, name)
         patterns = [_pattern(spec, data, name) for spec, data in ((a, one), (b, two))]
         if any(patterns):
             yield from _in_layers(name, *patterns)
     if a.outputs != b.outputs:
-        yield _Difference("outputs", ours["outputs"], theirs["outputs"])
+        yield Difference("outputs", ours["outputs"], theirs["outputs"])
 
 
 def _pattern(spec: ModelSpec, data: Mapping[str, Any], name: str) -> list[Layer]:
@@ -77,16 +77,16 @@ def _sequence(groups: list[Any], shared: bool = False) -> Iterator[Layer]:
             yield from inner
 
 
-def _in_layers(node: str, a: list[Layer], b: list[Layer]) -> Iterator[_Difference]:
+def _in_layers(node: str, a: list[Layer], b: list[Layer]) -> Iterator[Difference]:
     if len(a) != len(b):
-        yield _Difference("num_layers", len(a) or None, len(b) or None, node)
+        yield Difference("num_layers", len(a) or None, len(b) or None, node)
     known: dict[tuple[int, int], list[tuple[str, str, Any, Any]]] = {}
     for number, (one, two) in enumerate(zip(a, b, strict=False)):
         pair = id(one), id(two)
         if pair not in known:
             known[pair] = list(_in_layer(one, two))
         for rest, field, x, y in known[pair]:
-            yield _Difference(field, x, y, node, number, rest)
+            yield Difference(field, x, y, node, number, rest)
 
 
 def _in_layer(a: Layer, b: Layer) -> Iterator[tuple[str, str, Any, Any]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ..graph import Node
+from ..graph import Batch, Node
+from ..graph.costs import layer_costs
 from ..slots.layer import Layer, LayerRun, depth, leaves
 from ..slots.options import Component
 from ..slots.sublayer import AttentionSite
@@ -14,11 +16,12 @@ from .formatting import changed_options, in_words
 IN_SITE = frozenset({"name", "num_heads", "num_kv_heads", "head_dim", "residual_scale"})
 
 
-def layers_data(node: Node, sites: Mapping[str, AttentionSite]) -> list[dict[str, Any]]:
+def layers_data(node: Node, batch: Batch, sites: Mapping[str, AttentionSite]) -> list[dict[str, Any]]:
     """The groups of a stack. A group has `repeat`, `shared`, `parameters` and either `layers` (groups again) or `sublayers`
-    (name, kind, summary, options, parameters), with the parameters of its `norms`. All counts include the repetition."""
+    (name, kind, summary, options, memory, parameters, flops, activation_elements), with the parameters of its `norms`. All
+    counts include the repetition."""
     runs = leaves(node.options.layers)
-    return _groups(node, node.options.layers, runs, parameters_by_path(node), sites, 0)
+    return _Stack(node, batch, parameters_by_path(node), sites).groups(node.options.layers, runs, 0, 1)
 
 
 def parameters_by_path(node: Node) -> dict[str, int]:
@@ -32,48 +35,56 @@ def parameters_by_path(node: Node) -> dict[str, int]:
     return found
 
 
-def _groups(
-    node: Node, layers: tuple[Layer, ...], runs: Iterator[LayerRun], sizes: Mapping[str, int],
-    sites: Mapping[str, AttentionSite], start: int,
-) -> list[dict[str, Any]]:  # fmt: skip
-    found = []
-    for group in layers:
-        data: dict[str, Any] = {"repeat": group.repeat, "shared": group.shared}
-        if group.layers:
-            inner = _groups(node, group.layers, runs, sizes, sites, start)
-            data |= {"parameters": sum(item["parameters"] for item in inner), "layers": inner}
-        else:
-            data |= _leaf(node, next(runs), sizes, sites, start)
-        found.append(data)
-        start += depth((group,))
-    return found
+@dataclass(frozen=True)
+class _Stack:
+    node: Node
+    batch: Batch
+    sizes: Mapping[str, int]
+    sites: Mapping[str, AttentionSite]
 
+    def groups(self, layers: tuple[Layer, ...], runs: Iterator[LayerRun], start: int, times: int) -> list[dict[str, Any]]:
+        """The groups from layer `start` on; a token passes through each `times` its repetitions."""
+        found = []
+        for group in layers:
+            data: dict[str, Any] = {"repeat": group.repeat, "shared": group.shared}
+            total = times * group.repeat
+            if group.layers:
+                inner = self.groups(group.layers, runs, start, total)
+                data |= {"parameters": sum(item["parameters"] for item in inner), "layers": inner}
+            else:
+                data |= self._leaf(next(runs), start, total)
+            found.append(data)
+            start += depth((group,))
+        return found
 
-def _leaf(
-    node: Node, run: LayerRun, sizes: Mapping[str, int], sites: Mapping[str, AttentionSite], start: int
-) -> dict[str, Any]:
-    layer, prefix = run.layer, f"layers.{run.start}."
-    sublayers = []
-    for part in layer.sublayers or ():
-        name = part.options.name
-        sublayers.append(
-            {
-                "name": name,
-                "kind": part.kind,
-                "summary": _summary(node, part, sites.get(f"{node.name}.{start}.{name}")),
-                "options": part.options.model_dump(mode="json"),
-                "parameters": _under(sizes, f"{prefix}branches.{name}."),
-            }
-        )
-    own = {name: value for name in ("placement", "norm", "position") if (value := getattr(layer, name)) is not None}
-    return {
-        "parameters": _under(sizes, prefix),
-        **{name: {"kind": value.kind, "options": value.options.model_dump(mode="json")} for name, value in own.items()},
-        "dropout": layer.dropout,
-        "summary": ", ".join(in_words(value) for name, value in own.items() if name != "position" or value.entry.acts),
-        "norms": _under(sizes, f"{prefix}norms."),
-        "sublayers": sublayers,
-    }
+    def _leaf(self, run: LayerRun, start: int, times: int) -> dict[str, Any]:
+        layer, prefix = run.layer, f"layers.{run.start}."
+        sublayers = []
+        for part in layer.sublayers or ():
+            name = part.options.name
+            alone = layer.model_copy(update={"repeat": times, "shared": False, "sublayers": (part,)})
+            costs = layer_costs(self.node, (alone,), self.batch)
+            sublayers.append(
+                {
+                    "name": name,
+                    "kind": part.kind,
+                    "summary": _summary(self.node, part, self.sites.get(f"{self.node.name}.{start}.{name}")),
+                    "options": part.options.model_dump(mode="json"),
+                    "memory": memory_of(self.node, part) if part.entry.reads == "memory" else None,
+                    "parameters": _under(self.sizes, f"{prefix}branches.{name}."),
+                    "flops": sum(cost.flops for cost in costs),
+                    "activation_elements": sum(cost.elements for cost in costs),
+                }
+            )
+        own = {name: value for name in ("placement", "norm", "position") if (value := getattr(layer, name)) is not None}
+        return {
+            "parameters": _under(self.sizes, prefix),
+            **{name: {"kind": value.kind, "options": value.options.model_dump(mode="json")} for name, value in own.items()},
+            "dropout": layer.dropout,
+            "summary": ", ".join(in_words(value) for name, value in own.items() if name != "position" or value.entry.acts),
+            "norms": _under(self.sizes, f"{prefix}norms."),
+            "sublayers": sublayers,
+        }
 
 
 def _under(sizes: Mapping[str, int], prefix: str) -> int:

@@ -27,15 +27,17 @@ from .layers_data import layers_data, parameters_by_path
 from .sites import all_sites
 
 
-def model_data(spec: ModelSpec, graph: Graph, batch: Batch, requested: tuple[Component, ...] | None = None) -> dict[str, Any]:
+def model_data(
+    spec: ModelSpec | None, graph: Graph, batch: Batch, requested: tuple[Component, ...] | None = None
+) -> dict[str, Any]:
     """All data about a model that need no torch, for one batch. `requested` replaces the backends of the spec."""
     costs = node_costs(graph, batch)
     sites = all_sites(graph, requested)
-    nodes = [_node(node, costs[name], sites) for name, node in graph.nodes.items()]
+    nodes = [_node(node, costs[name], batch, sites) for name, node in graph.nodes.items()]
     return {
         "name": graph.name,
-        "reference": spec.reference or None,
-        "description": spec.description or None,
+        "reference": (spec and spec.reference) or None,
+        "description": (spec and spec.description) or None,
         "parameters": graph.parameters(),
         "frozen_parameters": graph.parameters(trainable=False),
         "outputs": list(graph.outputs),
@@ -47,7 +49,7 @@ def model_data(spec: ModelSpec, graph: Graph, batch: Batch, requested: tuple[Com
     }
 
 
-def _node(node: Node, costs: tuple[Cost, ...], sites: Mapping[str, AttentionSite]) -> dict[str, Any]:
+def _node(node: Node, costs: tuple[Cost, ...], batch: Batch, sites: Mapping[str, AttentionSite]) -> dict[str, Any]:
     data: dict[str, Any] = {
         "name": node.name,
         "kind": node.part.kind,
@@ -67,7 +69,7 @@ def _node(node: Node, costs: tuple[Cost, ...], sites: Mapping[str, AttentionSite
         for path, size in parameters_by_path(node).items():
             if not path.startswith("layers."):
                 other[path.split(".")[0]] = other.get(path.split(".")[0], 0) + size
-        data |= {"layers": layers_data(node, sites), "other_parameters": other}
+        data |= {"layers": layers_data(node, batch, sites), "other_parameters": other}
     return data
 
 

@@ -9,6 +9,7 @@ sites                 one object for each group of equal sites and class of leng
                       eager = 1; null if unknown), published (a link if that figure was not measured here),
                       rows (of the table of `auto`, one for each class of lengths: dtypes, lengths, conditions, capability,
                       relative_time, measured (on what), published)
+flash_implementation  of torch, where another one than torch's own is active in this process
 unmeasured            installed backends that `auto` never considers, because they have no measured times
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 from ..catalogue import Catalogue
 from ..graph import SitePlan, Target
+from ..graph.flash_implementation import flash_implementation
 from ..graph.plan import plan_site
 from .auto_formatting import row_data
 from .sites import SiteGroup
@@ -43,6 +45,7 @@ def plan_data(name: str, target: Target, plans: Sequence[Planned], catalogue: Ca
             "queries": target.queries,
             "keys": target.keys,
         },
+        **({"flash_implementation": implementation} if (implementation := flash_implementation()) else {}),
         "sites": [_row(group, plan) for group, rows in plans for plan in rows],
         "unmeasured": [entry.name for entry in catalogue.entries("backend") if not entry.auto],
     }

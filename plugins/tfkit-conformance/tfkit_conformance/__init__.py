@@ -5,6 +5,7 @@
     report = verify("specs/transformer-base.yaml")                 # a whole model
     report.raise_for_failures()
 
+Functions   `check_callable` checks a plain function of a known form (`Signature`), without a plugin.
 Checks      `check_backend` and `check_part` give a `ConformanceReport` (`CheckResult`, `Finding`, `LedgerRow`); `verify` gives
             a `VerifyReport`; `replay` runs one stored case again. `RELATIONS` are the metamorphic relations (`Relation`).
 Cases       `Case` is one attention call as data, `case_of` reads one, `cases` draws them (Hypothesis), `backend_under_test`
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from .attention.reference import Reference
     from .attention.reference import reference as reference_attention
     from .attention.strategies import cases
+    from .callables.adaptor import FunctionUnderTest
+    from .callables.check import check_callable, function_under_test
+    from .callables.signature import FunctionCall, Rendering, Signature
     from .finding import Finding, Inconclusive, Violation
     from .laws import check_part
     from .relations import RELATIONS, Relation
@@ -44,10 +48,14 @@ _HOMES = {
     "CheckResult": "report",
     "ConformanceReport": "report",
     "Finding": "finding",
+    "FunctionCall": "callables.signature",
+    "FunctionUnderTest": "callables.adaptor",
     "Inconclusive": "finding",
     "LedgerRow": "report",
     "RELATIONS": "relations",
     "Reference": "attention.reference",
+    "Rendering": "callables.signature",
+    "Signature": "callables.signature",
     "Relation": "relations",
     "BackendUnderTest": "attention.backend_under_test",
     "Violation": "finding",
@@ -55,8 +63,10 @@ _HOMES = {
     "case_of": "attention.case_data",
     "cases": "attention.strategies",
     "check_backend": "suite.conformance",
+    "check_callable": "callables.check",
     "check_part": "laws",
     "error_ratios": "attention.compare",
+    "function_under_test": "callables.check",
     "reference_attention": "attention.reference",
     "replay": "suite.again",
     "backend_under_test": "attention.backend_under_test",
@@ -84,19 +94,25 @@ __all__ = [
     "CheckResult",
     "ConformanceReport",
     "Finding",
+    "FunctionCall",
+    "FunctionUnderTest",
     "Inconclusive",
     "LedgerRow",
     "RELATIONS",
     "Reference",
     "Relation",
+    "Rendering",
+    "Signature",
     "Violation",
     "backend_under_test",
     "bounds",
     "case_of",
     "cases",
     "check_backend",
+    "check_callable",
     "check_part",
     "error_ratios",
+    "function_under_test",
     "reference_attention",
     "replay",
     "verify",

@@ -85,6 +85,7 @@ class Finding:
         examples: number of cases that ran.
         looks_like: summary of a mutant that gives the same result on this case, or "".
         snippet: Python code that runs the case again.
+        call: of a plain function, the calls of the case in its own form and the place of the error in them.
     """
 
     check: str
@@ -100,6 +101,7 @@ class Finding:
     examples: int = 1
     looks_like: str = ""
     snippet: str = ""
+    call: str = ""
 
     def as_data(self) -> dict[str, Any]:
         """The finding as JSON data."""

@@ -87,6 +87,7 @@ class ConformanceReport:
         grades: accuracy by dtype, such as "A (1.03)".
         seconds: time of the run.
         suite: version of the suite.
+        function: of a plain function: `signature`, `supports`, and what the tiny calls found (`refused`, `wrong`).
     """
 
     slot: str
@@ -104,6 +105,7 @@ class ConformanceReport:
     grades: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     suite: int = SUITE
+    function: dict[str, Any] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:

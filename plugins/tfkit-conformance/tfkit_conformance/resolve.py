@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tfkit import BuildError, Catalogue, Diagnostic, InputError, load_catalogue
+from tfkit.inspection import flash_implementation
 from tfkit.plugin import AttentionBackend
 
 from .attention.backend_under_test import BackendUnderTest, backend_under_test
@@ -74,4 +75,6 @@ def versions(device: str) -> dict[str, str]:
     found = {"tfkit": version("tfkit"), "torch": torch.__version__, "python": platform.python_version()}
     if device.startswith("cuda") and torch.cuda.is_available():
         found["device"] = torch.cuda.get_device_name(device)
+    if implementation := flash_implementation():
+        found["flash attention"] = implementation
     return found | {"machine": platform.machine()}

@@ -228,3 +228,67 @@ def test_the_command_imports_no_torch_and_no_rich_for_json():
     words += "print(code, sorted({'torch', 'rich', 'hypothesis'} & set(sys.modules)), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
     assert done.stderr == "2 []\n"
+
+
+def test_a_plain_function_reaches_the_suite(tfkit, answers):
+    asked = answers(reported.right())
+    assert (
+        tfkit("conformance", "--callable", "my.kernels:attention", "--signature", "sdpa", "--supports", "causal, gqa").code == 0
+    )
+    assert tfkit("conformance", "--huggingface", "sdpa").code == 0
+    assert [(task["name"], task["slot"], task["function"]) for task in asked] == [
+        (
+            "my.kernels:attention", "backend",
+            {"target": "my.kernels:attention", "huggingface": None, "signature": "sdpa", "supports": ["causal", "gqa"]},
+        ),
+        (
+            "transformers:sdpa", "backend",
+            {"target": None, "huggingface": "sdpa", "signature": "huggingface", "supports": None},
+        ),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--callable", "a:b"], "--callable needs --signature"),
+        (["eager", "--signature", "sdpa"], "--signature and --supports describe a plain function"),
+        (["eager", "--callable", "a:b", "--signature", "sdpa"], "a plain function has no NAME"),
+        (["--callable", "a:b", "--huggingface", "sdpa"], "--callable and --huggingface exclude each other"),
+        (["--huggingface", "sdpa", "--signature", "sdpa"], "have the signature huggingface"),
+    ],
+)
+def test_options_of_a_plain_function_that_do_not_fit(tfkit, words, said):
+    done = tfkit("conformance", *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("broken:attention", "importing `broken` raised ZeroDivisionError"),
+        ("lists:two", "cannot be called as sdpa: too many positional arguments. Its parameters: image, text"),
+    ],
+)
+def test_a_name_that_is_no_function_of_the_form_is_an_error_of_input(tfkit, tmp_path, monkeypatch, target, said):
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "lists.py").write_text("attentions = []\n\n\ndef two(image, text):\n    return image\n")
+    monkeypatch.chdir(tmp_path)
+    done = tfkit("conformance", "--callable", target, "--signature", "sdpa")
+    assert (done.code, done.out) == (2, "")
+    assert said in " ".join(done.err.split()).replace("; ", ". ")
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.slow
+def test_a_report_never_imports_the_function_that_it_names(tfkit, tmp_path, monkeypatch):
+    (tmp_path / "kernels.py").write_text("open('imported', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(reported.wrong(name="kernels:attention", function={"signature": "sdpa"})))
+    done = tfkit("conformance", "--replay", file)
+    assert done.code == 2
+    assert "name it again: --callable kernels:attention" in " ".join(done.err.split())
+    assert not (tmp_path / "imported").exists()

@@ -81,10 +81,11 @@ def bounds_of(found: Reference, numerics: Numerics, tf32: bool = False) -> Bound
 
 
 def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contract") -> AttentionOutput:
-    """Calls the backend. Raises Violation if it raises, or returns no AttentionOutput of the right shape."""
+    """Calls the backend. Raises Violation if it raises, or returns no AttentionOutput of the right shape; Inconclusive if the
+    adaptor of a plain function cannot write the call."""
     try:
         found = subject.call(inputs)
-    except Violation:
+    except (Violation, Inconclusive):
         raise
     except Exception as reason:  # any exception of a backend is reported with the call that raised it
         raise Violation(check, f"raised {format_exception(reason)} for a call that it declares") from reason

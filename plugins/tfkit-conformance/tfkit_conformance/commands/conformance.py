@@ -41,6 +41,13 @@ over its bound), `findings` (`check`, `message`, `case`, `snippet`, ...),
 Numbers that JSON lacks are texts: "nan", "inf", "-inf".
 
 \b
+--callable MODULE:NAME checks a plain function that is called as --signature
+says: sdpa, flash_attn, flash_attn_varlen, huggingface, xformers, additive_mask
+or numpy, or MODULE:NAME of a Signature. Without --supports, tiny calls find
+what it supports; an argument that it takes and ignores is a failure. The
+module is imported and run, from the working directory too.
+
+\b
 The part runs in a process of its own; what it prints goes to standard error.
 If it kills its process or never returns, that is a failure like any other.
 """
@@ -58,8 +65,17 @@ def mapping(text: str) -> dict[str, Any]:
     return found
 
 
+def words(text: str) -> list[str]:
+    """Names with commas between them."""
+    return [word for word in (part.strip() for part in text.split(",")) if word]
+
+
 @click.command("conformance", epilog=EPILOG)
 @click.argument("name", required=False, metavar="[NAME]", help="An attention backend, or a part of another --slot.")
+@click.option("--callable", "target", metavar="MODULE:NAME", help="A plain attention function, without a plugin.")
+@click.option("--huggingface", metavar="NAME", help="A function of transformers' AttentionInterface, such as sdpa, or eager.")
+@click.option("--signature", metavar="FORM", help="How the function is called, such as sdpa or flash_attn.")
+@click.option("--supports", type=words, metavar="FEATURE,...", help="What the function supports, such as causal,gqa.")
 @click.option("--slot", metavar="SLOT", default="backend", help="backend, position, norm, placement or activation.")
 @click.option("--profile", metavar="PROFILE", help="quick, standard or deep.", default="standard")
 @click.option(
@@ -80,7 +96,8 @@ def mapping(text: str) -> dict[str, Any]:
 @click.option("--replay", metavar="FILE", type=READ, help="Run the cases of a JSON report again.")
 @click.option("--traceback", is_flag=True, help=TRACEBACK)
 def command(
-    name: str | None, slot: str, profile: str, place: str | None, only: list[str] | None,
+    name: str | None, target: str | None, huggingface: str | None, signature: str | None, supports: list[str] | None,
+    slot: str, profile: str, place: str | None, only: list[str] | None,
     settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None, junit: str | None, replay: str | None,
     traceback: bool,
 ) -> int:  # fmt: skip
@@ -91,6 +108,7 @@ def command(
     """
     if replay and junit:
         raise usage_error("--replay and --junit exclude each other", "leave one out")
+    function = _function(name, target, huggingface, signature, supports, slot, settings)
     for path in (json_file, junit):
         if path not in (None, "-"):
             check_place(path)
@@ -98,10 +116,10 @@ def command(
 
     try:
         if replay:
-            data = _replay(replay, name, place, limit)
+            data = _replay(replay, _name(function) or name, place, limit, function)
         else:
             task = {"slot": slot, "device": place or "cpu", "dtypes": only, "options": settings, "seed": number, "limit": limit}
-            data = _evaluate(name, profile, task)
+            data = _evaluate(_name(function) or name, profile, {**task, **({"function": function} if function else {})})
     except ChildBug as bug:
         from tfkit.commands import innermost_plugin
 
@@ -124,12 +142,37 @@ def _evaluate(name: str | None, profile: str, task: dict[str, Any]) -> dict[str,
         return evaluated(task, progress=lambda check, examples: progress.show(shown(check)))
 
 
-def _replay(file: str, name: str | None, place: str | None, limit: float) -> dict[str, Any]:
+def _function(
+    name: str | None, target: str | None, huggingface: str | None, signature: str | None, supports: list[str] | None, slot: str,
+    settings: dict[str, Any] | None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """The plain function that the options name; None for a part of a plugin."""
+    if target is None and huggingface is None:
+        if signature or supports:
+            raise usage_error("--signature and --supports describe a plain function", "name it with --callable MODULE:NAME")
+        return None
+    if target and huggingface:
+        raise usage_error("--callable and --huggingface exclude each other", "leave one out")
+    if name is not None or slot != "backend" or settings is not None:
+        raise usage_error("a plain function has no NAME, --slot or --options", "leave them out")
+    if huggingface is not None and signature not in (None, "huggingface"):
+        raise usage_error(f"--huggingface functions have the signature huggingface, not {signature}", "leave --signature out")
+    if target is not None and signature is None:
+        known = "sdpa, flash_attn, flash_attn_varlen, huggingface, xformers, additive_mask, numpy"
+        raise usage_error("--callable needs --signature", f"signatures: {known}")
+    return {"target": target, "huggingface": huggingface, "signature": signature or "huggingface", "supports": supports}
+
+
+def _name(function: dict[str, Any] | None) -> str | None:
+    return None if function is None else function["target"] or f"transformers:{function['huggingface']}"
+
+
+def _replay(file: str, name: str | None, place: str | None, limit: float, function: dict[str, Any] | None) -> dict[str, Any]:
     from ..process.parent import replayed
     from ..process.stored import read_stored, replay_data
 
     stored = read_stored(file, name, place)
-    return replay_data(stored, replayed([each for each in stored if each.case], limit))
+    return replay_data(stored, replayed([each for each in stored if each.case], limit, function=function))
 
 
 def _write(data: dict[str, Any], json_file: str | None, junit_file: str | None, *, replayed: bool) -> None:

@@ -75,6 +75,10 @@ def _channel() -> Say:
 
 def evaluate(task: Task, say: Say) -> dict[str, Any]:
     """One part by every check of its slot: the report as data."""
+    if task.get("function"):
+        from .functions import evaluate_function
+
+        return evaluate_function(task, say, _event(say))
     catalogue = load_catalogue()
     slot, name = task["slot"], task["name"]
     entry = _entry(catalogue, slot, name)
@@ -97,6 +101,10 @@ def evaluate(task: Task, say: Say) -> dict[str, Any]:
 
 def replay(task: Task, say: Say) -> list[str]:
     """Runs stored cases one after the other: see `tfkit_conformance.process.case_again`."""
+    if task.get("function"):
+        from .functions import replay_function
+
+        return replay_function(task, say)
     catalogue = load_catalogue()
     from .case_again import backend_case_again, law_case_again
 
@@ -115,7 +123,6 @@ def replay(task: Task, say: Say) -> list[str]:
 
 
 def smaller(task: Task, say: Say) -> None:
-    """Runs smaller cases than the one that ended a process, one after the other; the parent knows the last one that started."""
     catalogue = load_catalogue()
     from ..attention.case_data import case_of
     from ..resolve import resolve
@@ -123,9 +130,14 @@ def smaller(task: Task, say: Say) -> None:
     from ..suite.smaller import smaller_cases
     from .case_again import WHOLE
 
-    entry = _entry(catalogue, "backend", task["name"])
-    options = _options(catalogue, "backend", entry, task["options"])
-    subject, _ = resolve(task["name"], options, task["device"], catalogue)
+    if task.get("function"):
+        from .functions import subject_of
+
+        subject = subject_of(task)
+    else:
+        entry = _entry(catalogue, "backend", task["name"])
+        options = _options(catalogue, "backend", entry, task["options"])
+        subject, _ = resolve(task["name"], options, task["device"], catalogue)
     for case in islice(smaller_cases(case_of(task["case"]), subject), task["most"]):
         say("at", [task["check"], case.as_data()])
         replay(subject, case, check="" if task["check"] in WHOLE else task["check"], limit=task["limit"])
@@ -191,6 +203,8 @@ def _suggestion(catalogue: Catalogue, slot: str, name: str) -> str:
     """What to write in place of a name that the slot has not."""
     if name == "auto" and slot == "backend":
         return "`auto` chooses among backends and is none itself"
+    if ":" in name and slot == "backend":
+        return f"if it is a plain function, name it again: --callable {name} --signature FORM"
     others = [other for other in SLOTS if other != slot and catalogue.find(other, name) is not None]
     if others:
         slots = " or ".join(f"--slot {other}" for other in others)

@@ -69,6 +69,7 @@ def finding_in_words(found: Data) -> str:
         lines.append(numbers)
     if found["failed"]:
         lines.append(f"{found['failed']} of {found['examples']} examples failed")
+    lines += found.get("call", "").splitlines()
     if found["looks_like"]:
         lines.append(f"looks like: {found['looks_like']}")
     return "\n".join(lines) + (f"\n\n{found['snippet'].rstrip()}" if found["snippet"] else "")

@@ -33,7 +33,7 @@ from tfkit import Diagnostic, PluginError, TfkitError
 
 from ..finding import Finding
 from ..report import CheckResult, ConformanceReport, Status
-from ..snippets import backend_snippet, law_snippet
+from ..snippets import backend_snippet, function_snippet, law_snippet
 from .interpreter import ENVIRONMENT, python_command
 from .stored import Stored
 
@@ -111,12 +111,14 @@ def _shrink(task: dict[str, Any], child_run: ChildRun, grace: float) -> None:
         return
 
 
-def replayed(stored: Sequence[Stored], limit: float, grace: float = GRACE) -> list[str]:
-    """What every stored case says now, "passed" or in words what is wrong; a process that dies is followed by another."""
+def replayed(stored: Sequence[Stored], limit: float, grace: float = GRACE, function: dict[str, Any] | None = None) -> list[str]:
+    """What every stored case says now, "passed" or in words what is wrong; a process that dies is followed by another.
+    `function` names the plain function that the cases are of."""
     said: list[str] = []
     while len(said) < len(stored):
         left = [asdict(each) for each in stored[len(said) :]]
-        child_run = run({"do": "replay", "stored": left, "limit": limit}, limit, grace)
+        task = {"do": "replay", "stored": left, "limit": limit, "function": function, "name": left[0]["name"]}
+        child_run = run(task, limit, grace)
         said += child_run.said + ([child_run.ended] if child_run.ended else [])
     return said
 
@@ -274,6 +276,11 @@ def _report(task: dict[str, Any], child_run: ChildRun) -> ConformanceReport:
     snippet = ""
     if case := child_run.case:
         snippet = backend_snippet(task["name"], case, task["device"]) if what == "backend" else law_snippet(case)
+        if given := task.get("function"):
+            dtypes = [case.get("dtype", "float32")]
+            snippet = function_snippet(
+                task["name"], given["signature"], given["supports"] or [], case, task["device"], "", dtypes
+            )  # fmt: skip
     found = Finding(check, "A1", message, case=case, failed=1, examples=max(tried, 1), snippet=snippet)
     return ConformanceReport(
         task["slot"], task["name"], child_run.about.get("distribution", ""), task["options"] or {}, task["device"],

@@ -22,7 +22,7 @@ from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import gradients_of
 from ..attention.evaluated import Call, Evaluated, run, run_backward
-from ..finding import Violation
+from ..finding import Inconclusive, Violation
 from ..raised import format_exception
 from .call_parts import repeats
 from .draws import generator_state
@@ -121,6 +121,8 @@ def _checkpoint(evaluated: Evaluated) -> float:
     try:
         found = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
         gradients = gradients_of(found, inputs, evaluated.grad_output)
+    except Inconclusive:
+        raise
     except Exception as reason:  # any exception of the backend or torch is reported
         raise Violation("checkpoint", f"fails when the call is checkpointed: {format_exception(reason)}") from reason
     return _within("checkpoint", evaluated, gradients, "differs by more than both bounds when the call is checkpointed")

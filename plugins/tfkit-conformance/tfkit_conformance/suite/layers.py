@@ -144,7 +144,7 @@ def within(check: str, tensor: str, got: Tensor, want: Tensor, bound: Tensor) ->
     worst, index = worst_of(error_ratio(got, want, bound))
     if worst <= 1:
         return worst
-    g, w, b = float(got[index]), float(want[index]), float(bound[index])
+    g, w, b = float(got[index].detach()), float(want[index]), float(bound[index])
     place = ", ".join(map(str, index))
     message = (
         f"{tensor}[{place}] is {g:.6g}, the reference {w:.6g}: off by {abs(g - w):.3g}, {worst:.3g} times the allowed {b:.3g}"

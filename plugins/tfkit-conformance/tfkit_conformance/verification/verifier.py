@@ -24,6 +24,7 @@ from tfkit.inspection import (
     CONTRACT,
     BoundBackend,
     check_request,
+    flash_implementation,
     max_input_lengths,
     served_requests,
 )
@@ -282,6 +283,7 @@ def versions(catalogue: Catalogue) -> dict[str, str]:
         "contract": str(CONTRACT),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        **({"flash attention": implementation} if (implementation := flash_implementation()) else {}),
         **plugins,
     }
 

@@ -45,6 +45,7 @@ def bench_page(data: Mapping[str, Any]) -> str:
         families.append((family, [_cell(cell, longest) for cell in cells]))
     return page(
         Path(__file__).with_name("bench.html"),
+        title="Attention backends",
         machine=machine_in_words(data),
         ceiling=ceiling_in_words(data),
         command=data["command"],

@@ -28,7 +28,13 @@ SNIPPETS = 3
 
 def conformance_text(data: Data, file: str | None = None) -> list[RenderableType]:
     """A report as `ConformanceReport.as_data` gives it; `file` is where it was written, for `--replay`."""
-    parts: list[RenderableType] = [*_header(data), "", checks_table(data["checks"]), *_notes(data["checks"])]
+    parts: list[RenderableType] = [
+        *_header(data),
+        *function_lines(data.get("function")),
+        "",
+        checks_table(data["checks"]),
+        *_notes(data["checks"]),
+    ]
     if data["ledger"]:
         parts += ["", *_ledger(data["ledger"])]
     if data["grades"]:
@@ -53,6 +59,22 @@ def _header(data: Data) -> list[Text]:
     versions = [f"{name} {version}" for name, version in data["versions"].items()]
     lines = [title, Text(", ".join(words)), Text(", ".join([*versions, f"suite {data['suite']}"]), "dim")]
     return lines[:1] + ([Text(f"options: {shown(options)}")] if options else []) + lines[1:]
+
+
+def function_lines(function: Data | None) -> list[RenderableType]:
+    """What is known of a plain function: its form, what it supports, and what it does not."""
+    if not function:
+        return []
+    lines: list[RenderableType] = ["", Text(f"called as {shown(function['definition'])}", no_wrap=False)]
+    how = "found by tiny calls" if function["probed"] else "as declared"
+    lines.append(Text(f"supports, {how}: {', '.join(function['supports']) or 'plain calls only'}"))
+    if (function["head_dim"], function["length"]) != ("1 up", "1 up"):
+        lines.append(Text(f"head dim {function['head_dim']}; lengths {function['length']}"))
+    lines += [Text(f"not {name}: {shown(reason)}", "dim") for name, reason in function["refused"].items()]
+    lines += [Text(f"wrong {name}: {shown(reason)}", "bold red") for name, reason in function["wrong"].items()]
+    if function["probed"]:
+        lines.append(Text(f"to declare what is right: {shown(function['declaration'])}"))
+    return lines
 
 
 def checks_table(checks: Iterable[Data]) -> Table:
@@ -163,6 +185,7 @@ def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
     lines.append(Text(shown(found["message"])))
     if numbers := numbers_in_words(found):
         lines.append(Text(numbers))
+    lines += [Text(shown(line)) for line in found.get("call", "").splitlines()]
     if found["looks_like"]:
         lines.append(Text("looks like: ").append(shown(found["looks_like"]), "bold"))
     if len(same) > 1:
@@ -180,6 +203,10 @@ def _python(snippet: str) -> RenderableType:
 
 def _how_to_replay(data: Data, file: str | None) -> str:
     slot = "" if data["slot"] == "backend" else f"--slot {data['slot']} "
+    if function := data.get("function"):
+        named = f"--callable {data['name']} {function['declaration'].partition(' --supports')[0]}"
+        named = f"--huggingface {data['name'].partition(':')[2]}" if data["name"].startswith("transformers:") else named
+        return f"run the findings again: tfkit conformance {shown(named)} --replay {shown(file or 'FILE')}"
     if file is not None:
         return f"run the findings again: tfkit conformance --replay {shown(file)}"
     return f"run the findings again: tfkit conformance {slot}{data['name']} --json FILE, then tfkit conformance --replay FILE"

@@ -1,0 +1,146 @@
+"""A plain function as a backend under test: the one adaptor of `--callable`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.plugin import (
+    AttentionBackend,
+    AttentionInputs,
+    AttentionOutput,
+    Capabilities,
+    Device,
+    NoOptions,
+    Numerics,
+    Range,
+    require_capabilities,
+    shapes_of,
+    visible,
+)
+
+from ..attention.backend_under_test import BackendUnderTest, backend_under_test
+from .signature import FunctionCall, Rendering, Signature
+
+NUMERICS = Numerics(scores="storage", probabilities="storage", gradients="storage", query_prescaled=True, tf32=True)
+"""Nothing is known of where a function rounds, so that every matrix may be in the dtype of the query."""
+
+ANY = Range()
+STRIDES = "strides"
+"""The feature of a function that takes tensors as they lie in memory; another one gets contiguous tensors in its layout."""
+
+
+@dataclass(frozen=True)
+class FunctionUnderTest:
+    """A function, its signature, and what it supports.
+
+    Args:
+        name: of the function, such as "my_pkg.kernels:attention".
+        function: called in the signature's form.
+        signature: the form.
+        supports: names of features, of `signature.features` or "strides".
+        dtypes: of query, key and value.
+        device: of the tensors, "cpu", "cuda" or "cuda:1".
+        head_dim: values of D.
+        length: values of Q and of K.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    signature: Signature
+    supports: frozenset[str] = frozenset()
+    dtypes: tuple[str, ...] = ("float32",)
+    device: str = "cpu"
+    head_dim: Range = ANY
+    length: Range = ANY
+
+    @cached_property
+    def parameters(self) -> frozenset[str] | None:
+        """The names of the function's parameters; None if they are not known, or any name is taken."""
+        try:
+            found = inspect.signature(self.function).parameters.values()
+        except (TypeError, ValueError):
+            return None
+        if any(each.kind is each.VAR_KEYWORD for each in found):
+            return None
+        return frozenset(each.name for each in found if each.kind is not each.POSITIONAL_ONLY)
+
+    def takes(self, name: str) -> bool:
+        """Whether the function has a parameter of this name."""
+        return self.parameters is None or name in self.parameters
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the features stand for, as the declaration of a backend."""
+        found: dict[str, Any] = {}
+        for name in self.supports - {STRIDES}:
+            for field, value in self.signature.features[name].items():
+                found[field] = found.get(field, set()) | value if isinstance(value, set) else value
+        positions = {"causal", "window"} & found.get("mask_terms", set()) or {"linear"} & found.get("bias_kinds", set())
+        found["tensor_offset"] = bool(found.get("tensor_offset") and positions)
+        if not found.get("backward"):
+            found.pop("bias_gradient", None)
+        found["bias_gradient"] = found.get("bias_gradient", set()) & found.get("bias_kinds", set())
+        return Capabilities(
+            devices=(Device(kind=self.device.partition(":")[0]),), dtypes=frozenset(self.dtypes), head_dim=self.head_dim,
+            query_length=self.length, key_length=self.length, numerics=NUMERICS, **found,
+        )  # fmt: skip
+
+    @cached_property
+    def subject(self) -> BackendUnderTest:
+        """The function as a backend under test."""
+        entry = AttentionBackend(
+            name=self.name, summary=f"a function of the form {self.signature.name}",
+            attend=f"{__name__}:FunctionUnderTest.attend", capabilities=self.capabilities,
+        )  # fmt: skip
+        return backend_under_test(entry, NoOptions(), self.device, self.attend)
+
+    def attend(self, inputs: AttentionInputs, options: Any = None) -> AttentionOutput:
+        """softmax(scale q k^T + bias, masked) v by calls of the function."""
+        self._check(inputs)
+        rendering = self.render(inputs)
+        output, lse = rendering.read([self.function(*call.arguments, **call.keywords) for call in rendering.calls])
+        seen = visible(inputs.mask, shapes_of(inputs))
+        if seen is None:
+            return AttentionOutput(output, lse=lse)
+        rows = seen.any(-1, keepdim=True).expand(*output.shape[:3], 1)
+        # If the form promises zero, a row that sees no key is not repaired, but an infinite gradient does not enter it.
+        kept = rows | (output.detach() != 0) if self.signature.zero_rows else rows
+        if lse is not None:
+            lse = torch.where(rows[..., 0], lse, -torch.inf)
+        return AttentionOutput(torch.where(kept, output, 0.0), lse=lse)
+
+    def render(self, inputs: AttentionInputs) -> Rendering:
+        """The calls of the function that answer a request."""
+        usual, name = inputs.query.shape[3] ** -0.5, self.signature.scale
+        keywords: dict[str, Any] = {}
+        if name and self.takes(name):
+            keywords = {} if inputs.scale == usual else {name: inputs.scale}
+        elif inputs.scale != usual:
+            inputs = replace(inputs, query=inputs.query * (inputs.scale / usual), scale=usual)
+        made = self.signature.render(inputs, self.takes)
+        return replace(made, calls=tuple(self._written(call, keywords) for call in made.calls))
+
+    def _written(self, call: FunctionCall, keywords: dict[str, Any]) -> FunctionCall:
+        arguments = call.arguments
+        if STRIDES not in self.supports:
+            arguments = tuple(each.contiguous() if isinstance(each, Tensor) else each for each in arguments)
+        return FunctionCall(arguments, {**keywords, **call.keywords})
+
+    @cached_property
+    def _check(self) -> Callable[[AttentionInputs], None]:
+        return require_capabilities(self.name, self.capabilities)
+
+    def with_features(self, *names: str) -> FunctionUnderTest:
+        """The function with more features."""
+        return replace(self, supports=self.supports | set(names))
+
+    def declared(self, names: Iterable[str]) -> FunctionUnderTest:
+        """The function with these features alone."""
+        return replace(self, supports=frozenset(names))

@@ -1,0 +1,5 @@
+"""Running commands in this process."""
+
+from command_line import tfkit, usual_width
+
+__all__ = ["tfkit", "usual_width"]

@@ -1,0 +1,68 @@
+"""The pages of `tfkit show`, `diff` and `positions` in Chromium: no request, nothing for axe, folding by mouse and keyboard."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from browser import missing_browser, opened, violations
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing_browser()), reason=f"tests in a browser, {missing_browser()}"),
+]
+
+BASE = "specs/transformer-base.yaml"
+
+
+def check_everywhere(page):
+    """On a desktop and on a phone, light and dark: nothing for axe, and the page itself does not scroll sideways."""
+    for width, scheme in ((1280, "light"), (390, "dark"), (390, "light"), (1280, "dark")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        assert violations(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_page_of_a_model_folds_by_click_and_by_keyboard(tfkit, tmp_path):
+    place = tmp_path / "model.html"
+    assert tfkit("show", BASE, "-o", place).code == 0
+    with opened(place) as page:
+        check_everywhere(page)
+        encoder, decoder = (page.locator(f'g.node[data-name="{name}"]') for name in ("encoder", "decoder"))
+        edge = page.locator("path.memory[marker-end]")
+        start, high = edge.get_attribute("d"), page.locator("svg").bounding_box()["height"]
+        decoder.focus()
+        page.keyboard.press("Enter")
+        assert (decoder.get_attribute("aria-expanded"), encoder.get_attribute("aria-expanded")) == ("false", "true")
+        assert not decoder.locator("text", has_text="cross_attention").is_visible()
+        assert edge.get_attribute("d") != start
+        encoder.locator("text").first.dispatch_event("click")
+        assert encoder.get_attribute("aria-expanded") == "false"
+        assert page.locator("svg").bounding_box()["height"] < high
+        page.get_by_role("button", name="Unfold all").click()
+        assert decoder.locator("text", has_text="cross_attention").is_visible()
+        after, before = ([float(each) for each in re.findall(r"[\d.]+", text)] for text in (edge.get_attribute("d"), start))
+        assert after == pytest.approx(before, abs=0.051)  # the static path has one decimal
+
+
+def test_the_page_of_a_diff_is_accessible(tfkit, tmp_path):
+    place = tmp_path / "diff.html"
+    assert tfkit("diff", BASE, "specs/transformer-prenorm.yaml", "-o", place).code == 1
+    with opened(place) as page:
+        check_everywhere(page)
+        left, right = (page.locator("svg.model").nth(at).bounding_box() for at in (0, 1))
+        assert left["y"] == right["y"]
+        assert left["x"] + left["width"] <= right["x"]
+        page.get_by_role("button", name="Fold all", exact=True).click()
+        assert page.locator('[aria-expanded="false"]').count() == 10
+
+
+def test_the_page_of_positions_is_accessible(tfkit, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    place = tmp_path / "positions.html"
+    assert tfkit("positions", "specs/tiny-alibi.yaml", "-o", place).code == 0
+    with opened(place) as page:
+        check_everywhere(page)
+        assert page.locator("img").evaluate_all("all => all.every(one => one.complete && one.naturalWidth > 1000)")

@@ -1,0 +1,71 @@
+"""What differs between two models, by box of their drawings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from ..diff_fields import Difference
+
+FIELDS = 3
+"""The largest number of fields that a mark names."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """How the boxes of one model differ from those of another.
+
+    Args:
+        nodes: the fields by node; an empty name: the other model has no such node.
+        parts: the fields by node and sub-layer, with the number of each layer in which they differ.
+    """
+
+    nodes: Mapping[str, list[str]] = field(default_factory=dict)
+    parts: Mapping[tuple[str, str], Mapping[int, list[str]]] = field(default_factory=dict)
+
+    def of_node(self, name: str) -> str:
+        """The mark of a node; empty if it is equal."""
+        fields = self.nodes.get(name, [])
+        inside = [part for node, part in self.parts if node == name]
+        if not (fields or inside):
+            return ""
+        return _mark(fields) if fields else f"≠ inside: {_listed(inside)}"
+
+    def of_part(self, node: str, start: int, repeat: int, name: str) -> str:
+        """The mark of a sub-layer of the `repeat` layers from `start` on."""
+        layers = self.parts.get((node, name), {})
+        return next((_mark(layers[number]) for number in sorted(layers) if start <= number < start + repeat), "")
+
+
+def marks_of(differences: Iterable[Difference], counts: Mapping[str, tuple[int | None, int | None]], side: int) -> Marks:
+    """The marks of one model of two.
+
+    Args:
+        differences: the fields that differ.
+        counts: the parameters of each node in both models; None where there is no such node.
+        side: 0 for the first model, 1 for the second.
+    """
+    nodes: dict[str, list[str]] = {}
+    parts: dict[tuple[str, str], dict[int, list[str]]] = {}
+    for each in differences:
+        if each.layer is None or not each.rest:
+            fields = nodes.setdefault(each.node, [])
+        else:
+            fields = parts.setdefault((each.node, each.rest), {}).setdefault(each.layer, [])
+        missing = each.field in ("node", "sub-layer") and (each.a, each.b)[1 - side] is None
+        name = "" if missing else each.field
+        fields += [] if name in fields else [name]
+    for node, (a, b) in counts.items():
+        if a != b and node not in nodes and not any(node == of for of, _ in parts):
+            nodes[node] = ["parameters"]
+    return Marks(nodes, parts)
+
+
+def _mark(fields: list[str]) -> str:
+    return "+ only in this model" if "" in fields else f"≠ {_listed(fields)}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - FIELDS} more" if len(names) > FIELDS else ""
+    return ", ".join(islice(dict.fromkeys(names), FIELDS)) + more

@@ -1,0 +1,1 @@
+"""Position schemes as pictures: tables, curves, similarities, angles, biases. Needs matplotlib."""
