@@ -7,6 +7,7 @@ import ast
 import inspect
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -16,6 +17,8 @@ from typing import Any
 
 import tfkit
 from tfkit import hooks
+from tfkit.graph import graph_of
+from tfkit.slots.sublayer import AttentionSite
 
 Run = Callable[[str], str]
 JSON_FORMS = {
@@ -97,6 +100,41 @@ def backends(run: Run) -> str:
     for name in [name for name, value in able[0].items() if isinstance(value, bool)]:
         row(name.replace("_", " "), lambda can, name=name: _tick(can[name]))
     return rows(*table)
+
+
+WRITES = {
+    "mask_terms: key_visible": "`pad_id` of tokens", "mask_terms: causal": "`causal: true`",
+    "mask_terms: window": "`window`", "mask_terms: visible": "`attention: {sink: ...}`",
+    "bias_kinds: dense": "a position scheme with a dense bias (`relative_shaw`), or `sink`",
+    "bias_kinds: distance": "`position: relative_t5`", "bias_kinds: linear": "`position: alibi`",
+    "bias_gradient": "a bias with weights, in training", "dropout": "`attention: {dropout: ...}` above 0, in training",
+    "softcap": "`attention: {softcap: ...}`", "grouped_queries": "`num_kv_heads` below `num_heads`",
+    "value_dim_differs": "`value_dim` other than `head_dim`", "scores": "`attention: {score: ...}` other than a dot product",
+}  # fmt: skip
+"""What a spec writes that makes a capability of a backend necessary."""
+
+
+def _needs(site: AttentionSite) -> set[str]:
+    """The capabilities that a backend must declare for a site, beside device, dtype and lengths."""
+    found = {f"mask_terms: {term}" for term in site.mask_terms}
+    found |= {f"bias_kinds: {site.bias}"} if site.bias else set()
+    for needed, capability in (
+        (site.bias_gradient, "bias_gradient"), (site.dropout > 0.0, "dropout"), (site.softcap is not None, "softcap"),
+        (site.kv_heads != site.heads, "grouped_queries"), (site.score != "dot", "scores"),
+        (site.value_dim not in (None, site.head_dim), "value_dim_differs"),
+    ):  # fmt: skip
+        found |= {capability} if needed else set()
+    return found
+
+
+def backend_needs(run: Run) -> str:
+    """In how many of the shipped specs with attention a backend must declare each capability to serve all sites."""
+    catalogue = built_in()
+    graphs = (graph_of(tfkit.load_spec(path, catalogue)) for path in sorted((ROOT / "specs").glob("*.yaml")))
+    needs = [set().union(*map(_needs, sites)) for graph in graphs if (sites := [site for _, site in graph.sites()])]
+    count = Counter(capability for each in needs for capability in each)
+    head = ["declare", "a spec needs it because of", f"specs, of {len(needs)}"]
+    return rows(head, *([f"`{name}`", WRITES[name], str(number)] for name, number in count.most_common()))
 
 
 def _bias(kind: str, bias_kinds: list[str], bias_gradient: list[str], **_: Any) -> str:
@@ -256,7 +294,8 @@ def ejected(name: str) -> Callable[[Run], str]:
 EJECTED = ("sinusoids", "Embedding", "MultiHeadAttention", "FeedForward", "EncoderLayer", "Decoder", "Transformer", "greedy")
 TABLES: dict[str, Callable[[Run], str]] = {
     **{f"ejected-{name}": ejected(name) for name in EJECTED},
-    "api": api("tfkit"), "backends": backends, "checks": checks, "codes": codes, "commands": commands, "entries": entries,
+    "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks, "codes": codes,
+    "commands": commands, "entries": entries,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
     "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
 }  # fmt: skip

@@ -71,7 +71,10 @@ def test_a_refused_backend_is_reported_once_for_equal_sites(tfkit, small):
     done = tfkit("build", small, "--backend", "sdpa", "--set", "defaults.attention.softcap=30.0")
     assert (done.code, done.out) == (2, "")
     assert len(done.err.splitlines()) == 3
-    assert all(line.startswith("TFK060 ") and "softcap is not declared" in line for line in done.err.splitlines())
+    assert all(
+        line.startswith("TFK060 ") and "softcap is not declared (from `defaults.attention.softcap` at --set" in line
+        for line in done.err.splitlines()
+    )
     assert "eager" in done.err
     data = tfkit("build", small, "--backend", "sdpa", "--set", "defaults.attention.softcap=30.0", "--json").json()
     assert {diagnostic["code"] for diagnostic in data["diagnostics"]} == {"TFK060"}

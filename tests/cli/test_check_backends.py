@@ -101,7 +101,12 @@ def test_a_backend_that_lacks_a_term_is_refused_where_it_was_written(tfkit, smal
     assert (done.code, done.out) == (2, "")
     first = done.err.splitlines()[0]
     assert first.startswith("--set defaults.attention.backend=acme.no_key_visible:1:28: TFK060 encoder.0-1.self_attention: ")
-    assert "acme.no_key_visible: mask term key_visible is not declared; backends that would work here: acme.dot" in first
+    reason = "acme.no_key_visible: mask term key_visible is not declared"
+    padded = small.read_text().splitlines()
+    line = next(number for number, text in enumerate(padded, 1) if "pad_id: " in text)
+    column = padded[line - 1].index("pad_id: ") + len("pad_id: ") + 1
+    origin = f"{reason} (from `defaults.pad_id` at {small}:{line}:{column}); backends that would work here: acme.dot"
+    assert origin in first
     built = tfkit("build", small, "--set", "defaults.attention.backend=acme.no_key_visible")
     assert built.code == 2
     assert [line.split(": ")[:2] for line in built.err.splitlines()] == [line.split(": ")[:2] for line in done.err.splitlines()]

@@ -21,6 +21,7 @@ from ..slots.layer import layer_paths
 from ..slots.options import Component
 from ..spec.model import ModelSpec
 from ..view.sites import SiteGroup, all_sites, fold
+from .term_origins import with_origins
 from .usage import usage_error
 
 
@@ -103,6 +104,7 @@ def check_served(
     groups = fold(all_sites(graph, requested).items())
     diagnostics = group_refusals(groups, catalogue, replace(target, training=False))
     if diagnostics:
+        diagnostics = with_origins(diagnostics, spec, graph, groups)
         raise BackendRefused(diagnostics if requested else located(diagnostics, spec, graph, groups))
 
 
@@ -121,7 +123,7 @@ def check_possible(spec: ModelSpec, graph: Graph, catalogue: Catalogue, use: Tar
                 return
             diagnostics = diagnostics or found
     if diagnostics:
-        raise BackendRefused(located(diagnostics, spec, graph, groups))
+        raise BackendRefused(located(with_origins(diagnostics, spec, graph, groups), spec, graph, groups))
 
 
 def group_refusals(groups: Sequence[SiteGroup], catalogue: Catalogue, target: Target) -> list[Diagnostic]:

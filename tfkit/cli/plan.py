@@ -64,9 +64,11 @@ def command(
     from ..view.sites import all_sites, fold
     from .backend_args import catalogue_with, group_refusals, requested_backends_of
     from .batch_args import check_lengths
+    from .term_origins import with_origins
 
     catalogue = catalogue_with(auto_table)
-    graph = graph_of(load_spec(spec, catalogue, overrides))
+    described = load_spec(spec, catalogue, overrides)
+    graph = graph_of(described)
     queries, keys = lengths or (None, None)
     check_lengths(graph, lengths or ())
     target = Target(*place, dtype, not inference, compiled, queries, keys)
@@ -81,5 +83,5 @@ def command(
         from ..view.plan_text import plan_text
 
         print_rich(*plan_text(data))
-        print_diagnostics(group_refusals(groups, catalogue, target), False)
+        print_diagnostics(with_origins(group_refusals(groups, catalogue, target), described, graph, groups), False)
     return 0 if all(row["chosen"] for row in data["sites"]) else 1

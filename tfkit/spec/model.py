@@ -66,6 +66,18 @@ class ModelSpec(Options):
         node, rest = self._find(path)
         return path if node is None else ".".join([node.path, *rest] if node.path else rest)
 
+    def origin_of(self, path: str) -> str:
+        """Where a value was written, in words.
+
+        Args:
+            path: the path of the value in the resolved spec.
+
+        Returns:
+            The written path and the place, "`defaults.pad_id` at model.yaml:5:11"; empty if no place in a text holds the value.
+        """
+        node, rest = self._find(path)
+        return "" if node is None or rest or node.location is None else f"`{node.path}` at {node.location}"
+
     def diagnostic(self, code: str, path: str, message: str, fix: str = "") -> Diagnostic:
         """An error about a value, located where it was written.
 
