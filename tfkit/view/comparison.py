@@ -114,8 +114,10 @@ def comparison_page(comparison: Comparison, title: str) -> str:
     """The page. Raises StoreError for a damaged log."""
     logs = {each.name: [_validations(each.directory / f"seed-{seed}") for seed in each.runs] for each in comparison.candidates}
     names = sorted({name for runs in logs.values() for run in runs for entry in run for name in entry.scores})
-    charts = [_chart("validation nll, nats per label", _bands(logs, lambda entry: entry.nll))]
-    charts += [_chart(SCORES.get(name, name), _bands(logs, lambda entry, name=name: entry.scores.get(name))) for name in names]
+    charts = [band_chart("validation nll, nats per label", _bands(logs, lambda entry: entry.nll))]
+    charts += [
+        band_chart(SCORES.get(name, name), _bands(logs, lambda entry, name=name: entry.scores.get(name))) for name in names
+    ]
     return page(
         Path(__file__).with_name("comparison.html"),
         title=title,
@@ -155,7 +157,7 @@ def _bands(
     return bands
 
 
-def _chart(label: str, bands: Sequence[Band]) -> dict[str, Any] | None:
+def band_chart(label: str, bands: Sequence[Band]) -> dict[str, Any] | None:
     """A chart with a line and a range per recipe; None without points."""
     points = [point for band in bands for point in band.points]
     if not points:
