@@ -1,7 +1,7 @@
 """One claim as one command: measure over seeds, print a table and a verdict, write JSON and a page.
 
-A measurement of one seed is a mapping: quantity -> series -> x -> value. The table and the figure show the mean over seeds and the
-spread.
+A measurement of one seed is a mapping: quantity -> series -> x -> value. The table and the figure show the mean over
+seeds and the spread.
 """
 
 from __future__ import annotations

@@ -3,6 +3,6 @@
 from reversal import main
 
 TEXT = "Embeddings need the factor sqrt(d_model)"
-VARIANTS = {"scaled": [], "not scaled": ["model.source.scale=none", "model.target.scale=none"]}
+VARIANTS = {"scaled": [], "not scaled": ["model.source.scale=1.0", "model.target.scale=1.0"]}
 if __name__ == "__main__":
     main(TEXT, VARIANTS)

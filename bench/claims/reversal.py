@@ -8,13 +8,17 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 from claim import versions
 from rich.console import Console
+from rich.table import Table
 
-from tfkit import Candidate, Comparison, compare_recipes
+from tfkit import Candidate, Comparison, Search, Translator, compare_recipes
+from tfkit.comparison import CandidateResult
 from tfkit.view.comparison import comparison_data, comparison_page, comparison_table, notes
 
 LETTERS = "abcdefghijklmnop"
@@ -63,13 +67,42 @@ def write_task(folder: Path, lengths: Sequence[int] = range(2, 13), task: str = 
     return folder / "recipe.yaml"
 
 
-def main(text: str, variants: Mapping[str, Sequence[str]], arguments: list[str] | None = None) -> dict[str, Any]:
+def candidates(
+    place: Path,
+    variants: Mapping[str, Sequence[str]],
+    overrides: Sequence[str] = (),
+    lengths: Sequence[int] = range(2, 13),
+    specs: Mapping[str, str] = MappingProxyType({}),
+) -> list[Candidate]:
+    """Write the task and the specs into a directory; the recipes that differ by overrides. They name specs without a directory."""
+    recipe = str(write_task(place, lengths))
+    for name, spec in specs.items():
+        (place / name).write_text(spec, encoding="utf-8")
+    placed = {f"model={name}": f"model={place / name}" for name in specs}
+    return [
+        Candidate(recipe, (*(placed.get(each, each) for each in changes), *overrides), name)
+        for name, changes in variants.items()
+    ]
+
+
+def main(
+    text: str,
+    variants: Mapping[str, Sequence[str]],
+    arguments: list[str] | None = None,
+    *,
+    lengths: Sequence[int] = range(2, 13),
+    buckets: Sequence[Sequence[int]] = (),
+    specs: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """The command of a claim that trains: recipes that differ by overrides, compared with the first.
 
     Args:
         text: the claim.
         variants: overrides of the recipe, by name.
         arguments: the command line.
+        lengths: the lengths of training and validation text.
+        buckets: lengths of other text, for each of which the share of letters that are right is measured.
+        specs: further specs, by file name.
     """
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--seeds", type=int, default=3)
@@ -82,24 +115,54 @@ def main(text: str, variants: Mapping[str, Sequence[str]], arguments: list[str] 
     with TemporaryDirectory() as temporary:
         place = options.directory or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
-        recipe = str(write_task(place))
-        given = [Candidate(recipe, (*changes, *short), name) for name, changes in variants.items()]
+        given = candidates(place, variants, short, lengths, specs)
         found = compare_recipes(given, place / "runs", seeds=range(options.seeds))
-        _print(text, found)
+        by_length = {
+            each.name: accuracy_by_length(each, buckets, 5 if options.tiny else 100) for each in found.candidates if buckets
+        }
+        _print(text, found, by_length)
         if options.figure:
             options.figure.write_text(comparison_page(found, text), encoding="utf-8")
     shared = {"claim": text, "command": " ".join(["python", *sys.argv]), **versions(), "threads": 1}
     overrides = {name: list(changes) for name, changes in variants.items()}
-    result = {**shared, "variants": overrides, **comparison_data(found)}
+    result = {**shared, "variants": overrides, **comparison_data(found), "accuracy_by_length": by_length}
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return result
 
 
-def _print(text: str, found: Comparison) -> None:
+def accuracy_by_length(runs: CandidateResult, buckets: Sequence[Sequence[int]], rows: int) -> dict[str, list[float]]:
+    """The share of letters at their right place, in per cent, for each bucket of lengths: one number per seed."""
+    found: dict[str, list[float]] = {_bucket(lengths): [] for lengths in buckets}
+    for seed in runs.runs:
+        translator = Translator.load(runs.directory / f"seed-{seed}", Search(kind="greedy"))
+        for lengths in buckets:
+            made = pairs(rows, lengths, seed=2)
+            decoded = translator.translate([source for source, _ in made])
+            right = sum(
+                a == b for each, (_, target) in zip(decoded, made, strict=True) for a, b in zip(each.text, target, strict=False)
+            )
+            found[_bucket(lengths)].append(100 * right / sum(len(target) for _, target in made))
+    return found
+
+
+def _bucket(lengths: Sequence[int]) -> str:
+    return f"{min(lengths)}-{max(lengths)}"
+
+
+def _print(text: str, found: Comparison, by_length: Mapping[str, Mapping[str, list[float]]]) -> None:
     console = Console(width=140)
     console.print(f"claim: {text}", markup=False)
     console.print(comparison_table(found))
     for sentence in notes(found):
         console.print(sentence, markup=False)
+    if by_length:
+        table = Table(
+            "", *next(iter(by_length.values())), title="right letters by length, per cent: mean, lowest to highest seed"
+        )
+        for name, values in by_length.items():
+            table.add_row(
+                name, *(f"{fmean(each):.1f} ({min(each):.1f} to {max(each):.1f})" if each else "-" for each in values.values())
+            )
+        console.print(table)

@@ -31,8 +31,8 @@ def verdict(found: Summary) -> str:
     agrees = all(abs(plain[D][0] / D - 1) < 0.2 and abs(scaled[D][0] - 1) < 0.2 for D in plain)
     entropy = found["entropy / log K"]["q.k"][widest][0]
     return (
-        f"The data {'agree' if agrees else 'do not agree'}: at D = {widest:g} the variance is {plain[widest][0]:.4g} without and"
-        f" {scaled[widest][0]:.3g} with the scale. Unscaled, the softmax has {100 * entropy:.1f} % of the largest entropy."
+        f"The data {'agree' if agrees else 'do not agree'}: at D = {widest:g} the variance is {plain[widest][0]:.4g} without"
+        f" and {scaled[widest][0]:.3g} with the scale. Unscaled, the softmax has {100 * entropy:.1f} % of the largest entropy."
     )
 
 

@@ -43,7 +43,7 @@ def verdict(found: Summary) -> str:
     agree = "agree" if ratio[most][2] > 1 else "do not agree"
     return (
         f"The data {agree} on one core: the GRU takes {ratio[min(ratio)][0]:.2g} times the time of the Transformer layer at"
-        f" {min(ratio):g} tokens, {ratio[most][0]:.2g} times at {most:g} and {ratio[max(ratio)][0]:.2g} times at {max(ratio):g}."
+        f" {min(ratio):g} tokens, {ratio[most][0]:.2g} times at {most:g}, {ratio[max(ratio)][0]:.2g} times at {max(ratio):g}."
     )
 
 

@@ -11,8 +11,8 @@ from tfkit import parse_spec
 SPEC = """
 tfkit: 1
 name: encoder
-defaults: {{vocab_size: 100, d_model: 32, pad_id: 0, position: {position}, placement: pre, norm: layer_norm, attention: {{num_heads: 4}},
-  ffn: {{d_ff: 64, activation: relu}}}}
+defaults: {{vocab_size: 100, d_model: 32, pad_id: 0, position: {position}, placement: pre, norm: layer_norm,
+  attention: {{num_heads: 4}}, ffn: {{d_ff: 64, activation: relu}}}}
 nodes:
   tokens: {{kind: tokens}}
   encoder: {{kind: stack, input: tokens, num_layers: {layers}}}
