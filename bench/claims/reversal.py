@@ -74,7 +74,7 @@ def candidates(
     lengths: Sequence[int] = range(2, 13),
     specs: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Candidate]:
-    """Write the task and the specs into a directory; the recipes that differ by overrides. They name specs without a directory."""
+    """Write the task and the specs into a directory; the recipes that differ by overrides. Specs have no directory there."""
     recipe = str(write_task(place, lengths))
     for name, spec in specs.items():
         (place / name).write_text(spec, encoding="utf-8")

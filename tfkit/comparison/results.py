@@ -60,7 +60,8 @@ class CandidateResult:
     @cached_property
     def scores(self) -> dict[int, float]:
         """The finite scores by seed."""
-        return {seed: run.score for seed, run in self.runs.items() if math.isfinite(run.score)}
+        found = {seed: run.score for seed, run in self.runs.items()}
+        return {seed: score for seed, score in found.items() if score is not None and math.isfinite(score)}
 
     @property
     def mean(self) -> float:

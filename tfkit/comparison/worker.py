@@ -74,9 +74,9 @@ def _result(job: Job, outcome: Outcome, parameters: int) -> RunResult:
 
 def score_of(entry: ValidationEntry, metric: str, lowercase: bool) -> float:
     """The score of a validation by the metric of a recipe."""
-    if metric == "loss":
-        return entry.nll
-    return entry.scores["bleu_lowercase" if metric == "bleu" and lowercase else metric]
+    name = "bleu_lowercase" if metric == "bleu" and lowercase else metric
+    value = entry.nll if name == "loss" else entry.scores[name]
+    return math.nan if value is None else value
 
 
 def _end_with_parent() -> None:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +91,8 @@ def comparison_table(comparison: Comparison) -> Table:
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
     """The comparison as plain data, for JSON."""
 
-    def finite(value: float) -> float | None:
-        return value if math.isfinite(value) else None
+    def finite(value: float | None) -> float | None:
+        return value if value is not None and math.isfinite(value) else None
 
     def data(each: CandidateResult) -> dict[str, Any]:
         difference = comparison.difference(each)
@@ -115,9 +116,7 @@ def comparison_page(comparison: Comparison, title: str) -> str:
     logs = {each.name: [_validations(each.directory / f"seed-{seed}") for seed in each.runs] for each in comparison.candidates}
     names = sorted({name for runs in logs.values() for run in runs for entry in run for name in entry.scores})
     charts = [band_chart("validation nll, nats per label", _bands(logs, lambda entry: entry.nll))]
-    charts += [
-        band_chart(SCORES.get(name, name), _bands(logs, lambda entry, name=name: entry.scores.get(name))) for name in names
-    ]
+    charts += [band_chart(SCORES.get(name, name), _bands(logs, partial(_score, name))) for name in names]
     return page(
         Path(__file__).with_name("comparison.html"),
         title=title,
@@ -137,6 +136,10 @@ def comparison_page(comparison: Comparison, title: str) -> str:
 
 def _validations(run: Path) -> list[ValidationEntry]:
     return [entry for entry in read_log(run / "log.jsonl") if isinstance(entry, ValidationEntry)]
+
+
+def _score(name: str, entry: ValidationEntry) -> float | None:
+    return entry.scores.get(name)
 
 
 def _bands(
