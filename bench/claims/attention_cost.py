@@ -51,17 +51,16 @@ def _relative(values: dict[float, float]) -> dict[float, float]:
 
 
 def verdict(found: Summary) -> str:
-    parts, agree = [], True
+    parts = []
     for quantity, series in found.items():
         measured, expected = series.values()
-        last = max(measured)
-        before = sorted(measured)[-2]
+        before, last = sorted(measured)[-2:]
         growth, law = measured[last][0] / measured[before][0], expected[last][0] / expected[before][0]
-        agree &= 0.75 < growth / law < 1.33
-        parts.append(
-            f"{quantity.partition(',')[0]} grows {growth:.2f} times in the last doubling of N (the formula: {law:.2f})"
-        )
-    return f"The data {'agree' if agree else 'do not agree'} with the formulas, to a third: {'; '.join(parts)}."
+        agrees = "agrees" if 0.75 < growth / law < 1.33 else "does not agree"
+        name = quantity.partition(",")[0]
+        parts.append(f"{name} {agrees}: it grows {growth:.2f} times in the last doubling of N (formula: {law:.2f})")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 CLAIM = Claim("The cost of a self-attention layer is quadratic in N", "N", measure, verdict)
