@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -253,7 +254,25 @@ def claims(run: Run) -> str:
     return rows(["experiment", "verdict", "seeds", "command"], *body)
 
 
+@cache
+def _ejected(run: Run) -> str:
+    return run("tfkit eject specs/transformer-base.yaml")
+
+
+def ejected(name: str) -> Callable[[Run], str]:
+    """One class or function of the file that `tfkit eject` writes for the base Transformer."""
+
+    def part(run: Run) -> str:
+        text = _ejected(run)
+        [node] = [node for node in ast.parse(text).body if getattr(node, "name", None) == name]
+        return f"```python\n{ast.get_source_segment(text, node)}\n```"
+
+    return part
+
+
+EJECTED = ("sinusoids", "Embedding", "MultiHeadAttention", "FeedForward", "EncoderLayer", "Decoder", "Transformer", "greedy")
 TABLES: dict[str, Callable[[Run], str]] = {
+    **{f"ejected-{name}": ejected(name) for name in EJECTED},
     "api": api("tfkit"), "backends": backends, "checks": checks,
     "claims": claims, "codes": codes, "commands": commands, "entries": entries,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),

@@ -107,6 +107,10 @@ def test_the_command(task, tmp_path, tfkit, in_process):
     assert (again.code, again.err.split()[0]) == (2, "TFK080")
     data = tfkit(*words, "--force", "--json").json()
     assert data["recipes"][0]["scores"].keys() == {"0"}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("keep")
+    assert tfkit("compare", task, "--directory", tmp_path / "mine").code == 2
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
     assert tfkit("compare", task, task, "--directory", tmp_path / "two").code == 2
 
 

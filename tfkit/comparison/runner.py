@@ -18,6 +18,8 @@ from ..train.lock import locked
 from .candidates import Candidate, Loaded, load_candidates
 from .results import CandidateResult, Comparison, RunResult
 
+MARK = "comparison.json"
+"""The file that shows that a directory holds a comparison."""
 MAX_SEED = 2**32 - 1
 _RESULT_BYTES = 100_000
 
@@ -193,6 +195,12 @@ def _finished(run: Run) -> RunResult | None:
 def _locked_directory(place: Path, loaded: Sequence[Loaded]) -> Iterator[None]:
     """Create and lock the directory; check that unfinished runs in it belong to these recipes."""
     try:
+        if place.exists() and not (place / MARK).is_file() and next(os.scandir(place), None):
+            message = f"{place} exists and holds no comparison of recipes"
+            raise StoreError(Diagnostic("TFK080", message, "name another --directory"))
+        place.mkdir(parents=True, exist_ok=True)
+        if not (place / MARK).is_file():
+            write_whole(place / MARK, '{"comparison": 1}\n')
         for each in loaded:
             (place / each.name).mkdir(parents=True, exist_ok=True)
     except OSError as reason:
