@@ -195,7 +195,7 @@ def _finished(run: Run) -> RunResult | None:
 def _locked_directory(place: Path, loaded: Sequence[Loaded]) -> Iterator[None]:
     """Create and lock the directory; check that unfinished runs in it belong to these recipes."""
     try:
-        if place.exists() and not (place / MARK).is_file() and next(os.scandir(place), None):
+        if place.exists() and not (place / MARK).is_file() and any(place.iterdir()):
             message = f"{place} exists and holds no comparison of recipes"
             raise StoreError(Diagnostic("TFK080", message, "name another --directory"))
         place.mkdir(parents=True, exist_ok=True)
