@@ -275,6 +275,23 @@ def measurements(run: Run) -> str:
     return rows(["what", "relative speed", "versions and device", "command"], *body)
 
 
+def claims(run: Run) -> str:
+    """Every claim with its verdict, or `not run`."""
+    body = []
+    for script in sorted((ROOT / "bench" / "claims").glob("*.py")):
+        docstring = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8")))
+        result = ROOT / "bench" / "results" / "claims" / f"{script.stem}.json"
+        if script.stem in ("claim", "reversal", "test_claims") or docstring is None:
+            continue
+        verdict, seeds = "not run", ""
+        if result.exists():
+            found = json.loads(result.read_text(encoding="utf-8"))
+            verdict = found["verdict"] if "verdict" in found else " ".join(found["notes"])
+            seeds = str(found["seeds"] if isinstance(found["seeds"], int) else len(found["seeds"]))
+        body.append([_cell(" ".join(docstring.split())), _cell(verdict), seeds, f"`python bench/claims/{script.name}`"])
+    return rows(["experiment", "verdict", "seeds", "command"], *body)
+
+
 @cache
 def _ejected(run: Run) -> str:
     return run("tfkit eject specs/transformer-base.yaml")
@@ -294,7 +311,7 @@ def ejected(name: str) -> Callable[[Run], str]:
 EJECTED = ("sinusoids", "Embedding", "MultiHeadAttention", "FeedForward", "EncoderLayer", "Decoder", "Transformer", "greedy")
 TABLES: dict[str, Callable[[Run], str]] = {
     **{f"ejected-{name}": ejected(name) for name in EJECTED},
-    "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks, "codes": codes,
+    "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks, "claims": claims, "codes": codes,
     "commands": commands, "entries": entries,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
     "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,

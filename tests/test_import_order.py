@@ -31,16 +31,17 @@ MAY_IMPORT = {
     "text": "errors files catalogue nn io recipe data generate",
     "images": "errors catalogue slots nn io data",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
+    "comparison": "errors files catalogue recipe spec train",
     "doctor": "errors slots catalogue graph view",
     "starters": "errors files slots catalogue hooks plugin",
-    "view": "errors files slots attention catalogue spec graph nn recipe train",
+    "view": "errors files slots attention catalogue spec graph nn recipe train comparison",
     "cli": "errors files slots attention catalogue spec graph nn builder io interop recipe data generate text images metrics "
-    "train starters doctor view look",
+    "train comparison starters doctor view look",
     "look": "errors files slots data generate io nn view",
     "inspection": "slots attention catalogue graph nn builder lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",
-    "__init__": "errors catalogue spec graph nn builder io recipe generate text images metrics",
+    "__init__": "errors catalogue spec graph nn builder io recipe generate text images metrics comparison",
 }
 """Every package of the core, and those that it may import."""
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .builder import build
     from .catalogue import Catalogue, load_catalogue
+    from .comparison import Candidate, Comparison, compare_recipes
     from .errors import (
         BackendRefused,
         BuildError,
@@ -56,8 +57,10 @@ _HOMES = {
     "Answerer": "text",
     "BackendRefused": "errors",
     "BuildError": "errors",
+    "Candidate": "comparison",
     "Catalogue": "catalogue",
     "Classifier": "text",
+    "Comparison": "comparison",
     "DecodingState": "nn.runtime.decoding_state",
     "Diagnostic": "errors",
     "Generated": "generate",
@@ -83,6 +86,7 @@ _HOMES = {
     "Translator": "text",
     "beam_search": "generate",
     "build": "builder",
+    "compare_recipes": "comparison",
     "corpus_scores": "metrics",
     "generate_batched": "generate",
     "generate_stream": "generate",
@@ -125,8 +129,10 @@ __all__ = [
     "Answerer",
     "BackendRefused",
     "BuildError",
+    "Candidate",
     "Catalogue",
     "Classifier",
+    "Comparison",
     "DecodingState",
     "Diagnostic",
     "Generated",
@@ -152,6 +158,7 @@ __all__ = [
     "Translator",
     "beam_search",
     "build",
+    "compare_recipes",
     "corpus_scores",
     "generate_batched",
     "generate_stream",

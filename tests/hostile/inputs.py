@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 BY_NAME = {
     "recipe": ("small-recipe.yaml",), "reference": ("train.trg",),
     "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run"),
+    "recipes": ("small-recipe.yaml",),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
     "second": ("model", "run"), "subject": ("model",), "replay": ("replay.json",), "translations": ("train.trg",),
     "source": ("train.src",), "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",),
@@ -65,6 +66,7 @@ BESIDE = {
     ("train", "questions"): ["spans/r.yaml", *TRAIN],
     ("train", "validation_questions"): ["spans/r.yaml", *TRAIN],
     ("train", "auto_table"): ["small-recipe.yaml", *TRAIN],
+    ("compare", "recipes"): ["--seeds", "1", "--directory", "new", "--set", "stopping.max_steps=1"],
     ("average", "models"): ["-o", "new"],
     ("look", "model"): ["--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "second"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
@@ -84,6 +86,7 @@ WRITING = {
     "average": ["run"],
     "bench": ["attention", "--list"],
     "build": ["small.yaml"],
+    "compare": ["small-recipe.yaml", "--seeds", "1", "--set", "stopping.max_steps=1"],
     "conformance": ["eager", "--replay", "replay.json"],
     "diff": ["small.yaml", "small.yaml", "--html"],
     "eject": ["small.yaml"],

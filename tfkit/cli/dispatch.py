@@ -30,6 +30,7 @@ COMMANDS = {
     "positions": "the position schemes of a model as pictures",
     "build": "build and initialise a model, run it once, save it",
     "train": "train a model from text, or resume a run",
+    "compare": "train several recipes over seeds and compare their scores",
     "translate": "translate lines of text with a trained model",
     "generate": "continue a prompt with a trained decoder",
     "answer": "answer questions about texts with a trained model",

@@ -115,7 +115,7 @@ def _chart(label: str, lines: Sequence[Line], last: int) -> Chart | None:
     if not points:
         return None
     low, high = min(y for _, y in points), max(y for _, y in points)
-    ticks = _ticks(low, high)
+    ticks = round_ticks(low, high)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
 
     def across(x: float) -> float:
@@ -128,7 +128,7 @@ def _chart(label: str, lines: Sequence[Line], last: int) -> Chart | None:
     return Chart(label, f"{last:,}", lines, [(f"{tick:g}", down(tick)) for tick in ticks], [each for each in paths if each[1]])
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
     """Four to eight round numbers in an interval."""
     width = (high - low) or abs(high) or 1.0
     if not 1e-300 < width < math.inf:

@@ -1,0 +1,119 @@
+"""One claim as one command: measure over seeds, print a table and a verdict, write JSON and a page.
+
+A measurement of one seed is a mapping: quantity -> series -> x -> value. The table and the figure show the mean over
+seeds and the spread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from tfkit.view.comparison import Band, band_chart
+from tfkit.view.pages import page
+
+Measured = dict[str, dict[str, dict[float, float]]]
+Summary = dict[str, dict[str, dict[float, tuple[float, float, float, float]]]]
+"""quantity -> series -> x -> mean, standard deviation, lowest and highest value."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the sources.
+
+    Attributes:
+        text: The claim.
+        x: What x counts.
+        measure: The measurement of one seed; the second argument asks for a tiny one, which tests use.
+        verdict: Whether the data agree, in a sentence.
+    """
+
+    text: str
+    x: str
+    measure: Callable[[int, bool], Measured]
+    verdict: Callable[[Summary], str]
+
+
+def summarise(found: list[Measured]) -> Summary:
+    """Mean, standard deviation and range over seeds."""
+    return {
+        quantity: {
+            name: {x: _spread([each[quantity][name][x] for each in found]) for x in points} for name, points in series.items()
+        }
+        for quantity, series in found[0].items()
+    }
+
+
+def _spread(values: list[float]) -> tuple[float, float, float, float]:
+    deviation = statistics.stdev(values) if len(values) > 1 else math.nan
+    return statistics.fmean(values), deviation, min(values), max(values)
+
+
+def versions() -> dict[str, Any]:
+    """What a figure depends on."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine(),
+            "instructions": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}  # fmt: skip
+
+
+def main(claim: Claim, arguments: list[str] | None = None) -> dict[str, Any]:
+    """Run the command line of a claim and return what it writes."""
+    parser = argparse.ArgumentParser(description=claim.text)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tiny", action="store_true", help="sizes that only show that the command runs")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--figure", type=Path, help="an HTML page")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    summary = summarise([claim.measure(seed, options.tiny) for seed in range(options.seeds)])
+    verdict = claim.verdict(summary)
+    console = Console()
+    console.print(f"claim: {claim.text}", markup=False)
+    for quantity, series in summary.items():
+        console.print(_table(quantity, claim.x, series))
+    console.print(f"verdict: {verdict}", markup=False)
+    result = {
+        "claim": claim.text, "verdict": verdict, "command": " ".join(["python", *sys.argv]), **versions(),
+        "seeds": options.seeds, "x": claim.x, "measured": summary,
+    }  # fmt: skip
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.figure:
+        options.figure.write_text(_figure(claim, verdict, summary), encoding="utf-8")
+    return result
+
+
+def _table(quantity: str, x: str, series: dict[str, dict[float, tuple[float, float, float, float]]]) -> Table:
+    xs = sorted({at for points in series.values() for at in points})
+    table = Table(x, *series, title=f"{quantity}: mean ± standard deviation")
+    for at in xs:
+        cells = [f"{points[at][0]:.4g} ± {points[at][1]:.2g}" if at in points else "" for points in series.values()]
+        table.add_row(f"{at:g}", *cells)
+    return table
+
+
+def _figure(claim: Claim, verdict: str, summary: Summary) -> str:
+    """The page of a claim: a chart per quantity, and the numbers as a table."""
+    charts = []
+    for quantity, series in summary.items():
+        bands = [Band([(x, mean, low, high) for x, (mean, _, low, high) in points.items()]) for points in series.values()]
+        charts.append((band_chart(quantity, bands), list(series)))
+    rows = [
+        (quantity, name, f"{x:g}", *(f"{value:.4g}" for value in spread))
+        for quantity, series in summary.items()
+        for name, points in series.items()
+        for x, spread in points.items()
+    ]
+    return page(Path(__file__).with_name("claim.html"), title=claim.text, verdict=verdict, charts=charts, x=claim.x, rows=rows)

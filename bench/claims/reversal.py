@@ -1,0 +1,168 @@
+"""A task without grammar: letters to repeat backwards. Models of it are trained and compared over seeds by `tfkit compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
+
+from claim import versions
+from rich.console import Console
+from rich.table import Table
+
+from tfkit import Candidate, Comparison, Search, Translator, compare_recipes
+from tfkit.comparison import CandidateResult
+from tfkit.view.comparison import comparison_data, comparison_page, comparison_table, notes
+
+LETTERS = "abcdefghijklmnop"
+SPEC = """\
+tfkit: 1
+name: reversal
+defaults: {d_model: 64, vocab_size: 24, pad_id: 0, dropout: 0.0, position: sinusoidal, placement: pre, norm: layer_norm,
+  attention: {num_heads: 4}, ffn: {d_ff: 128, activation: relu}}
+nodes:
+  source:  {kind: tokens, scale: sqrt_d_model}
+  target:  {kind: tokens, share: source, start_id: 1, end_id: 2, scale: sqrt_d_model}
+  encoder: {kind: stack, input: source, num_layers: 2}
+  decoder: {kind: stack, input: target, memory: encoder, num_layers: 2, causal: true}
+  logits:  {kind: token_logits, input: decoder, share: source}
+outputs: [logits]
+"""
+RECIPE = """\
+tfkit: 1
+name: reversal
+model: reversal.yaml
+data: {kind: parallel, source: train.src, target: train.trg, validation_source: valid.src, validation_target: valid.trg}
+tokeniser: {kind: characters}
+batching: {tokens: 512}
+loss: {label_smoothing: 0.0}
+schedule: {kind: inverse_sqrt, peak: 3.0e-3, warmup_steps: 50}
+stopping: {max_steps: 400}
+validation: {every_steps: 50}
+"""
+
+
+def pairs(count: int, lengths: Sequence[int], seed: int, task: str = "reverse") -> list[tuple[str, str]]:
+    """Random letters, and the same letters backwards, or copied."""
+    draw = random.Random(seed)
+    sources = ["".join(draw.choices(LETTERS, k=draw.choice(lengths))) for _ in range(count)]
+    return [(source, source[::-1] if task == "reverse" else source) for source in sources]
+
+
+def write_task(folder: Path, lengths: Sequence[int] = range(2, 13), task: str = "reverse") -> Path:
+    """Write training and validation text, the spec and the recipe. Returns the recipe."""
+    for name, rows, seed in (("train", 4000, 0), ("valid", 200, 1)):
+        made = pairs(rows, lengths, seed, task)
+        for side, suffix in enumerate(("src", "trg")):
+            (folder / f"{name}.{suffix}").write_text("".join(f"{each[side]}\n" for each in made), encoding="utf-8")
+    (folder / "reversal.yaml").write_text(SPEC, encoding="utf-8")
+    (folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    return folder / "recipe.yaml"
+
+
+def candidates(
+    place: Path,
+    variants: Mapping[str, Sequence[str]],
+    overrides: Sequence[str] = (),
+    lengths: Sequence[int] = range(2, 13),
+    specs: Mapping[str, str] = MappingProxyType({}),
+) -> list[Candidate]:
+    """Write the task and the specs into a directory; the recipes that differ by overrides. Specs have no directory there."""
+    recipe = str(write_task(place, lengths))
+    for name, spec in specs.items():
+        (place / name).write_text(spec, encoding="utf-8")
+    placed = {f"model={name}": f"model={place / name}" for name in specs}
+    return [
+        Candidate(recipe, (*(placed.get(each, each) for each in changes), *overrides), name)
+        for name, changes in variants.items()
+    ]
+
+
+def main(
+    text: str,
+    variants: Mapping[str, Sequence[str]],
+    arguments: list[str] | None = None,
+    *,
+    lengths: Sequence[int] = range(2, 13),
+    buckets: Sequence[Sequence[int]] = (),
+    specs: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The command of a claim that trains: recipes that differ by overrides, compared with the first.
+
+    Args:
+        text: the claim.
+        variants: overrides of the recipe, by name.
+        arguments: the command line.
+        lengths: the lengths of training and validation text.
+        buckets: lengths of other text, for each of which the share of letters that are right is measured.
+        specs: further specs, by file name.
+    """
+    parser = argparse.ArgumentParser(description=text)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tiny", action="store_true", help="four steps that only show that the command runs")
+    parser.add_argument("--directory", type=Path, help="keep the runs here, and resume them")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--figure", type=Path, help="an HTML page")
+    options = parser.parse_args(arguments)
+    short = ["stopping.max_steps=4", "validation.every_steps=4"] if options.tiny else []
+    with TemporaryDirectory() as temporary:
+        place = options.directory or Path(temporary)
+        place.mkdir(parents=True, exist_ok=True)
+        given = candidates(place, variants, short, lengths, specs)
+        found = compare_recipes(given, place / "runs", seeds=range(options.seeds))
+        by_length = {
+            each.name: accuracy_by_length(each, buckets, 5 if options.tiny else 100) for each in found.candidates if buckets
+        }
+        _print(text, found, by_length)
+        if options.figure:
+            options.figure.write_text(comparison_page(found, text), encoding="utf-8")
+    shared = {"claim": text, "command": " ".join(["python", *sys.argv]), **versions(), "threads": 1}
+    overrides = {name: list(changes) for name, changes in variants.items()}
+    result = {**shared, "variants": overrides, **comparison_data(found), "accuracy_by_length": by_length}
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
+
+
+def accuracy_by_length(runs: CandidateResult, buckets: Sequence[Sequence[int]], rows: int) -> dict[str, list[float]]:
+    """The share of letters at their right place, in per cent, for each bucket of lengths: one number per seed."""
+    found: dict[str, list[float]] = {_bucket(lengths): [] for lengths in buckets}
+    for seed in runs.runs:
+        translator = Translator.load(runs.directory / f"seed-{seed}", Search(kind="greedy"))
+        for lengths in buckets:
+            made = pairs(rows, lengths, seed=2)
+            decoded = translator.translate([source for source, _ in made])
+            right = sum(
+                a == b for each, (_, target) in zip(decoded, made, strict=True) for a, b in zip(each.text, target, strict=False)
+            )
+            found[_bucket(lengths)].append(100 * right / sum(len(target) for _, target in made))
+    return found
+
+
+def _bucket(lengths: Sequence[int]) -> str:
+    return f"{min(lengths)}-{max(lengths)}"
+
+
+def _print(text: str, found: Comparison, by_length: Mapping[str, Mapping[str, list[float]]]) -> None:
+    console = Console(width=140)
+    console.print(f"claim: {text}", markup=False)
+    console.print(comparison_table(found))
+    for sentence in notes(found):
+        console.print(sentence, markup=False)
+    if by_length:
+        table = Table(
+            "", *next(iter(by_length.values())), title="right letters by length, per cent: mean, lowest to highest seed"
+        )
+        for name, values in by_length.items():
+            table.add_row(
+                name, *(f"{fmean(each):.1f} ({min(each):.1f} to {max(each):.1f})" if each else "-" for each in values.values())
+            )
+        console.print(table)

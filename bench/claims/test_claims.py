@@ -1,0 +1,49 @@
+"""Every claim runs, once and tiny; no figure is compared."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("claim", "reversal", "test_claims"))
+TRAINED = [name for name in SCRIPTS if "from reversal" in (HERE / f"{name}.py").read_text(encoding="utf-8")]
+
+
+@pytest.mark.slow
+def test_measured_claims_run(tmp_path):
+    import claim
+
+    for name in sorted(set(SCRIPTS) - set(TRAINED)):
+        page = tmp_path / f"{name}.html"
+        found = claim.main(import_module(name).CLAIM, ["--tiny", "--seeds", "2", "--figure", str(page)])
+        assert found["verdict"]
+        assert "<polyline" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
+def test_recipes_of_trained_claims_can_be_compared(name, tmp_path):
+    import reversal
+
+    from tfkit import load_catalogue
+    from tfkit.comparison.candidates import load_candidates
+
+    script = import_module(name)
+    given = reversal.candidates(tmp_path, script.VARIANTS, specs=getattr(script, "SETTINGS", {}).get("specs", {}))
+    assert len(load_candidates(given, load_catalogue())) > 1
+
+
+@pytest.mark.exhaustive
+def test_a_trained_claim_runs(tmp_path):
+    import quality_by_length
+    import reversal
+
+    place = ["--directory", str(tmp_path), "--json", str(tmp_path / "found.json")]
+    script = quality_by_length
+    found = reversal.main(script.TEXT, script.VARIANTS, ["--tiny", "--seeds", "1", *place], **script.SETTINGS)
+    assert set(found["accuracy_by_length"]) == set(script.VARIANTS)
+    assert not any(each["failures"] for each in found["recipes"])

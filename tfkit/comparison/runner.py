@@ -1,0 +1,222 @@
+"""Trains every recipe once per seed, in parallel processes of one thread each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..catalogue import load_catalogue
+from ..errors import Diagnostic, InputError, StoreError
+from ..files import FileModel, read_model, write_whole
+from ..train.lock import locked
+from .candidates import Candidate, Loaded, load_candidates
+from .results import CandidateResult, Comparison, RunResult
+
+MARK = "comparison.json"
+"""The file that shows that a directory holds a comparison."""
+MAX_SEED = 2**32 - 1
+_RESULT_BYTES = 100_000
+
+
+class RecipeDigest(FileModel):
+    """The digest of the recipe whose runs a directory holds."""
+
+    digest: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a comparison: its recipe, its seed, and where it is kept."""
+
+    loaded: Loaded
+    seed: int
+    directory: Path
+
+    @property
+    def result(self) -> Path:
+        """The file of the result, which exists once the run is finished."""
+        return self.directory.with_name(f"{self.directory.name}.json")
+
+
+@dataclass
+class Workers:
+    """The processes that train. `stop` ends them all; each saves a checkpoint first."""
+
+    device: str
+    processes: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    stopping: bool = False
+
+    def run(self, run: Run) -> str:
+        """Train; returns the error, or an empty text."""
+        from .worker import Job
+
+        if self.stopping:
+            return "it was stopped"
+        overrides = [*run.loaded.candidate.overrides, f"seed={run.seed}"]
+        job = Job(
+            recipe=run.loaded.candidate.recipe, overrides=overrides, directory=str(run.directory), result=str(run.result),
+            digest=run.loaded.digest, device=self.device,
+        )  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.worker"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self.processes.add(process)
+        assert process.stdin is not None
+        assert process.stderr is not None
+        try:
+            process.stdin.write(job.model_dump_json().encode() + b"\n")
+            process.stdin.flush()  # the pipe stays open: the worker ends when it is closed
+            error = process.stderr.read().decode(errors="replace").strip()
+        except BrokenPipeError:
+            error = process.stderr.read().decode(errors="replace").strip()
+        finally:
+            code = process.wait()
+            process.stderr.close()
+            process.stdin.close()
+            self.processes.discard(process)
+        return "" if code == 0 else _failure(code, error)
+
+    def stop(self) -> None:
+        self.stopping = True
+        for process in list(self.processes):
+            process.terminate()
+
+
+def _failure(code: int, error: str) -> str:
+    if code < 0:
+        return f"its process was ended by signal {-code}; the same command resumes it"
+    last = error.splitlines()[-1] if error else f"its process ended with code {code}"
+    return last[:2000]
+
+
+def compare_recipes(
+    recipes: Sequence[str | Path | Candidate],
+    directory: str | Path,
+    *,
+    seeds: Sequence[int] = range(5),
+    workers: int | None = None,
+    device: str = "cpu",
+    on_run_end: Callable[[str, int, RunResult | str], None] | None = None,
+) -> Comparison:
+    """Train every recipe once per seed, and compare the best validation scores.
+
+    Finished runs in the directory are not repeated, and interrupted ones are resumed. If a run fails, the others continue.
+
+    Args:
+        recipes: The files of the recipes, or `Candidate`s with changes; the others are compared with the first.
+        directory: The directory of the runs: `NAME/seed-N`.
+        seeds: The seeds. Rows that a recipe holds out are chosen by the seed.
+        workers: How many runs at once, with one thread each; as many as there are processor cores by default.
+        device: `cpu`, or `cuda`, with one run at once by default.
+        on_run_end: Called after each run with the name of the recipe, the seed, and the result or the error.
+
+    Returns:
+        The scores of all runs.
+
+    Raises:
+        SpecError: A recipe or its spec is wrong.
+        InputError: The recipes cannot be compared, or the directory holds runs of other recipes.
+        StoreError: The directory cannot be written, or a result in it is damaged.
+    """
+    candidates = [each if isinstance(each, Candidate) else Candidate(os.fspath(each)) for each in recipes]
+    if not candidates or not seeds:
+        raise InputError(Diagnostic("TFK160", "a comparison needs a recipe and a seed"))
+    if len(set(seeds)) < len(seeds) or not all(0 <= seed <= MAX_SEED for seed in seeds):
+        raise InputError(Diagnostic("TFK160", f"seeds are different whole numbers from 0 to {MAX_SEED}"))
+    loaded = load_candidates(candidates, load_catalogue())
+    place = Path(directory)
+    runs = [Run(each, seed, place / each.name / f"seed-{seed}") for seed in seeds for each in loaded]
+    with _locked_directory(place, loaded):
+        finished = {(run.loaded.name, run.seed): found for run in runs if (found := _finished(run))}
+        failures: dict[tuple[str, int], str] = {}
+
+        def ended(run: Run, error: str) -> None:
+            key = (run.loaded.name, run.seed)
+            found = None if error else _finished(run)
+            if found is None:
+                failures[key] = error or "it wrote no result"
+            else:
+                finished[key] = found
+            if on_run_end is not None:
+                on_run_end(*key, found or failures[key])
+
+        waiting = [run for run in runs if (run.loaded.name, run.seed) not in finished]
+        _train(waiting, workers or (1 if device.startswith("cuda") else _cores()), Workers(device), ended)
+    return Comparison(
+        loaded[0].recipe.validation.metric,
+        tuple(seeds),
+        tuple(
+            CandidateResult(
+                each.name,
+                {seed: finished[each.name, seed] for seed in seeds if (each.name, seed) in finished},
+                {seed: failures[each.name, seed] for seed in seeds if (each.name, seed) in failures},
+                place / each.name,
+            )
+            for each in loaded
+        ),
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _train(waiting: Sequence[Run], workers: int, processes: Workers, ended: Callable[[Run, str], None]) -> None:
+    """Train all runs; `ended` is called in this thread. An exception, such as KeyboardInterrupt, stops the processes."""
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        try:
+            futures: dict[Future[str], Run] = {pool.submit(processes.run, run): run for run in waiting}
+            for future in as_completed(futures):
+                ended(futures[future], future.result())
+        except BaseException:
+            processes.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _finished(run: Run) -> RunResult | None:
+    """The result of a run; None if it has none. Raises InputError for the result of another recipe."""
+    if not run.result.exists():
+        return None
+    found = read_model(run.result, RunResult, _RESULT_BYTES)
+    if found.digest != run.loaded.digest:
+        raise _other_recipe(run.result)
+    return found
+
+
+@contextmanager
+def _locked_directory(place: Path, loaded: Sequence[Loaded]) -> Iterator[None]:
+    """Create and lock the directory; check that unfinished runs in it belong to these recipes."""
+    try:
+        if place.exists() and not (place / MARK).is_file() and any(place.iterdir()):
+            message = f"{place} exists and holds no comparison of recipes"
+            raise StoreError(Diagnostic("TFK080", message, "name another --directory"))
+        place.mkdir(parents=True, exist_ok=True)
+        if not (place / MARK).is_file():
+            write_whole(place / MARK, '{"comparison": 1}\n')
+        for each in loaded:
+            (place / each.name).mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        message = f"{place} cannot be written: {reason.strerror}"
+        raise StoreError(Diagnostic("TFK081", message, "name another --directory")) from None
+    with locked(place):
+        for each in loaded:
+            path = place / each.name / "recipe.digest.json"
+            if path.exists():
+                if read_model(path, RecipeDigest, _RESULT_BYTES).digest != each.digest:
+                    raise _other_recipe(path)
+            else:
+                write_whole(path, RecipeDigest(digest=each.digest).model_dump_json() + "\n")
+        yield
+
+
+def _other_recipe(path: Path) -> InputError:
+    message = f"{path} belongs to other settings, another spec or other data than the recipe has now"
+    return InputError(Diagnostic("TFK160", message, "name another --directory, or remove the old runs"))
