@@ -146,7 +146,7 @@ def write_tensors(
             raise ValueError(f"`{name}` has {data.nbytes:,} bytes, and its shape needs {stop - start:,}")
         return data
 
-    # While a tensor is written, other threads read the next one, compute the digest, and write earlier ones through to the disk.
+    # While a tensor is written, other threads read the next one, compute the digest, and sync what was written before.
     with open(path, "xb") as file, ThreadPoolExecutor(3) as threads:
         begin = len(text).to_bytes(8, "little") + text
         file.write(begin)

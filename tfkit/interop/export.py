@@ -3,8 +3,8 @@
 A target is a module with two functions:
 
     refusals(model) -> list[str]                             every reason why it cannot express the spec; empty if it can
-    write(model, texts, directory, **options)                the files, into an empty directory; it may return the size and digest
-                                                             of some of them by name, so that they are not read again
+    write(model, texts, directory, **options)                the files, into an empty directory; it may return the sizes
+                                                             and digests of some by name, which are then not read again
 
 `texts` are the other files of the saved model (tokenisers), by name.
 """
