@@ -50,7 +50,6 @@ def command(specs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -
 
 def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[str, Any], TfkitError | None]:
     from ..graph import Target, graph_of
-    from ..recipe import check_metric, check_teacher_forcing, describes_training, recipe_of
     from ..spec import load_spec, parse_spec
     from ..spec.located import Diagnostics
     from ..spec.reader import read_source
@@ -58,7 +57,9 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
 
     try:
         text = read_source(file, Diagnostics())  # once: it may come through a pipe
-        if describes_training(text, file):
+        if _describes_training(text, file):
+            from ..recipe import check_metric, check_teacher_forcing, recipe_of
+
             recipe = recipe_of(text, file, overrides)
             check_metric(recipe)
             check_teacher_forcing(recipe)
@@ -74,3 +75,15 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
         diagnostics = [diagnostic.as_data() for diagnostic in error.diagnostics]
         return {"file": file, "ok": False, "name": None, "parameters": None, "diagnostics": diagnostics}, error
     return {"file": file, "ok": True, "name": name, "parameters": graph.parameters(), "diagnostics": []}, None
+
+
+def _describes_training(text: str | bytes, file: str) -> bool:
+    """Whether the text is a recipe. One that writes nodes is a spec: the package of recipes is not imported for it."""
+    from ..spec.located import Diagnostics
+    from ..spec.reader import read_text
+
+    if "nodes" in read_text(text, file, Diagnostics()).mapping:
+        return False
+    from ..recipe import describes_training
+
+    return describes_training(text, file)
