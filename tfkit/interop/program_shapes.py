@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
+from torch import nn
 
 from ..nn.convolutions import Convolutions
 from ..nn.model import Model
@@ -69,11 +70,10 @@ def targets_of(model: Model) -> list[str]:
 
 def shortest_inputs(model: Model) -> dict[str, int]:
     """The least length of each input whose length a convolution divides: two vectors remain. Other inputs may have length 1."""
-    strides = [
-        prod(each.stride[0] for each in node.convolutions) for node in model.nodes.values() if isinstance(node, Convolutions)
-    ]
+    convolutions = [each for node in model.nodes.values() if isinstance(node, Convolutions) for each in node.convolutions]
+    stride = prod(each.stride[0] for each in convolutions if isinstance(each, nn.Conv1d))
     frames = [name for name, rule in model.plan.inputs.items() if isinstance(rule, FeatureRule)]
-    return dict.fromkeys(frames, 1 + prod(strides)) if prod(strides) > 1 else {}
+    return dict.fromkeys(frames, 1 + stride) if stride > 1 else {}
 
 
 def _sizes(model: Model, target: str) -> dict[str, tuple[int, int]]:
