@@ -13,6 +13,16 @@ def programs_in(directory):
     return said, {program["name"]: program for program in said["programs"]}
 
 
+def empty_past(programs, batch):
+    """The state before the first token, as the example of the guide makes it."""
+    known = {"batch": batch, "past": 0}
+    return {
+        each["name"]: torch.zeros([known.get(size, size) for size in each["shape"]], dtype=getattr(torch, each["dtype"]))
+        for each in programs["step"]["inputs"]
+        if each["name"].startswith("past.")
+    }
+
+
 def decoded(model, programs, run, ids, pieces, visible=None, **inputs):
     """Decode given ids in pieces: the logits of the programs, and those of the model.
 
@@ -26,12 +36,7 @@ def decoded(model, programs, run, ids, pieces, visible=None, **inputs):
         **inputs: the other inputs of the model.
     """
     visible = torch.ones_like(ids, dtype=torch.bool) if visible is None else visible
-    known = {"batch": ids.shape[0], "past": 0}
-    state = {
-        each["name"]: torch.zeros([known.get(size, size) for size in each["shape"]], dtype=getattr(torch, each["dtype"]))
-        for each in programs["step"]["inputs"]
-        if each["name"].startswith("past.")
-    }
+    state = empty_past(programs, ids.shape[0])
     state.update(run("encode", inputs) if inputs else {})
     own = model.start(**inputs) if inputs else model.start(batch=ids.shape[0])
     theirs, ours, at = [], [], 0

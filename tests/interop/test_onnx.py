@@ -18,7 +18,7 @@ from tfkit.interop import onnx as target
 from tfkit.interop.export import export
 
 from .engine import ENCODER, LANGUAGE, NODES, built
-from .program_runs import decoded, programs_in
+from .program_runs import decoded, empty_past, programs_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -29,6 +29,18 @@ MIXED = [
     f"encoder.layers=[{{position: rotary_half}}, {{{T5}}}]", f"decoder.layers=[{{{T5}}}, {{position: alibi}}]",
 ]  # fmt: skip
 """Every scheme of positions at once: learned rows, rotations, a bias by distance and one that is linear in it."""
+SMALL = ["expect=null", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40"]
+WHISPER = [
+    *SMALL, "defaults.d_model=24", "audio.size=7", "encoder.num_layers=1", "decoder.num_layers=1", "target.vocab_size=61",
+    "frames.convolutions=[{d_model: 16, activation: gelu}, {d_model: 24, stride: 2, activation: gelu}]",
+    "target.start_id=58", "target.end_id=59", "target.position.max_len=40",
+]  # fmt: skip
+CLIP = [
+    "expect=null", "image.size=12", "image.patch=4", "text.vocab_size=61", "text.d_model=24", "text.end_id=60",
+    "text.position.max_len=40", "text_body.num_layers=1", "text_body.attention.num_heads=2", "text_body.ffn.d_ff=40",
+    "text_vector.d_model=14", "image.d_model=32", "image_body.num_layers=1", "image_body.attention.num_heads=4",
+    "image_body.ffn.d_ff=36", "image_vector.d_model=14",
+]  # fmt: skip
 SOURCES = [[3 + (7 * row + 5 * at * at) % 30 for at in range(length)] for row, length in enumerate((19, 3, 1))]
 
 
@@ -121,6 +133,41 @@ def test_the_states_of_a_recurrent_decoder_are_inputs(catalogue, tmp_path, round
     with torch.no_grad():
         theirs, ours = decoded(model, programs, runner(tmp_path, programs), torch.tensor([[3, 4, 5, 6], [7, 8, 9, 3]]), [1] * 4)
     assert float((theirs - ours).abs().max()) <= rounding(model, ours, 4)
+
+
+@pytest.mark.exhaustive
+def test_whisper_hears_any_length(catalogue, tmp_path, rounding):
+    """The convolutions halve the number of frames; an odd one rounds up."""
+    model = tfkit.build(tfkit.load_spec(SPECS / "whisper-small.yaml", catalogue, WHISPER), catalogue, seed=0).eval()
+    target.write(model, {}, tmp_path)
+    said, programs = programs_in(tmp_path)
+    assert said["min_lengths"] == {"audio": 3}
+    ids = torch.randint(3, 58, (3, 6), generator=torch.Generator().manual_seed(1))
+    for frames in (3, 11, 18):
+        audio = torch.randn(3, frames, 7, generator=torch.Generator().manual_seed(frames))
+        seen = torch.arange(frames) < torch.tensor([[frames], [frames - 1], [1]])
+        run = runner(tmp_path, programs)
+        given = {"audio": audio, "audio.visible": seen}
+        with torch.no_grad():
+            theirs = run("step", run("encode", given) | empty_past(programs, 3) | {"ids": ids, "visible": ids >= 0})["logits"]
+            ours = model(audio=audio, target=ids, masks={"audio": seen}).logits
+        assert float((theirs - ours).abs().max()) <= rounding(model, ours, 20)
+
+
+@pytest.mark.slow
+def test_clip_compares_texts_and_images(catalogue, tmp_path, rounding):
+    model = tfkit.build(tfkit.load_spec(SPECS / "clip-b32.yaml", catalogue, CLIP), catalogue, seed=0).eval()
+    target.write(model, {}, tmp_path)
+    _, programs = programs_in(tmp_path)
+    generator = torch.Generator().manual_seed(1)
+    text, image = torch.randint(3, 60, (5, 9), generator=generator), torch.randn(5, 3, 12, 12, generator=generator)
+    text[range(5), [8, 3, 5, 8, 1]] = 60
+    found = runner(tmp_path, programs)("forward", {"text": text, "text.visible": text >= 0, "image": image})
+    with torch.no_grad():
+        wanted = model(text=text, image=image)
+    assert set(found) == set(wanted)
+    for name, ours in wanted.items():
+        assert float((found[name] - ours).abs().max()) <= rounding(model, ours, 20), name
 
 
 def test_a_recurrent_encoder_is_refused_by_name(catalogue):

@@ -30,6 +30,8 @@ _SIZES = {
 _RANK = ("I64", "F64", "F32", "I32", "BF16", "F16", "I8", "U8", "BOOL")
 """The order of dtypes in a file that the library writes."""
 _Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
+SYNC = 64 << 20
+"""So many bytes are written before they go to the disk."""
 FEW = 3
 """Messages name at most this many tensors."""
 
@@ -111,7 +113,8 @@ def write_tensors(
     Args:
         path: The new file.
         tensors: Dtype and shape by name.
-        read: Gives the bytes of a tensor, in the byte order of the format (little endian).
+        read: Gives the bytes of a tensor, in the byte order of the format (little endian). It runs in another thread, and one
+            call at a time.
         metadata: For the header.
 
     Returns:
@@ -121,7 +124,8 @@ def write_tensors(
         OSError: The file cannot be written.
         ValueError: A tensor has another number of bytes than its dtype and shape say.
     """
-    import hashlib  # few commands need it
+    import hashlib  # few commands need these two
+    from concurrent.futures import Future, ThreadPoolExecutor
 
     codes = {name: code for code, name in DTYPES.items()}
     names = sorted(tensors, key=lambda name: (_RANK.index(codes[tensors[name][0]]), name))
@@ -134,17 +138,35 @@ def write_tensors(
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    with open(path, "xb") as file:
-        for block in (len(text).to_bytes(8, "little"), text):
-            file.write(block)
-            digest.update(block)
-        for name in names:
-            data = memoryview(read(name)).cast("B")
-            start, stop = header[name]["data_offsets"]
-            if data.nbytes != stop - start:
-                raise ValueError(f"`{name}` has {data.nbytes:,} bytes, and its shape needs {stop - start:,}")
+
+    def load(name: str) -> memoryview:
+        data = memoryview(read(name)).cast("B")
+        start, stop = header[name]["data_offsets"]
+        if data.nbytes != stop - start:
+            raise ValueError(f"`{name}` has {data.nbytes:,} bytes, and its shape needs {stop - start:,}")
+        return data
+
+    # While a tensor is written, other threads read the next one, compute the digest, and sync what was written before.
+    with open(path, "xb") as file, ThreadPoolExecutor(3) as threads:
+        begin = len(text).to_bytes(8, "little") + text
+        file.write(begin)
+        hashed = threads.submit(digest.update, begin)
+        synced: Future[None] | None = None
+        unsynced = 0
+        loaded = [threads.submit(load, name) for name in names[:1]]
+        for number in range(len(names)):
+            data = loaded.pop().result()
+            loaded += [threads.submit(load, name) for name in names[number + 1 : number + 2]]
+            hashed.result()
+            hashed = threads.submit(digest.update, data)
             file.write(data)
-            digest.update(data)
+            unsynced += data.nbytes
+            if unsynced > SYNC and (synced is None or synced.done()):
+                if synced:
+                    synced.result()  # an error of the disk is reported only once
+                synced, unsynced = threads.submit(os.fdatasync, file.fileno()), 0
+        for each in filter(None, (hashed, synced)):
+            each.result()
         return FileRecord(bytes=file.tell(), sha256=digest.hexdigest())
 
 

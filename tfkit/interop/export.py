@@ -3,7 +3,8 @@
 A target is a module with two functions:
 
     refusals(model) -> list[str]                             every reason why it cannot express the spec; empty if it can
-    write(model, texts, directory, **options) -> None        the files, into an empty directory
+    write(model, texts, directory, **options)                the files, into an empty directory; it may return the sizes
+                                                             and digests of some by name, which are then not read again
 
 `texts` are the other files of the saved model (tokenisers), by name.
 """
@@ -130,13 +131,13 @@ def export(
 def _write(
     module: Any, model: Model, texts: Mapping[str, str | bytes], target: str, options: Mapping[str, Any], draft: Path
 ) -> None:
-    module.write(model, texts, draft, **options)
+    records = module.write(model, texts, draft, **options) or {}
     names = sorted(path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file())
     listing = {
         "format": 1,
         "tfkit": version("tfkit"),
         "target": target,
         "options": dict(options),
-        "files": {name: file_record(draft / name) for name in names},
+        "files": {name: records[name].model_dump() if name in records else file_record(draft / name) for name in names},
     }
     (draft / LISTING).write_text(json.dumps(listing, indent=1) + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import FileModel, child, parse_json, write_tensors
+from ..files import FileModel, FileRecord, child, parse_json, write_tensors
 from ..files import refusals as refusals_of
 from ..graph import graph_of
 from ..nn.model import Model
@@ -28,6 +28,7 @@ from .constants import CONSTANTS
 from .dtypes import converted
 from .huggingface_directory import CONFIG, GENERATION, INDEX, WEIGHTS
 from .huggingface_import import ORIGIN, rules_for
+from .views import contiguous
 from .weight_map import MapFile, shipped_maps
 
 FEW = 8
@@ -197,7 +198,7 @@ def write(
     *,
     architecture: str | None = None,
     shard_bytes: int = 5_000_000_000,
-) -> None:
+) -> dict[str, FileRecord]:
     """Write a model into an empty directory.
 
     Args:
@@ -206,6 +207,9 @@ def write(
         directory: where to write.
         architecture: the class of transformers; by default the one that was imported, or the first that fits.
         shard_bytes: the largest size of one file of weights.
+
+    Returns:
+        Size and digest of the files of weights by name.
 
     Raises:
         InputError: transformers cannot have the model.
@@ -234,7 +238,7 @@ def write(
     generation = target.origin.generation if target.origin else _generation(target, graph_of(model.spec))
     if generation:
         _write_json(directory / GENERATION, generation)
-    _write_weights(target, _renamed(model.spec, target.names, catalogue), state, dtype, directory, shard_bytes)
+    return _write_weights(target, _renamed(model.spec, target.names, catalogue), state, dtype, directory, shard_bytes)
 
 
 def _write_json(path: Path, data: Any) -> None:
@@ -271,7 +275,7 @@ def _generation(target: Target, graph: Any) -> dict[str, Any]:
 
 def _write_weights(
     target: Target, spec: ModelSpec, state: Mapping[str, Any], dtype: str, directory: Path, shard_bytes: int
-) -> None:
+) -> dict[str, FileRecord]:
     own, origin = target.map_file.architectures[target.architecture].prefix, target.origin
     prefix = origin.prefix if origin else own
     rules, without = rules_for(target.map_file, target.architecture, spec, prefix, target.config)
@@ -292,19 +296,21 @@ def _write_weights(
             bits = converted(constants[name].view(np.uint64), "float64", dtype)
             return np.ascontiguousarray(bits).data
         rule = tensors[tied.get(name, name)]
-        return np.ascontiguousarray(rule.export([_bits(state[_ours(each, target.names)]) for each in rule.ours])).data
+        return contiguous(rule.export([_bits(state[_ours(each, target.names)]) for each in rule.ours])).data
 
     shards = (origin.shards if origin else None) or _shards(shapes, dtype, shard_bytes)
     if missing := sorted(set(shapes) - set(shards)):
         raise StoreError(_altered(f"it names no file for {missing[0][:80]}"))
+    records = {}
     for file in sorted(set(shards.values())):
         mine = {name: (dtype, shapes[name]) for name in shapes if shards[name] == file}
-        write_tensors(child(directory, file), mine, read, {"format": "pt"})
+        records[file] = write_tensors(child(directory, file), mine, read, {"format": "pt"})
     if len(set(shards.values())) > 1:
         total = sum(int(np.prod(shape)) for shape in shapes.values())
         size = total * getattr(torch, dtype).itemsize
         index = {"metadata": {"total_parameters": total, "total_size": size}, "weight_map": dict(sorted(shards.items()))}
         _write_json(directory / INDEX, index)
+    return records
 
 
 def _ours(name: str, names: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ from .constants import CONSTANTS, TOLERANCE
 from .dtypes import converted, real
 from .huggingface_directory import CONFIG, GENERATION, HuggingFaceDirectory
 from .tensor_rules import TensorRule, parameter_shapes, tensor_rules
-from .views import Array
+from .views import Array, contiguous
 from .weight_map import MapFile, find_map, rules_of, shipped_maps
 
 ORIGIN = "huggingface.json"
@@ -287,6 +287,6 @@ def _write_weights(plan: ImportPlan, path: Path) -> FileRecord:
             except ValueError as reason:
                 raise InputError(Diagnostic("TFK143", f"`{rule.theirs}`: {reason}", "choose a wider --dtype")) from None
             last = rule, rule.load(array)
-        return np.ascontiguousarray(last[1][number]).data
+        return contiguous(last[1][number]).data
 
     return write_tensors(path, shapes, read)

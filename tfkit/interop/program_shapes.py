@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
+from torch import nn
 
+from ..nn.convolutions import Convolutions
 from ..nn.model import Model
 from ..nn.recurrent import Recurrent
 from ..slots.node import AnyInputRule, FeatureRule, ImageRule
@@ -63,6 +66,14 @@ def programs_of(model: Model) -> list[ProgramFacts]:
 def targets_of(model: Model) -> list[str]:
     """The inputs that can be decoded step by step."""
     return [name for name in model.plan.inputs if name not in model.plan.undecodable]
+
+
+def shortest_inputs(model: Model) -> dict[str, int]:
+    """The least length of each input whose length a convolution divides: two vectors remain. Other inputs may have length 1."""
+    convolutions = [each for node in model.nodes.values() if isinstance(node, Convolutions) for each in node.convolutions]
+    stride = prod(each.stride[0] for each in convolutions if isinstance(each, nn.Conv1d))
+    frames = [name for name, rule in model.plan.inputs.items() if isinstance(rule, FeatureRule)]
+    return dict.fromkeys(frames, 1 + stride) if stride > 1 else {}
 
 
 def _sizes(model: Model, target: str) -> dict[str, tuple[int, int]]:

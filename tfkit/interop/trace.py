@@ -19,7 +19,7 @@ from ..errors import BuildError, Diagnostic, TfkitError
 from ..nn.model import Model
 from ..nn.recurrent import Recurrent
 from ..slots.node import InputRule
-from .program_shapes import ProgramFacts, programs_of, targets_of
+from .program_shapes import ProgramFacts, programs_of, shortest_inputs, targets_of
 
 PROGRAM = "program.json"
 """The file that describes the programs beside it."""
@@ -78,16 +78,24 @@ def traced(model: Model) -> Iterator[tuple[ProgramFacts, ExportedProgram]]:
 
 def _trace(facts: ProgramFacts) -> ExportedProgram:
     dims: dict[str, Dim] = {}
+    shortest = {"past": 0, **shortest_inputs(facts.program.model)}
     for tensor in facts.inputs:
         for size in tensor.shape:
             if isinstance(size, str):
-                dims[size] = Dim(re.sub(r"\W+", "_", size), min=0 if size == "past" else 1)
+                dims[size] = Dim(re.sub(r"\W+", "_", size), min=shortest.get(size, 1))
     shapes = tuple(
         {axis: dims[size] for axis, size in enumerate(tensor.shape) if isinstance(size, str)} for tensor in facts.inputs
     )
     with torch.no_grad():
         example = tuple(facts.program.example.values())
-        program = torch.export.export(facts.program, example, dynamic_shapes=(shapes,), strict=False)
+        # Deferred: the prover does not know that a mask and a convolution give equal lengths.
+        program = torch.export.export(
+            facts.program,
+            example,
+            dynamic_shapes=(shapes,),
+            strict=False,
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of this machine
     _drop_unused(program)
@@ -135,6 +143,8 @@ def describe(
         **more,
         "decoded": targets[0] if targets else None,
         "ids": ids,
+        "tokenisers": {name: file for name in ids for file in (f"{name}.json", "tokeniser.json") if file in texts},
+        "min_lengths": shortest_inputs(model),
         "max_lengths": dict(plan.max_input_lengths),
         "programs": [
             {

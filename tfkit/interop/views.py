@@ -5,8 +5,11 @@ A rule lists its views from ours to theirs. The inverse applies the inverses in 
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +17,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
+BLOCK = 256
+"""Transposed matrices are copied in squares of this width, whose rows and columns fit into the cache together."""
 
 
 class View(Protocol):
@@ -181,3 +186,18 @@ def from_stored(views: Sequence[View], array: Array, shapes: Sequence[Shape]) ->
     if [each.shape for each in found] != [tuple(shape) for shape in shapes]:
         raise ValueError(f"{[each.shape for each in found]} are not the shapes {list(shapes)}")
     return found
+
+
+def contiguous(array: Array) -> Array:
+    """The array with its elements in the order of a file. Transposed matrices are copied by several threads."""
+    if array.flags.c_contiguous or array.ndim != 2:
+        return np.ascontiguousarray(array)
+    copy = np.empty(array.shape, array.dtype)
+
+    def copy_block(start: tuple[int, int]) -> None:
+        block = tuple(slice(first, first + BLOCK) for first in start)
+        copy[block] = array[block]
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        list(threads.map(copy_block, product(*(range(0, size, BLOCK) for size in array.shape))))
+    return copy

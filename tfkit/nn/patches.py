@@ -60,13 +60,13 @@ class Patches(nn.Module):
         grid = (patches.shape[2], patches.shape[3])
         x = patches.flatten(2).mT
         if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1)
+            x = torch.cat([self.class_token.expand(x.shape[0], 1, -1), x], 1)
         if self.position is not None:
             length = x.shape[1]
             x = self.position.embed(x, PositionRange(length, length, 0, 0, x.device, x.dtype, grid=grid))  # type: ignore[operator]
         if self.registers is not None:
             first = 0 if self.class_token is None else 1
-            x = torch.cat([x[:, :first], self.registers.expand(len(x), -1, -1), x[:, first:]], 1)
+            x = torch.cat([x[:, :first], self.registers.expand(x.shape[0], -1, -1), x[:, first:]], 1)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         if self.dropout is not None:
