@@ -1,8 +1,8 @@
 """Import and export of a model of Hugging Face form, against reading its file once; and the peak of memory.
 
 An import writes another file, so reading alone is not its least work. `copy` is: it reads the file once and writes it through
-to the disk. `digest` also computes the SHA-256 that the listing of a model holds, in the same loop. Files are in the page cache.
-Each part runs in a process of its own, so that its memory is its own. `over_copy` is a ratio of the shortest times."""
+to the disk. `digest` also computes the SHA-256 that the listing of a model holds, in the same loop. Files are in the page
+cache. Each part runs in a process of its own, so that its memory is its own. `over_copy` is a ratio of the shortest times."""
 
 from __future__ import annotations
 

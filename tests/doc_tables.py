@@ -311,8 +311,8 @@ def ejected(name: str) -> Callable[[Run], str]:
 EJECTED = ("sinusoids", "Embedding", "MultiHeadAttention", "FeedForward", "EncoderLayer", "Decoder", "Transformer", "greedy")
 TABLES: dict[str, Callable[[Run], str]] = {
     **{f"ejected-{name}": ejected(name) for name in EJECTED},
-    "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks, "claims": claims, "codes": codes,
-    "commands": commands, "entries": entries,
+    "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks, "claims": claims,
+    "codes": codes, "commands": commands, "entries": entries,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
     "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
 }  # fmt: skip
