@@ -89,7 +89,7 @@ def look(folder, tmp_path, capsys, monkeypatch):
 def test_models_of_every_kind_have_a_page(look, words, sites):
     code, out, err, page = look(*words)
     assert (code, err) == (0, "")
-    assert f": {sites} sites" in out
+    assert f": {sites} attention {'site' if sites == 1 else 'sites'}\n" in out
     assert page.startswith("<!doctype html>")
 
 

@@ -81,6 +81,9 @@ def command(
         print_json({"file": output, "runs": rows})
         return 0
     for each in rows:
-        print_text(f"{each['model']}: {len(each['sites'])} sites{', ' + each['output'] if each['output'] else ''}")
+        count = len(each["sites"])
+        print_text(f"{each['model']}: {count} attention {'site' if count == 1 else 'sites'}")
+        if each["output"]:
+            print_text(f"output: {each['output']}")
     print_text(f"{output}: {place.stat().st_size:,} bytes")
     return 0
