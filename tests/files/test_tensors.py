@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save, save_file
 
 from tfkit.errors import StoreError
-from tfkit.files import check_header, read_header
+from tfkit.files import check_header, read_header, write_tensors
 
 TENSORS = {
     "weight": torch.ones(2, 3), "half": torch.ones(2, dtype=torch.bfloat16), "empty": torch.ones(0, 7),
@@ -118,3 +118,18 @@ def test_a_header_with_a_flipped_byte_is_refused_or_read_as_by_safetensors(tmp_p
                 }
         except SafetensorError:
             continue  # the library is stricter still
+
+
+def test_what_fails_while_a_file_is_written_is_raised(tmp_path):
+    """Reading runs in another thread."""
+    shapes = {name: ("float32", (4,)) for name in "abc"}
+
+    def read(name):
+        if name == "b":
+            raise BrokenPipeError(name)
+        return bytes(16)
+
+    with pytest.raises(BrokenPipeError):
+        write_tensors(tmp_path / "broken", shapes, read)
+    with pytest.raises(ValueError, match="`a` has 12 bytes, and its shape needs 16"):
+        write_tensors(tmp_path / "short", shapes, lambda name: bytes(12))

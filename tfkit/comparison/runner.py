@@ -110,7 +110,7 @@ def compare_recipes(
     Finished runs in the directory are not repeated, and interrupted ones are resumed. If a run fails, the others continue.
 
     Args:
-        recipes: The files of the recipes, or `Candidate`s with changes; the others are compared with the first.
+        recipes: The files of the recipes, or objects of `Candidate` with changes; the others are compared with the first.
         directory: The directory of the runs: `NAME/seed-N`.
         seeds: The seeds. Rows that a recipe holds out are chosen by the seed.
         workers: How many runs at once, with one thread each; as many as there are processor cores by default.

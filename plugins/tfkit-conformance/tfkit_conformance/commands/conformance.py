@@ -42,10 +42,10 @@ Numbers that JSON lacks are texts: "nan", "inf", "-inf".
 
 \b
 --callable MODULE:NAME checks a plain function that is called as --signature
-says: sdpa, flash_attn, flash_attn_varlen, huggingface, xformers, additive_mask
-or numpy, or MODULE:NAME of a Signature. Without --supports, tiny calls find
-what it supports; an argument that it takes and ignores is a failure. The
-module is imported and run, from the working directory too.
+says: sdpa, flash_attn, flash_attn_varlen, huggingface, xformers,
+additive_mask or numpy, or MODULE:NAME of a Signature. Without --supports,
+tiny calls find what it supports; an argument that it takes and ignores is a
+failure. The module is imported and run, from the working directory too.
 
 \b
 The part runs in a process of its own; what it prints goes to standard error.
