@@ -122,7 +122,7 @@ def test_a_header_with_a_flipped_byte_is_refused_or_read_as_by_safetensors(tmp_p
 
 def test_what_fails_while_a_file_is_written_is_raised(tmp_path):
     """Reading runs in another thread."""
-    shapes = {name: ("float32", (4,)) for name in "abc"}
+    shapes = dict.fromkeys("abc", ("float32", (4,)))
 
     def read(name):
         if name == "b":
