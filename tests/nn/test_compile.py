@@ -62,7 +62,9 @@ outputs: [logits]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "checkpoint"])
+@pytest.mark.parametrize(
+    "checkpoint", [pytest.param(False, id="kept"), pytest.param(True, id="checkpoint", marks=pytest.mark.exhaustive)]
+)
 def test_compiled_whole_forward_and_backward(
     checkpoint: bool, model_of: Callable[..., Model], pair: dict[str, Tensor], rounding: Callable[..., float]
 ) -> None:

@@ -347,7 +347,7 @@ def test_keys_of_the_memory_are_mapped_once(rnn):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["cho", "bahdanau", "luong"])
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("cho", "bahdanau")), "luong"])
 def test_compiled_and_exported_models_give_the_same_outputs(kind, rnn):
     model = rnn(kind)
     expected = model(source=SOURCE, target=TARGET)["logits"]

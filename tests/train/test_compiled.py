@@ -61,7 +61,7 @@ def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
     assert not any("_orig_mod" in name for name in step.state.tensors()["model.safetensors"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_models_in_one_process_are_counted_apart(task, tmp_path):
     """As many compilations are allowed for the third as for the first, though all have the same code, and other shapes."""
     for number in range(3):
@@ -99,7 +99,7 @@ class Beginning:
         return lambda *arguments: None
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_half_and_half_is_whole(task, tmp_path):
     changes = ["compile=true", "batching.tokens=60"]
     beginning = Beginning()

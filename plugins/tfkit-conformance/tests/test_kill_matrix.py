@@ -87,7 +87,7 @@ def test_the_selection_has_mutants_of_every_family():
     assert {term for can, _ in SELECTION.values() if can for term in can.mask_terms} <= set(MASK_TERMS)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_mutant_of_the_selection_is_killed_by_the_check_made_for_it(reduced, monkeypatch):
     monkeypatch.setattr(by_relation, "RELATIONS", DROPOUT)  # the other relations come later than the layers anyway
     told = []
