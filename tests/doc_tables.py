@@ -292,6 +292,18 @@ def claims(run: Run) -> str:
     return rows(["experiment", "verdict", "seeds", "command"], *body)
 
 
+def claims_by_length(run: Run) -> str:
+    """The share of right letters by the length of the text, mean over the seeds, of every claim that measured it."""
+    tables = []
+    for place in sorted((ROOT / "bench" / "results" / "claims").glob("*.json")):
+        found = json.loads(place.read_text(encoding="utf-8")).get("accuracy_by_length")
+        if found:
+            lengths = list(next(iter(found.values())))
+            body = [[name, *(f"{sum(row[each]) / len(row[each]):.1f}" for each in lengths)] for name, row in found.items()]
+            tables.append(rows([f"`{place.stem}`", *(f"{each} letters" for each in lengths)], *body))
+    return "\n\n".join(tables)
+
+
 @cache
 def _ejected(run: Run) -> str:
     return run("tfkit eject specs/transformer-base.yaml")
@@ -311,7 +323,8 @@ def ejected(name: str) -> Callable[[Run], str]:
 EJECTED = ("sinusoids", "Embedding", "MultiHeadAttention", "FeedForward", "EncoderLayer", "Decoder", "Transformer", "greedy")
 TABLES: dict[str, Callable[[Run], str]] = {
     **{f"ejected-{name}": ejected(name) for name in EJECTED},
-    "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks, "claims": claims,
+    "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks,
+    "claims": claims, "claims-by-length": claims_by_length,
     "codes": codes, "commands": commands, "entries": entries,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
     "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,

@@ -83,8 +83,9 @@ def main(claim: Claim, arguments: list[str] | None = None) -> dict[str, Any]:
     for quantity, series in summary.items():
         console.print(_table(quantity, claim.x, series))
     console.print(f"verdict: {verdict}", markup=False)
+    command = f"python bench/claims/{Path(sys.argv[0]).name} --seeds {options.seeds}"
     result = {
-        "claim": claim.text, "verdict": verdict, "command": " ".join(["python", *sys.argv]), **versions(),
+        "claim": claim.text, "verdict": verdict, "command": command, **versions(),
         "seeds": options.seeds, "x": claim.x, "measured": summary,
     }  # fmt: skip
     if options.json:

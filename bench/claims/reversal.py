@@ -123,7 +123,12 @@ def main(
         _print(text, found, by_length)
         if options.figure:
             options.figure.write_text(comparison_page(found, text), encoding="utf-8")
-    shared = {"claim": text, "command": " ".join(["python", *sys.argv]), **versions(), "threads": 1}
+    shared = {
+        "claim": text,
+        "command": f"python bench/claims/{Path(sys.argv[0]).name} --seeds {options.seeds}",
+        **versions(),
+        "threads": 1,
+    }
     overrides = {name: list(changes) for name, changes in variants.items()}
     result = {**shared, "variants": overrides, **comparison_data(found), "accuracy_by_length": by_length}
     if options.json:
