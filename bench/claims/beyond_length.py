@@ -1,4 +1,4 @@
-"""Position schemes on text longer than any in training: letters to repeat, trained on 2 to 12 of them."""
+"""Position schemes on text longer than any in training: letters to write backwards, trained on 2 to 12 of them."""
 
 from reversal import main
 

@@ -1,4 +1,4 @@
-"""A task without grammar: letters to repeat backwards. Models of it are trained and compared over seeds by `tfkit compare`."""
+"""A task without grammar: letters to write backwards. Models of it are trained and compared over seeds by `tfkit compare`."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ validation: {every_steps: 50}
 """
 
 
-def pairs(count: int, lengths: Sequence[int], seed: int, task: str = "reverse") -> list[tuple[str, str]]:
-    """Random letters, and the same letters backwards, or copied."""
+def pairs(count: int, lengths: Sequence[int], seed: int) -> list[tuple[str, str]]:
+    """Random letters, and the same letters backwards."""
     draw = random.Random(seed)
     sources = ["".join(draw.choices(LETTERS, k=draw.choice(lengths))) for _ in range(count)]
-    return [(source, source[::-1] if task == "reverse" else source) for source in sources]
+    return [(source, source[::-1]) for source in sources]
 
 
-def write_task(folder: Path, lengths: Sequence[int] = range(2, 13), task: str = "reverse") -> Path:
+def write_task(folder: Path, lengths: Sequence[int] = range(2, 13)) -> Path:
     """Write training and validation text, the spec and the recipe. Returns the recipe."""
     for name, rows, seed in (("train", 4000, 0), ("valid", 200, 1)):
-        made = pairs(rows, lengths, seed, task)
+        made = pairs(rows, lengths, seed)
         for side, suffix in enumerate(("src", "trg")):
             (folder / f"{name}.{suffix}").write_text("".join(f"{each[side]}\n" for each in made), encoding="utf-8")
     (folder / "reversal.yaml").write_text(SPEC, encoding="utf-8")

@@ -173,7 +173,6 @@ def test_statistics_and_rollout_of_known_weights():
 
 
 def test_pictures_are_drawn_from_all_heads(tmp_path):
-    pytest.importorskip("matplotlib")
     figure = AttentionFigure((synthetic(5, layers=2, heads=3, tokens=["$x$", "猫", "</text>", "שלום", "a"]),))
     figure.save(tmp_path / "heads.svg")
     figure.save(tmp_path / "heads.png")

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tfkit.builder import build
 from tfkit.cli.batch_args import batch_of
@@ -161,12 +162,10 @@ def test_what_only_one_model_has_is_marked(tfkit):
 
 @pytest.mark.slow
 def test_a_png_has_the_size_of_the_drawing(tfkit, tmp_path):
-    image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     place = tmp_path / "model.png"
     assert tfkit("show", BASE, "-o", place).code == 0
     root = ElementTree.fromstring(tfkit("show", BASE, "--svg").out)
-    with image.open(place) as png:
+    with Image.open(place) as png:
         assert png.size == tuple(int(float(root.get(axis)) * 1.6) for axis in ("width", "height"))
         colours = {colour for _, colour in png.convert("RGB").getcolors(1 << 20)}
         assert {(0xFB, 0xE6, 0xE8), (0xFD, 0xEA, 0xCD), (0xE2, 0xEC, 0xFB), (0xDF, 0xF1, 0xF2)} <= colours

@@ -60,7 +60,6 @@ def test_the_page_of_a_diff_is_accessible(tfkit, tmp_path):
 
 
 def test_the_page_of_positions_is_accessible(tfkit, tmp_path):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     place = tmp_path / "positions.html"
     assert tfkit("positions", "specs/tiny-alibi.yaml", "-o", place).code == 0
     with opened(place) as page:

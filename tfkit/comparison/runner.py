@@ -1,4 +1,4 @@
-"""Trains every recipe once per seed, in parallel processes of one thread each."""
+"""Train each recipe with each seed. Several runs go on at once; each is a process with one thread."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def compare_recipes(
     device: str = "cpu",
     on_run_end: Callable[[str, int, RunResult | str], None] | None = None,
 ) -> Comparison:
-    """Train every recipe once per seed, and compare the best validation scores.
+    """Train each recipe with each seed, and compare the best validation scores.
 
     Finished runs in the directory are not repeated, and interrupted ones are resumed. If a run fails, the others continue.
 
@@ -148,7 +148,7 @@ def compare_recipes(
                 on_run_end(*key, found or failures[key])
 
         waiting = [run for run in runs if (run.loaded.name, run.seed) not in finished]
-        _train(waiting, workers or (1 if device.startswith("cuda") else _cores()), Workers(device), ended)
+        _train(waiting, workers or (1 if device.startswith("cuda") else len(os.sched_getaffinity(0))), Workers(device), ended)
     return Comparison(
         loaded[0].recipe.validation.metric,
         tuple(seeds),
@@ -162,10 +162,6 @@ def compare_recipes(
             for each in loaded
         ),
     )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _train(waiting: Sequence[Run], workers: int, processes: Workers, ended: Callable[[Run, str], None]) -> None:
