@@ -20,10 +20,8 @@ def _program() -> str | None:
 
 def missing_browser() -> str:
     """What tests in a browser lack here; empty if nothing."""
-    packages = [name for name in PACKAGES if find_spec(name) is None]
-    return (
-        f"which need {' and '.join([*packages, *([] if _program() else ['chromium'])])}" if packages or not _program() else ""
-    )
+    missing = [name for name in PACKAGES if find_spec(name) is None] + ([] if _program() else ["chromium"])
+    return f"which need {' and '.join(missing)}" if missing else ""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from .test_attention_page import hostile, synthetic
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(missing_browser()), reason=f"a browser is missing: {missing_browser()}"),
+    pytest.mark.skipif(bool(missing_browser()), reason=f"tests in a browser, {missing_browser()}"),
     pytest.mark.xdist_group("browser"),
 ]
 
