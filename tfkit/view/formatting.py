@@ -60,8 +60,12 @@ def in_words(value: Any, dumped: Any = None) -> str:
     if isinstance(value, Component):
         more = changed_options(value.options)
         return f"{value.kind} ({more})" if more else value.kind
-    if isinstance(value, tuple) and value and all(isinstance(item, Component) for item in value):
-        return " or ".join(map(in_words, value))
+    if isinstance(value, tuple) and value and isinstance(dumped, tuple | list):
+        items = list(map(in_words, value, dumped))
+        if isinstance(value[0], Component):
+            return " or ".join(items)
+        joined = ", ".join(items)
+        return joined if isinstance(value[0], BaseModel) else f"({joined})"
     if isinstance(value, bool) or dumped is True or dumped is False:
         return "true" if dumped else "false"
     if isinstance(value, BaseModel) and isinstance(dumped, dict) and dumped.keys() == type(value).model_fields.keys():
