@@ -158,7 +158,7 @@ def test_a_file_is_replaced_only_with_force(look, tmp_path):
 
 
 def test_a_picture_without_matplotlib_names_the_extra(look, monkeypatch):
-    monkeypatch.setattr("tfkit.look.attention_picture.find_spec", lambda name: None)
+    monkeypatch.setattr("tfkit.look.forms.find_spec", lambda name: None)
     code, _, err, _ = look("run", "--text", "dog", output="heads.png")
     assert code == 2
     assert "pip install 'tfkit[pictures]'" in err

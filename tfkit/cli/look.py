@@ -55,8 +55,8 @@ def command(
     speak_utf8()
     if (text is None) == (image is None):
         raise usage_error("one of --text and --image is needed", 'write --text "..." or --image FILE')
-    from ..look.attention_picture import check_matplotlib
-    from ..look.figure import PICTURES, attention, check_suffix
+    from ..look import attention
+    from ..look.forms import PICTURES, check_matplotlib, check_suffix
     from .device import placed
 
     place = Path(output)

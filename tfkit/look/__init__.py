@@ -1,17 +1,34 @@
-"""Pages and pictures of one run of a model: attention weights, probabilities of tokens, beams."""
+"""Pages and pictures: attention weights, probabilities of tokens and beams of one run of a model; its position schemes."""
 
-from .figure import AttentionFigure, attention
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazy_names import lazy_names
 from .observation import Beam, Observation, Picture, Prediction, SiteWeights
-from .observe import Request, observe
+
+if TYPE_CHECKING:
+    from .figure import AttentionFigure, attention
+    from .observe import Request, observe
+    from .positions_figure import PositionsFigure, positions
 
 __all__ = [
     "AttentionFigure",
     "Beam",
     "Observation",
     "Picture",
+    "PositionsFigure",
     "Prediction",
     "Request",
     "SiteWeights",
     "attention",
     "observe",
+    "positions",
 ]
+
+_HOMES = {
+    "tfkit.look.figure": ("AttentionFigure", "attention"),
+    "tfkit.look.observe": ("Request", "observe"),
+    "tfkit.look.positions_figure": ("PositionsFigure", "positions"),
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 from ..errors import Diagnostic, InputError
 from ..files import write_whole
+from ..view.pages import framed
 from .attention_page import attention_page
+from .forms import PICTURES, check_suffix
 from .observation import Observation
 from .observe import Request, observe
 
-SUFFIXES = (".html", ".png", ".svg", "")
-PICTURES = (".png", ".svg")
 MOST_MODELS = 2
 
 
@@ -59,24 +58,7 @@ class AttentionFigure:
         draw_attention(self.observations, place)
 
     def _repr_html_(self) -> str:
-        """For notebooks: the page in a frame of its own, so that its styles and its script touch nothing else."""
-        source = html.escape(self.page(), quote=True)
-        style = "width:100%;height:48rem;border:0"
-        return f'<iframe title="attention" sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
-
-
-def check_suffix(place: Path) -> None:
-    """Check that a file name says how to draw.
-
-    Args:
-        place: the file.
-
-    Raises:
-        InputError: it has another ending than `SUFFIXES`.
-    """
-    if place.suffix not in SUFFIXES:
-        message = f"{place} ends in `{place.suffix}`"
-        raise InputError(Diagnostic("TFK081", message, "write a name that ends in .html, .png or .svg"))
+        return framed(self.page(), "attention")
 
 
 def attention(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,12 @@ def page(template: Path, script: str = "", data: Any = None, **values: Any) -> s
     return environment.get_template(template.name).render(
         policy=_policy(script), script=Markup(script), data=None if data is None else _inert_json(data), **values
     )
+
+
+def framed(page: str, title: str) -> str:
+    """A page for a notebook: in a frame of its own, so that its styles and its script touch nothing else."""
+    style, source = "width:100%;height:48rem;border:0", html.escape(page, quote=True)
+    return f'<iframe title="{html.escape(title)}" sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
 
 
 def _policy(script: str) -> str:
