@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "metrics": "errors",
     "data": "errors files slots nn recipe",
     "generate": "errors slots nn builder",
-    "text": "errors files catalogue nn io recipe data generate",
+    "text": "errors files slots catalogue nn io recipe data generate",
     "images": "errors catalogue slots nn io data",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
     "comparison": "errors files catalogue recipe spec train",
