@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..lazy_names import lazy_names
-from .observation import Beam, Observation, Picture, Prediction, SiteWeights
+from .observation import Beam, Ends, Observation, Picture, Prediction, SiteWeights
 
 if TYPE_CHECKING:
     from .figure import AttentionFigure, attention
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AttentionFigure",
     "Beam",
+    "Ends",
     "Observation",
     "Picture",
     "PositionsFigure",

@@ -66,6 +66,7 @@ def attention(
     text: str | None = None,
     target: str | None = None,
     image: str | Path | None = None,
+    features: str | Path | None = None,
     sites: str | Sequence[str] = (),
     beams: int = 5,
     tokens: int = 20,
@@ -76,9 +77,10 @@ def attention(
 
     Args:
         models: directories that `tfkit train` or `tfkit import` wrote.
-        text: what the models read; a pair of texts has a tab between them.
+        text: what the models read; a pair of texts, and the texts that are compared with an image, have tabs between them.
         target: the translation or the continuation; the models generate it unless it is given.
         image: a PNG or JPEG file, for a model of images.
+        features: a `.npy` file of frames (length, features), for a model of audio.
         sites: attention sites by name or pattern (`decoder.*.cross_attention`); all by default.
         beams: beams of the search; 1 is greedy.
         tokens: new tokens at most, of a continuation.
@@ -95,5 +97,6 @@ def attention(
     if not 1 <= len(models) <= MOST_MODELS:
         raise InputError(Diagnostic("TFK073", f"{len(models)} models are named", "name one, or two to compare"))
     patterns = (sites,) if isinstance(sites, str) else tuple(sites)
-    request = Request(text, target, None if image is None else str(image), patterns, beams, tokens, max_tokens)
+    picture, frames = (None if file is None else str(file) for file in (image, features))
+    request = Request(text, target, picture, frames, patterns, beams, tokens, max_tokens)
     return AttentionFigure(tuple(observe(model, request, **place) for model in models))
