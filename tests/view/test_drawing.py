@@ -19,6 +19,7 @@ from tfkit.spec import load_spec
 from tfkit.view.drawing.layout import drawing
 from tfkit.view.drawing.marks import Marks
 from tfkit.view.drawing.page import model_drawing, model_page
+from tfkit.view.drawing.single import depth, single_layers
 from tfkit.view.drawing.svg import svg
 from tfkit.view.model_data import model_data
 
@@ -76,6 +77,23 @@ def inside(point, placed, tops):
     return placed.x + 1 < x < placed.x + 275 and tops[placed.row] + 1 < y < tops[placed.row] + height - 1
 
 
+def check_single_layers(spec, graph):
+    """The layers one by one have the numbers of their groups, and each the name of its sites."""
+    for node in model_data(spec, graph, batch_of(graph, 1, None))["nodes"]:
+        layers = list(single_layers(node.get("layers", ())))
+        assert [layer["number"] for layer in layers] == list(range(depth(node.get("layers", ()))))
+        for name in ("flops", "activation_elements"):
+            parts = sum(part[name] for layer in layers for part in layer["sublayers"])
+            assert parts == sum(total(group, name) for group in node.get("layers", ())), (spec.name, name)
+        own = sum(layer["parameters"] for layer in layers if layer["owner"] == layer["number"])
+        assert own == sum(group["parameters"] for group in node.get("layers", ())), spec.name
+
+
+def total(group, name):
+    inner = [total(each, name) for each in group.get("layers", ())]
+    return sum([*inner, *(part[name] for part in group.get("sublayers", ()))])
+
+
 @pytest.mark.slow
 def test_every_shipped_spec_is_drawn_without_overlaps(catalogue):
     """Boxes do not overlap, and no corner or middle of an edge is inside of a box."""
@@ -86,6 +104,7 @@ def test_every_shipped_spec_is_drawn_without_overlaps(catalogue):
         graph = graph_of(spec)
         drawn = model_drawing(model_data(spec, graph, batch_of(graph, 1, None)))
         assert list(boxes(svg(drawn))) == list(graph.nodes), path.name
+        check_single_layers(spec, graph)
         places = [(node.x, node.row) for node in drawn.nodes]
         assert len(set(places)) == len(places), path.name
         tops = drawn.tops
@@ -145,7 +164,7 @@ def test_a_diff_marks_what_differs(tfkit, tmp_path):
         assert "≠ inside: ffn" in shown["encoder"]
         assert "≠ d_ff" in shown["encoder"]
         assert not any("≠" in line for name in ("source", "target", "decoder", "logits") for line in shown[name])
-        assert each.count('class="part ffn marked"') == 1
+        assert each.count('class="part ffn marked"') == 1 + 6  # of the group, and of each layer
     assert "<td>d_ff</td><td>2048</td><td>1024</td><td>encoder.0-5.ffn</td>" in text
     equal = tfkit("diff", BASE, BASE, "--html")
     assert equal.code == 0

@@ -36,15 +36,29 @@ def test_the_page_of_a_model_folds_by_click_and_by_keyboard(tfkit, tmp_path):
         decoder.focus()
         page.keyboard.press("Enter")
         assert (decoder.get_attribute("aria-expanded"), encoder.get_attribute("aria-expanded")) == ("false", "true")
-        assert not decoder.locator("text", has_text="cross_attention").is_visible()
+        assert not decoder.locator(".unfolded text", has_text="cross_attention").is_visible()
         assert edge.get_attribute("d") != start
         encoder.locator("text").first.dispatch_event("click")
         assert encoder.get_attribute("aria-expanded") == "false"
         assert page.locator("svg").bounding_box()["height"] < high
         page.get_by_role("button", name="Unfold all").click()
-        assert decoder.locator("text", has_text="cross_attention").is_visible()
+        assert decoder.locator(".unfolded text", has_text="cross_attention").is_visible()
         after, before = ([float(each) for each in re.findall(r"[\d.]+", text)] for text in (edge.get_attribute("d"), start))
         assert after == pytest.approx(before, abs=0.051)  # the static path has one decimal
+        layers = page.get_by_role("button", name="decoder: each layer")
+        decoder.focus()
+        page.keyboard.press("Tab")
+        page.keyboard.press("Space")
+        assert layers.get_attribute("aria-expanded") == "true"
+        shown = [text for text in decoder.locator(".times").all_text_contents() if text.startswith("layer ")]
+        assert shown == [f"layer {number}" for number in range(6)]
+        assert decoder.locator(".single text", has_text="layer 5").is_visible()
+        assert not decoder.locator(".unfolded text", has_text="6 x layer").is_visible()
+        assert violations(page) == []
+        layers.dispatch_event("click")
+        assert decoder.locator(".unfolded text", has_text="6 x layer").is_visible()
+        page.get_by_role("button", name="Each layer", exact=True).click()
+        assert encoder.locator(".single text", has_text="layer 5").is_visible()
 
 
 def test_the_page_of_a_diff_is_accessible(tfkit, tmp_path):
@@ -56,7 +70,7 @@ def test_the_page_of_a_diff_is_accessible(tfkit, tmp_path):
         assert left["y"] == right["y"]
         assert left["x"] + left["width"] <= right["x"]
         page.get_by_role("button", name="Fold all", exact=True).click()
-        assert page.locator('[aria-expanded="false"]').count() == 10
+        assert page.locator('g.node[aria-expanded="false"]').count() == 10
 
 
 def test_the_page_of_positions_is_accessible(tfkit, tmp_path):

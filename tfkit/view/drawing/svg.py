@@ -8,9 +8,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from .boxes import Rectangle
+from .boxes import PAD, WIDTH, Rectangle
 from .layout import FACTS, GAP, LEGEND, Drawing, Edge
 
+BUTTON = Rectangle(WIDTH - PAD - 86, 23, 86, 20, "")
+"""The button of a box that shows its layers one by one, beside the shape."""
 ROLES = {"input": "input", "memory": "memory", "table": "shared table"}
 """The kinds of edge of the legend. All others are drawn as `reads`."""
 
@@ -34,7 +36,7 @@ def svg(drawing: Drawing, prefix: str = "", interactive: bool = False) -> Markup
     text = template.render(
         drawing=drawing, tops=tops, height=drawing.height, prefix=prefix, interactive=interactive, roles=roles,
         is_rectangle=lambda shape: isinstance(shape, Rectangle), path=lambda edge: path(edge, tops), style=style,
-        standalone=not interactive, line=FACTS, entry=LEGEND,
+        standalone=not interactive, button=BUTTON, line=FACTS, entry=LEGEND,
     )  # fmt: skip
     return Markup(text)
 
@@ -57,9 +59,8 @@ def geometry(drawing: Drawing, prefix: str) -> dict[str, Any]:
         "gap": GAP,
         "legend": drawing.legend,
         "width": drawing.width,
-        "nodes": [[each.x, each.row, each.box.unfolded.height, each.box.folded.height] for each in drawing.nodes],
+        "nodes": [[each.x, each.row, *(face.height for face in each.box.faces)] for each in drawing.nodes],
         "edges": [
-            [[point.x, point.row, numbers[point.node], point.unfolded, point.folded] for point in edge.points]
-            for edge in drawing.edges
+            [[point.x, point.row, numbers[point.node], *point.heights] for point in edge.points] for edge in drawing.edges
         ],
     }
