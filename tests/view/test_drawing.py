@@ -172,6 +172,27 @@ def test_a_diff_marks_what_differs(tfkit, tmp_path):
     assert "≠" not in "".join(re.findall(r"<svg.*?</svg>", equal.out, re.DOTALL))
 
 
+def test_a_diff_is_drawn_side_by_side(tfkit, tmp_path):
+    words = ("diff", "specs/transformer-tiny.yaml", "specs/tiny-alibi.yaml")
+    done = tfkit(*words, "--svg")
+    assert done.code == 1
+    root = ElementTree.fromstring(done.out)
+    drawn = root.findall(f"{SVG}g/{SVG}svg")
+    assert [list(boxes(ElementTree.tostring(each))) for each in drawn] == [
+        ["source", "target", "encoder", "decoder", "logits"]
+    ] * 2
+    assert [text.text for text in root.findall(f"{SVG}text")] == [
+        "A (specs/transformer-tiny.yaml)",
+        "B (specs/tiny-alibi.yaml)",
+    ]
+    assert len({each.get("id") for each in root.iter() if each.get("id")}) == len([e for e in root.iter() if e.get("id")])
+    assert float(root.get("width")) == sum(float(each.get("width")) for each in drawn)
+    place = tmp_path / "diff.png"
+    assert tfkit(*words, "-o", place).code == 1
+    with Image.open(place) as png:
+        assert png.size == tuple(int(float(root.get(axis)) * 1.6) for axis in ("width", "height"))
+
+
 def test_what_only_one_model_has_is_marked(tfkit):
     done = tfkit("diff", BASE, "specs/bert-base.yaml", "--html")
     first, second = (boxes(each) for each in re.findall(r"<svg.*?</svg>", done.out, re.DOTALL))
