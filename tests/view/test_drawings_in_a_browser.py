@@ -1,12 +1,15 @@
-"""The pages of `tfkit show`, `diff` and `positions` in Chromium: no request, nothing for axe, folding by mouse and keyboard."""
+"""The pages of `tfkit show`, `diff`, `positions` and `compare` in Chromium: no request, nothing for axe, folding by mouse and keyboard."""
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from browser import missing_browser, opened, violations
+from tfkit.comparison.results import CandidateResult, Comparison, RunResult
+from tfkit.view.comparison import comparison_page
 
 pytestmark = [
     pytest.mark.slow,
@@ -79,3 +82,22 @@ def test_the_page_of_positions_is_accessible(tfkit, tmp_path):
     with opened(place) as page:
         check_everywhere(page)
         assert page.locator("img").evaluate_all("all => all.every(one => one.complete && one.naturalWidth > 1000)")
+
+
+def test_the_page_of_a_comparison_is_accessible(tmp_path):
+    candidates = []
+    for number in range(6):  # as many as there are colours
+        result = {"step": 2, "steps": 4, "seconds": 1.0, "parameters": 9, "reason": "", "digest": ""}
+        runs = {seed: RunResult(score=3.0 - seed, **result) for seed in (0, 1)}
+        for seed in runs:
+            place = tmp_path / f"{number}" / f"seed-{seed}"
+            place.mkdir(parents=True)
+            entry = {"kind": "validation", "epoch": 1, "scores": {}, "seconds": 1.0, "best": True, "signatures": {}}
+            lines = [json.dumps({**entry, "step": step, "nll": 5.0 - step - seed}) for step in (1, 2)]
+            (place / "log.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        candidates.append(CandidateResult(f"recipe {number}", runs, {}, tmp_path / f"{number}"))
+    place = tmp_path / "page.html"
+    place.write_text(comparison_page(Comparison("loss", (0, 1), tuple(candidates)), "comparison"), encoding="utf-8")
+    with opened(place) as page:
+        check_everywhere(page)
+        assert page.locator("circle").count() == 12
