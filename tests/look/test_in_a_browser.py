@@ -127,7 +127,7 @@ def test_an_image_is_drawn_with_its_patches_and_a_model_without_attention_has_it
         assert page.locator("section").nth(0).locator("tbody tr").first.text_content() == "one0.75"
         assert page.locator("section").nth(1).locator("tbody tr").first.text_content() == "1. word0.50word 0.50"
         assert page.locator(".note").last.text_content() == "no attention"
-        assert page.locator("tr", has_text="1. a").locator("td").all_text_contents() == ["0.75 ", "0.50 "]
+        assert page.locator("tr", has_text="1. a").locator("td").all_text_contents() == ["0.75", "0.50"]
         assert violations(page) == []
         page.locator("#site0").select_option("text.0.self_attention")
         page.locator("canvas[aria-label^='Heat map of text.0']").wait_for()

@@ -1,4 +1,5 @@
-"""The pages of `tfkit show`, `diff`, `positions` and `compare` in Chromium: no request, nothing for axe, folding by mouse and keyboard."""
+"""The pages of `tfkit show`, `diff`, `positions` and `compare` in Chromium: no request, nothing for axe, folding by
+mouse and keyboard."""
 
 from __future__ import annotations
 

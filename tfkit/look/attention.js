@@ -349,8 +349,9 @@ class Run {
     }
     if (data.ends.length) {
       const best = [1, 2].map((side) => Math.max(...data.ends.map((row) => row[side])));
-      const cell = (p, side) => element("span", {}, `${number(p)} `, element("span", { class: "bar", "aria-hidden": "true", style: `width:${6 * p / best[side - 1]}em` }));
-      const rows = data.ends.map(([token, ...ends], at) => [`${at + 1}. ${token}`, ...ends.map((p, side) => cell(p, side + 1))]);
+      const cell = (p, side) => element("span", {}, element("span", { class: "bar", "aria-hidden": "true" },
+        element("span", { style: `width:${100 * p / best[side]}%` })), p < 0.001 ? "<0.001" : number(p));
+      const rows = data.ends.map(([token, ...ends], at) => [`${at + 1}. ${token}`, ...ends.map(cell)]);
       made.push(details("Where the answer starts and ends", () => table("Tokens", ["token", "start", "end"], rows), true));
     }
     if (data.beams.length) made.push(details("Hypotheses of the search, as a tree", () => this.tree(data.beams)));
