@@ -9,7 +9,8 @@ from .observation import Beam, Ends, Observation, Picture, Prediction, SiteWeigh
 
 if TYPE_CHECKING:
     from .figure import AttentionFigure, attention
-    from .observe import Request, observe
+    from .given import Request
+    from .observe import observe
     from .positions_figure import PositionsFigure, positions
 
 __all__ = [
@@ -29,7 +30,8 @@ __all__ = [
 
 _HOMES = {
     "tfkit.look.figure": ("AttentionFigure", "attention"),
-    "tfkit.look.observe": ("Request", "observe"),
+    "tfkit.look.given": ("Request",),
+    "tfkit.look.observe": ("observe",),
     "tfkit.look.positions_figure": ("PositionsFigure", "positions"),
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

@@ -12,8 +12,9 @@ from ..files import write_whole
 from ..view.pages import framed
 from .attention_page import attention_page
 from .forms import PICTURES, check_suffix
+from .given import Request
 from .observation import Observation
-from .observe import Request, observe
+from .observe import observe
 
 MOST_MODELS = 2
 

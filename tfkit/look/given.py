@@ -1,9 +1,9 @@
-"""Whether what was given to look at is what a model reads."""
+"""What is given to look at, and whether it is what a model reads."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,34 @@ from ..files import read_bytes
 from ..nn.model_plan import ModelPlan
 from ..slots.node import FeatureRule, ImageRule, InputRule
 
-if TYPE_CHECKING:
-    from .observe import Request
-
 MOST_INPUTS = 2
 INPUTS = {InputRule: ("text", "a text"), ImageRule: ("image", "an image"), FeatureRule: ("features", "frames of features")}
 """By rule of an input: the option that gives it, and its name."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a model reads, and what is kept of the run.
+
+    Attributes:
+        text: The text; None for a model that reads none. Texts for one image have tabs between them.
+        target: The translation or the continuation; None: the model generates it.
+        image: A PNG or JPEG file.
+        features: A `.npy` file of frames (L, size), for instance a log-mel spectrogram.
+        sites: Attention sites, by name or pattern; all if empty.
+        beams: The beams of the search; 1 is greedy.
+        tokens: New tokens at most, of a continuation.
+        max_tokens: The limit of tokens of each side. Longer texts are cut, and a notice says so.
+    """
+
+    text: str | None = None
+    target: str | None = None
+    image: str | None = None
+    features: str | None = None
+    sites: tuple[str, ...] = ()
+    beams: int = 5
+    tokens: int = 20
+    max_tokens: int = 256
 
 
 def check_given(plan: ModelPlan, request: Request) -> None:

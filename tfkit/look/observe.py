@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,35 +28,10 @@ from ..nn.model import Model
 from ..nn.model_plan import ModelPlan
 from ..slots.node import FeatureRule, ImageRule
 from .beam_tree import beam_trees
-from .given import check_given, features_in
+from .given import Request, check_given, features_in
 from .labels import labels, short
 from .observation import Observation, Picture, Prediction, SiteWeights
 from .probabilities import best_first, ends, likeliest, predictions
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a model reads, and what is kept of the run.
-
-    Attributes:
-        text: The text; None for a model that reads none. Texts for one image have tabs between them.
-        target: The translation or the continuation; None: the model generates it.
-        image: A PNG or JPEG file.
-        features: A `.npy` file of frames (L, size), for instance a log-mel spectrogram.
-        sites: Attention sites, by name or pattern; all if empty.
-        beams: The beams of the search; 1 is greedy.
-        tokens: New tokens at most, of a continuation.
-        max_tokens: The limit of tokens of each side. Longer texts are cut, and a notice says so.
-    """
-
-    text: str | None = None
-    target: str | None = None
-    image: str | None = None
-    features: str | None = None
-    sites: tuple[str, ...] = ()
-    beams: int = 5
-    tokens: int = 20
-    max_tokens: int = 256
 
 
 def observe(directory: str | Path, request: Request, **place: Any) -> Observation:
