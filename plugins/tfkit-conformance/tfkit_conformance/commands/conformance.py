@@ -26,6 +26,7 @@ from tfkit.commands import (
 )
 
 from . import seconds
+from .certificate import show_comparison, source_before, write_certificate
 
 EPILOG = """\b
 Exit codes: 0 conformant; 1 not conformant; 2 the input is wrong; 3
@@ -46,6 +47,13 @@ says: sdpa, flash_attn, flash_attn_varlen, huggingface, xformers,
 additive_mask or numpy, or MODULE:NAME of a Signature. Without --supports,
 tiny calls find what it supports; an argument that it takes and ignores is a
 failure. The module is imported and run, from the working directory too.
+
+\b
+--certificate FILE writes what the run found, with digests of the declaration
+and the source, if the part is conformant. --check-certificate FILE compares
+one with what is installed: 0 it holds; 1 source, declaration or suite have
+changed; 2 it cannot be used; 3 it was made with other versions or on another
+machine. A certificate is a statement of its author, not a signature.
 
 \b
 The part runs in a process of its own; what it prints goes to standard error.
@@ -93,13 +101,15 @@ def words(text: str) -> list[str]:
 @click.option("--limit", type=seconds, metavar="SECONDS", default=60.0, help="Time limit of one example.")
 @click.option("--json", "json_file", metavar="FILE", type=WRITE, help="Write the report as JSON; - is standard output.")
 @click.option("--junit", metavar="FILE", type=WRITE, help="Write the report as JUnit XML.")
+@click.option("--certificate", metavar="FILE", type=WRITE, help="Write a certificate if the part is conformant.")
+@click.option("--check-certificate", metavar="FILE", type=READ, help="Compare a certificate with the installed part.")
 @click.option("--replay", metavar="FILE", type=READ, help="Run the cases of a JSON report again.")
 @click.option("--traceback", is_flag=True, help=TRACEBACK)
 def command(
     name: str | None, target: str | None, huggingface: str | None, signature: str | None, supports: list[str] | None,
     slot: str, profile: str, place: str | None, only: list[str] | None,
-    settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None, junit: str | None, replay: str | None,
-    traceback: bool,
+    settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None, junit: str | None,
+    certificate: str | None, check_certificate: str | None, replay: str | None, traceback: bool,
 ) -> int:  # fmt: skip
     """Check that an attention backend, or another part, does what it declares.
 
@@ -108,8 +118,15 @@ def command(
     """
     if replay and junit:
         raise usage_error("--replay and --junit exclude each other", "leave one out")
+    if check_certificate:
+        if name or target or huggingface or replay or junit or certificate:
+            raise usage_error("--check-certificate takes no other option than --json", "the certificate names the part")
+        return show_comparison(check_certificate, json_file)
+    if certificate and (replay or huggingface):
+        other = "--replay" if replay else "--huggingface"
+        raise usage_error(f"{other} and --certificate exclude each other", "name a part, or use --callable")
     function = _function(name, target, huggingface, signature, supports, slot, settings)
-    for path in (json_file, junit):
+    for path in (json_file, junit, certificate):
         if path not in (None, "-"):
             check_place(path)
     from ..process.parent import ChildBug
@@ -119,7 +136,9 @@ def command(
             data = _replay(replay, _name(function) or name, place, limit, function)
         else:
             task = {"slot": slot, "device": place or "cpu", "dtypes": only, "options": settings, "seed": number, "limit": limit}
-            data = _evaluate(_name(function) or name, profile, {**task, **({"function": function} if function else {})})
+            named = _name(function) or name
+            source = None if certificate is None or named is None else source_before(slot, named)
+            data = _evaluate(named, profile, {**task, **({"function": function} if function else {})})
     except ChildBug as bug:
         from tfkit.commands import innermost_plugin
 
@@ -128,6 +147,8 @@ def command(
         print_bug_report(bug.said, innermost_plugin(bug.frames), json_file == "-")
         return 1
     _write(data, json_file, junit, replayed=bool(replay))
+    if certificate:
+        write_certificate(certificate, data, source or {})
     return int(data["exit_code"])
 
 
