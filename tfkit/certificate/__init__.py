@@ -1,8 +1,8 @@
 """Certificates: files in which somebody states what the conformance suite said about a part.
 
-A certificate is a statement, not a signature. Anybody can write one; it protects against forgetting, not against lying. It holds
-digests of the declaration and the source that the suite ran, so that a later change is seen. Reading one imports neither torch
-nor the part.
+A certificate is a statement, not a signature. Anybody can write one; it protects against forgetting, not against lying. It
+holds digests of the declaration and the source that the suite ran, so that a later change is seen. Reading one imports neither
+torch nor the part.
 """
 
 from .certificate import SUFFIX, Certificate, certificate_of, certificate_text, part_source, read_certificate

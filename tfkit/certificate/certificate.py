@@ -69,7 +69,8 @@ class Certificate(FileModel):
         certificate: the version of the format.
         slot: of the part.
         name: of the part; `module:function` of a plain function.
-        distribution: that registers the part, with `distribution_version`; empty for a plain function.
+        distribution: that registers the part; empty for a plain function.
+        distribution_version: its version.
         function: of a plain function, its form.
         options: of the part.
         verdict: only a part that conforms gets a certificate.
@@ -79,8 +80,10 @@ class Certificate(FileModel):
         device: "cpu", "cuda" or "cuda:1".
         dtypes: that were evaluated.
         environment: versions, machine and instruction set.
-        declaration: the declared fields, with `declaration_hash`, their SHA-256.
-        source: the SHA-256 of the code of each module, with `source_hash`, that of the mapping.
+        declaration_hash: the SHA-256 of `declaration`.
+        source_hash: the SHA-256 of `source`.
+        declaration: the declared fields.
+        source: the SHA-256 of the code of each module.
         checks: the result of each check.
         ledger: the examples of each declared cell.
     """
