@@ -36,8 +36,8 @@ MAY_IMPORT = {
     "doctor": "errors slots catalogue graph view",
     "starters": "errors files slots catalogue hooks plugin",
     "view": "errors files slots attention catalogue certificate spec graph nn recipe train comparison",
-    "cli": "errors files slots attention catalogue certificate spec graph nn builder io interop recipe data generate text images "
-    "metrics train comparison starters doctor view look",
+    "cli": "errors files slots attention catalogue certificate spec graph nn builder io interop recipe data generate text "
+    "images metrics train comparison starters doctor view look",
     "look": "errors files slots data generate io nn view",
     "inspection": "slots attention catalogue certificate graph nn builder lazy_names",
     "commands": "files view cli lazy_names",

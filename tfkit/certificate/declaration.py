@@ -21,8 +21,8 @@ def declaration_of(entry: Any) -> dict[str, Any]:
 
 
 def modules_of(entry: Any) -> list[str]:
-    """The modules that the code of an entry is in, its functions included. Those of tfkit's contract are left out. So is that of
-    its options, whose names and defaults are part of the declaration."""
+    """The modules that the code of an entry is in, its functions included. Those of tfkit's contract are left out. So is that
+    of its options, whose names and defaults are part of the declaration."""
     found = set()
     for field in fields(entry):
         value = getattr(entry, field.name)
