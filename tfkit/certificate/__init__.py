@@ -1,6 +1,6 @@
-"""Certificates: files in which somebody states what the conformance suite said about a part.
+"""Certificates: files in which an author states what the conformance suite said about a part.
 
-A certificate is a statement, not a signature. Anybody can write one; it protects against forgetting, not against lying. It
+A certificate is a statement, not a signature. Any user can write one; it protects against forgetting, not against lying. It
 holds digests of the declaration and the source that the suite ran, so that a later change is seen. Reading one imports neither
 torch nor the part.
 """

@@ -63,7 +63,7 @@ class PlainFunction(FileModel):
 
 
 class Certificate(FileModel):
-    """What somebody states that the conformance suite said about a part. Not a signature: anybody can write the file.
+    """What its author states that the conformance suite said about a part. Not a signature: any user can write the file.
 
     Args:
         certificate: the version of the format.

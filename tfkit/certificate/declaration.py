@@ -1,4 +1,4 @@
-"""The declaration of a part as data: every field of its entry that the suite goes by, not its summary, links or timings."""
+"""The declaration of a part as data: every field of its entry that the suite uses, not its summary, links or timings."""
 
 from __future__ import annotations
 
