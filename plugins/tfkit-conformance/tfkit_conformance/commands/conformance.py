@@ -84,7 +84,7 @@ def words(text: str) -> list[str]:
 @click.option("--huggingface", metavar="NAME", help="A function of transformers' AttentionInterface, such as sdpa, or eager.")
 @click.option("--signature", metavar="FORM", help="How the function is called, such as sdpa or flash_attn.")
 @click.option("--supports", type=words, metavar="FEATURE,...", help="What the function supports, such as causal,gqa.")
-@click.option("--slot", metavar="SLOT", default="backend", help="backend, position, norm, placement or activation.")
+@click.option("--slot", metavar="SLOT", default="backend", help="backend, or a slot with laws: norm, score, ...")
 @click.option("--profile", metavar="PROFILE", help="quick, standard or deep.", default="standard")
 @click.option(
     "--device",
