@@ -133,7 +133,8 @@ def test_an_unknown_part_is_an_error(tfkit):
     [
         (["layer_norm"], "TFK094 there is no attention backend `layer_norm`; there is a part of this name in another "
                          "slot: --slot norm"),
-        (["dot", "--slot", "score"], "TFK094 the slot `score` has no checks; slots with checks: backend, "),
+        (["stack", "--slot", "node"], "TFK094 the slot `node` has no checks; slots with checks: backend, "),
+        (["dot", "--slot", "score"], "TFK094 the score `dot` is the dot product of the attention contract"),
         (["eager", "--options", '{"a": 1}'], "TFK010 backend `eager` has no option `a`; it has no options"),
         (["layer_norm", "--slot", "norm", "--options", '{"epps": 1}'], "has no option `epps`; did you mean `eps`?"),
         (["layer_norm", "--slot", "norm", "--options", '{"eps": "a"}'], "TFK021 options of norm `layer_norm`: eps:"),
