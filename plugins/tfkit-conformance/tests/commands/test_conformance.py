@@ -308,7 +308,8 @@ def test_a_certificate_is_written_and_compared(tfkit, answers, tmp_path, monkeyp
     done = tfkit("conformance", "--check-certificate", file)
     assert (done.code, done.err) == (1, "")
     assert "changed: suite: 1, installed 99" in done.out
-    assert f"OUTDATED renew it: tfkit conformance eager --profile quick --certificate {file}" in " ".join(done.out.split())
+    renewal = f"OUTDATED renew it: tfkit conformance eager --profile quick --seed 7 --certificate {file}"
+    assert renewal in " ".join(done.out.split())
     monkeypatch.undo()
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     done = tfkit("conformance", "--check-certificate", file, "--json", "-")
@@ -343,6 +344,7 @@ def test_another_verdict_gets_no_certificate(tfkit, answers, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--dtype", "float32", "--check-certificate", "FILE"), "--check-certificate takes no other option than --json"),
         (("eager", "--check-certificate", "FILE"), "--check-certificate takes no other option than --json"),
         (("--huggingface", "sdpa", "--certificate", "FILE"), "--huggingface and --certificate exclude each other"),
         (("--replay", "FILE", "--certificate", "FILE"), "--replay and --certificate exclude each other"),

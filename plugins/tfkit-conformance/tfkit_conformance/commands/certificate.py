@@ -87,5 +87,7 @@ def _meaning(certificate: Certificate, found: Comparison, file: str) -> str:
     if certificate.function is not None:
         supports = ",".join(certificate.function.supports)
         named = f"--callable {certificate.name} --signature {certificate.function.signature} --supports {supports}"
-    command = f"tfkit conformance {named} --profile {certificate.profile} --certificate {file}"
+    device = "" if certificate.device == "cpu" else f" --device {certificate.device}"
+    seed = f" --seed {certificate.seed}" if certificate.seed else ""
+    command = f"tfkit conformance {named} --profile {certificate.profile}{device}{seed} --certificate {file}"
     return shown(f"renew it: {command}")

@@ -26,7 +26,6 @@ from tfkit.commands import (
 )
 
 from . import seconds
-from .certificate import show_comparison, source_before, write_certificate
 
 EPILOG = """\b
 Exit codes: 0 conformant; 1 not conformant; 2 the input is wrong; 3
@@ -119,8 +118,11 @@ def command(
     if replay and junit:
         raise usage_error("--replay and --junit exclude each other", "leave one out")
     if check_certificate:
-        if name or target or huggingface or replay or junit or certificate:
+        others = (name, target, huggingface, signature, supports, place, only, settings, junit, certificate, replay)
+        if any(other is not None for other in others):
             raise usage_error("--check-certificate takes no other option than --json", "the certificate names the part")
+        from .certificate import show_comparison
+
         return show_comparison(check_certificate, json_file)
     if certificate and (replay or huggingface):
         other = "--replay" if replay else "--huggingface"
@@ -137,7 +139,7 @@ def command(
         else:
             task = {"slot": slot, "device": place or "cpu", "dtypes": only, "options": settings, "seed": number, "limit": limit}
             named = _name(function) or name
-            source = None if certificate is None or named is None else source_before(slot, named)
+            source = _source_before(slot, named) if certificate and named else None
             data = _evaluate(named, profile, {**task, **({"function": function} if function else {})})
     except ChildBug as bug:
         from tfkit.commands import innermost_plugin
@@ -148,8 +150,16 @@ def command(
         return 1
     _write(data, json_file, junit, replayed=bool(replay))
     if certificate:
+        from .certificate import write_certificate
+
         write_certificate(certificate, data, source or {})
     return int(data["exit_code"])
+
+
+def _source_before(slot: str, name: str) -> dict[str, str] | None:
+    from .certificate import source_before
+
+    return source_before(slot, name)
 
 
 def _evaluate(name: str | None, profile: str, task: dict[str, Any]) -> dict[str, Any]:
