@@ -96,10 +96,9 @@ def test_a_fault_is_seen(fault, saved, tmp_path, catalogue, monkeypatch):
     theirs, directory = saved(MODELS.get(name, name))
     maps = shipped_maps(catalogue)
     right = plan_import(directory, catalogue).map_file
-    source = _source(right.name)
-    wrong = change(source)
-    assert wrong != source
-    monkeypatch.setattr(huggingface_import, "shipped_maps", lambda catalogue: {**maps, right.name: read_map(wrong, right.name)})
+    wrong = read_map(right.name, lambda name: change(_source(name)))
+    assert wrong != right
+    monkeypatch.setattr(huggingface_import, "shipped_maps", lambda catalogue: {**maps, right.name: wrong})
     try:
         model = tfkit.load(run_import(plan_import(directory, catalogue), tmp_path / "model", catalogue), catalogue=catalogue)
     except TfkitError:
