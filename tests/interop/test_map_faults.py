@@ -63,7 +63,7 @@ FAULTS: dict[str, tuple[str, Change]] = {
         "LlamaForCausalLM",
         replaced("weights: {lm_head.weight: nodes.logits.logits.weight}", "weights: {}"),
     ),
-    "norms without 1 +": ("Gemma2ForCausalLM", replaced(", unit_offset: true", "")),
+    "norms without 1 +": ("Gemma2ForCausalLM", replaced("unit_offset: true", "unit_offset: false")),
     "gate and input swapped": ("LlamaForCausalLM", swapped("mlp.gate_proj:", "mlp.up_proj:")),
     "norms of two sub-layers swapped": ("OLMo", swapped("post_attention_layernorm:", "post_feedforward_layernorm:")),
     "another activation": ("MarianMTModel", replaced("activation: $activation_function", "activation: relu")),

@@ -86,13 +86,14 @@ def _strip(model: Any) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the exporter's warnings about packages that no model needs."""
+    """Without the exporter's warnings about packages that no model needs, and about torch's own code."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+            warnings.filterwarnings("ignore", message=".*torch.jit.script_method.*", category=DeprecationWarning)
             yield
     finally:
         logger.setLevel(before)

@@ -1,6 +1,6 @@
 """Checks of the nodes that read real numbers, and of similarities: each is computed again in float64 by its equation.
 
-patches         x_n E + b + p, by patches that are cut out one by one; class token, distillation token and registers in their places
+patches         x_n E + b + p, patch by patch; class token, distillation token and registers in their places
 convolutions    f(b + sum_k W_k x[s t + k - (w - 1) // 2]), window by window, with zeros at padding
 similarity      exp(s) a_i . b_j / (|a_i| |b_j|)
 """
