@@ -111,7 +111,8 @@ def test_a_language_model_steps_over_prompts_that_are_padded_on_the_left(catalog
 @pytest.mark.slow
 def test_an_encoder_is_one_program(catalogue, tmp_path, rounding):
     model = built(catalogue, ENCODER, ["encoder.num_layers=1", "defaults.position={kind: learned, max_len: 32}"])
-    target.write(model, {}, tmp_path)
+    target.write(model, {"source.spm": b"\xff\0"}, tmp_path)
+    assert (tmp_path / "source.spm").read_bytes() == b"\xff\0"
     _, programs = programs_in(tmp_path)
     tokens = padded(SOURCES)
     segments = (torch.arange(tokens.shape[1]) > 4).long().expand_as(tokens).contiguous()

@@ -46,7 +46,7 @@ def check_compiler() -> None:
         ) from None
 
 
-def write(model: Model, texts: Mapping[str, str], directory: Path) -> None:
+def write(model: Model, texts: Mapping[str, str | bytes], directory: Path) -> None:
     """Compile the programs of a model; write them, `program.json` and the other files of the model.
 
     Args:

@@ -111,7 +111,12 @@ def _drop_unused(program: ExportedProgram) -> None:
 
 
 def describe(
-    model: Model, directory: Path, target: str, programs: Mapping[str, ProgramFacts], texts: Mapping[str, str], **more: Any
+    model: Model,
+    directory: Path,
+    target: str,
+    programs: Mapping[str, ProgramFacts],
+    texts: Mapping[str, str | bytes],
+    **more: Any,
 ) -> None:
     """Write `program.json` and the other files of the model.
 
@@ -152,4 +157,4 @@ def describe(
     }
     (directory / PROGRAM).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        (directory / name).write_bytes(text if isinstance(text, bytes) else text.encode())
