@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from test_uses import USES
 from tfkit.attention.types import AttentionOutput, DenseBias, Mask, Prepared
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
@@ -277,7 +278,7 @@ def test_a_correct_backend_satisfies_the_relation_on_the_same_case(name):
 
 
 def test_every_relation_but_those_of_dropout_has_its_mutant():
-    assert set(KILLS) == {relation.name for relation in RELATIONS if not relation.draws}
+    assert {*KILLS, *USES} == {relation.name for relation in RELATIONS if not relation.draws}
     assert len(BY_NAME) == len(RELATIONS)
 
 

@@ -124,16 +124,21 @@ def evaluated(attend):
     return Evaluated(backend_under_test(CORRECT_KERNELS[0].entry, attend=attend), CASE)
 
 
-@pytest.mark.parametrize(
-    ("relation", "attend", "words"),
-    [
-        ("a_call_before_the_backward", explicit(WorkspacePerShape), "another call comes between"),
-        ("backward_twice", explicit(SingleUse), "second of two backward passes|second backward pass"),
-        ("inputs_released", keeps_inputs, "key of an earlier call is kept alive"),
-        ("undeclared_double_backward", explicit(ForgetsThatWeightsDepend), "second derivatives of query come without an error"),
-    ],
-)
-def test_a_use_that_a_kernel_does_not_survive_is_found(relation, attend, words):
+USES = {
+    "a_call_before_the_backward": (explicit(WorkspacePerShape), "another call comes between"),
+    "backward_twice": (explicit(SingleUse), "second of two backward passes|second backward pass"),
+    "inputs_released": (keeps_inputs, "key of an earlier call is kept alive"),
+    "undeclared_double_backward": (
+        explicit(ForgetsThatWeightsDepend),
+        "second derivatives of query come without an error",
+    ),
+}
+"""By relation, a kernel that does not survive it, and what is said of it."""
+
+
+@pytest.mark.parametrize("relation", USES)
+def test_a_use_that_a_kernel_does_not_survive_is_found(relation):
+    attend, words = USES[relation]
     BY_NAME[relation].run(evaluated(explicit(Explicit) if "double" not in relation else lambda call, options: whole(call)))
     with pytest.raises(Violation, match=words):
         BY_NAME[relation].run(evaluated(attend))

@@ -14,6 +14,7 @@ from tfkit.commands import write_whole
 from .check_texts import FILE
 from .laws.check import LAWS
 from .relations import RELATIONS
+from .suite.fixed_calls import SUMMARY as FIXED_CALLS
 from .suite.layers import LAYERS
 from .verification.properties import PROPERTIES
 
@@ -38,6 +39,7 @@ def declared_checks() -> Iterator[Row]:
     backend = "attention backends"
     yield check_text("declaration", backend, "A3", "the declaration is consistent")
     yield check_text("refusals", backend, "A3", "undeclared features are refused when `attend` is called directly")
+    yield check_text("fixed calls", backend, "A2", FIXED_CALLS)
     for layer in LAYERS:
         yield check_text(layer.name, backend, layer.rule, layer.summary)
     for relation in RELATIONS:

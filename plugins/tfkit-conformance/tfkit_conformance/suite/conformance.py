@@ -35,7 +35,7 @@ from ..search import SHRINK_STEPS
 from .by_cell import check_cells
 from .by_relation import check_relations
 from .declaration import nonsense
-from .fixed_calls import CHECK, LONG, LONGEST, check_fixed_calls
+from .fixed_calls import CHECK, LONG, LONGEST, SUMMARY, check_fixed_calls
 from .grade import check_grade
 from .layers import LAYERS
 from .refusals import check_refusals, plain_case
@@ -129,8 +129,7 @@ def _run_all(run: Run) -> None:
                 run.tally("relations", "", "metamorphic relations").note = note
                 break
             if turn == 0:
-                summary = "calls that cross sizes at which kernels change their path, within the error bound"
-                run.once(CHECK, "A2", summary, lambda dtype, tally: _fixed_calls(run, dtype, tally))
+                run.once(CHECK, "A2", SUMMARY, lambda dtype, tally: _fixed_calls(run, dtype, tally))
             check_relations(run, gradients, turn, size.relation)
         if "contract" not in run.reported_checks():
             run.once("grade", "A8", "accuracy, as a grade", lambda dtype, tally: _grade(run, dtype, tally))

@@ -29,6 +29,7 @@ from ..finding import Inconclusive, Violation
 from .layers import within
 
 CHECK = "fixed calls"
+SUMMARY = "calls that cross sizes at which kernels change their path, within the error bound"
 LONG = 385
 """One more than 3 blocks of 128, 4 of 96, 6 of 64, 8 of 48, 12 of 32, 24 of 16 and 2 of 192."""
 LONGEST = 769
