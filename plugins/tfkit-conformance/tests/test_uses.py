@@ -180,3 +180,53 @@ def test_a_kernel_may_divide_by_a_rounded_exponential_of_the_lse():
         one = Evaluated(backend_under_test(CORRECT_KERNELS[0].entry, attend=attend), case)
         error = (one.output.output.double() - one.reference.output).abs()
         assert bool((error <= one.bounds.output).all())
+
+
+def dropping(factors):
+    """The equation with dropout by `factors(call)` (B,H,Q,K), which may be wrong."""
+
+    def attend(call, options):
+        weights = torch.softmax(call.scale * call.query @ call.key.mT, -1)
+        return replace(whole(replace(call, dropout=0.0)), output=(weights * factors(call)) @ call.value)
+
+    return attend
+
+
+def own_draw(call):
+    B, H, Q, _ = call.query.shape
+    return (torch.rand(B, H, Q, call.key.shape[2]) >= call.dropout) / (1 - call.dropout)
+
+
+def one_draw_for_all_tiles_of_64_keys(call):
+    drawn = own_draw(call)
+    return drawn[..., torch.arange(drawn.shape[-1]) % 64]
+
+
+def one_draw_for_all_tiles_of_32_queries(call):
+    drawn = own_draw(call)
+    return drawn[:, :, torch.arange(drawn.shape[2]) % 32]
+
+
+def one_draw_for_every_second_head(call):
+    drawn = own_draw(call)
+    return drawn[:, torch.arange(drawn.shape[1]) % 2]
+
+
+@pytest.mark.parametrize(
+    ("factors", "words"),
+    [
+        (one_draw_for_all_tiles_of_64_keys, "keys at distance 64"),
+        (one_draw_for_all_tiles_of_32_queries, "query rows at distance 32"),
+        (one_draw_for_every_second_head, "heads at distance 2"),
+    ],
+)
+def test_a_draw_that_tiles_or_heads_share_is_found(factors, words):
+    relation = BY_NAME["nothing_repeats"]
+
+    def run(attend):
+        subject = backend_under_test(CORRECT_KERNELS[0].entry, attend=attend)
+        relation.run(Evaluated(subject, relation.adapt(replace(CASE, dtype="float32"), subject)))
+
+    run(dropping(own_draw))
+    with pytest.raises(Violation, match=words):
+        run(dropping(factors))

@@ -36,6 +36,9 @@ ALARM = 1e-9
 DRAWS = 96
 """Draws per case of the statistical checks."""
 
+DISTANCES = (1, 2, 3, 4, 8, 16, 32, 48, 64, 96, 128)
+"""Sizes of tiles, and of strides between heads."""
+
 COMPARISONS = 1024
 """More pairs of draws are not compared in one case."""
 
@@ -87,6 +90,22 @@ def _nothing_is_shared(evaluated: Evaluated) -> None:
         for one, other in _pairs(kept.shape[axis]):
             _differ(evaluated, name, kept.select(axis, one), kept.select(axis, other),
                     shown.select(axis, one) & shown.select(axis, other), one, other)  # fmt: skip
+
+
+def _nothing_repeats(evaluated: Evaluated) -> float:
+    """One draw of many tiles: no two heads, rows or tiles at any of these distances share it; forward and backward agree."""
+    check, p = "nothing_repeats", evaluated.inputs.dropout
+    with own_generator(evaluated.subject.device, evaluated.case.seed):
+        kept = kept_weights(evaluated.subject, flat(evaluated.inputs)) > 0
+    for axis, name in enumerate(("batch rows", "heads", "query rows", "keys")):
+        for away in filter(lambda away: away < kept.shape[axis], DISTANCES):
+            count = kept.shape[axis] - away
+            one, other = kept.narrow(axis, 0, count), kept.narrow(axis, away, count)
+            both = evaluated.visible.narrow(axis, 0, count) & evaluated.visible.narrow(axis, away, count)
+            by_chance = int(both.sum()) * math.log(p**2 + (1 - p) ** 2)
+            if by_chance < math.log(ALARM / COMPARISONS) and not bool(((one != other) & both).any()):
+                raise Violation(check, f"{name} at distance {away} share one dropout draw")
+    return _one_draw_per_call(evaluated)
 
 
 def _pairs(size: int) -> list[tuple[int, int]]:
@@ -202,9 +221,22 @@ def _often(case: Case, subject: BackendUnderTest) -> Case:
     return small if subject.accepts(small.request(subject.device)) else dropping
 
 
+def _many_tiles(case: Case, subject: BackendUnderTest) -> Case:
+    """Two tiles of 64 queries and keys and some more."""
+    dropping = _dropping(case, subject)
+    plain = Case(
+        B=2, H=4, G=4, Q=130, K=130, D=case.D, V=case.V, dtype=case.dtype, dropout=dropping.dropout, seed=case.seed,
+        gradients=subject.capabilities.backward,
+    )  # fmt: skip
+    for tried in (plain, replace(plain, gradients=False), replace(plain, Q=128, K=128)):
+        if subject.accepts(tried.request(subject.device)):
+            return tried
+    return dropping
+
+
 def _relation(name: str, summary: str, run: Callable[[Evaluated], float | None], demand: Demand = "exact",
-              adapt: Callable[[Case, BackendUnderTest], Case] = _dropping) -> Relation:  # fmt: skip
-    return Relation(name, "A7", summary, demand, run, "A7", adapt, (undeclared("dropout"),), draws=True)
+              adapt: Callable[[Case, BackendUnderTest], Case] = _dropping, slow: bool = False) -> Relation:  # fmt: skip
+    return Relation(name, "A7", summary, demand, run, "A7", adapt, (undeclared("dropout"),), draws=True, slow=slow)
 
 
 DROPOUT = (
@@ -215,6 +247,8 @@ DROPOUT = (
     _relation("kept_share", "Each pair is kept with probability 1-p.", _share, adapt=_often),
     _relation("nothing_is_shared", "Calls, batch rows, heads, queries and keys have independent draws.", _nothing_is_shared,
               adapt=_often),
+    _relation("nothing_repeats", "Tiles of queries and keys, and heads at any distance, have independent draws.",
+              _nothing_repeats, "bound", adapt=_many_tiles, slow=True),
     _relation("same_state_same_draw", "The same generator state gives the same draw for any values.",
               _same_state_same_draw),
     _relation("generator_moves", "A call advances the generator by a step that depends on its sizes only.", _generator_moves),
