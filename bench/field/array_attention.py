@@ -1,4 +1,4 @@
-"""Functions of other arrays, called with NumPy arrays: MLX, ONNX Runtime, ONNX's reference. bench/field_report.py runs them."""
+"""Functions of other arrays, called with NumPy arrays: MLX, ONNX Runtime, ONNX's reference, Keras. bench/field_report.py runs them."""
 
 from __future__ import annotations
 
@@ -84,3 +84,13 @@ def onnx(query: Array, key: Array, value: Array, bias: Array = None, mask: Array
     """ONNX's reference implementation of Attention."""
     return _onnx(_reference, query, key, value, bias, mask, scale, is_causal, softcap)
 
+
+def keras(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, scale: float | None = None,
+          is_causal: bool = False) -> Any:  # fmt: skip
+    """keras.ops.dot_product_attention with the backend of KERAS_BACKEND. With torch it takes a bias or a mask."""
+    from keras import ops
+    from keras.backend import backend
+
+    if bias is not None and mask is not None and backend() == "torch":
+        bias, mask = numpy.where(mask, bias, bias.dtype.type("-inf")), None
+    return ops.convert_to_numpy(ops.dot_product_attention(query, key, value, bias, mask, scale, is_causal))

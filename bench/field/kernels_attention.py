@@ -22,8 +22,8 @@ def executorch(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
         if attn_mask.shape[:2] != (1, 1):
             raise NotImplementedError("it takes a mask (S, K)")
         if attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros(attn_mask.shape, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
-        attn_mask = attn_mask[0, 0]
+            attn_mask = torch.zeros(attn_mask.shape).masked_fill(~attn_mask, -torch.inf)
+        attn_mask = attn_mask[0, 0].float()  # the only dtype that it reads right: docs/upstream/executorch-mask-dtype.md
     q, k, v = (each.transpose(1, 2).contiguous() for each in (query, key, value))
     return torch.ops.llama.custom_sdpa(q, k, v, k.shape[1] - q.shape[1], attn_mask, 0.0, False, scale).transpose(1, 2)[:, :, :Q]
 
