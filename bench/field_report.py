@@ -35,7 +35,16 @@ def row(function: dict[str, Any], profile: str, seed: int) -> dict[str, Any] | N
     """The result of one function; None if it could not be called."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "report.json"
-        words = ["--callable", function["target"], "--signature", function["signature"], "--profile", profile, "--seed", str(seed)]
+        words = [
+            "--callable",
+            function["target"],
+            "--signature",
+            function["signature"],
+            "--profile",
+            profile,
+            "--seed",
+            str(seed),
+        ]
         words += ["--dtype", function["dtypes"]] if "dtypes" in function else []
         command = [sys.executable, "-m", "tfkit", "conformance", *words, "--json", str(file)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **function.get("environment", {})}
@@ -79,7 +88,9 @@ def main() -> None:
         rows[function["target"] + function["what"]] = made
         print(f"{made['library']} {made['version']} {made['what']}: {made['verdict']}, {made['seconds']:.0f} s", flush=True)
         order = [each["target"] + each["what"] for each in functions()]
-        kept = sorted((each for key, each in rows.items() if key in order), key=lambda each: order.index(each["target"] + each["what"]))
+        kept = sorted(
+            (each for key, each in rows.items() if key in order), key=lambda each: order.index(each["target"] + each["what"])
+        )
         about = {"python": sys.version.split()[0], "torch": version("torch"), "suite": version("tfkit-conformance")}
         RESULTS.write_text(json.dumps({**about, "rows": kept}, indent=1) + "\n")
 

@@ -1,4 +1,7 @@
-"""Functions of other arrays, called with NumPy arrays: MLX, ONNX Runtime, ONNX's reference, Keras. bench/field_report.py runs them."""
+"""Functions of other arrays, called with NumPy arrays: MLX, ONNX Runtime, ONNX's reference, Keras.
+
+bench/field_report.py runs them.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,9 @@ def _reference(*of: Any) -> Any:
     return ReferenceEvaluator(_model(*of))
 
 
-def _onnx(make: Any, query: Array, key: Array, value: Array, bias: Array, mask: Array, scale: Any, causal: bool, cap: Any) -> Array:
+def _onnx(
+    make: Any, query: Array, key: Array, value: Array, bias: Array, mask: Array, scale: Any, causal: bool, cap: Any
+) -> Array:
     given = _both(bias, mask, query.dtype)
     attributes = {"scale": scale, "is_causal": int(causal) or None, "softcap": cap}
     used = tuple((name, number) for name, number in attributes.items() if number is not None)

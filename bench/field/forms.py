@@ -17,9 +17,13 @@ def with_softcap(form: str, keyword: str) -> Signature:
         made = usual.render(inputs, takes)
         if inputs.softcap is None:
             return made
-        return replace(made, calls=tuple(FunctionCall(c.arguments, {**c.keywords, keyword: inputs.softcap}) for c in made.calls))
+        return replace(
+            made, calls=tuple(FunctionCall(c.arguments, {**c.keywords, keyword: inputs.softcap}) for c in made.calls)
+        )
 
-    return replace(usual, name=f"{form} with {keyword}", features={**usual.features, "softcap": {"softcap": True}}, render=render)
+    return replace(
+        usual, name=f"{form} with {keyword}", features={**usual.features, "softcap": {"softcap": True}}, render=render
+    )
 
 
 SOFTCAP = with_softcap("huggingface", "softcap")

@@ -1,22 +1,22 @@
-"""ExecuTorch's CPU kernel, and flash-linear-attention's Triton kernel in Triton's interpreter (TRITON_INTERPRET=1).
-bench/field_report.py runs them."""
+"""ExecuTorch's CPU kernel. bench/field_report.py runs it."""
 
 from __future__ import annotations
 
 import torch
 from splitting import square
 from torch import Tensor
-from torch.nn.functional import pad
 
 
-def executorch(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, scale: float | None = None) -> Tensor:
+def executorch(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
     """llama::custom_sdpa; its tensors are (B, S, H, D), and it has no more queries than keys."""
     from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  # registers the operator
 
     if query.shape[3] != value.shape[3] or any(each.requires_grad for each in (query, key, value)):
         raise NotImplementedError("it has one head dim and no gradient")
     Q = query.shape[2]
-    if Q > key.shape[2]:
+    if key.shape[2] < Q:
         query, key, value, attn_mask = square(query, key, value, attn_mask)
     if attn_mask is not None:
         if attn_mask.shape[:2] != (1, 1):
@@ -26,17 +26,3 @@ def executorch(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
         attn_mask = attn_mask[0, 0].float()  # the only dtype that it reads right: docs/upstream/executorch-mask-dtype.md
     q, k, v = (each.transpose(1, 2).contiguous() for each in (query, key, value))
     return torch.ops.llama.custom_sdpa(q, k, v, k.shape[1] - q.shape[1], attn_mask, 0.0, False, scale).transpose(1, 2)[:, :, :Q]
-
-
-def fla(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = True,
-        window_size: tuple[int, int] = (-1, -1)) -> Tensor:  # fmt: skip
-    """flash-linear-attention's parallel_attn, which is causal. Queries are added at the front until there is one for each key."""
-    from fla.ops.attn.parallel import parallel_attn
-
-    if not causal or window_size[1] > 0:
-        raise NotImplementedError("the kernel is causal")
-    before = k.shape[1] - q.shape[1]
-    if before < 0:
-        raise NotImplementedError("more queries than keys")
-    window = None if window_size[0] < 0 else window_size[0] + 1
-    return parallel_attn(pad(q, (0, 0, 0, 0, before, 0)), k, v, None, softmax_scale, window)[:, before:]

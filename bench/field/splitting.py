@@ -1,5 +1,5 @@
 """Projections that only select parts of the input, so that a module with projections is a plain attention function.
- The field report and its scripts use these modules only through the files beside this one.
+The field report and its scripts use these modules only through the files beside this one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def square(
 
 
 class Part(torch.nn.Module):
-    """In the place of a projection: `width` features of the input from `start` on. No gradient mixes heads, as a product would."""
+    """In the place of a projection: `width` features of the input from `start` on. A product would mix gradients of heads."""
 
     def __init__(self, start: int, width: int) -> None:
         super().__init__()

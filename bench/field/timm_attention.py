@@ -15,11 +15,13 @@ for name in ("nms", "qnms"):
 from timm.layers.attention import Attention  # noqa: E402
 
 
-def run(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, causal: bool, dropout: float, fused: bool) -> Tensor:
+def run(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, causal: bool, dropout: float, fused: bool
+) -> Tensor:
     """The module on x = [query | key | value]."""
     H, D = query.shape[1], query.shape[3]
     Q = query.shape[2]
-    if H != key.shape[1] or D != value.shape[3]:
+    if key.shape[1] != H or value.shape[3] != D:
         raise NotImplementedError("the module has one head count and one head dim")
     query, key, value, attn_mask = square(query, key, value, attn_mask, causal)
     x = torch.cat([joined(each) for each in (query, key, value)], -1)

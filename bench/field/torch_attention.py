@@ -48,7 +48,9 @@ def module_sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | N
     return module(query, key, value, attn_mask, False, dropout_p)
 
 
-def module_weights(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0) -> Tensor:
+def module_weights(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0
+) -> Tensor:
     """nn.MultiheadAttention with need_weights=True, its own softmax."""
     return module(query, key, value, attn_mask, True, dropout_p)
 

@@ -11,5 +11,5 @@ for attention in (default_attention, ring_flash_attn):
     output = attention(*leaves, causal=True)
     output.sum().backward()
     results.append([output.detach(), *(each.grad for each in leaves)])
-for name, one, other in zip(["output", "dq", "dk", "dv"], *results):
+for name, one, other in zip(["output", "dq", "dk", "dv"], *results, strict=True):
     print(f"{name} differs from default_attention by {(one - other).abs().max():.2f}")

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 group, output, inputs = dist.group.WORLD, [torch.zeros(1)], [torch.zeros(1)]
-for step in range(8000):
+for _ in range(8000):
     pending = [group.allgather_into_tensor_coalesced(output, inputs) for _ in range(64)]
     for work in pending:
         work.wait()

@@ -130,8 +130,13 @@ SCALING = (
         "query_against_key", "R7", "Queries times 2^k and keys times 2^-k give the same.", _query_against_key, _PRESCALED
     ),
     replace(
-        _relation("query_against_scale", "R7", "Queries times 2^k and a scale times 2^-k give the same.", _query_against_scale,
-                  _PRESCALED),
+        _relation(
+            "query_against_scale",
+            "R7",
+            "Queries times 2^k and a scale times 2^-k give the same.",
+            _query_against_scale,
+            _PRESCALED,
+        ),
         adapt=both(moderate, explicit_scale),
     ),
     _relation("feature_signs", "R8", "Flipping the sign of a feature in queries and keys changes nothing.", _feature_signs),
