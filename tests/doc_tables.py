@@ -338,5 +338,6 @@ TABLES: dict[str, Callable[[Run], str]] = {
     "claims": claims, "claims-by-length": claims_by_length,
     "codes": codes, "commands": commands, "entries": entries, "field-report": field_report,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
+    "flash-calls-api": api("tfkit.plugin.flash_calls"),
     "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
 }  # fmt: skip

@@ -36,7 +36,7 @@ def test_build_stays_a_function_after_everything_was_imported():
     assert tfkit.load is tfkit.io.load
 
 
-LAZY = ["tfkit.plugin", "tfkit.plugin.model_parts", "tfkit.inspection", "tfkit.commands"]
+LAZY = ["tfkit.plugin", "tfkit.plugin.flash_calls", "tfkit.plugin.model_parts", "tfkit.inspection", "tfkit.commands"]
 """The modules of names for distributions; `tfkit` itself is tested above."""
 
 

@@ -8,7 +8,14 @@ from typing import Any, Protocol
 
 import pytest
 
-MODULES = ["tfkit", "tfkit.plugin", "tfkit.plugin.model_parts", "tfkit.inspection", "tfkit.commands"]
+MODULES = [
+    "tfkit",
+    "tfkit.plugin",
+    "tfkit.plugin.flash_calls",
+    "tfkit.plugin.model_parts",
+    "tfkit.inspection",
+    "tfkit.commands",
+]
 
 FIELDS_HAVE_DESCRIPTIONS = {
     "tfkit.ModelSpec": "a pydantic options class: `Field(description=...)` documents each field, also in the JSON Schema",

@@ -5,11 +5,8 @@ A rule lists its views from ours to theirs. The inverse applies the inverses in 
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,8 +14,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
-BLOCK = 256
-"""Transposed matrices are copied in squares of this width, whose rows and columns fit into the cache together."""
+CACHE_LINE = 64
+"""Bytes."""
 
 
 class View(Protocol):
@@ -189,15 +186,11 @@ def from_stored(views: Sequence[View], array: Array, shapes: Sequence[Shape]) ->
 
 
 def contiguous(array: Array) -> Array:
-    """The array with its elements in the order of a file. Transposed matrices are copied by several threads."""
+    """The array with its elements in the order of a file. A transposed matrix is copied in strips of one cache line."""
     if array.flags.c_contiguous or array.ndim != 2:
         return np.ascontiguousarray(array)
     copy = np.empty(array.shape, array.dtype)
-
-    def copy_block(start: tuple[int, int]) -> None:
-        block = tuple(slice(first, first + BLOCK) for first in start)
-        copy[block] = array[block]
-
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        list(threads.map(copy_block, product(*(range(0, size, BLOCK) for size in array.shape))))
+    width = max(1, CACHE_LINE // array.itemsize)
+    for first in range(0, array.shape[1], width):
+        copy[:, first : first + width] = array[:, first : first + width]
     return copy

@@ -22,6 +22,7 @@ from ..text import Answerer, Translator
 from .best_models import BestModels
 from .callbacks import ValidationResult
 from .distributed.process_group import ProcessGroup
+from .labelled_rows import labelled_rows
 from .loss import smoothed_cross_entropy
 from .step import TrainStep
 from .tag_scores import entity_counts, entity_score, marks_entities
@@ -152,8 +153,9 @@ def validation_nll(
     for number, rows in batches[processes.rank :: processes.count]:
         draw = np.random.Generator(np.random.PCG64([number]))
         batch = task.batch(corpus, sorted(rows.tolist()), draw).to(device)
-        logits = model(**batch.arguments)
-        for name, labels in {task.roles.output: batch.labels, **batch.other_labels}.items():
+        with labelled_rows(model.nodes, {task.roles.output: batch.labels, **batch.other_labels}) as by_output:
+            logits = model(**batch.arguments)
+        for name, labels in by_output.items():
             own = model.plan.label_rows(name, logits[name])
             nll = float(smoothed_cross_entropy(own, labels, 0.0, "uniform", NO_LABEL).nll)
             if counter is not None:

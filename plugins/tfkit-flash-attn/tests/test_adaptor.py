@@ -12,7 +12,6 @@ import pytest
 import tfkit_flash_attn as plugin
 import torch
 from tfkit_flash_attn.attend import prepare, run
-from tfkit_flash_attn.plan import plan_of
 
 from tfkit.attention.backend import check_request
 from tfkit.catalogue import load_catalogue
@@ -28,6 +27,7 @@ from tfkit.plugin import (
     Shapes,
     require_capabilities,
 )
+from tfkit.plugin.flash_calls import flash_calls
 from tfkit_conformance import backend_under_test, check_backend
 
 over_versions = pytest.mark.parametrize("entry", plugin.ENTRIES, ids=lambda entry: entry.name)
@@ -81,11 +81,11 @@ def test_it_is_conformant_on_cuda(entry):
 
 
 def calls(mask, B=3, Q=8, K=8):
-    """Of every call of a plan its causality, whether it is packed, and its sequences (row, start, queries, keys)."""
-    plan = plan_of(mask, Shapes(B, 2, Q, K, torch.float32, torch.device("cpu")))
+    """Of every call of a mask its causality, whether it is packed, and its sequences (row, start, queries, keys)."""
+    found = flash_calls(mask, Shapes(B, 2, Q, K, torch.float32, torch.device("cpu")))
     return [
-        (part.causal, part.query_index is not None, [(one.row, one.start, one.queries, one.keys) for one in part.sequences])
-        for part in plan.parts
+        (call.causal, call.query_index is not None, [(one.row, one.start, one.queries, one.keys) for one in call.sequences])
+        for call in found.calls
     ]
 
 

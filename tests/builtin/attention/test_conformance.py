@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tfkit.builtin.attention.entries import CUDNN, EAGER, FLEX, SDPA
+from tfkit.builtin.attention.entries import CUDNN, EAGER, FLEX, SDPA, VARLEN, VARLEN_FA3, VARLEN_FA4
+from tfkit.plugin import AttentionRequest
 from tfkit_conformance import check_backend
 
 
@@ -24,8 +25,10 @@ def test_it_is_conformant(entry, dtypes):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("entry", [EAGER, SDPA, FLEX, CUDNN], ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", [EAGER, SDPA, FLEX, CUDNN, VARLEN, VARLEN_FA3, VARLEN_FA4], ids=lambda entry: entry.name)
 def test_it_is_conformant_on_cuda(entry):
+    if reasons := entry.unsupported(AttentionRequest(), entry.options()):
+        pytest.skip(f"not run: {reasons[0]}")
     report = check_backend(entry, profile="quick", device="cuda")
     report.raise_for_failures()
     assert report.verdict == "CONFORMANT"

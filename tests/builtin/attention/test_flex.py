@@ -12,8 +12,8 @@ from tfkit.attention.backend import check_request
 from tfkit.attention.rendering import shapes_of
 from tfkit.attention.types import Mask
 from tfkit.builtin.attention import flex
-from tfkit.builtin.attention.entries import FLEX
-from tfkit.plugin import AttentionRequest, NoOptions
+from tfkit.builtin.attention.entries import FLEX, FlexOptions
+from tfkit.plugin import AttentionRequest
 from tfkit_conformance.attention.reference import visible_pairs
 from tfkit_conformance.attention.table import CASES
 
@@ -35,7 +35,7 @@ def test_positions_and_lengths_are_one_interval_of_keys(case):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_log_sum_exp_is_float32_whatever_the_dtype(dtype):
     inputs = replace(typed(BY_NAME["plain"], dtype, gradients=False).inputs(), return_lse=True)
-    assert flex.attend(inputs, NoOptions()).lse.dtype == torch.float32
+    assert flex.attend(inputs, FlexOptions()).lse.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,28 @@ def test_the_log_sum_exp_is_float32_whatever_the_dtype(dtype):
     ],
 )
 def test_joint_limits(requested, accepted):
-    assert check_request(FLEX, replace(PLAIN, **requested), NoOptions()).accepted == accepted
+    assert check_request(FLEX, replace(PLAIN, **requested), FlexOptions()).accepted == accepted
+
+
+def test_a_kernel_is_fixed_on_cuda_alone(monkeypatch):
+    flash = FlexOptions(kernel="flash")
+    on_cuda = replace(PLAIN, device="cuda", cuda_capability=(9, 0))
+    assert check_request(FLEX, on_cuda, FlexOptions(kernel="triton_decode")).accepted
+    assert check_request(FLEX, on_cuda, flash).refused == ("flash-attn-4 is not installed (pip install --pre flash-attn-4)",)
+    assert (
+        "`kernel: triton` exists on CUDA only"
+        in check_request(FLEX, replace(PLAIN, device="cpu"), FlexOptions(kernel="triton")).refused
+    )
+    asked = []
+
+    def compiled(*tensors, **call):
+        asked.append(call["kernel_options"])
+        return tensors[0], None
+
+    monkeypatch.setattr(flex, "_unfused", compiled)
+    for options in (FlexOptions(), flash):
+        flex.attend(typed(CASES[0], gradients=False).inputs(), options)
+    assert asked == [None, {"BACKEND": "FLASH"}]
 
 
 @pytest.mark.slow
@@ -62,7 +83,7 @@ def test_decoding_step_by_step_compiles_only_once_or_twice():
 
     def step(offset):
         mask = Mask(causal=True, offset=offset)
-        return flex.attend(replace(inputs, query=inputs.query[:, :, :1], mask=mask), NoOptions())
+        return flex.attend(replace(inputs, query=inputs.query[:, :, :1], mask=mask), FlexOptions())
 
     for offset in range(2):
         step(offset)
@@ -82,6 +103,6 @@ def test_a_compiled_call_meets_no_limit_of_recompilations(monkeypatch):
 
     monkeypatch.setattr(flex, "_compiled", lambda: compiled)
     monkeypatch.setattr(flex, "_unfused", flex._fused)
-    flex.attend(typed(CASES[0], gradients=False).inputs(), NoOptions())
+    flex.attend(typed(CASES[0], gradients=False).inputs(), FlexOptions())
     assert met == [(flex.RECOMPILES, flex.RECOMPILES)]
     assert torch._dynamo.config.recompile_limit < flex.RECOMPILES

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from ...attention.auto_table import AutoRow
@@ -49,8 +52,19 @@ def _differs(request: AttentionRequest) -> bool:
     return request.value_dim is not None and request.head_dim is not None and request.value_dim != request.head_dim
 
 
-def _flex_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]:
+class FlexOptions(Options):
+    """`kernel` fixes one of the kernels that torch compiles for flex_attention (torch's `BACKEND`). torch raises an
+    error for a call that this kernel cannot compute. With `default`, torch chooses."""
+
+    kernel: Literal["default", "triton", "triton_decode", "flash"] = "default"
+
+
+def _flex_unsupported(request: AttentionRequest, options: FlexOptions) -> tuple[str, ...]:
     reasons = []
+    if options.kernel != "default" and request.device == "cpu":
+        reasons.append(f"`kernel: {options.kernel}` exists on CUDA only")
+    if options.kernel == "flash":
+        reasons += _flash_attn_4()
     if request.device == "cpu" and request.gradients:
         reasons.append("torch's flex_attention has no backward on the CPU")
     if request.device == "cpu" and request.compiled:
@@ -78,6 +92,45 @@ def _cudnn_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ..
     if request.grouped and request.cuda_capability is not None and request.cuda_capability >= (10, 0):
         reasons.append("it was wrong for few key/value heads on sm_100 (https://github.com/pytorch/pytorch/issues/193893)")
     return tuple(reasons)
+
+
+def _newest_torch(request: AttentionRequest) -> list[str]:
+    """`varlen_attn` of torch 2.11 has no grouped queries, and splits keys by the longest row of the batch."""
+    found = version("torch")
+    old = [int(part) for part in found.split(".")[:2]] < [2, 12]
+    reasons = [f"it needs torch 2.12, and this is {found}"] if old else []
+    if "key_visible" in request.mask_terms and "window" in request.mask_terms:
+        reasons.append("a window over keys of which some are hidden is not declared")
+    return reasons
+
+
+def _varlen_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]:
+    return tuple(_newest_torch(request))
+
+
+def _fa3_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]:
+    reasons = _newest_torch(request)
+    if request.cuda_capability is not None and request.cuda_capability[0] != 9:
+        reasons.append("its kernels are for sm_90 alone")
+    if find_spec("flash_attn_interface") is None:
+        reasons.append("flash_attn_interface is not installed (folder hopper of https://github.com/Dao-AILab/flash-attention)")
+    return tuple(reasons)
+
+
+def _fa4_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]:
+    reasons = _newest_torch(request)
+    if request.cuda_capability is not None and request.cuda_capability[0] not in (9, 10):
+        reasons.append("its kernels are for sm_90 and sm_100")
+    return (*reasons, *_flash_attn_4())
+
+
+def _flash_attn_4() -> list[str]:
+    """Why FlashAttention 4 cannot be used here; nothing if it is installed."""
+    try:
+        version("flash-attn-4")
+    except PackageNotFoundError:
+        return ["flash-attn-4 is not installed (pip install --pre flash-attn-4)"]
+    return []
 
 
 PUBLISHED = AutoRow(
@@ -159,7 +212,7 @@ FLEX = AttentionBackend(
     reference="https://arxiv.org/abs/2412.05496",
     attend="tfkit.builtin.attention.flex:attend",
     prepare="tfkit.builtin.attention.flex:prepare",
-    options=NoOptions,
+    options=FlexOptions,
     unsupported=_flex_unsupported,
     capabilities=Capabilities(
         devices=DEVICES,
@@ -204,4 +257,45 @@ CUDNN = AttentionBackend(
     ),
 )
 
-ENTRIES = [EAGER, SDPA, FLEX, CUDNN]
+VARLEN = AttentionBackend(
+    name="varlen",
+    summary="torch.nn.attention.varlen: FlashAttention on batches packed by lengths, without padding.",
+    reference="https://docs.pytorch.org/docs/stable/nn.attention.varlen.html",
+    attend="tfkit.builtin.attention.varlen:attend",
+    prepare="tfkit.builtin.attention.varlen:prepare",
+    options=NoOptions,
+    unsupported=_varlen_unsupported,
+    capabilities=Capabilities(
+        devices=(Device(kind="cuda", minimum_capability=(8, 0)),),
+        dtypes=frozenset({"bfloat16", "float16"}),
+        head_dim=Range(minimum=8, maximum=256, multiple=8),
+        query_length=Range(),
+        key_length=Range(),
+        mask_terms=frozenset({"causal", "window", "key_lengths", "query_lengths", "key_visible"}),
+        tensor_offset=True,
+        grouped_queries=True,
+        backward=True,
+    ),
+)
+
+VARLEN_FA3 = replace(
+    VARLEN,
+    name="varlen.fa3",
+    summary="varlen with FlashAttention 3 active in torch, during its calls only.",
+    reference="https://arxiv.org/abs/2407.08608",
+    attend="tfkit.builtin.attention.varlen:attend_fa3",
+    unsupported=_fa3_unsupported,
+    capabilities=VARLEN.capabilities.model_copy(update={"devices": (Device(kind="cuda", minimum_capability=(9, 0)),)}),
+    threads=False,
+)
+
+VARLEN_FA4 = replace(
+    VARLEN_FA3,
+    name="varlen.fa4",
+    summary="varlen with FlashAttention 4 active in torch, during its calls only.",
+    reference="https://arxiv.org/abs/2603.05451",
+    attend="tfkit.builtin.attention.varlen:attend_fa4",
+    unsupported=_fa4_unsupported,
+)
+
+ENTRIES = [EAGER, SDPA, FLEX, CUDNN, VARLEN, VARLEN_FA3, VARLEN_FA4]

@@ -28,7 +28,6 @@ from ...plugin import (
     DenseBias,
     LinearBias,
     Mask,
-    NoOptions,
     Prepared,
     Shapes,
     accumulation,
@@ -37,7 +36,7 @@ from ...plugin import (
     shapes_of,
     visible,
 )
-from .entries import FLEX
+from .entries import FLEX, FlexOptions
 
 Modification = Callable[..., Tensor]
 Rendered = tuple[BlockMask | None, Tensor | None]
@@ -49,12 +48,12 @@ RECOMPILES = 1 << 20
 """The limit of recompilations. torch counts each new dtype, head count and bias kind as one, and its default limit is 8."""
 
 
-def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: NoOptions) -> Prepared:
+def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: FlexOptions) -> Prepared:
     """Build the block mask once, for all layers of a stack; the bias is computed in the kernel and needs no rendering."""
     return Prepared(_render(mask, shapes))
 
 
-def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
+def attend(inputs: AttentionInputs, options: FlexOptions) -> AttentionOutput:
     """softmax(scale q k^T + bias, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V)."""
     check(inputs)
     shapes = shapes_of(inputs)
@@ -68,6 +67,7 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
         scale=inputs.scale,
         enable_gqa=inputs.query.shape[1] != inputs.key.shape[1],
         return_aux=AuxRequest(lse=inputs.return_lse),
+        kernel_options=None if options.kernel == "default" else {"BACKEND": options.kernel.upper()},
     )
     lse = None
     if inputs.return_lse:  # the contract requires float32; the kernel returns float64 for float64 queries

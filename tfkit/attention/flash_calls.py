@@ -1,4 +1,7 @@
-"""From the contract's positions to FlashAttention's alignment: which rows and keys go into which call.
+"""A call of the attention contract as calls of a kernel with FlashAttention's arguments.
+
+FlashAttention has no mask tensor. It has causality, a window, and batches that are packed by lengths. `flash_calls` decides
+which queries and keys go into which of its calls, and `run_flash_calls` makes the calls and puts their outputs together.
 
 FlashAttention aligns the last query with the last key: in a sequence of n queries and m keys, query i stands at i + m - n, sees
 keys to that position where causal, and from that position - left where there is a window. The contract's query i stands at
@@ -14,12 +17,15 @@ than the last (not causal). Sequences with one alignment share a call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tfkit.plugin import Mask, Shapes
+from ..errors import BackendRefused, Diagnostic
+from .rendering import shapes_of
+from .types import AttentionInputs, AttentionOutput, Mask, Shapes
 
 
 @dataclass(frozen=True)
@@ -33,9 +39,18 @@ class Sequence:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One call: its sequences, whether it is causal, how far it sees to the left (None: to the start). With indices into the
-    flattened tokens and their borders where it is packed, without them where every row of the batch has the same sequence."""
+class FlashCall:
+    """One call of the kernel. If every row of the batch has the same sequence, it is not packed and has no indices.
+
+    Args:
+        sequences: the sequences of queries and keys.
+        causal: causal, aligned to the last key of each sequence.
+        left: how many keys before its own position a query sees; None for all.
+        query_index: index of each query (N,) among the B*Q tokens of the batch.
+        key_index: index of each key (M,) among the B*K tokens of the batch.
+        query_borders: where each sequence starts among the N queries, and N: int32 (sequences + 1,).
+        key_borders: the same for the M keys.
+    """
 
     sequences: tuple[Sequence, ...]
     causal: bool
@@ -47,15 +62,41 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The calls that make a mask; `single` says that open queries are sequences of their own, as ALiBi needs them."""
+class FlashCalls:
+    """The calls that together compute the attention of a mask.
 
-    parts: tuple[Part, ...]
+    Args:
+        calls: the calls; no query is in two of them.
+        single: queries that see all keys are sequences of their own, because ALiBi measures from the last key.
+    """
+
+    calls: tuple[FlashCall, ...]
     single: bool
 
 
-def plan_of(mask: Mask, shapes: Shapes, single: bool = False) -> Plan:
-    """The plan of a mask of causality, a window, lengths, hidden keys and an offset. Reads all of them on the host."""
+FlashKernel = Callable[[AttentionInputs, FlashCall, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
+"""A kernel: from the inputs, a call, and its query, key and value to the output and the log-sum-exp.
+
+The tensors are (B, L, H, D) and the log-sum-exp is (B, H, L); in a packed call they are (N, H, D) and (H, N)."""
+
+
+def flash_calls(mask: Mask, shapes: Shapes, single: bool = False) -> FlashCalls:
+    """The calls for a mask. Lengths, offsets and hidden keys are read on the host.
+
+    Args:
+        mask: causality, a window, lengths, hidden keys and an offset; no segments and no `visible`.
+        shapes: the sizes of the call.
+        single: put each query that sees all keys into a sequence of its own.
+
+    Returns:
+        The calls; none if no query sees a key.
+
+    Raises:
+        BackendRefused: a window over keys of which some are hidden.
+    """
+    if mask.key_visible is not None and mask.window is not None:
+        reason = "a kernel with FlashAttention's arguments has no window over keys of which some are hidden"
+        raise BackendRefused(Diagnostic("TFK060", reason, "choose another backend"))
     B, Q, K = shapes.batch, shapes.queries, shapes.keys
     given = (mask.key_lengths, mask.query_lengths, mask.key_visible)
     uniform = all(term is None for term in given) and not isinstance(mask.offset, Tensor)
@@ -78,13 +119,67 @@ def plan_of(mask: Mask, shapes: Shapes, single: bool = False) -> Plan:
         for causal, reach, sequence in found:
             groups.setdefault((causal, reach), []).append(sequence)
     whole = uniform and all(len(sequences) == 1 for sequences in groups.values())
-    parts = tuple(
-        Part(tuple(sequences), causal, reach)
+    calls = tuple(
+        FlashCall(tuple(sequences), causal, reach)
         if whole
         else _packed(_every(sequences, B, uniform), causal, reach, shapes, visible)
         for (causal, reach), sequences in groups.items()
     )
-    return Plan(parts, single)
+    return FlashCalls(calls, single)
+
+
+def prepared_calls(inputs: AttentionInputs) -> FlashCalls:
+    """The calls that `prepare` made for a stack, or new ones if these do not serve the inputs."""
+    calls = inputs.prepared.payload if inputs.prepared is not None else None
+    if calls is None or (inputs.bias is not None and not calls.single):
+        calls = flash_calls(inputs.mask, shapes_of(inputs), single=inputs.bias is not None)
+    return calls
+
+
+def run_flash_calls(inputs: AttentionInputs, kernel: FlashKernel) -> AttentionOutput:
+    """Make the calls of the inputs, and put their outputs together.
+
+    Args:
+        inputs: the inputs, possibly prepared by `Prepared(flash_calls(...))`.
+        kernel: the kernel. It gets tensors whose last axis has stride 1.
+
+    Returns:
+        The output (B, H, Q, V), zero where a query sees no key, and the log-sum-exp (B, H, Q) if the inputs ask for it.
+    """
+    B, H, Q, _ = inputs.query.shape
+    query, key, value = (_tokens_first(tensor) for tensor in (inputs.query, inputs.key, inputs.value))
+    output = query.new_zeros(B, Q, H, value.shape[-1])
+    lse = torch.full((B, Q, H), -torch.inf, device=query.device) if inputs.return_lse else None
+    calls = prepared_calls(inputs).calls
+    if not calls:
+        output = output + _nothing(query, key, value)
+    for call in calls:
+        if call.query_index is None or call.key_index is None:
+            [one] = call.sequences
+            rows = slice(one.start, one.start + one.queries)
+            found, found_lse = kernel(inputs, call, query[:, rows], key[:, : one.keys], value[:, : one.keys])
+            output = found if one.queries == Q else torch.slice_scatter(output, found, 1, rows.start, rows.stop)
+            if lse is not None and found_lse is not None:
+                lse[:, rows] = found_lse.detach().transpose(1, 2)
+        else:
+            tokens = query.flatten(0, 1)[call.query_index]
+            keys, values = (tensor.flatten(0, 1)[call.key_index] for tensor in (key, value))
+            found, found_lse = kernel(inputs, call, tokens, keys, values)
+            output = output.flatten(0, 1).index_copy(0, call.query_index, found).view(B, Q, H, -1)
+            if lse is not None and found_lse is not None:
+                lse.view(B * Q, H)[call.query_index] = found_lse.detach().mT
+    return AttentionOutput(output.transpose(1, 2), lse=None if lse is None else lse.transpose(1, 2))
+
+
+def _tokens_first(tensor: Tensor) -> Tensor:
+    """(B, H, L, D) as (B, L, H, D), its features side by side."""
+    turned = tensor.transpose(1, 2)
+    return turned if turned.stride(-1) == 1 else turned.contiguous()
+
+
+def _nothing(*tensors: Tensor) -> Tensor:
+    """Zero, with a gradient of zero for each tensor."""
+    return torch.cat([tensor.flatten()[:0] for tensor in tensors]).sum()
 
 
 def _cut(
@@ -138,13 +233,13 @@ def _lengths(lengths: Tensor | None, most: int, rows: int) -> list[int]:
     return [most] * rows if lengths is None else lengths.clamp(0, most).tolist()
 
 
-def _packed(sequences: list[Sequence], causal: bool, left: int | None, shapes: Shapes, visible: Tensor | None) -> Part:
+def _packed(sequences: list[Sequence], causal: bool, left: int | None, shapes: Shapes, visible: Tensor | None) -> FlashCall:
     query_index, query_borders = _index([(one.row * shapes.queries + one.start, one.queries) for one in sequences], shapes)
     key_index, key_borders = _index([(one.row * shapes.keys, one.keys) for one in sequences], shapes)
     if visible is not None:  # the visible keys of each row first, in their order
         first = (~visible).to(torch.int8).argsort(dim=1, stable=True) + shapes.keys * torch.arange(len(visible))[:, None]
         key_index = first.flatten().to(shapes.device)[key_index]
-    return Part(tuple(sequences), causal, left, query_index, key_index, query_borders, key_borders)
+    return FlashCall(tuple(sequences), causal, left, query_index, key_index, query_borders, key_borders)
 
 
 def _index(pieces: list[tuple[int, int]], shapes: Shapes) -> tuple[Tensor, Tensor]:
