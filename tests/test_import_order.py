@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "metrics": "errors",
     "data": "errors files slots nn recipe",
     "generate": "errors slots nn builder",
-    "text": "errors files catalogue nn io recipe data generate",
+    "text": "errors files slots catalogue nn io recipe data generate",
     "images": "errors catalogue slots nn io data",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
     "comparison": "errors files catalogue recipe spec train",
@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "view": "errors files slots attention catalogue spec graph nn recipe train comparison",
     "cli": "errors files slots attention catalogue spec graph nn builder io interop recipe data generate text images metrics "
     "train comparison starters doctor view look",
-    "look": "errors files slots data generate io nn view",
+    "look": "errors files slots catalogue spec data generate builder io nn view lazy_names",
     "inspection": "slots attention catalogue graph nn builder lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",

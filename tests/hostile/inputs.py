@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 
 import click
+import numpy as np
 from PIL import Image
 
 import encoder_tasks
@@ -18,7 +19,7 @@ from image_files import bars, write_idx, write_recipe
 from kinds_task import recipe_for
 from reported import wrong
 from tfkit.builder import build
-from tfkit.catalogue import load_catalogue
+from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.cli.dispatch import commands
 from tfkit.cli.options import InputPath, OutputPath
 from tfkit.interop.huggingface import write
@@ -40,7 +41,7 @@ BY_NAME = {
     "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
     "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
-    "directory": ("huggingface",), "image": ("images/bar.png",),
+    "directory": ("huggingface",), "image": ("images/bar.png",), "features": ("audio/frames.npy",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
@@ -71,6 +72,7 @@ BESIDE = {
     ("look", "model"): ["--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "second"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "image"): ["images/run", "-o", "new"],
+    ("look", "features"): ["audio", "--tokens", "2", "--beams", "1", "-o", "new"],
     ("look", "auto_table"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
     ("build", "spec"): ["-o", "new"],
     ("export", "model"): ["--to", "ctranslate2", "-o", "new"],
@@ -211,6 +213,18 @@ def make_good(folder: Path) -> None:
     gpt2 += ["tokens.end_id=8", "defaults.position.max_len=7"]
     (folder / "huggingface").mkdir()
     write(build(load_spec(ROOT / "specs" / "gpt2.yaml", catalogue, gpt2), catalogue), {}, folder / "huggingface")
+    _make_audio(folder, catalogue)
     table = next((ROOT / "tfkit" / "builtin" / "attention").glob("*.json"))
     shutil.copy(table, folder / "auto.json")
     (folder / "replay.json").write_text(json.dumps(wrong(name="eager")))
+
+
+def _make_audio(folder: Path, catalogue: Catalogue) -> None:
+    """A model of frames and text, with a tokeniser, and frames."""
+    small = ["expect=null", "defaults.d_model=8", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=8", "audio.size=5"]
+    small += ["target.vocab_size=99", "target.start_id=1", "target.end_id=2", "encoder.num_layers=1", "decoder.num_layers=1"]
+    small += ["frames.convolutions=[{d_model: 8, stride: 2, activation: gelu}]"]
+    tokeniser = next((folder / "language" / "run").glob("models/*/tokeniser.json")).read_text()
+    model = build(load_spec(ROOT / "specs" / "whisper-small.yaml", catalogue, small), catalogue)
+    save(model, folder / "audio", catalogue=catalogue, texts={"tokeniser.json": tokeniser})
+    np.save(folder / "audio" / "frames.npy", np.ones((4, 5), np.float32))
