@@ -17,9 +17,10 @@ from PIL import Image
 import encoder_tasks
 from image_files import bars, write_idx, write_recipe
 from kinds_task import recipe_for
-from reported import wrong
+from reported import right, wrong
 from tfkit.builder import build
 from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit.certificate import certificate_of, certificate_text
 from tfkit.cli.dispatch import commands
 from tfkit.cli.options import InputPath, OutputPath
 from tfkit.interop.huggingface import write
@@ -35,7 +36,8 @@ BY_NAME = {
     "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run"),
     "recipes": ("small-recipe.yaml",),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
-    "second": ("model", "run"), "subject": ("model",), "replay": ("replay.json",), "translations": ("train.trg",),
+    "second": ("model", "run"), "subject": ("model",), "replay": ("replay.json",),
+    "check_certificate": ("eager.certificate.json",), "translations": ("train.trg",),
     "source": ("train.src",), "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",),
     "validation_source": ("train.src",), "validation_target": ("train.trg",), "validation_text": ("train.src",),
     "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
@@ -90,6 +92,7 @@ WRITING = {
     "build": ["small.yaml"],
     "compare": ["small-recipe.yaml", "--seeds", "1", "--set", "stopping.max_steps=1"],
     "conformance": ["eager", "--replay", "replay.json"],
+    "conformance certificate": ["none-of-these"],
     "diff": ["small.yaml", "small.yaml", "--html"],
     "eject": ["small.yaml"],
     "export": ["run", "--to", "ctranslate2"],
@@ -102,7 +105,7 @@ WRITING = {
     "train": ["small-recipe.yaml", "--set", "stopping.max_steps=1"],
     "verify": ["small.yaml", "--backend", "none-of-these"],
 }
-"""What else a command needs that writes."""
+"""What else a command needs that writes, by command, or by command and argument."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class Writes:
     option: str
 
     def words(self, value: str) -> list[str]:
-        return [self.command, f"{self.option}={value}", *WRITING[self.command]]
+        return [self.command, f"{self.option}={value}", *WRITING.get(f"{self.command} {self.name}", WRITING[self.command])]
 
 
 def all_commands() -> list[str]:
@@ -217,6 +220,7 @@ def make_good(folder: Path) -> None:
     table = next((ROOT / "tfkit" / "builtin" / "attention").glob("*.json"))
     shutil.copy(table, folder / "auto.json")
     (folder / "replay.json").write_text(json.dumps(wrong(name="eager")))
+    (folder / "eager.certificate.json").write_text(certificate_text(certificate_of(right(name="eager"), catalogue)))
 
 
 def _make_audio(folder: Path, catalogue: Catalogue) -> None:
