@@ -325,6 +325,17 @@ def claims_by_length(run: Run) -> str:
     return "\n\n".join(tables)
 
 
+def field_report(run: Run) -> str:
+    """Every public function that bench/field_report.py has checked."""
+    body = []
+    for row in json.loads((ROOT / "bench" / "results" / "field.json").read_text(encoding="utf-8"))["rows"]:
+        said = _cell(" ".join(row["findings"][0]["message"].split())) if row["findings"] else ""
+        features, dtypes = ", ".join(row["supports"]), ", ".join(row["dtypes"])
+        versions = f"{row['library']} {row['version'].partition('+')[0]}"
+        body.append([versions, _cell(row["what"]), features, dtypes, f"{row['examples']:,}", row["verdict"], said])
+    return rows(["library", "function", "checked", "dtypes", "examples", "verdict", "first finding"], *body)
+
+
 @cache
 def _ejected(run: Run) -> str:
     return run("tfkit eject specs/transformer-base.yaml")
@@ -346,7 +357,7 @@ TABLES: dict[str, Callable[[Run], str]] = {
     **{f"ejected-{name}": ejected(name) for name in EJECTED},
     "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks,
     "certificates": certificates, "claims": claims, "claims-by-length": claims_by_length,
-    "codes": codes, "commands": commands, "entries": entries,
+    "codes": codes, "commands": commands, "entries": entries, "field-report": field_report,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
     "flash-calls-api": api("tfkit.plugin.flash_calls"),
     "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,

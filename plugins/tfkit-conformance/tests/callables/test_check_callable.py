@@ -12,6 +12,7 @@ from tfkit import InputError
 from tfkit_conformance import Case, FunctionCall, Violation, check_callable, function_under_test, replay
 from tfkit_conformance.callables.locate import function_named, signature_named, transformers_function
 from tfkit_conformance.callables.probe import PLAIN, probe
+from tfkit_conformance.relations import RELATIONS
 from tfkit_conformance.suite.again import run_check
 
 RIGHT = {
@@ -129,6 +130,19 @@ def test_dropout_that_is_not_scaled_fails():
     case = Case(B=1, H=2, G=2, Q=2, K=4, D=8, V=8, dropout=0.5)
     with pytest.raises(Violation, match="neither 0 nor its weight times 2 under dropout"):
         run_check(function.subject, case, "A7 kept_weights_are_scaled")
+
+
+def test_a_default_scale_may_be_rounded_at_another_place_than_a_given_one():
+    """ONNX's attributes are float32, and its default scale is not."""
+
+    def attention(query, key, value, attn_mask=None, scale=None):
+        kept = (query.shape[-1] ** -0.5) ** 0.5 if scale is None else torch.tensor(scale, dtype=torch.float32).item() ** 0.5
+        return scaled_dot_product_attention(query * kept, key * kept, value, attn_mask, scale=1.0)
+
+    function = function_under_test(attention, "sdpa", supports=["mask"])
+    (relation,) = (each for each in RELATIONS if each.label == "R7 query_against_scale")
+    case = relation.adapt(Case(B=1, H=2, G=2, Q=3, K=4, D=80, V=80), function.subject)
+    run_check(function.subject, case, relation.label)
 
 
 def test_another_form_of_an_author():

@@ -67,6 +67,11 @@ def moderate(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, regime=case.regime if case.regime in calm else "normal")
 
 
+def explicit_scale(case: Case, subject: BackendUnderTest) -> Case:
+    """A scale that a function is given: one that it computes itself may be rounded at another place."""
+    return replace(case, scale=0.5 if case.scale is None else case.scale)
+
+
 def own_memory(case: Case, subject: BackendUnderTest) -> Case:
     """No tensor that repeats memory, so that every number can be changed alone."""
     return replace(

@@ -21,7 +21,7 @@ from tfkit.plugin import Numerics
 from ..attention.evaluated import Call, Evaluated
 from ..finding import Inconclusive
 from .call_parts import repeats
-from .fitting import moderate
+from .fitting import both, explicit_scale, moderate
 from .paired_calls import identical, leaf_copies, outcome
 from .relation import Feature, Relation
 
@@ -129,8 +129,15 @@ SCALING = (
     _relation(
         "query_against_key", "R7", "Queries times 2^k and keys times 2^-k give the same.", _query_against_key, _PRESCALED
     ),
-    _relation(
-        "query_against_scale", "R7", "Queries times 2^k and a scale times 2^-k give the same.", _query_against_scale, _PRESCALED
+    replace(
+        _relation(
+            "query_against_scale",
+            "R7",
+            "Queries times 2^k and a scale times 2^-k give the same.",
+            _query_against_scale,
+            _PRESCALED,
+        ),
+        adapt=both(moderate, explicit_scale),
     ),
     _relation("feature_signs", "R8", "Flipping the sign of a feature in queries and keys changes nothing.", _feature_signs),
 )
