@@ -106,6 +106,7 @@ def main(
     """
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, help="runs at once; default: as many as there are cores")
     parser.add_argument("--tiny", action="store_true", help="four steps that only show that the command runs")
     parser.add_argument("--directory", type=Path, help="keep the runs here, and resume them")
     parser.add_argument("--json", type=Path)
@@ -116,7 +117,7 @@ def main(
         place = options.directory or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
         given = candidates(place, variants, short, lengths, specs)
-        found = compare_recipes(given, place / "runs", seeds=range(options.seeds))
+        found = compare_recipes(given, place / "runs", seeds=range(options.seeds), workers=options.workers)
         by_length = {
             each.name: accuracy_by_length(each, buckets, 5 if options.tiny else 100) for each in found.candidates if buckets
         }
