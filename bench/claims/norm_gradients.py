@@ -43,17 +43,16 @@ def measure(seed: int, tiny: bool) -> Measured:
 
 def verdict(found: Summary) -> str:
     depths = sorted(found[LAST]["pre"])
-    change = {name: points[depths[-1]][0] / points[depths[0]][0] for name, points in found[LAST].items()}
-    expected = (depths[-1] / depths[0]) ** -0.5
-    agree = change["pre"] < 1.33 * expected and change["post"] > 0.75
-    spread = {
-        name: max(p[0] for p in points.values()) / min(p[0] for p in points.values()) for name, points in found[BY_LAYER].items()
-    }
+    deepest = {name: points[depths[-1]] for name, points in found[LAST].items()}
+    change = {name: deepest[name][0] / points[depths[0]][0] for name, points in found[LAST].items()}
+    agree = deepest["post"][2] > deepest["pre"][3] and change["pre"] < change["post"]
+    growth = found[BY_LAYER]["post"][max(found[BY_LAYER]["post"])][0] / found[BY_LAYER]["post"][1][0]
     return (
-        f"The data {'agree' if agree else 'do not agree'}: from {depths[0]} to {depths[-1]} layers, the gradient of the last layer"
-        f" changes by a factor of {change['post']:.2f} with post-norm (theory: about 1) and {change['pre']:.2f} with pre-norm"
-        f" (theory: {expected:.2f}). In {DEPTHS[-1]} layers, the largest gradient of a layer is {spread['post']:.1f} times"
-        f" the smallest with post-norm, {spread['pre']:.1f} times with pre-norm."
+        f"The data {'agree in direction' if agree else 'do not agree'}: with {depths[-1]:g} layers, the gradient of the last one is"
+        f" {deepest['post'][0] / deepest['pre'][0]:.1f} times as large with post-norm as with pre-norm. From {depths[0]:g} to"
+        f" {depths[-1]:g} layers it changes by a factor of {change['post']:.2f} with post-norm (theory: 1) and"
+        f" {change['pre']:.2f} with pre-norm (theory: {(depths[-1] / depths[0]) ** -0.5:.2f}). From the first to the last layer,"
+        f" gradients of post-norm grow by a factor of {growth:.2f} only."
     )
 
 

@@ -42,7 +42,7 @@ def draw(result: Mapping[str, Any], place: Path) -> None:
         else:
             _scores(axes[0], found)
             if lengths:
-                _by_length(axes[1], lengths)
+                _by_length(axes[1], lengths, found.get("measure_by_length", "letters right, per cent"))
         for ax in axes[len(panels) :]:
             ax.remove()
         count = found["seeds"] if isinstance(found["seeds"], int) else len(found["seeds"])
@@ -62,7 +62,7 @@ def _lines(ax: Axes, quantity: str, label: str, series: Mapping[str, Mapping[str
         means += mean
         ax.plot(xs, mean, color=COLOURS[at % 6], linestyle=DASHES[at % 6], marker=MARKERS[at % 6], markersize=4, label=name)
         ax.fill_between(xs, low, high, color=COLOURS[at % 6], alpha=0.15, linewidth=0)
-    if min(xs) > 0 and max(xs) / min(xs) >= 16 and len(xs) < 10:
+    if min(xs) > 0 and max(xs) / min(xs) >= 8 and len(xs) < 10:
         ax.set_xscale("log", base=2)
         ax.set_xticks(xs, [f"{x:g}" for x in xs], minor=False)
     positive = [mean for mean in means if mean > 0]
@@ -71,7 +71,7 @@ def _lines(ax: Axes, quantity: str, label: str, series: Mapping[str, Mapping[str
     elif min(means) >= 0:
         ax.set_ylim(bottom=0)
     ax.set(xlabel=label)
-    ax.set_title(fill(quantity, 40))
+    ax.set_title(fill(quantity, 34))
     ax.legend(frameon=False, fontsize=8)
 
 
@@ -83,7 +83,7 @@ def _scores(ax: Axes, found: Mapping[str, Any]) -> None:
         ax.plot(scores, [at] * len(scores), MARKERS[at % 6], color=COLOURS[at % 6], markersize=6, alpha=0.7)
         ax.plot([fmean(scores)] * 2, [at - 0.3, at + 0.3], color=COLOURS[at % 6], linewidth=2)
     if "success_below" in found:
-        ax.axvline(found["success_below"], color="#444444", linestyle=":")
+        ax.axvline(found["success_below"], color="#444444", linestyle=":")  # half of a guess: a success is left of it
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
     ax.set_xlim(left=0)
@@ -91,7 +91,7 @@ def _scores(ax: Axes, found: Mapping[str, Any]) -> None:
     ax.set_title(f"validation {found['metric']}, {better} is better:\na mark for each seed, a bar at the mean")
 
 
-def _by_length(ax: Axes, found: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+def _by_length(ax: Axes, found: Mapping[str, Mapping[str, Sequence[float]]], measured: str) -> None:
     """Mean over seeds by length, with the range as a band."""
     for at, (name, buckets) in enumerate(found.items()):
         values = list(buckets.values())
@@ -100,8 +100,8 @@ def _by_length(ax: Axes, found: Mapping[str, Mapping[str, Sequence[float]]]) -> 
         ax.fill_between(range(len(values)), [min(v) for v in values], [max(v) for v in values], color=COLOURS[at % 6],
                         alpha=0.15, linewidth=0)  # fmt: skip
     ax.set_xticks(range(len(buckets)), list(buckets))
-    ax.set(xlabel="length", ylim=(0, None))
-    ax.legend(frameon=False, fontsize=8)
+    ax.set(xlabel="length", ylabel=measured, ylim=(0, None))
+    ax.legend(frameon=False, fontsize=7.5, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
 
 
 if __name__ == "__main__":
