@@ -1,4 +1,4 @@
-"""The gradient of the last state of a recurrent network against the tokens before it, for tanh and for gated cells, before and after training."""
+"""The gradient of the last state of a tanh cell and of gated cells against earlier tokens, before and after training."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from tfkit import parse_spec
 SPEC = """
 tfkit: 1
 name: lm
-defaults: {{vocab_size: 100, d_model: 64, pad_id: 0, position: sinusoidal, placement: {placement}, norm: layer_norm, dropout: 0.0,
+defaults: {{vocab_size: 100, d_model: 64, pad_id: 0, position: sinusoidal, placement: {placement},
+  norm: layer_norm, dropout: 0.0,
   attention: {{num_heads: 4}}, ffn: {{d_ff: 256, activation: relu}}}}
 nodes:
   tokens: {{kind: tokens, scale: sqrt_d_model}}
@@ -37,7 +38,7 @@ def measure(seed: int, tiny: bool) -> Measured:
             weights = model.nodes["decoder"].layers
             norms = [float(layer.branches["ffn"].output.weight.grad.norm()) for layer in weights]
             found[LAST][placement][layers] = norms[-1]
-        found[BY_LAYER][placement] = {at: norm for at, norm in enumerate(norms, start=1)}
+        found[BY_LAYER][placement] = dict(enumerate(norms, start=1))
     return found
 
 
@@ -48,7 +49,7 @@ def verdict(found: Summary) -> str:
     agree = deepest["post"][2] > deepest["pre"][3] and change["pre"] < change["post"]
     growth = found[BY_LAYER]["post"][max(found[BY_LAYER]["post"])][0] / found[BY_LAYER]["post"][1][0]
     return (
-        f"The data {'agree in direction' if agree else 'do not agree'}: with {depths[-1]:g} layers, the gradient of the last one is"
+        f"The data {'agree in direction' if agree else 'do not agree'}: with {depths[-1]:g} layers, the gradient of the last is"
         f" {deepest['post'][0] / deepest['pre'][0]:.1f} times as large with post-norm as with pre-norm. From {depths[0]:g} to"
         f" {depths[-1]:g} layers it changes by a factor of {change['post']:.2f} with post-norm (theory: 1) and"
         f" {change['pre']:.2f} with pre-norm (theory: {(depths[-1] / depths[0]) ** -0.5:.2f}). From the first to the last layer,"

@@ -1,7 +1,8 @@
-"""The picture of a claim, drawn from the result that its command writes: `python bench/claims/picture.py RESULT.json DIRECTORY`."""
+"""The picture of a claim, drawn from its stored result: `python bench/claims/picture.py RESULT.json ... DIRECTORY`."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,9 @@ def draw(result: Mapping[str, Any], place: Path) -> None:
         count = found["seeds"] if isinstance(found["seeds"], int) else len(found["seeds"])
         figure.supxlabel(f"{found['command']}, {count} seeds\ntorch {found['torch']}, {found['machine']}"
                          f" ({found['instructions']}), {found['threads']} thread", fontsize=7.5, color="#444444")  # fmt: skip
-        metadata = {"Date": None} if place.suffix == ".svg" else {"Software": None}
+        digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+        metadata: dict[str, str | None] = {"Date": None} if place.suffix == ".svg" else {}
+        metadata["Description"] = f"sha256 of the result: {digest}"
         figure.savefig(place, dpi=110, metadata=metadata)
         plt.close(figure)
 
@@ -66,9 +69,9 @@ def _lines(ax: Axes, quantity: str, label: str, series: Mapping[str, Mapping[str
         ax.set_xscale("log", base=2)
         ax.set_xticks(xs, [f"{x:g}" for x in xs], minor=False)
     positive = [mean for mean in means if mean > 0]
-    if min(means) >= 0 and positive and max(positive) / min(positive) > 30:
+    if "per cent" not in quantity and min(means) >= 0 and positive and max(positive) / min(positive) > 30:
         ax.set_yscale("log" if min(means) > 0 else "symlog")
-    elif min(means) >= 0:
+    if min(means) == 0 or (min(means) > 0 and ax.get_yscale() == "linear"):
         ax.set_ylim(bottom=0)
     ax.set(xlabel=label)
     ax.set_title(fill(quantity, 34))
@@ -76,14 +79,12 @@ def _lines(ax: Axes, quantity: str, label: str, series: Mapping[str, Mapping[str
 
 
 def _scores(ax: Axes, found: Mapping[str, Any]) -> None:
-    """A dot for each run, and a bar at the mean."""
+    """A mark for each run, and a bar at the mean."""
     names = [each["name"] for each in found["recipes"]]
     for at, each in enumerate(found["recipes"]):
         scores = list(each["scores"].values())
         ax.plot(scores, [at] * len(scores), MARKERS[at % 6], color=COLOURS[at % 6], markersize=6, alpha=0.7)
         ax.plot([fmean(scores)] * 2, [at - 0.3, at + 0.3], color=COLOURS[at % 6], linewidth=2)
-    if "success_below" in found:
-        ax.axvline(found["success_below"], color="#444444", linestyle=":")  # half of a guess: a success is left of it
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
     ax.set_xlim(left=0)

@@ -30,7 +30,8 @@ VALIDATION, SCORED, WORDS = 200, 50, 10
 
 def read(directory: Path, part: str) -> list[tuple[str, str]]:
     """Korean and English sentences of `train` or `test`."""
-    sides = [gzip.open(directory / f"{part}.{language}.gz", "rt", encoding="utf-8").read().splitlines() for language in ("ko", "en")]
+    packed = [(directory / f"{part}.{language}.gz").read_bytes() for language in ("ko", "en")]
+    sides = [gzip.decompress(each).decode().splitlines() for each in packed]
     return list(zip(*sides, strict=True))
 
 

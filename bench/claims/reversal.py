@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +22,6 @@ from tfkit.comparison import CandidateResult
 from tfkit.view.comparison import comparison_data, comparison_page, comparison_table, notes
 
 LETTERS = "abcdefghijklmnop"
-SUCCESS = math.log(len(LETTERS)) / 2
-"""Half the validation loss of a guess: a run below it is a success."""
 SPEC = """\
 tfkit: 1
 name: reversal
@@ -146,10 +143,6 @@ def main(
     result = {**shared, "variants": overrides, **comparison_data(found), "accuracy_by_length": by_length}
     if by_length:
         result["measure_by_length"] = "chrF, higher is better" if score else "letters right, per cent"
-    if found.metric == "loss" and not score:
-        result |= {"success_below": SUCCESS, "successes": successes(result)}
-        for name, count in result["successes"].items():
-            Console().print(f"{name}: {count}", markup=False)
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -158,14 +151,6 @@ def main(
 
         draw(result, options.figure)
     return result
-
-
-def successes(result: Mapping[str, Any]) -> dict[str, str]:
-    """How many runs of each recipe reach a validation loss below half that of a guess among the letters."""
-    return {
-        each["name"]: f"{sum(score < SUCCESS for score in each['scores'].values())} of {len(result['seeds'])}"
-        for each in result["recipes"]
-    }
 
 
 def accuracy_by_length(runs: CandidateResult, buckets: Sequence[Sequence[int]], rows: int) -> dict[str, list[float]]:
@@ -194,9 +179,7 @@ def _print(text: str, found: Comparison, by_length: Mapping[str, Mapping[str, li
     for sentence in notes(found):
         console.print(sentence, markup=False)
     if by_length:
-        table = Table(
-            "", *next(iter(by_length.values())), title=f"{measured} by length: mean, lowest to highest seed"
-        )
+        table = Table("", *next(iter(by_length.values())), title=f"{measured} by length: mean, lowest to highest seed")
         for name, values in by_length.items():
             table.add_row(
                 name, *(f"{fmean(each):.1f} ({min(each):.1f} to {max(each):.1f})" if each else "-" for each in values.values())
