@@ -6,12 +6,13 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from command_line import no_lines_of_progress, tfkit, usual_width
 from tfkit.comparison import Candidate, compare_recipes, runner
-from tfkit.comparison.worker import Job, run_job
+from tfkit.comparison.worker import run_job
 from tfkit.errors import InputError, TfkitError
 from tfkit.recipe import load_recipe
 from tfkit.train import train
@@ -34,17 +35,15 @@ def in_process(monkeypatch):
     """The runs train in this process, one after another; gives the names of their directories."""
     trained = []
 
-    def run(workers, run):
-        overrides = [*run.loaded.candidate.overrides, f"seed={run.seed}"]
-        trained.append(f"{run.loaded.name}/{run.directory.name}")
+    def train_here(workers, job):
+        trained.append("/".join(Path(job.directory).parts[-2:]))
         try:
-            run_job(Job(recipe=run.loaded.candidate.recipe, overrides=overrides, directory=str(run.directory),
-                        result=str(run.result), digest=run.loaded.digest, device="cpu"))  # fmt: skip
+            run_job(job)
         except TfkitError as error:
             return str(error.diagnostics[0])
         return ""
 
-    monkeypatch.setattr(runner.Workers, "run", run)
+    monkeypatch.setattr(runner.Workers, "train", train_here)
     return trained
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..catalogue import load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
@@ -17,6 +18,9 @@ from ..files import FileModel, read_model, write_whole
 from ..train.lock import locked
 from .candidates import Candidate, Loaded, load_candidates
 from .results import CandidateResult, Comparison, RunResult
+
+if TYPE_CHECKING:
+    from .worker import Job
 
 MARK = "comparison.json"
 """The file that shows that a directory holds a comparison."""
@@ -63,6 +67,10 @@ class Workers:
             recipe=run.loaded.candidate.recipe, overrides=overrides, directory=str(run.directory), result=str(run.result),
             digest=run.loaded.digest, device=self.device,
         )  # fmt: skip
+        return self.train(job)
+
+    def train(self, job: Job) -> str:
+        """Train in a process of its own; returns the error, or an empty text."""
         process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.worker"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
