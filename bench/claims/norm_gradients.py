@@ -52,8 +52,8 @@ def verdict(found: Summary) -> str:
         f"The data {'agree in direction' if agree else 'do not agree'}: with {depths[-1]:g} layers, the gradient of the last is"
         f" {deepest['post'][0] / deepest['pre'][0]:.1f} times as large with post-norm as with pre-norm. From {depths[0]:g} to"
         f" {depths[-1]:g} layers it changes by a factor of {change['post']:.2f} with post-norm (theory: 1) and"
-        f" {change['pre']:.2f} with pre-norm (theory: {(depths[-1] / depths[0]) ** -0.5:.2f}). From the first to the last layer,"
-        f" gradients of post-norm grow by a factor of {growth:.2f} only."
+        f" {change['pre']:.2f} with pre-norm (theory: {(depths[-1] / depths[0]) ** -0.5:.2f}). From the first layer to the"
+        f" last, gradients of post-norm grow by a factor of {growth:.2f} only."
     )
 
 

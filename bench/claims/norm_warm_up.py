@@ -1,4 +1,4 @@
-"""Post-norm and pre-norm, with warm-up and without, at constant learning rates: how many runs learn to copy (arXiv:2002.04745)."""
+"""Post-norm and pre-norm, with warm-up and without: how many runs learn to copy, at constant rates (arXiv:2002.04745)."""
 
 from __future__ import annotations
 
