@@ -50,14 +50,19 @@ def train(placement: str, rate: float, warm_up: int, seed: int, steps: int) -> f
 
 
 def verdict(found: Summary) -> str:
-    counts = {name: [points[rate][0] for rate in sorted(points)] for name, points in found[SUCCESS].items()}
-    success = {name: sum(values) / len(values) for name, values in counts.items()}
-    lost = {placement: success[f"{placement}, warm-up"] - success[f"{placement}, no warm-up"] for placement in ("post", "pre")}
-    agree = "agree" if lost["post"] > 0 and lost["post"] > lost["pre"] and lost["pre"] <= 0 else "do not agree"
+    success = {name: sum(p[0] for p in points.values()) / len(points) for name, points in found[SUCCESS].items()}
+    fastest = max(found[LOSS]["pre, warm-up"])
     text = ", ".join(f"{name} {value:.0f} %" for name, value in success.items())
+    if success["post, warm-up"] == success["post, no warm-up"]:
+        post = "not seen in the success rate"
+    else:
+        post = "the data agree" if success["post, warm-up"] > success["post, no warm-up"] else "the data do not agree"
+    pre = "the data agree" if success["pre, no warm-up"] >= success["pre, warm-up"] else "the data do not agree"
+    losses = {name: f"{points[fastest][0]:.2f}" for name, points in found[LOSS].items()}
     return (
-        f"The data {agree}: of all runs, these reach a loss below {LIMIT:.2f}, half that of a guess, in {STEPS} steps: {text}."
-        f" Without warm-up, post-norm loses {lost['post']:.0f} points and pre-norm {lost['pre']:.0f}."
+        f"That pre-norm needs no warm-up: {pre}. That post-norm needs it: {post}. Runs with a loss below {LIMIT:.2f}, half that of a"
+        f" guess, after {STEPS} steps: {text}. At the rate {fastest:g} the loss of post-norm is {losses['post, warm-up']} with"
+        f" warm-up and {losses['post, no warm-up']} without; a guess is {2 * LIMIT:.2f}."
     )
 
 
