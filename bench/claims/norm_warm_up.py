@@ -60,7 +60,7 @@ def verdict(found: Summary) -> str:
     pre = "the data agree" if success["pre, no warm-up"] >= success["pre, warm-up"] else "the data do not agree"
     losses = {name: f"{points[fastest][0]:.2f}" for name, points in found[LOSS].items()}
     return (
-        f"That pre-norm needs no warm-up: {pre}. That post-norm needs it: {post}. Runs with a loss below {LIMIT:.2f}, half that of a"
+        f"Pre-norm needs no warm-up: {pre}. Post-norm needs it: {post}. Runs with a loss below {LIMIT:.2f}, half that of a"
         f" guess, after {STEPS} steps: {text}. At the rate {fastest:g} the loss of post-norm is {losses['post, warm-up']} with"
         f" warm-up and {losses['post, no warm-up']} without; a guess is {2 * LIMIT:.2f}."
     )

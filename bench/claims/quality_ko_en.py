@@ -69,13 +69,13 @@ def chrf_by_words(directory: Path, runs: CandidateResult, tiny: bool) -> dict[st
     return found
 
 
+SETTINGS = {"specs": {name: larger(spec) for name, spec in LETTER_SPECS.items()}}
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=TEXT, add_help=False)
     parser.add_argument("directory_of_data", type=Path, help="with train.ko.gz, train.en.gz, test.ko.gz and test.en.gz")
     options, rest = parser.parse_known_args()
     data = options.directory_of_data
-    specs = {name: larger(spec) for name, spec in LETTER_SPECS.items()}
     main(
-        TEXT, VARIANTS, rest, specs=specs, given=" DATA",
+        TEXT, VARIANTS, rest, **SETTINGS, given=" DATA",
         write=lambda place: write_task(data, place), score=lambda runs, tiny: chrf_by_words(data, runs, tiny),
     )  # fmt: skip
