@@ -18,6 +18,7 @@ from typing import Any
 import tfkit
 from tfkit import hooks
 from tfkit.graph import graph_of
+from tfkit.inspection import read_certificate
 from tfkit.slots.sublayer import AttentionSite
 
 Run = Callable[[str], str]
@@ -275,6 +276,26 @@ def measurements(run: Run) -> str:
     return rows(["what", "relative speed", "versions and device", "command"], *body)
 
 
+def certificates(run: Run) -> str:
+    """Every plugin of the repository, with each certificate that it ships."""
+    body = []
+    for project in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
+        text = project.read_text(encoding="utf-8")
+        if "[project.entry-points.tfkit]" not in text:
+            continue
+        row = [f"`{project.parent.name}`", _cell(re.search(r'^description = "(.*)"$', text, re.MULTILINE)[1])]
+        for file in sorted(project.parent.glob("*/*.certificate.json")):
+            found = read_certificate(file)
+            made = found.environment
+            where = f"{found.device} {made.get('instruction set') or made.get('gpu')}, {', '.join(found.dtypes)}"
+            examples = sum(check.examples for check in found.checks)
+            what = f"`{found.name}`: {found.profile}, {examples:,} examples, suite {found.suite}"
+            body.append([*row, what, f"{where}, torch {made['torch']}"])
+        if not any(each[0] == row[0] for each in body):
+            body.append([*row, "none", "–"])
+    return rows(["distribution", "what it is", "certificate", "made on"], *body)
+
+
 def claims(run: Run) -> str:
     """Every claim with its picture, its verdict, the command and the machine; or `not run`."""
     parts = []
@@ -333,7 +354,7 @@ EJECTED = ("sinusoids", "Embedding", "MultiHeadAttention", "FeedForward", "Encod
 TABLES: dict[str, Callable[[Run], str]] = {
     **{f"ejected-{name}": ejected(name) for name in EJECTED},
     "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks,
-    "claims": claims, "claims-by-length": claims_by_length,
+    "certificates": certificates, "claims": claims, "claims-by-length": claims_by_length,
     "codes": codes, "commands": commands, "entries": entries,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
     "flash-calls-api": api("tfkit.plugin.flash_calls"),

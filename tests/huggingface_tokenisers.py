@@ -109,13 +109,40 @@ def llama2(place: Path) -> Any:
     return transformers.LlamaTokenizer.from_pretrained(place)
 
 
+def albert(place: Path) -> Any:
+    symbols = ["[CLS]", "[SEP]", "[MASK]"]
+    pieces(place / "spiece.model", pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=symbols)
+    return transformers.AlbertTokenizer.from_pretrained(place)
+
+
+def pegasus(place: Path) -> Any:
+    pieces(place / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    return transformers.PegasusTokenizer.from_pretrained(place)
+
+
+def xlm_roberta(place: Path) -> Any:
+    pieces(place / "sentencepiece.bpe.model")
+    return transformers.XLMRobertaTokenizer.from_pretrained(place)
+
+
+def camembert(place: Path) -> Any:
+    pieces(place / "sentencepiece.bpe.model")
+    return transformers.CamembertTokenizer.from_pretrained(place)
+
+
+def mbart(place: Path) -> Any:
+    """Without a table of characters, which transformers 5 leaves out."""
+    pieces(place / "sentencepiece.bpe.model", normalization_rule_name="identity")
+    return transformers.MBartTokenizer.from_pretrained(place)
+
+
 MADE = {each.__name__: each for each in (bert, bert_cased, gpt2, roberta, llama3, clip, t5, llama2)}
 SETTINGS: dict[str, dict[str, Any]] = {
     "bert_cased": {"do_lower_case": False, "tokenize_chinese_chars": False},
     "t5": {"extra_ids": 5},
     "llama2": {"add_bos_token": True},
 }
-TYPES = {"bert_cased": "bert", "llama2": "llama", "llama3": "llama"}
+TYPES = {"bert_cased": "bert", "llama2": "llama", "llama3": "llama", "xlm_roberta": "xlm-roberta"}
 
 
 def config(place: Path, model_type: str, **settings: Any) -> None:
@@ -133,3 +160,13 @@ def marian(place: Path) -> Any:
     (place / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(order)}))
     config(place, "marian")
     return transformers.MarianTokenizer.from_pretrained(place)
+
+
+def m2m_100(place: Path) -> Any:
+    """The ids of the pieces are in `vocab.json`, in another order."""
+    model = sentencepiece.SentencePieceProcessor(model_file=str(pieces(place / "sentencepiece.bpe.model", model_type="bpe")))
+    names = [model.id_to_piece(number) for number in range(3, model.get_piece_size())]
+    order = ["<s>", "<pad>", "</s>", "<unk>", *sorted(names)]
+    (place / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(order)}))
+    config(place, "m2m_100")
+    return transformers.M2M100Tokenizer.from_pretrained(place)

@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "lazy_names": "",
     "hooks": "slots attention",
     "catalogue": "errors files slots attention hooks",
+    "certificate": "errors files catalogue",
     "spec": "errors files slots attention catalogue",
     "recipe": "errors files slots catalogue spec",
     "graph": "errors slots attention catalogue spec",
@@ -28,24 +29,24 @@ MAY_IMPORT = {
     "metrics": "errors",
     "data": "errors files slots nn recipe",
     "generate": "errors slots nn builder",
-    "text": "errors files catalogue nn io recipe data generate",
+    "text": "errors files slots catalogue nn io recipe data generate",
     "images": "errors catalogue slots nn io data",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
     "comparison": "errors files catalogue recipe spec train",
     "doctor": "errors slots catalogue graph view",
     "starters": "errors files slots catalogue hooks plugin",
-    "view": "errors files slots attention catalogue spec graph nn recipe train comparison",
-    "cli": "errors files slots attention catalogue spec graph nn builder io interop recipe data generate text images metrics "
-    "train comparison starters doctor view look",
-    "look": "errors files slots data generate io nn view",
-    "inspection": "slots attention catalogue graph nn builder lazy_names",
+    "view": "errors files slots attention catalogue certificate spec graph nn recipe train comparison",
+    "cli": "errors files slots attention catalogue certificate spec graph nn builder io interop recipe data generate text "
+    "images metrics train comparison starters doctor view look",
+    "look": "errors files slots catalogue spec data generate builder io nn view lazy_names",
+    "inspection": "slots attention catalogue certificate graph nn builder lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",
     "__init__": "errors catalogue spec graph nn builder io recipe generate text images metrics comparison",
 }
 """Every package of the core, and those that it may import."""
 
-TORCH_FREE = {"errors", "files", "slots", "hooks", "catalogue", "spec", "recipe", "graph"}
+TORCH_FREE = {"errors", "files", "slots", "hooks", "catalogue", "certificate", "spec", "recipe", "graph"}
 TORCH_FREE_ATTENTION = {"__init__", "auto_table", "backend", "capabilities", "rules", "selection"}
 """Modules of `attention` that the torch-free packages may import."""
 

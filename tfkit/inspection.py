@@ -3,6 +3,7 @@
     backends   checks of requests against capabilities, the backend choice of a site, the tables of `auto`
     spec       slot entries, layer patterns, the nodes of the graph, the requests of sites, input lengths
     model      the attention sites and the blocks of a built model
+    proofs     certificates of the conformance suite
 
 Importing this imports no torch. Names that need torch are imported when first used.
 """
@@ -15,6 +16,15 @@ from typing import TYPE_CHECKING
 from .attention.auto_table import measured_on, parse_table
 from .attention.backend import Verdict, check_request
 from .attention.capabilities import BIAS_KINDS, MASK_TERMS, AttentionRequest
+from .certificate import (
+    Certificate,
+    Comparison,
+    certificate_of,
+    certificate_text,
+    compare_certificate,
+    part_source,
+    read_certificate,
+)
 from .graph import Node, Target, max_input_lengths
 from .graph.flash_implementation import flash_implementation
 from .graph.model_graph import layers_of
@@ -94,7 +104,9 @@ __all__ = [
     "BoundBackend",
     "CLAIMS",
     "CONTRACT",
+    "Certificate",
     "Classify",
+    "Comparison",
     "Dense",
     "Entry",
     "MASK_TERMS",
@@ -109,7 +121,10 @@ __all__ = [
     "attend",
     "bind",
     "catalogue_of",
+    "certificate_of",
+    "certificate_text",
     "check_request",
+    "compare_certificate",
     "field_annotations",
     "flash_implementation",
     "layers_of",
@@ -117,6 +132,8 @@ __all__ = [
     "max_input_lengths",
     "measured_on",
     "parse_table",
+    "part_source",
+    "read_certificate",
     "request_for",
     "sequence",
     "served_requests",

@@ -45,6 +45,8 @@ def wider(catalogue):
         without(eager, "acme.dot", scores=frozenset({"dot"}), devices=tuple(cpu)),
         without(eager, "acme.wide", head_dim=eager.capabilities.head_dim.model_copy(update={"minimum": 1000})),
         without(eager, "acme.forward", backward=False),
+        without(eager, "acme.plain", bias_kinds=frozenset(), bias_gradient=frozenset()),
+        without(eager, "acme.fixed", bias_gradient=frozenset()),
     ]
     plugin = types.ModuleType("acme")
     plugin.tfkit_attention_backends = hookimpl(lambda: lacking)
@@ -113,6 +115,29 @@ def test_a_backend_that_lacks_a_term_is_refused_where_it_was_written(tfkit, smal
     small.write_text(small.read_text().replace("num_layers: 3,", "num_layers: 3, self_attention: {backend: acme.no_causal},"))
     (diagnostic,) = tfkit("check", small, "--json").json()[0]["diagnostics"]
     assert (diagnostic["code"], diagnostic["path"], diagnostic["line"]) == ("TFK060", "decoder.0-2.self_attention", 11)
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "reason"),
+    [
+        ("t5-small", ["defaults.attention.backend=acme.plain"],
+         "distance bias is not declared (from `defaults.position` at specs/t5-small.yaml:"),
+        ("t5-small", ["defaults.attention.backend=acme.fixed"],
+         "no gradient for a distance bias (from `defaults.position` at specs/t5-small.yaml:"),
+        ("transformer-tiny", ["defaults.attention.sink=true", "defaults.attention.backend=acme.plain"],
+         "dense bias is not declared (from `defaults.attention.sink` at --set defaults.attention.sink=true:"),
+        ("transformer-tiny", ["defaults.attention.sink=true", "defaults.attention.backend=acme.no_visible"],
+         "mask term visible is not declared (from `defaults.attention.sink` at --set defaults.attention.sink=true:"),
+        ("rnnsearch", ["decoder.cross_attention.backend=acme.dot"],
+         "score function additive is not declared (from `nodes.decoder.cross_attention.score` at specs/rnnsearch.yaml:"),
+        ("luong", ["decoder.cross_attention.local={half_width: 3}", "decoder.cross_attention.backend=acme.plain"],
+         "dense bias is not declared (from `nodes.decoder.cross_attention.local` at --set decoder.cross_attention.local="),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_which_value_needs_a_bias_or_a_score(tfkit, installed, spec, settings, reason):
+    done = tfkit("plan", f"specs/{spec}.yaml", *(word for each in settings for word in ("--set", each)))
+    assert done.code != 0
+    assert reason in done.err
 
 
 def test_a_backend_for_another_device_or_dtype_is_no_error_of_the_spec(tfkit, small, installed):

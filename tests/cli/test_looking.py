@@ -2,8 +2,8 @@
 
 import re
 
+import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import encoder_tasks
@@ -11,6 +11,7 @@ from image_files import bars, write_idx, write_recipe
 from kinds_task import recipe_for
 from tfkit.builder import build
 from tfkit.cli import main
+from tfkit.errors import InputError
 from tfkit.io import load, save
 from tfkit.look import attention
 from tfkit.recipe import load_recipe
@@ -74,6 +75,16 @@ def look(folder, tmp_path, capsys, monkeypatch):
     return run
 
 
+def saved(folder, name, place, *changes):
+    """A model of a spec, with the tokeniser of a run."""
+    size = load(folder / "language" / "run").plan.inputs["words"].vocab_size
+    spec = load_spec(f"specs/{name}.yaml", None, ["expect=null", *(each.replace("SIZE", str(size)) for each in changes)])
+    save(build(spec, seed=0), place)
+    tokeniser = next((folder / "language" / "run").glob("models/*/tokeniser.json"))
+    (place / "tokeniser.json").write_bytes(tokeniser.read_bytes())
+    return place
+
+
 @pytest.mark.parametrize(
     ("words", "sites"),
     [
@@ -133,12 +144,13 @@ def test_a_text_that_is_too_long_is_cut_visibly(look):
     [
         (["run", "--text", "dog", "--site", "decoder.0.cros_attention"], "p.html", "did you mean `decoder.0.cross_attention`?"),
         (["run", "--text", "dog", "--site", "decoder.*.cros_attention"], "p.html", "did you mean `decoder.0.cross_attention`?"),
-        (["run"], "p.html", "one of --text and --image is needed"),
-        (["run", "--text", "dog", "--image", "bar.png"], "p.html", "one of --text and --image is needed"),
+        (["run"], "p.html", "nothing is given to look at"),
+        (["run", "--text", "dog", "--image", "bar.png"], "p.html", "leave --image out"),
         (["run", "--text", ""], "p.html", "TFK103"),
         (["run", "--text", "dog"], "p.pdf", "write a name that ends in .html, .png or .svg"),
         (["run", "--text", "dog"], "nowhere/p.html", "TFK081"),
         (["run", "--image", "bar.png"], "p.html", "write --text"),
+        (["run", "--text", "dog", "--features", "bar.png"], "p.html", "leave --features out"),
         (["images/run", "--text", "dog"], "p.html", "write --image FILE"),
         (["classification/run", "--text", "dog", "--target", "x"], "p.html", "leave --target out"),
     ],
@@ -158,7 +170,7 @@ def test_a_file_is_replaced_only_with_force(look, tmp_path):
 
 
 def test_a_picture_without_matplotlib_names_the_extra(look, monkeypatch):
-    monkeypatch.setattr("tfkit.look.attention_picture.find_spec", lambda name: None)
+    monkeypatch.setattr("tfkit.look.forms.find_spec", lambda name: None)
     code, _, err, _ = look("run", "--text", "dog", output="heads.png")
     assert code == 2
     assert "pip install 'tfkit[pictures]'" in err
@@ -166,18 +178,70 @@ def test_a_picture_without_matplotlib_names_the_extra(look, monkeypatch):
 
 def test_a_model_with_positions_cuts_at_them(folder, tmp_path):
     changes = [
-        "expect=null",
-        "defaults.d_model=8",
-        "defaults.attention.num_heads=2",
-        "body.num_layers=1",
-        "defaults.position.max_len=7",
-    ]
-    size = load(folder / "language" / "run").plan.inputs["words"].vocab_size
-    spec = load_spec("specs/gpt2.yaml", None, [*changes, f"tokens.vocab_size={size}", "tokens.end_id=2"])
-    torch.manual_seed(0)
-    save(build(spec), tmp_path / "model")
-    tokeniser = next((folder / "language" / "run").glob("models/*/tokeniser.json"))
-    (tmp_path / "model" / "tokeniser.json").write_bytes(tokeniser.read_bytes())
+        "defaults.d_model=8", "defaults.attention.num_heads=2", "body.num_layers=1", "defaults.position.max_len=7",
+        "tokens.vocab_size=SIZE", "tokens.end_id=2",
+    ]  # fmt: skip
+    saved(folder, "gpt2", tmp_path / "model", *changes)
     [observation] = attention(tmp_path / "model", text="the old dog sees the cat " * 4).observations
     assert len(observation.sites[0].keys) == 7
     assert "the first 7 are shown" in observation.notices[0]
+
+
+def test_audio_is_shown_by_its_frames(folder, tmp_path):
+    changes = (
+        "defaults.d_model=8", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=8", "audio.size=5", "encoder.num_layers=1",
+        "frames.convolutions=[{d_model: 8, activation: gelu}, {d_model: 8, stride: 2, activation: gelu}]",
+        "decoder.num_layers=1", "target.vocab_size=SIZE", "target.start_id=1", "target.end_id=2",
+    )  # fmt: skip
+    model, frames = saved(folder, "whisper-small", tmp_path / "model", *changes), tmp_path / "frames.npy"
+    np.save(frames, np.random.default_rng(0).normal(size=(7, 5)))
+    for target, beams in (("the dog", ()), (None, (2,))):
+        [seen] = attention(model, features=frames, target=target, beams=2, tokens=3).observations
+        names = {site.name: site for site in seen.sites}
+        crossed = names["decoder.0.cross_attention"]
+        assert crossed.keys == names["encoder.0.self_attention"].keys == ("frame 1", "frame 3", "frame 5", "frame 7")
+        assert crossed.queries == tuple(each.token for each in seen.predictions)
+        assert crossed.weights.sum(-1) == pytest.approx(1, abs=1e-5)
+        assert bool(seen.beams) == bool(beams)
+    [seen] = attention(model, features=frames, target="dog", max_tokens=6).observations
+    assert [site.name for site in seen.sites] == ["decoder.0.cross_attention"]
+    assert seen.notices == ("7 frames: cross-attention only. Choose other sites with --site.",)
+    for wrong in (np.zeros((2, 3, 5)), np.zeros((4, 5), np.int64), np.array([None])):
+        np.save(frames, wrong)
+        with pytest.raises(InputError, match=r"TFK107 .*frames.npy"):
+            attention(model, features=frames)
+
+
+def test_an_image_and_texts_are_shown_apart_and_compared(folder, tmp_path):
+    changes = (
+        "text.vocab_size=SIZE", "text.d_model=8", "text.end_id=2", "text_body.num_layers=1", "text_body.attention.num_heads=2",
+        "text_body.ffn.d_ff=8", "text_vector.d_model=6", "image.d_model=8", "image.size=8", "image.patch=4", "image.channels=1",
+        "image_body.num_layers=1", "image_body.attention.num_heads=2", "image_body.ffn.d_ff=8", "image_vector.d_model=6",
+    )  # fmt: skip
+    model = saved(folder, "clip-b32", tmp_path / "model", *changes)
+    (model / "images.json").write_text('{"mean": [0.5], "std": [0.5]}')
+    [seen] = attention(model, text="the dog\ta cat", image=folder / "bar.png").observations
+    text, image = seen.sites
+    assert (text.name, text.patches, image.name, image.patches) == (
+        "text_body.0.self_attention", False, "image_body.0.self_attention", True,
+    )  # fmt: skip
+    assert (text.keys[0], text.keys[-1], len(image.keys), seen.picture.before) == ("<s>", "</s>", 5, 1)
+    scores = {name.split(", similarity ")[0]: float(name.split()[-1]) for name, _ in seen.classes}
+    assert scores.keys() == {"the dog", "a cat"}
+    likely, unlikely = seen.classes
+    assert likely[1] / unlikely[1] == pytest.approx(np.exp(max(scores.values()) - min(scores.values())), rel=0.01)
+    with pytest.raises(InputError, match="reads a text, and none was given"):
+        attention(model, image=folder / "bar.png")
+
+
+def test_an_answer_is_shown_by_its_ends(folder, tmp_path):
+    small = ("defaults.d_model=8", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=8", "encoder.num_layers=1")
+    model = saved(folder, "bert-qa", tmp_path / "model", *small, "tokens.vocab_size=SIZE", "tokens.end_id=2")
+    [seen] = attention(model, text="the dog\tthe old dog sees").observations
+    assert [each.token for each in seen.ends] == list(seen.sites[0].keys)
+    assert sum(each.start for each in seen.ends) == pytest.approx(1, abs=1e-5)
+    assert sum(each.end for each in seen.ends) == pytest.approx(1, abs=1e-5)
+    pairs = [(one.start * two.end, at, to) for at, one in enumerate(seen.ends) for to, two in enumerate(seen.ends) if to >= at]
+    _, start, end = max(pairs)
+    shown = "".join(each.token for each in seen.ends[start : end + 1] if each.token not in ("<s>", "</s>"))
+    assert seen.output.replace(" ", "") == shown

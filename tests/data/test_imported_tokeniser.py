@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
+import huggingface_tokenisers
 from huggingface_tokenisers import MADE, PAIRS, SETTINGS, TEXTS, TYPES, bert, config, marian, words
 from tfkit.data import TextTokeniser, original_files, read_huggingface, read_tokenisers
 from tfkit.errors import InputError
@@ -47,11 +48,14 @@ def test_a_saved_tokeniser_is_the_same(name: str, tmp_path: Path) -> None:
     compare(type(made).from_pretrained(place), place, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_cased", "gpt2", "roberta", "t5", "llama2"])
+@pytest.mark.parametrize(
+    "name",
+    ["bert", "bert_cased", "gpt2", "roberta", "t5", "llama2", "albert", "pegasus", "xlm_roberta", "camembert", "mbart"],
+)
 def test_older_files_give_the_same_tokeniser(name: str, tmp_path: Path) -> None:
     place = tmp_path / "theirs"
     config(place, TYPES.get(name, name), **SETTINGS.get(name, {}))
-    theirs = MADE[name](place)
+    theirs = getattr(huggingface_tokenisers, name)(place)
     model = json.loads(theirs.backend_tokenizer.to_str())["model"]
     if name.startswith("bert"):
         ordered = sorted(model["vocab"], key=model["vocab"].get)
@@ -61,6 +65,19 @@ def test_older_files_give_the_same_tokeniser(name: str, tmp_path: Path) -> None:
         lines = [" ".join(pair) for pair in model["merges"]]
         (place / "merges.txt").write_text("\n".join(["#version: 0.2", *lines, ""]))
     compare(theirs, place, tmp_path)
+
+
+def test_m2m_has_one_model_and_a_list_of_ids(tmp_path: Path) -> None:
+    """The pieces are those of the library sentencepiece, which transformers runs."""
+    place = tmp_path / "theirs"
+    theirs = huggingface_tokenisers.m2m_100(place)
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    for name, content in read_huggingface(place, 2000).items():
+        (saved / name).write_bytes(content)
+    ours = read_tokenisers(saved, ("target",))["target"]
+    for text, ids in zip(TEXTS, ours.encode(TEXTS), strict=True):
+        assert ours.source_frame(ids) == theirs(text)["input_ids"], text
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")

@@ -11,14 +11,16 @@ from itertools import product
 from pathlib import Path
 
 import click
+import numpy as np
 from PIL import Image
 
 import encoder_tasks
 from image_files import bars, write_idx, write_recipe
 from kinds_task import recipe_for
-from reported import wrong
+from reported import right, wrong
 from tfkit.builder import build
-from tfkit.catalogue import load_catalogue
+from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit.certificate import certificate_of, certificate_text
 from tfkit.cli.dispatch import commands
 from tfkit.cli.options import InputPath, OutputPath
 from tfkit.interop.huggingface import write
@@ -34,13 +36,14 @@ BY_NAME = {
     "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run"),
     "recipes": ("small-recipe.yaml",),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
-    "second": ("model", "run"), "subject": ("model",), "replay": ("replay.json",), "translations": ("train.trg",),
+    "second": ("model", "run"), "subject": ("model",), "replay": ("replay.json",),
+    "check_certificate": ("eager.certificate.json",), "translations": ("train.trg",),
     "source": ("train.src",), "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",),
     "validation_source": ("train.src",), "validation_target": ("train.trg",), "validation_text": ("train.src",),
     "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
     "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
-    "directory": ("huggingface",), "image": ("images/bar.png",),
+    "directory": ("huggingface",), "image": ("images/bar.png",), "features": ("audio/frames.npy",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
@@ -71,6 +74,7 @@ BESIDE = {
     ("look", "model"): ["--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "second"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "image"): ["images/run", "-o", "new"],
+    ("look", "features"): ["audio", "--tokens", "2", "--beams", "1", "-o", "new"],
     ("look", "auto_table"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
     ("build", "spec"): ["-o", "new"],
     ("export", "model"): ["--to", "ctranslate2", "-o", "new"],
@@ -88,6 +92,7 @@ WRITING = {
     "build": ["small.yaml"],
     "compare": ["small-recipe.yaml", "--seeds", "1", "--set", "stopping.max_steps=1"],
     "conformance": ["eager", "--replay", "replay.json"],
+    "conformance certificate": ["none-of-these"],
     "diff": ["small.yaml", "small.yaml", "--html"],
     "eject": ["small.yaml"],
     "export": ["run", "--to", "ctranslate2"],
@@ -100,7 +105,7 @@ WRITING = {
     "train": ["small-recipe.yaml", "--set", "stopping.max_steps=1"],
     "verify": ["small.yaml", "--backend", "none-of-these"],
 }
-"""What else a command needs that writes."""
+"""What else a command needs that writes, by command, or by command and argument."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,7 @@ class Writes:
     option: str
 
     def words(self, value: str) -> list[str]:
-        return [self.command, f"{self.option}={value}", *WRITING[self.command]]
+        return [self.command, f"{self.option}={value}", *WRITING.get(f"{self.command} {self.name}", WRITING[self.command])]
 
 
 def all_commands() -> list[str]:
@@ -211,6 +216,19 @@ def make_good(folder: Path) -> None:
     gpt2 += ["tokens.end_id=8", "defaults.position.max_len=7"]
     (folder / "huggingface").mkdir()
     write(build(load_spec(ROOT / "specs" / "gpt2.yaml", catalogue, gpt2), catalogue), {}, folder / "huggingface")
+    _make_audio(folder, catalogue)
     table = next((ROOT / "tfkit" / "builtin" / "attention").glob("*.json"))
     shutil.copy(table, folder / "auto.json")
     (folder / "replay.json").write_text(json.dumps(wrong(name="eager")))
+    (folder / "eager.certificate.json").write_text(certificate_text(certificate_of(right(name="eager"), catalogue)))
+
+
+def _make_audio(folder: Path, catalogue: Catalogue) -> None:
+    """A model of frames and text, with a tokeniser, and frames."""
+    small = ["expect=null", "defaults.d_model=8", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=8", "audio.size=5"]
+    small += ["target.vocab_size=99", "target.start_id=1", "target.end_id=2", "encoder.num_layers=1", "decoder.num_layers=1"]
+    small += ["frames.convolutions=[{d_model: 8, stride: 2, activation: gelu}]"]
+    tokeniser = next((folder / "language" / "run").glob("models/*/tokeniser.json")).read_text()
+    model = build(load_spec(ROOT / "specs" / "whisper-small.yaml", catalogue, small), catalogue)
+    save(model, folder / "audio", catalogue=catalogue, texts={"tokeniser.json": tokeniser})
+    np.save(folder / "audio" / "frames.npy", np.ones((4, 5), np.float32))

@@ -105,6 +105,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "PegasusForConditionalGeneration": ("Pegasus", {**SEQ2SEQ, "scale_embedding": True}),
     "M2M100ForConditionalGeneration": ("M2M100", {**SEQ2SEQ, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}),
     "ViTForImageClassification": ("ViT", {**VISION, **IMAGE, "num_labels": 3}),
+    "DeiTModel": ("DeiT", {**VISION, **IMAGE, "pooler_output_size": 18}),
+    "DeiTForImageClassification": ("DeiT", {**VISION, **IMAGE, "num_labels": 3}),
     "CLIPModel": (
         "CLIP",
         {

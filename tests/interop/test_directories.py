@@ -18,6 +18,7 @@ from tfkit.interop.dtypes import converted, real
 from tfkit.interop.export import export
 from tfkit.interop.huggingface import write
 from tfkit.interop.huggingface_import import ORIGIN, plan_import, run_import
+from tfkit.interop.kept_tensors import KEPT
 
 from .models import make
 
@@ -175,6 +176,7 @@ FORGED: dict[str, Any] = {
     "a wrong type": {"prefix": 3},
     "a wrong configuration": {"config.json": []},
     "an unknown key": {"more": 1},
+    "kept tensors": {},
 }
 
 
@@ -184,6 +186,7 @@ def test_a_forged_record_of_an_import_writes_nothing(name, gpt2, tmp_path, catal
     record = json.loads((tmp_path / "model" / ORIGIN).read_text())
     outside = {"shards": dict.fromkeys(load_file(gpt2 / "model.safetensors"), "../../escaped.safetensors")}
     texts = {ORIGIN: json.dumps({**record, **FORGED.get(name, outside)})}
+    texts |= {KEPT: "{}"} if name == "kept tensors" else {}
     with pytest.raises(TfkitError):
         export(model, tmp_path / "exported", "hf", texts=texts)
     assert not (tmp_path / "exported").exists()

@@ -159,11 +159,19 @@ def test_every_shipped_spec_can_be_ejected(tmp_path, catalogue):
 
 
 @pytest.mark.slow
-def test_local_attention_is_written(tmp_path, catalogue):
+def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
+    """Local attention of a recurrent decoder, learned positions beside the embedding, a distillation token."""
+    variants = {
+        "transformer-tiny": ["defaults.position={kind: learned, max_len: 9, combine: concat, d_position: 5}"],
+        "vit-tiny": ["image.class_token=true", "image.distillation_token=true", "image.registers=2"],
+    }
+    for name, changes in variants.items():
+        spec = tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, ["expect=null", *OVERRIDES[name], *changes])
+        write_case(tmp_path, name, spec, catalogue)
     for name in ("luong", "rnnsearch"):
         changes = ["expect=null", *OVERRIDES[name], "decoder.cross_attention.local={half_width: 2}"]
         write_case(tmp_path, name, tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, changes), catalogue)
-    assert all(result["greedy"] for result in check(tmp_path).values())
+    assert sum("greedy" in result for result in check(tmp_path).values()) == 3
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ FAULTS: dict[str, tuple[str, Change]] = {
         "LlamaForCausalLM",
         replaced("weights: {lm_head.weight: nodes.logits.logits.weight}", "weights: {}"),
     ),
-    "norms without 1 +": ("Gemma2ForCausalLM", replaced(", unit_offset: true", "")),
+    "norms without 1 +": ("Gemma2ForCausalLM", replaced("unit_offset: true", "unit_offset: false")),
     "gate and input swapped": ("LlamaForCausalLM", swapped("mlp.gate_proj:", "mlp.up_proj:")),
     "norms of two sub-layers swapped": ("OLMo", swapped("post_attention_layernorm:", "post_feedforward_layernorm:")),
     "another activation": ("MarianMTModel", replaced("activation: $activation_function", "activation: relu")),
@@ -96,10 +96,9 @@ def test_a_fault_is_seen(fault, saved, tmp_path, catalogue, monkeypatch):
     theirs, directory = saved(MODELS.get(name, name))
     maps = shipped_maps(catalogue)
     right = plan_import(directory, catalogue).map_file
-    source = _source(right.name)
-    wrong = change(source)
-    assert wrong != source
-    monkeypatch.setattr(huggingface_import, "shipped_maps", lambda catalogue: {**maps, right.name: read_map(wrong, right.name)})
+    wrong = read_map(right.name, lambda name: change(_source(name)))
+    assert wrong != right
+    monkeypatch.setattr(huggingface_import, "shipped_maps", lambda catalogue: {**maps, right.name: wrong})
     try:
         model = tfkit.load(run_import(plan_import(directory, catalogue), tmp_path / "model", catalogue), catalogue=catalogue)
     except TfkitError:

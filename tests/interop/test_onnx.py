@@ -111,7 +111,8 @@ def test_a_language_model_steps_over_prompts_that_are_padded_on_the_left(catalog
 @pytest.mark.slow
 def test_an_encoder_is_one_program(catalogue, tmp_path, rounding):
     model = built(catalogue, ENCODER, ["encoder.num_layers=1", "defaults.position={kind: learned, max_len: 32}"])
-    target.write(model, {}, tmp_path)
+    target.write(model, {"source.spm": b"\xff\0"}, tmp_path)
+    assert (tmp_path / "source.spm").read_bytes() == b"\xff\0"
     _, programs = programs_in(tmp_path)
     tokens = padded(SOURCES)
     segments = (torch.arange(tokens.shape[1]) > 4).long().expand_as(tokens).contiguous()
@@ -170,10 +171,28 @@ def test_clip_compares_texts_and_images(catalogue, tmp_path, rounding):
         assert float((found[name] - ours).abs().max()) <= rounding(model, ours, 20), name
 
 
-def test_a_recurrent_encoder_is_refused_by_name(catalogue):
-    model = tfkit.build(tfkit.load_spec(SPECS / "luong.yaml", catalogue), device="meta")
-    (reason,) = target.refusals(model)
-    assert reason.startswith("`encoder`, a recurrent node that reads whole sequences")
+@pytest.mark.exhaustive
+def test_a_recurrent_encoder_reads_padded_sources_of_any_length(catalogue, tmp_path, rounding):
+    """In both directions; greedy ids are those of tfkit."""
+    changes = [
+        "expect=null", "defaults.vocab_size=40", "defaults.d_model=12", "encoder.d_state=10", "decoder.d_state=10",
+        "encoder.num_layers=2", "decoder.readout.d_model=12",
+    ]  # fmt: skip
+    model = tfkit.build(tfkit.load_spec(SPECS / "rnnsearch-small.yaml", catalogue, changes), catalogue, seed=0).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)
+    target.write(model, {}, tmp_path)
+    _, programs = programs_in(tmp_path)
+    source = padded(SOURCES)
+    made = tfkit.greedy(model, source=source, max_new_tokens=7)
+    ids = torch.cat([torch.ones(3, 1, dtype=torch.int64), made.ids[:, :-1]], 1)
+    with torch.no_grad():
+        theirs, ours = decoded(model, programs, runner(tmp_path, programs), ids, [1] * ids.shape[1], source=source)
+    real = torch.arange(ids.shape[1]) < made.lengths[:, None]
+    assert float((theirs - ours)[real].abs().max()) <= rounding(model, ours, 20)
+    assert theirs.argmax(2)[real].tolist() == made.ids[real].tolist()
+    assert len({*made.ids[real].tolist()}) > 4
 
 
 def test_what_torch_cannot_trace_is_one_error_and_the_model_stays_as_it_was(catalogue, tmp_path, monkeypatch):

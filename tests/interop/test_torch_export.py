@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tfkit
+from fixtures import SPECS
 from tfkit.interop import aot_inductor, torch_export
 
 from .engine import NODES, built
@@ -61,6 +62,13 @@ def test_a_backend_that_cannot_be_traced_is_refused(catalogue):
     assert torch_export.refusals(model) == [
         "the backend `flex` at decoder.0.self_attention, decoder.0.cross_attention, which does not work under torch.export"
     ]
+
+
+def test_aot_inductor_refuses_a_recurrent_encoder_by_name(catalogue):
+    model = tfkit.build(tfkit.load_spec(SPECS / "luong.yaml", catalogue), device="meta")
+    (reason,) = aot_inductor.refusals(model)
+    assert reason.startswith("`encoder`, a recurrent node that reads whole sequences")
+    assert torch_export.refusals(model) == []
 
 
 def test_without_a_compiler_nothing_is_compiled(catalogue, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from browser import missing_browser, opened, violations
-from tfkit.look import Observation, Picture, Prediction, SiteWeights
+from tfkit.look import Ends, Observation, Picture, Prediction, SiteWeights
 from tfkit.look.attention_page import attention_page
 
 from .test_attention_page import hostile, synthetic
@@ -111,10 +111,12 @@ def test_an_image_is_drawn_with_its_patches_and_a_model_without_attention_has_it
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
     names = ("class", *(f"patch {at}" for at in range(4)))
     weights = np.full((2, 5, 5), 0.2, np.float32)
-    site = SiteWeights("body.0.self_attention", names, names, weights, True)
+    patches = SiteWeights("body.0.self_attention", names, names, weights, True, True)
+    words = SiteWeights("text.0.self_attention", ("a", "b"), ("a", "b"), np.eye(2, dtype=np.float32)[None], True)
     image = Observation(
-        "vit", "image.png", sites=(site,), classes=(("one", 0.75), ("two", 0.25)), picture=Picture(pixels, 2, 2, 1)
-    )
+        "vit", "image.png", sites=(patches, words), classes=(("one", 0.75), ("two", 0.25)), picture=Picture(pixels, 2, 2, 1),
+        ends=(Ends("a", 0.75, 0.5), Ends("b", 0.25, 0.5)),
+    )  # fmt: skip
     without = Observation(
         "rnn", "text", "word", predictions=(Prediction("word", 0.5, (("word", 0.5),)),), notices=("no attention",)
     )
@@ -125,4 +127,7 @@ def test_an_image_is_drawn_with_its_patches_and_a_model_without_attention_has_it
         assert page.locator("section").nth(0).locator("tbody tr").first.text_content() == "one0.75"
         assert page.locator("section").nth(1).locator("tbody tr").first.text_content() == "1. word0.50word 0.50"
         assert page.locator(".note").last.text_content() == "no attention"
+        assert page.locator("tr", has_text="1. a").locator("td").all_text_contents() == ["0.75", "0.50"]
         assert violations(page) == []
+        page.locator("#site0").select_option("text.0.self_attention")
+        page.locator("canvas[aria-label^='Heat map of text.0']").wait_for()

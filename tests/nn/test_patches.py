@@ -33,20 +33,24 @@ def test_patches_are_products_of_pixels(built: Built, bias: bool) -> None:
     torch.testing.assert_close(model(image=images).image, patches_by_loops(images, projection.weight, projection.bias))
 
 
-@pytest.mark.parametrize("class_token", [True, False])
+@pytest.mark.parametrize(("class_token", "distillation_token"), [(True, True), (True, False), (False, False)])
 @pytest.mark.parametrize("registers", [0, 3])
-def test_class_token_and_registers_stand_first_and_registers_have_no_position(
-    built: Built, class_token: bool, registers: int
+def test_learned_vectors_stand_first_and_registers_have_no_position(
+    built: Built, class_token: bool, distillation_token: bool, registers: int
 ) -> None:
-    model = built(image_spec(class_token=class_token, registers=registers, position="learned"))
+    model = built(
+        image_spec(class_token=class_token, distillation_token=distillation_token, registers=registers, position="learned")
+    )
     images, node = drawn(2, 2, 6, 6, seed=90), model.nodes["image"]
     table = node.position.table
-    assert table.shape == (9 + class_token, 12)
+    assert table.shape == (9 + class_token + distillation_token, 12)
     bare = patches_by_loops(images, node.projection.weight, node.projection.bias)
-    got, first = model(image=images).image, int(class_token)
+    got, first = model(image=images).image, class_token + distillation_token
     assert got.shape == (2, first + registers + 9, 12)
     if class_token:
         torch.testing.assert_close(got[:, 0], (node.class_token + table[0]).expand(2, -1))
+    if distillation_token:
+        torch.testing.assert_close(got[:, 1], (node.distillation_token + table[1]).expand(2, -1))
     if registers:
         torch.testing.assert_close(got[:, first : first + registers], node.registers.expand(2, -1, -1))
     torch.testing.assert_close(got[:, first + registers :], bare + table[first:])
@@ -131,6 +135,7 @@ def test_it_is_saved_and_loaded(built: Built, tmp_path: Any) -> None:
         ({"position": "{kind: learned, max_len: 5}"}, "nodes.image.position", "5 is less than the 9 positions"),
         ({"position": "sinusoidal_2d", "d_model": 6}, "nodes.image.position", "a multiple of 4"),
         ({"channels": 0}, "nodes.image.channels", "at least 1 is expected"),
+        ({"distillation_token": True}, "nodes.image.distillation_token", "it stands after a class token, and there is none"),
         ({"registers": -1}, "nodes.image.registers", "at least 0 is expected"),
     ],
 )

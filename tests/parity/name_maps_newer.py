@@ -1,34 +1,16 @@
-"""The maps of Qwen3, OLMo 2, gpt-oss without experts, ModernBERT and T5Gemma; see `name_maps.py`."""
+"""The maps of gpt-oss without experts, ModernBERT and T5Gemma; see `name_maps.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from .name_maps import LLAMA, LLAMA_BRANCHES, NameMap, View, attention_map, third, under
+from .name_maps import LLAMA_BRANCHES, NameMap, View, attention_map, shipped, third, under
 
-QWEN3 = {
-    "nodes.tokens.embedding": "model.embed_tokens",
-    **under(
-        "nodes.body.layers.{i}",
-        "model.layers.{i}",
-        {
-            **LLAMA_BRANCHES,
-            "branches.self_attention.query_norm": "self_attn.q_norm",
-            "branches.self_attention.key_norm": "self_attn.k_norm",
-            "norms.self_attention": "input_layernorm",
-            "norms.ffn": "post_attention_layernorm",
-        },
-    ),
-    "nodes.body.final_norm": "model.norm",
+GPT_OSS_DENSE = {
+    **shipped("LlamaForCausalLM"),
+    "nodes.body.layers.{i}.branches.self_attention.sink": "model.layers.{i}.self_attn.sinks",
 }
-OLMO2 = {
-    **QWEN3,
-    "nodes.body.layers.{i}.norms.self_attention": "model.layers.{i}.post_attention_layernorm",
-    "nodes.body.layers.{i}.norms.ffn": "model.layers.{i}.post_feedforward_layernorm",
-    "nodes.logits.logits": "lm_head",
-}
-GPT_OSS_DENSE = {**LLAMA, "nodes.body.layers.{i}.branches.self_attention.sink": "model.layers.{i}.self_attn.sinks"}
 
 
 def _half(number: int) -> View:

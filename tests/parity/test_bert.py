@@ -42,7 +42,7 @@ def check_bert(shrunk: Any, padded: Any, segmented: bool = True, wrong: tuple[st
         reference = theirs(ids, attention_mask=real, token_type_ids=segments)
         return {"encoder": reference.last_hidden_state, "pooled": reference.pooler_output}
 
-    compare(ours, theirs, name_maps.BERT, lambda: ours(tokens=ids, segments=given), run, real)
+    compare(ours, theirs, name_maps.shipped("BertModel"), lambda: ours(tokens=ids, segments=given), run, real)
 
 
 @pytest.mark.parametrize("segmented", [True, False])
@@ -72,7 +72,14 @@ def test_bert_with_its_training_heads(shrunk, padded):
         reference = theirs(ids, attention_mask=real, token_type_ids=segments)
         return {"words": reference.prediction_logits, "next": reference.seq_relationship_logits}
 
-    compare(ours, theirs, name_maps.BERT_PRETRAINING, lambda: ours(tokens=ids, segments={"tokens": segments}), run, real)
+    compare(
+        ours,
+        theirs,
+        name_maps.shipped("BertForPreTraining"),
+        lambda: ours(tokens=ids, segments={"tokens": segments}),
+        run,
+        real,
+    )
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -89,7 +96,7 @@ def test_roberta(shrunk, padded, side):
     compare(
         ours,
         theirs,
-        name_maps.ROBERTA,
+        name_maps.shipped("RobertaForMaskedLM"),
         lambda: ours(tokens=ids),
         lambda: {"words": theirs(ids, attention_mask=real).logits},
         real,
@@ -110,7 +117,7 @@ def test_albert(shrunk, padded):
         reference = theirs(ids, attention_mask=real, token_type_ids=segments)
         return {"encoder": reference.last_hidden_state, "pooled": reference.pooler_output}
 
-    compare(ours, theirs, name_maps.ALBERT, lambda: ours(tokens=ids, segments={"tokens": segments}), run, real)
+    compare(ours, theirs, name_maps.shipped("AlbertModel"), lambda: ours(tokens=ids, segments={"tokens": segments}), run, real)
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -128,7 +135,7 @@ def test_clip_text(shrunk, padded, masked):
     compare(
         ours,
         theirs,
-        name_maps.CLIP_TEXT,
+        name_maps.shipped("CLIPModel"),
         lambda: ours(text=ids, masks=masks),
         lambda: {"text_vector": theirs(ids, attention_mask=real if masked else None).text_embeds},
         real,

@@ -103,10 +103,10 @@ GEMMA2 = (
 FAMILIES = {
     family.spec: family
     for family in (
-        Family("gpt2", gpt2, GPT2, name_maps.GPT2),
-        Family("gptj-6b", gptj, GPTJ, name_maps.GPTJ),
-        Family("llama3-8b", llama, LLAMA, name_maps.LLAMA),
-        Family("gemma2-9b", gemma2, GEMMA2, name_maps.GEMMA2),
+        Family("gpt2", gpt2, GPT2, name_maps.shipped("GPT2LMHeadModel")),
+        Family("gptj-6b", gptj, GPTJ, name_maps.shipped("GPTJForCausalLM")),
+        Family("llama3-8b", llama, LLAMA, name_maps.shipped("LlamaForCausalLM")),
+        Family("gemma2-9b", gemma2, GEMMA2, name_maps.shipped("Gemma2ForCausalLM")),
     )
 }
 

@@ -90,10 +90,30 @@ MARIAN = (
 )
 
 FAMILIES = {
-    "t5-small": Family(T5, _t5, name_maps.T5, (151, 90, 3), (139, 2, 77), pad=0, start=0, end=1),
-    "t5-v1.1-small": Family(T5, t5_v1_1, name_maps.T5_V1_1, (151, 90, 3), (139, 2, 77), pad=0, start=0, end=1),
-    "bart-base": Family(BART, bart, name_maps.BART, (31, 17, 2), (19, 1, 8), pad=1, start=2, end=2),
-    "marian": Family(MARIAN, marian, name_maps.MARIAN, (31, 17, 2), (19, 1, 8), pad=60, start=60, end=0),
+    "t5-small": Family(
+        T5,
+        _t5,
+        name_maps.shipped("T5ForConditionalGeneration", feed_forward_proj="relu"),
+        (151, 90, 3),
+        (139, 2, 77),
+        pad=0,
+        start=0,
+        end=1,
+    ),
+    "t5-v1.1-small": Family(
+        T5,
+        t5_v1_1,
+        name_maps.shipped("T5ForConditionalGeneration", feed_forward_proj="gated-gelu"),
+        (151, 90, 3),
+        (139, 2, 77),
+        pad=0,
+        start=0,
+        end=1,
+    ),
+    "bart-base": Family(
+        BART, bart, name_maps.shipped("BartForConditionalGeneration"), (31, 17, 2), (19, 1, 8), pad=1, start=2, end=2
+    ),
+    "marian": Family(MARIAN, marian, name_maps.shipped("MarianMTModel"), (31, 17, 2), (19, 1, 8), pad=60, start=60, end=0),
 }
 
 

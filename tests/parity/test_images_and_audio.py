@@ -126,7 +126,9 @@ def test_whisper(shrunk, wrong):
         return {"logits": theirs(input_features=audio.mT, decoder_input_ids=ids).logits}
 
     def check() -> None:
-        compare(ours, theirs, name_maps.WHISPER, lambda: ours(audio=audio, target=ids), run, ALL)
+        compare(
+            ours, theirs, name_maps.shipped("WhisperForConditionalGeneration"), lambda: ours(audio=audio, target=ids), run, ALL
+        )
 
     with pytest.raises(AssertionError, match="where rounding explains") if wrong else nullcontext():
         check()
@@ -156,4 +158,4 @@ def test_clip(shrunk, padded):
         said = theirs(input_ids=ids, pixel_values=pixels)
         return {"match": said.logits_per_text}
 
-    compare(ours, theirs, name_maps.CLIP, lambda: {"match": ours(text=ids, image=pixels).match}, run, real)
+    compare(ours, theirs, name_maps.shipped("CLIPModel"), lambda: {"match": ours(text=ids, image=pixels).match}, run, real)

@@ -72,7 +72,7 @@ def test_labels_of_spans_are_their_ends(shrunk, padded, lengths):
         made = theirs(ids, attention_mask=real, token_type_ids=segments, **positions)
         return {"answer": torch.stack([made.start_logits, made.end_logits], -1), **({"loss": made.loss} if full else {})}
 
-    compare(ours, theirs, name_maps.BERT_QA, run_ours, run_theirs, real)
+    compare(ours, theirs, name_maps.shipped("BertForQuestionAnswering"), run_ours, run_theirs, real)
 
 
 def test_labels_of_an_encoder_stand_where_their_tokens_do(shrunk, padded):
@@ -92,7 +92,7 @@ def test_labels_of_an_encoder_stand_where_their_tokens_do(shrunk, padded):
     compare(
         ours,
         theirs,
-        name_maps.BERT_PRETRAINING,
+        name_maps.shipped("BertForPreTraining"),
         lambda: {"loss": ours(tokens=ids, segments={"tokens": segments}, labels={"words": words, "next": after}).loss},
         run,
         real,

@@ -11,7 +11,7 @@ from torch import nn
 
 import tfkit
 
-from . import name_maps_newer
+from . import name_maps, name_maps_newer
 from .comparison import all_in_float64, compare, shake
 from .family import VOCABULARY, Family
 
@@ -120,8 +120,8 @@ MODERNBERT = (
 FAMILIES = {
     family.spec: family
     for family in (
-        Family("qwen3-0.6b", qwen3, QWEN3, name_maps_newer.QWEN3),
-        Family("olmo2-7b", olmo2, OLMO2, name_maps_newer.OLMO2),
+        Family("qwen3-0.6b", qwen3, QWEN3, name_maps.shipped("Qwen3ForCausalLM")),
+        Family("olmo2-7b", olmo2, OLMO2, name_maps.shipped("Olmo2ForCausalLM")),
         Family("gpt-oss-20b-dense", gpt_oss, GPT_OSS, name_maps_newer.GPT_OSS_DENSE),
         Family("modernbert-base", modernbert, MODERNBERT, name_maps_newer.modernbert(7), "words"),
     )

@@ -1,18 +1,27 @@
 """`tfkit new`: what it writes can be installed, is found, and passes its own tests as it is."""
 
+import importlib
+import json
 import runpy
 import subprocess
 import sys
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from command_line import ROOT
+from tfkit.builder import build
+from tfkit.catalogue import load_catalogue
 from tfkit.cli import main
+from tfkit.graph import graph_of
 from tfkit.hooks import SLOTS
+from tfkit.spec import load_spec
 from tfkit.starters import STARTERS, Name, starter_files
+from tfkit_conformance import verify
 
 NAME = "acme.fresh"
-VERIFIED = [slot for slot, starter in STARTERS.items() if not starter.laws]
+VERIFIED = [slot for slot in STARTERS if "model.yaml" in starter_files(slot, Name(NAME))]
 EXAMPLES = {
     "backend": ("example.online", "plugins/tfkit-example-backend/tfkit_example_backend"),
     "sublayer": ("acme.conv", "docs/examples/acme-conv/acme_conv"),
@@ -58,6 +67,28 @@ def test_a_starter_is_found_and_passes_its_tests(tfkit, slot, tmp_path, monkeypa
     assert tests
     for test in tests:
         test()
+
+
+@pytest.mark.slow
+def test_the_example_of_a_node_that_owns_attention_is_verified(tfkit, monkeypatch):
+    """Its plugin is found by its metadata, and its attention site is checked with every backend."""
+    folder = ROOT / "docs" / "examples" / "acme-lookup"
+    monkeypatch.syspath_prepend(folder)
+    catalogue = load_catalogue().with_plugin(importlib.import_module("acme_lookup"), "acme_lookup")
+    monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: catalogue)
+    spec = load_spec(folder / "model.yaml", catalogue)
+    assert "found.0.lookup" in dict(graph_of(spec).sites())
+    report = verify(spec, catalogue=catalogue, backends=["eager", "sdpa"])
+    assert [row.message for row in report.rows if row.status == "failed"] == []
+    assert report.verdict == "VERIFIED"
+    assert {row.backend for row in report.rows if row.where == "found.0.lookup"} == {"eager", "sdpa"}
+    words = ("--batch", 2, "--lengths", "source=7,target=5", "--json")
+    declared = json.loads(tfkit("show", folder / "model.yaml", *words).out)["flops"]
+    model = build(spec, catalogue).eval()
+    model.set_backend("eager")
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(source=torch.ones(2, 7, dtype=torch.long), target=torch.ones(2, 5, dtype=torch.long))
+    assert counter.get_total_flops() == declared
 
 
 @pytest.mark.parametrize("slot", STARTERS)

@@ -1,9 +1,11 @@
-"""What `make demo` does: the recipe that comes with tfkit learns its sample."""
+"""What `make demo` does: the recipe that comes with tfkit learns its sample. The gallery draws the result."""
 
 from pathlib import Path
 
 import pytest
 
+from gallery import drawings, structure
+from tfkit.look import attention
 from tfkit.recipe import load_recipe
 from tfkit.text import Translator
 from tfkit.train import train
@@ -19,6 +21,14 @@ def test_the_sample_is_learnt_in_half_the_steps_of_the_demo(tmp_path):
     lines = ["The doctor plays the piano in the garden.", "My sister feeds the cat every morning."]
     made = [each.text for each in translator.translate(lines)]
     assert made == ["Der Arzt spielt im Garten Klavier.", "Meine Schwester füttert jeden Morgen die Katze."]
+    [drawn] = [each for each in drawings() if each.picture.name == "attention.svg"]
+    text, site = (drawn.command[drawn.command.index(option) + 1] for option in ("--text", "--site"))
+    figure = attention(tmp_path / "run", text=text, sites=site)
+    figure.save(tmp_path / "heads.svg")
+    made, committed = structure(tmp_path / "heads.svg"), structure(drawn.picture)
+    assert made[0]["image"] == committed[0]["image"] == 4
+    known = {*figure.observations[0].sites[0].keys, *(f"{site}, head {head}" for head in range(4))}
+    assert known <= set(made[1]) & set(committed[1])  # a longer training may translate otherwise
 
 
 def test_both_sides_of_the_sample_have_a_sentence_a_line():

@@ -110,6 +110,7 @@ def test_n_best_and_attention(trained):
     assert made.text == f"{WORDS['the']} granda hundo kantas"
     scores = [each.score for each in made.hypotheses]
     assert scores == sorted(scores, reverse=True)
+    assert [len(each) for each in made.pieces] == [len(each.ids) for each in made.hypotheses]
     weights = made.hypotheses[0].attention["decoder.0.cross_attention"]
     assert weights.shape == (2, len(made.hypotheses[0].ids), len(made.source_ids))
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))

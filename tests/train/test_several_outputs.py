@@ -46,7 +46,7 @@ def both(run):
         )  # fmt: skip
         theirs = BertForPreTraining(config)
         shake(theirs)
-        copy_weights(ours, theirs, name_maps.BERT_PRETRAINING)
+        copy_weights(ours, theirs, name_maps.shipped("BertForPreTraining"))
         return TrainStep(ours, recipe, data), theirs
 
     return made

@@ -19,6 +19,7 @@ from tfkit.spec import load_spec
 from tfkit.view.drawing.layout import drawing
 from tfkit.view.drawing.marks import Marks
 from tfkit.view.drawing.page import model_drawing, model_page
+from tfkit.view.drawing.single import depth, single_layers
 from tfkit.view.drawing.svg import svg
 from tfkit.view.model_data import model_data
 
@@ -65,15 +66,32 @@ def test_edges_are_inputs_memories_and_shared_tables(tfkit):
     assert {edge.get("class") for edge in edges} == {"edge input", "edge memory", "edge table"}
 
 
-def test_the_picture_of_the_guide_is_what_the_command_draws(tfkit):
-    shown = tfkit("show", BASE, "--svg").out
-    assert (ROOT / "docs" / "_static" / "transformer-base.svg").read_text(encoding="utf-8") == shown
+def test_the_picture_of_the_guide_is_what_the_command_draws(tfkit, tmp_path):
+    assert tfkit("show", BASE, "-o", tmp_path / "model.svg").code == 0
+    assert (ROOT / "docs" / "_static" / "transformer-base.svg").read_bytes() == (tmp_path / "model.svg").read_bytes()
 
 
 def inside(point, placed, tops):
     x, y = point
     height = placed.box.unfolded.height
     return placed.x + 1 < x < placed.x + 275 and tops[placed.row] + 1 < y < tops[placed.row] + height - 1
+
+
+def check_single_layers(spec, graph):
+    """The layers one by one have the numbers of their groups, and each the name of its sites."""
+    for node in model_data(spec, graph, batch_of(graph, 1, None))["nodes"]:
+        layers = list(single_layers(node.get("layers", ())))
+        assert [layer["number"] for layer in layers] == list(range(depth(node.get("layers", ()))))
+        for name in ("flops", "activation_elements"):
+            parts = sum(part[name] for layer in layers for part in layer["sublayers"])
+            assert parts == sum(total(group, name) for group in node.get("layers", ())), (spec.name, name)
+        own = sum(layer["parameters"] for layer in layers if layer["owner"] == layer["number"])
+        assert own == sum(group["parameters"] for group in node.get("layers", ())), spec.name
+
+
+def total(group, name):
+    inner = [total(each, name) for each in group.get("layers", ())]
+    return sum([*inner, *(part[name] for part in group.get("sublayers", ()))])
 
 
 @pytest.mark.slow
@@ -86,6 +104,7 @@ def test_every_shipped_spec_is_drawn_without_overlaps(catalogue):
         graph = graph_of(spec)
         drawn = model_drawing(model_data(spec, graph, batch_of(graph, 1, None)))
         assert list(boxes(svg(drawn))) == list(graph.nodes), path.name
+        check_single_layers(spec, graph)
         places = [(node.x, node.row) for node in drawn.nodes]
         assert len(set(places)) == len(places), path.name
         tops = drawn.tops
@@ -145,12 +164,34 @@ def test_a_diff_marks_what_differs(tfkit, tmp_path):
         assert "≠ inside: ffn" in shown["encoder"]
         assert "≠ d_ff" in shown["encoder"]
         assert not any("≠" in line for name in ("source", "target", "decoder", "logits") for line in shown[name])
-        assert each.count('class="part ffn marked"') == 1
+        assert each.count('class="part ffn marked"') == 1 + 6  # of the group, and of each layer
     assert "<td>d_ff</td><td>2048</td><td>1024</td><td>encoder.0-5.ffn</td>" in text
     equal = tfkit("diff", BASE, BASE, "--html")
     assert equal.code == 0
     assert "The models are equal." in equal.out
     assert "≠" not in "".join(re.findall(r"<svg.*?</svg>", equal.out, re.DOTALL))
+
+
+@pytest.mark.slow
+def test_a_diff_is_drawn_side_by_side(tfkit, tmp_path):
+    words = ("diff", "specs/transformer-tiny.yaml", "specs/tiny-alibi.yaml")
+    done = tfkit(*words, "--svg")
+    assert done.code == 1
+    root = ElementTree.fromstring(done.out)
+    drawn = root.findall(f"{SVG}g/{SVG}svg")
+    assert [list(boxes(ElementTree.tostring(each))) for each in drawn] == [
+        ["source", "target", "encoder", "decoder", "logits"]
+    ] * 2
+    assert [text.text for text in root.findall(f"{SVG}text")] == [
+        "A (specs/transformer-tiny.yaml)",
+        "B (specs/tiny-alibi.yaml)",
+    ]
+    assert len({each.get("id") for each in root.iter() if each.get("id")}) == len([e for e in root.iter() if e.get("id")])
+    assert float(root.get("width")) == sum(float(each.get("width")) for each in drawn)
+    place = tmp_path / "diff.png"
+    assert tfkit(*words, "-o", place).code == 1
+    with Image.open(place) as png:
+        assert png.size == tuple(int(float(root.get(axis)) * 1.6) for axis in ("width", "height"))
 
 
 def test_what_only_one_model_has_is_marked(tfkit):

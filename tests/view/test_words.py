@@ -65,3 +65,8 @@ def test_lists_of_parts_and_partial_biases(catalogue):
     attention = spec.nodes["encoder"].options.layers[0].sublayers[0].options
     assert "backend flex or sdpa (kernel math)" in changed_options(attention)
     assert "bias key: false" in changed_options(attention)
+    frames = load_spec(SPECS / "whisper-small.yaml", catalogue).nodes["frames"].options
+    listed = "convolutions (d_model 768, activation gelu), (d_model 768, stride 2, activation gelu), position "
+    assert changed_options(frames).startswith(listed)
+    decoder = load_spec(SPECS / "luong.yaml", catalogue).nodes["decoder"].options
+    assert "reads (state, context)" in changed_options(decoder)

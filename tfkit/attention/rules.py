@@ -17,7 +17,8 @@ RULES: dict[str, Rule] = {
     "A1": Rule(
         "heads, strides and memory",
         "Query head h reads key/value head h // (H // G). The output has the dtype and device of the query and is no view "
-        "of an input. Inputs are never written to, and any strides are accepted. B, Q and K are at least 1.",
+        "of an input. Inputs are never written to, nor is the gradient of the output; none is kept alive after a call. Any "
+        "strides and integer dtypes are accepted. A call changes no setting of the process. B, Q and K are at least 1.",
     ),
     "A2": Rule(
         "the order of operations",
@@ -62,7 +63,8 @@ RULES: dict[str, Rule] = {
     "A10": Rule(
         "gradients arrive or are refused",
         "Gradients reach the query, the key, the value and any bias that requires one. A backend that cannot compute a "
-        "gradient raises an error; an output that silently lacks requires_grad is a failure.",
+        "gradient raises an error; an output that silently lacks requires_grad is a failure. The backward may run twice, and "
+        "other calls may come before it. Second derivatives raise an error unless they are declared.",
     ),
     "A11": Rule(
         "a requested backend is used or refused",

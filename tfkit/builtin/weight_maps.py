@@ -9,6 +9,7 @@ _SUMMARIES = {
     "bart": "BART",
     "bert": "BERT: encoder, pre-training, masked words, labels of texts and of words",
     "clip": "CLIP: texts and images",
+    "deit": "DeiT: encoder, labels of images",
     "distilbert": "DistilBERT: encoder, masked words, labels of texts",
     "electra": "ELECTRA: encoder, generator, discriminator",
     "gemma2": "Gemma 2",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from ..catalogue import Catalogue
     from ..view.diff_data import Side
 
+FORMS = ("html", "svg", "png")
 EPILOG = """\b
 tfkit diff base.yaml big.yaml
 tfkit diff base.yaml base.yaml --set defaults.placement=pre
 tfkit diff spec.yaml runs/first          the best model of a run
-tfkit diff a.yaml b.yaml -o diff.html    both drawings, differences marked
+tfkit diff a.yaml b.yaml -o diff.html    both drawings, differences marked;
+                                         or .svg, .png
 
 \b
 Fields are those of the resolved specs; name, reference, description and
@@ -45,7 +47,7 @@ Exit code 0 if the models are equal, 1 if they differ, 2 for a wrong input.
     "--lengths", metavar="INPUT=N,...", type=lengths_by_input,
     help="Positions of each input of both, for instance source=32,target=32 (default: 32 each).",
 )  # fmt: skip
-@drawing_options("html")
+@drawing_options(*FORMS)
 @common
 def command(
     first: str, second: str, overrides: tuple[str, ...], batch: int, lengths: dict[str, int] | None,
@@ -56,8 +58,8 @@ def command(
     from ..view.diff_data import diff_data
 
     if form and as_json and not output:
-        raise usage_error("--html and --json exclude each other", "choose one, or write the page with -o FILE")
-    form = form_of(form, output, force, ("html",))
+        raise usage_error(f"--{form} and --json exclude each other", "choose one, or write the drawing with -o FILE")
+    form = form_of(form, output, force, FORMS)
     catalogue = load_catalogue()
     if overrides and Path(second).is_dir():
         raise usage_error(f"--set changes a spec, and {second} is a saved model", "name its spec.yaml")
@@ -66,9 +68,7 @@ def command(
     a, b = (_with_batch(side, batch, lengths) for side in (a, b))
     data = diff_data(a, b)
     if form:
-        from ..view.drawing.page import diff_page
-
-        put(diff_page(a, b), output, f"{a.spec.name} and {b.spec.name} side by side", data if as_json else None)
+        put(_drawn(form, a, b, data), output, f"{a.spec.name} and {b.spec.name} side by side", data if as_json else None)
     elif as_json:
         print_json(data)
     else:
@@ -76,6 +76,21 @@ def command(
 
         print_rich(*diff_text(data))
     return 0 if data["equal"] else 1
+
+
+def _drawn(form: str, a: Side, b: Side, data: dict[str, Any]) -> str | bytes:
+    from ..view.drawing.page import diff_drawings, diff_page
+
+    if form == "html":
+        return diff_page(a, b, data)
+    drawings = diff_drawings(a, b, data)
+    if form == "svg":
+        from ..view.drawing.svg import side_by_side
+
+        return side_by_side(drawings)
+    from ..view.drawing.figure import png
+
+    return png(drawings)
 
 
 def _side(file: str, overrides: tuple[str, ...], catalogue: Catalogue, batch: int) -> Side:

@@ -20,6 +20,8 @@ tfkit look run --text "the old dog sees the cat" -o page.html
 tfkit look rnn transformer --text "..." --target "..." -o both.html
 tfkit look run --text "..." --site "decoder.*.cross_attention" -o heads.png
 tfkit look vit --image digit.png -o page.html
+tfkit look clip --image cat.png --text "a cat" -o page.html
+tfkit look whisper --features log-mel.npy -o page.html
 
 \b
 Without --target, a translation or a continuation is searched. A pair of texts
@@ -34,6 +36,7 @@ need matplotlib: pip install 'tfkit[pictures]'.
 @click.option("--text", metavar="TEXT", help="What the model reads.")
 @click.option("--target", metavar="TEXT", help="The translation or continuation; searched unless given.")
 @click.option("--image", type=READ, metavar="FILE", help="A PNG or JPEG file, for a model of images.")
+@click.option("--features", type=READ, metavar="FILE", help="A .npy file of frames, for a model of audio.")
 @click.option("--site", "sites", metavar="PATTERN", multiple=True, help="Attention sites; all by default. May be repeated.")
 @click.option("--beams", type=whole, metavar="N", default=5, help="Beams of the search; 1 is greedy.")
 @click.option("--tokens", type=whole, metavar="N", default=20, help="New tokens of a continuation at most.")
@@ -43,9 +46,9 @@ need matplotlib: pip install 'tfkit[pictures]'.
 @placement
 @common
 def command(
-    model: str, second: str | None, text: str | None, target: str | None, image: str | None, sites: tuple[str, ...], beams: int,
-    tokens: int, max_tokens: int, output: str, force: bool, device: str, backend: list[str] | None, auto_table: str | None,
-    as_json: bool,
+    model: str, second: str | None, text: str | None, target: str | None, image: str | None, features: str | None,
+    sites: tuple[str, ...], beams: int, tokens: int, max_tokens: int, output: str, force: bool, device: str,
+    backend: list[str] | None, auto_table: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Show what a model attends to: heat maps, lines, probabilities, beams.
 
@@ -53,10 +56,10 @@ def command(
     """
     need_packages("train", *TEXT)
     speak_utf8()
-    if (text is None) == (image is None):
-        raise usage_error("one of --text and --image is needed", 'write --text "..." or --image FILE')
-    from ..look.attention_picture import check_matplotlib
-    from ..look.figure import PICTURES, attention, check_suffix
+    if text is None and image is None and features is None:
+        raise usage_error("nothing is given to look at", 'write --text "...", --image FILE or --features FILE')
+    from ..look import attention
+    from ..look.forms import PICTURES, check_matplotlib, check_suffix
     from .device import placed
 
     place = Path(output)
@@ -67,8 +70,8 @@ def command(
     if place.suffix in PICTURES:
         check_matplotlib()
     figure = attention(
-        *([model] if second is None else [model, second]), text=text, target=target, image=image, sites=sites, beams=beams,
-        tokens=tokens, max_tokens=max_tokens, **placed(device, backend, auto_table),
+        *([model] if second is None else [model, second]), text=text, target=target, image=image, features=features,
+        sites=sites, beams=beams, tokens=tokens, max_tokens=max_tokens, **placed(device, backend, auto_table),
     )  # fmt: skip
     figure.save(place)
     for notice in dict.fromkeys(notice for each in figure.observations for notice in each.notices):

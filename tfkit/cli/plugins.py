@@ -10,8 +10,14 @@ from .output import print_json, print_rich
 EPILOG = """\b
 --json prints an object with `plugins` (`name`, `distribution`, `version`),
 `entries` (`slot`, `name`, `summary`, `reference`, `plugin`, `distribution`,
-`version`) and `broken` (`plugin`, `distribution`, `reason`); with --backends
-also `backends`, their declared capabilities.
+`version`), `broken` (`plugin`, `distribution`, `reason`) and `certificates`
+(`name`, `state`, ...); with --backends also `backends`, their declared
+capabilities.
+
+\b
+A plugin can ship certificates: files NAME.certificate.json, written by
+`tfkit conformance`, beside the module of its entry point. The list says which
+are valid for what is installed here. They are statements, not signatures.
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,6 @@ from .packages import need_packages
 from .usage import usage_error
 
 if TYPE_CHECKING:
-    from ..catalogue import Catalogue
     from ..nn.position_values import PositionValues
 
 FORMS = ("html", "png", "svg")
@@ -34,11 +33,6 @@ tfkit positions runs/first -o learned.html --before spec.yaml
 """
 
 
-class _Values(NamedTuple):
-    name: str
-    schemes: list[PositionValues]
-
-
 def _count(text: str | int) -> int:
     number = whole(text, 2)
     if number > MOST:
@@ -57,33 +51,22 @@ def command(
     spec: str, overrides: tuple[str, ...], count: int, before: str | None, output: str, force: bool, as_json: bool
 ) -> int:
     """Draw the position schemes of a spec or a model."""
-    from ..catalogue import load_catalogue
-
     need_packages("pictures", "matplotlib")
     form = form_of(None, output, force, FORMS)
     if overrides and Path(spec).is_dir():
         raise usage_error(f"--set changes a spec, and {spec} is a saved model", "name its spec.yaml")
-    catalogue = load_catalogue()
-    name, schemes = _values(spec, catalogue, count, overrides)
-    if not schemes:
+    from ..look import positions
+
+    figure = positions(spec, count=count, before=before, overrides=overrides)
+    if not figure.groups:
         raise usage_error(f"{spec} has no position scheme", "write `position:` in the spec")
-    earlier = _values(before, catalogue, count).schemes if before is not None else []
-    groups = [[*_before(each, earlier, before), (f"{each.name}: {each.kind}", each)] for each in schemes]
-    if before is not None and not any(len(group) > 1 for group in groups):
+    if before is not None and all(len(group) == 1 for group in figure.groups):
         raise usage_error(
             f"{before} has none of the position schemes of {spec}", "name a spec or a model of the same structure"
         )
-    drawn: str | bytes
-    if form == "html":
-        from ..view.positions.page import positions_page
-
-        drawn = positions_page(name, groups)
-    else:
-        from ..view.positions.figures import draw
-
-        drawn = draw([row for group in groups for row in group], str(form))
-    names = ", ".join(each.name for each in schemes)
-    put(drawn, output, f"positions of {names}", {"schemes": [_described(each) for each in schemes]} if as_json else None)
+    names = ", ".join(each.name for each in figure.schemes)
+    described = {"schemes": [_described(each) for each in figure.schemes]} if as_json else None
+    put(figure.drawn(str(form)), output, f"positions of {names}", described)
     return 0
 
 
@@ -95,18 +78,3 @@ def _described(values: PositionValues) -> dict[str, Any]:
         "learned": values.learned,
         "shape": list(values.table.shape),
     }
-
-
-def _before(values: PositionValues, earlier: list[PositionValues], file: str | None) -> list[tuple[str, PositionValues]]:
-    same = [each for each in earlier if (each.name, each.kind, each.place) == (values.name, values.kind, values.place)]
-    return [(f"before, {file}", each) for each in same]
-
-
-def _values(file: str, catalogue: Catalogue, count: int, overrides: tuple[str, ...] = ()) -> _Values:
-    from ..builder.position_schemes import position_values
-    from ..io.loading import weight_reader
-    from .model_or_spec import named
-
-    found = named(file, catalogue, overrides)
-    with weight_reader(file if Path(file).is_dir() else None) as read:
-        return _Values(found.spec.name, position_values(found.spec, catalogue, count, read))

@@ -92,4 +92,4 @@ def _drawn(form: str, data: dict[str, Any]) -> str | bytes:
         return svg(model_drawing(data))
     from ..view.drawing.figure import png
 
-    return png(model_drawing(data))
+    return png([(data["name"], model_drawing(data))])

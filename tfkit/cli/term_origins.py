@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ..errors import Diagnostic
-from ..graph import Graph
+from ..graph import Graph, Node
 from ..graph.model_graph import layers_of
 from ..slots.layer import layer_paths
 from ..slots.sublayer import AttentionSite
@@ -24,6 +24,8 @@ FIELDS = {
 }  # fmt: skip
 """The option of an attention sub-layer behind a reason of `check_request`, a regular expression."""
 KEY_VISIBLE, CAUSAL = "mask term key_visible is not declared", "mask term causal is not declared"
+VISIBLE = "mask term visible is not declared"
+BIASES = ("[a-z]+ bias is not declared", "no gradient for a [a-z]+ bias")
 
 
 def with_origins(
@@ -49,20 +51,43 @@ def _origins(spec: ModelSpec, graph: Graph, group: SiteGroup) -> dict[str, str]:
     """By reason, the value behind it. Reasons without a written value are left out."""
     name, _, rest = group.sites[0].partition(".")
     node, sublayer = graph.nodes[name], rest.partition(".")[2]
-    paths = {CAUSAL: f"nodes.{name}.causal"}
+    paths = {CAUSAL: [f"nodes.{name}.causal"]}
     signals = node.context.signals
     read = [*node.context.memories.values()] if group.site.cross else []
     read += [signals[field] for field in ("memory" if group.site.cross else "input",) if field in signals]
     sources = {signal.tokens for signal in read if signal.tokens}
     if len(sources) == 1:  # with several memories, the site alone does not say which one it reads
-        paths[KEY_VISIBLE] = f"nodes.{sources.pop()}.pad_id"
-    for path, layer in layer_paths(layers_of(node.options), f"nodes.{name}.layers"):
-        for number, part in enumerate(layer.sublayers or ()):
-            if part.options.name == sublayer and _describes(part.options, group.site):
-                for reason, field in FIELDS.items():
-                    paths.setdefault(reason, f"{path}.sublayers.{number}.{field}")
-    found = {reason: spec.origin_of(path) for reason, path in paths.items()}
+        paths[KEY_VISIBLE] = [f"nodes.{sources.pop()}.pad_id"]
+    for reasons, candidates in _written(node, f"nodes.{name}", sublayer, group.site):
+        for reason in reasons:
+            paths.setdefault(reason, candidates)
+    found = {reason: next(filter(None, map(spec.origin_of, each)), "") for reason, each in paths.items()}
     return {reason: f"from {origin}" for reason, origin in found.items() if origin}
+
+
+def _written(node: Node, path: str, sublayer: str, site: AttentionSite) -> Iterator[tuple[Sequence[str], list[str]]]:
+    """Reasons, and the paths of the options that may be behind them, the nearest first: of a sub-layer of a stack, or of the
+    attention of a recurrent decoder."""
+    own = getattr(node.options, sublayer, None)
+    if own is not None and not layers_of(node.options):
+        yield from _of_options(own, f"{path}.{sublayer}", [])
+    for layer_path, layer in layer_paths(layers_of(node.options), f"{path}.layers"):
+        for number, part in enumerate(layer.sublayers or ()):
+            if part.options.name == sublayer and _describes(part.options, site):
+                yield from _of_options(part.options, f"{layer_path}.sublayers.{number}", [layer_path, path])
+
+
+def _of_options(options: Any, path: str, outer: Sequence[str]) -> Iterator[tuple[Sequence[str], list[str]]]:
+    """A bias and the mask term `visible` come from an attention sink or local attention if there is one. Otherwise a bias comes
+    from the position scheme: that of cross-attention is its own option, that of self-attention is an option of its layer."""
+    for reason, field in FIELDS.items():
+        yield [reason], [f"{path}.{field}"]
+    biased = next((field for field in ("sink", "local") if getattr(options, field, None)), "")
+    if biased:
+        yield [VISIBLE, *BIASES], [f"{path}.{biased}"]
+    else:
+        own = "position" in type(options).model_fields
+        yield BIASES, [f"{place}.position" for place in ([path] if own else outer)]
 
 
 def _describes(options: Any, site: AttentionSite) -> bool:

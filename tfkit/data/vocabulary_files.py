@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ..errors import InputError
 from .huggingface_file import refusal
+from .sentencepiece_families import M2M_LANGUAGES, MBART_LANGUAGES, SPECIAL, UNIGRAM_FAMILIES, albert_steps, around
 from .sentencepiece_file import BPE, BYTE, CONTROL, UNIGRAM, USER_DEFINED, SentencePieceModel, parse_sentencepiece
 
 FRAMED = ("roberta", "bart", "longformer", "led", "blenderbot", "camembert")
@@ -107,7 +108,7 @@ def _merges(files: Files, roles: dict[str, str], settings: Mapping[str, Any], mo
 
 
 def _pieces(name: str) -> Callable[[Files, dict[str, str], Mapping[str, Any], str], dict[str, Parts]]:
-    """T5 and Llama: one sentencepiece model."""
+    """One sentencepiece model. Which pieces have which ids depends on the `model_type`."""
 
     def build(files: Files, roles: dict[str, str], settings: Mapping[str, Any], model_type: str) -> dict[str, Parts]:
         model = _model(files, name)
@@ -115,7 +116,12 @@ def _pieces(name: str) -> Callable[[Files, dict[str, str], Mapping[str, Any], st
             return {"": _t5(files, name, model, roles, settings)}
         if model.kind == BPE and model_type in ("llama", "mistral"):
             return {"": _llama(files, name, model, roles, settings)}
-        raise _unknown(files, name, model_type, ("t5", "mt5", "umt5", "llama", "mistral"))
+        if model.kind == UNIGRAM and model_type in UNIGRAM_FAMILIES:
+            return {"": _unigram(files, name, model, roles, settings, model_type)}
+        if model.kind == BPE and model_type == "m2m_100" and "vocab.json" in files:
+            return {"": _m2m(files, name, model, roles, settings)}
+        known = ("t5", "mt5", "umt5", "llama", "mistral", *UNIGRAM_FAMILIES, "m2m_100 (with vocab.json)")
+        raise _unknown(files, name, model_type, known)
 
     return build
 
@@ -178,6 +184,91 @@ def _llama(files: Files, name: str, model: SentencePieceModel, roles: dict[str, 
     return Parts(name, tokenizer, roles)
 
 
+def _unigram(
+    files: Files, name: str, model: SentencePieceModel, roles: dict[str, str], settings: Mapping[str, Any], model_type: str
+) -> Parts:
+    pieces, special = UNIGRAM_FAMILIES[model_type]
+    try:
+        vocab = pieces(model, settings)
+    except ValueError as reason:
+        raise refusal(files.path("tokenizer_config.json"), "offset", str(reason)) from None
+    roles, ids = special | roles, {piece: number for number, (piece, _) in enumerate(vocab)}
+    steps = albert_steps(settings) if model_type == "albert" else []
+    steps += filter(None, [_charsmap(model)])
+    if model_type == "pegasus":
+        steps += [] if model.charsmap else [{"type": "Replace", "pattern": {"Regex": r"\n"}, "content": " "}]
+        steps += [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]
+    split = _metaspace("always")
+    if model_type != "pegasus":
+        split = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, split]}
+    single, pair = around(model_type, roles, settings)
+    tokenizer = _whole(
+        {"type": "Unigram", "unk_id": _id(files, name, ids, roles["unk"]), "vocab": vocab, "byte_fallback": False},
+        normalizer={"type": "Sequence", "normalizers": steps} if steps else None,
+        pre_tokenizer=split,
+        post_processor=_template(single, pair, {token: _id(files, name, ids, token) for token in single if token != "A"}),
+        decoder=_metaspace("always"),
+    )
+    codes = MBART_LANGUAGES if model_type == "mbart" else ()
+    masks = [piece for piece in ids if piece.startswith(("<mask_", "<unk_"))] if model_type == "pegasus" else []
+    strips = roles["mask"] if model_type in ("camembert", "mbart") else None
+    tokenizer["added_tokens"] = [
+        added_token(each, ids[each]) | {"lstrip": each == strips}
+        for each in dict.fromkeys([*roles.values(), *codes, *masks])
+        if each in ids
+    ]
+    return Parts(name, tokenizer, {role: token for role, token in roles.items() if token in ids})
+
+
+def _m2m(files: Files, name: str, model: SentencePieceModel, roles: dict[str, str], settings: Mapping[str, Any]) -> Parts:
+    """The pieces have the ids of `vocab.json`, the languages those after it."""
+    listed = files.json("vocab.json")
+    known = {each.piece for each in model.pieces if each.type not in (CONTROL, BYTE)}
+    roles = {role: token for role, token in (SPECIAL | roles).items() if token in listed}
+    if missing := sorted(known - listed.keys() - {*SPECIAL.values()}):
+        raise refusal(
+            files.path("vocab.json"), "", f"it has no id for {len(missing):,} pieces of {name}, such as `{missing[0]}`"
+        )
+    vocab = {**listed, **{f"__{code}__": len(listed) + number for number, code in enumerate(M2M_LANGUAGES)}}
+    order = {each.piece: number for number, each in enumerate(model.pieces)}
+    skipped = {each.piece for each in model.pieces if each.type in (CONTROL, USER_DEFINED, BYTE)} | {*SPECIAL.values()}
+    language, eos = f"__{settings.get('src_lang') or 'en'}__", _special(roles, "eos", files)
+    single = [language, "A", eos]
+    tokenizer = _whole(
+        _bpe(vocab, _merges_of(order, skipped)) | {"unk_token": _special(roles, "unk", files), "fuse_unk": True},
+        normalizer=_spaces(model),
+        pre_tokenizer=_metaspace("always" if model.prefix else "never"),
+        post_processor=_template(
+            single, [language, "A", "B", eos], {each: _id(files, "vocab.json", vocab, each) for each in (language, eos)}
+        ),
+        decoder=_metaspace("always" if model.prefix else "never"),
+    )
+    languages = list(vocab)[len(listed) :]
+    tokenizer["added_tokens"] = [added_token(each, vocab[each]) for each in dict.fromkeys([*roles.values(), *languages])]
+    return Parts(name, tokenizer, roles)
+
+
+def _special(roles: Mapping[str, str], role: str, files: Files) -> str:
+    if role not in roles:
+        raise refusal(files.path("vocab.json"), "", f"it has no piece `{SPECIAL[role]}`")
+    return roles[role]
+
+
+def _template(single: list[str], pair: list[str], ids: Mapping[str, int]) -> dict[str, Any]:
+    """Special tokens around `A` and `B`. A pair of BERT's form, `A [SEP] B [SEP]`, has two segments."""
+    segments = pair[-1] == pair[-3] and pair[-2] == "B" and pair[-4] == "A"
+
+    def items(names: list[str]) -> list[dict[str, Any]]:
+        second = names.index("B") if segments and "B" in names else len(names)
+        return [
+            {"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": int(place >= second)}}
+            for place, name in enumerate(names)
+        ]
+
+    special = {token: {"id": token, "ids": [number], "tokens": [token]} for token, number in ids.items()}
+    return {"type": "TemplateProcessing", "single": items(single), "pair": items(pair), "special_tokens": special}
+
+
 def _marian(files: Files, roles: dict[str, str], settings: Mapping[str, Any], model_type: str) -> dict[str, Parts]:
     """Marian: the pieces of two sentencepiece models, with the ids of `vocab.json`."""
     roles = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | roles
@@ -216,6 +307,7 @@ BUILDERS: Mapping[str, Callable[[Files, dict[str, str], Mapping[str, Any], str],
     "source.spm": _marian,
     "spiece.model": _pieces("spiece.model"),
     "tokenizer.model": _pieces("tokenizer.model"),
+    "sentencepiece.bpe.model": _pieces("sentencepiece.bpe.model"),
     "merges.txt": _merges,
     "vocab.txt": _words,
 }

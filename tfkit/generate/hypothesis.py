@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from ..slots.lazy import load
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -29,3 +31,6 @@ class Hypothesis:
     token_log_probabilities: Tensor
     finished: bool
     attention: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        return load("tfkit.view.search:hypothesis_html")(self)  # type: ignore[no-any-return]

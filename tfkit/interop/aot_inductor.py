@@ -9,6 +9,8 @@ import torch
 
 from ..errors import BuildError, Diagnostic
 from ..nn.model import Model
+from ..nn.recurrent import Recurrent
+from .program_shapes import targets_of
 from .trace import backend_refusals, describe, prepared, program_refusals, traced
 
 
@@ -21,7 +23,14 @@ def refusals(model: Model) -> list[str]:
     Returns:
         The reasons; none if it can.
     """
-    return program_refusals(model) + backend_refusals(model)
+    targets = targets_of(model)
+    stepwise = model.plan.followers[targets[0]] if targets else ()
+    loops = [
+        f"`{name}`, a recurrent node that reads whole sequences: AOTInductor fails on the loop over their positions"
+        for name, node in model.nodes.items()
+        if isinstance(node, Recurrent) and name not in stepwise
+    ]
+    return program_refusals(model) + loops + backend_refusals(model)
 
 
 def check_compiler() -> None:
@@ -37,7 +46,7 @@ def check_compiler() -> None:
         ) from None
 
 
-def write(model: Model, texts: Mapping[str, str], directory: Path) -> None:
+def write(model: Model, texts: Mapping[str, str | bytes], directory: Path) -> None:
     """Compile the programs of a model; write them, `program.json` and the other files of the model.
 
     Args:

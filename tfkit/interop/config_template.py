@@ -17,7 +17,7 @@ from ..graph import graph_of
 from ..spec import ModelSpec, parse_spec, resolved
 from ..spec.located import Located, short
 from .derived import PAIRS
-from .weight_map import MapFile
+from .weight_map import MapFile, merged
 
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu",
@@ -138,10 +138,10 @@ def _shown(value: Any) -> str:
 
 def _template(map_file: MapFile, architecture: str, values: Values, problems: list[str]) -> dict[str, Any]:
     """The spec of the map with the parts of the architecture and of the chosen values."""
-    template: dict[str, Any] = _merged(map_file.spec, map_file.architectures[architecture].spec)
+    template: dict[str, Any] = merged(map_file.spec, map_file.architectures[architecture].spec)
     for key, choices in map_file.choose.items():
         if _among(values[key], choices):
-            template = _merged(template, choices[values[key]])
+            template = merged(template, choices[values[key]])
         else:
             problems.append(f"`{key}` is {_shown(values[key])}; a spec says {', '.join(_shown(each) for each in choices)}")
     return template
@@ -150,19 +150,6 @@ def _template(map_file: MapFile, architecture: str, values: Values, problems: li
 def _among(value: Any, table: Mapping[Any, Any]) -> bool:
     """Whether a value is a key of a table. Lists and objects never are, and 1 is not true."""
     return any(value == key and isinstance(value, bool) is isinstance(key, bool) for key in table)
-
-
-def _merged(base: Any, over: Any) -> Any:
-    """Mappings by key; null removes."""
-    if not isinstance(base, dict) or not isinstance(over, dict):
-        return over
-    found = {**base}
-    for key, value in over.items():
-        if value is None:
-            found.pop(key, None)
-        else:
-            found[key] = _merged(found.get(key), value)
-    return found
 
 
 def _table(map_file: MapFile, key: str) -> Mapping[Any, Any] | None:

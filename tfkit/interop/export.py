@@ -25,6 +25,8 @@ from ..errors import BuildError, Diagnostic, InputError
 from ..files import FileModel, FileRecord, file_record
 from ..io.replacing import Kind, check_place, write_directory
 from ..nn.model import Model
+from .huggingface_import import ORIGIN
+from .kept_tensors import KEPT
 
 LISTING = "tfkit-export.json"
 """The file with the sizes and digests of the others, so that a later export may replace them."""
@@ -123,7 +125,9 @@ def export(
     if found := module.refusals(model):
         fix = "change the spec and train it again, or choose another target"
         raise InputError([Diagnostic("TFK127", f"{title} cannot express {reason}", fix) for reason in found])
-    write = partial(_write, module, model, dict(texts or {}), target, options)
+    for_return = () if target == "hf" else (ORIGIN, KEPT)
+    given = {name: text for name, text in (texts or {}).items() if name not in for_return}
+    write = partial(_write, module, model, given, target, options)
     write_directory(directory, write, EXPORT)
     return directory
 

@@ -28,6 +28,7 @@ from .constants import CONSTANTS
 from .dtypes import converted
 from .huggingface_directory import CONFIG, GENERATION, INDEX, WEIGHTS
 from .huggingface_import import ORIGIN, rules_for
+from .kept_tensors import unpack
 from .views import contiguous
 from .weight_map import MapFile, shipped_maps
 
@@ -45,6 +46,7 @@ class Origin(FileModel):
         tied: tensors that were equal to another, and that one.
         files: further files of the directory, which the model has too.
         shards: the file of every tensor, if there were several.
+        computed: constants that were in the files with the bits that an export computes; by default all.
         config: the content of config.json.
         generation: the content of generation_config.json.
     """
@@ -55,6 +57,7 @@ class Origin(FileModel):
     tied: dict[str, str]
     files: list[str]
     shards: dict[str, str]
+    computed: list[str] | None = None
     config: Annotated[dict[str, Any], Field(alias=CONFIG)]
     generation: Annotated[dict[str, Any] | None, Field(alias=GENERATION)]
 
@@ -238,7 +241,8 @@ def write(
     generation = target.origin.generation if target.origin else _generation(target, graph_of(model.spec))
     if generation:
         _write_json(directory / GENERATION, generation)
-    return _write_weights(target, _renamed(model.spec, target.names, catalogue), state, dtype, directory, shard_bytes)
+    kept = unpack(texts) if target.origin else {}
+    return _write_weights(target, _renamed(model.spec, target.names, catalogue), state, dtype, kept, directory, shard_bytes)
 
 
 def _write_json(path: Path, data: Any) -> None:
@@ -274,7 +278,13 @@ def _generation(target: Target, graph: Any) -> dict[str, Any]:
 
 
 def _write_weights(
-    target: Target, spec: ModelSpec, state: Mapping[str, Any], dtype: str, directory: Path, shard_bytes: int
+    target: Target,
+    spec: ModelSpec,
+    state: Mapping[str, Any],
+    dtype: str,
+    kept: Mapping[str, torch.Tensor],
+    directory: Path,
+    shard_bytes: int,
 ) -> dict[str, FileRecord]:
     own, origin = target.map_file.architectures[target.architecture].prefix, target.origin
     prefix = origin.prefix if origin else own
@@ -286,12 +296,18 @@ def _write_weights(
     tied = {spelling.get(name, name): spelling.get(other, other) for name, other in (origin.tied if origin else {}).items()}
     values = configuration(target.map_file, target.config)
     constants = {prefix + name.removeprefix(own): CONSTANTS[each](values) for name, each in target.map_file.constants.items()}
+    if origin and origin.computed is not None:
+        constants = {name: array for name, array in constants.items() if name in origin.computed}
     shapes = {name: rule.stored for name, rule in tensors.items()}
     if unknown := sorted(set(tied.values()) - set(shapes)):
         raise StoreError(_altered(f"it ties a tensor to {unknown[0][:80]}, which the model does not have"))
     shapes |= {name: shapes[other] for name, other in tied.items()} | {name: array.shape for name, array in constants.items()}
 
+    shapes |= {name: tuple(each.shape) for name, each in kept.items()}
+
     def read(name: str) -> memoryview:
+        if name in kept:
+            return _bytes(kept[name])
         if name in constants:
             bits = converted(constants[name].view(np.uint64), "float64", dtype)
             return np.ascontiguousarray(bits).data
@@ -303,11 +319,16 @@ def _write_weights(
         raise StoreError(_altered(f"it names no file for {missing[0][:80]}"))
     records = {}
     for file in sorted(set(shards.values())):
-        mine = {name: (dtype, shapes[name]) for name in shapes if shards[name] == file}
+        mine = {
+            name: (str(kept[name].dtype).removeprefix("torch.") if name in kept else dtype, shapes[name])
+            for name in shapes
+            if shards[name] == file
+        }
         records[file] = write_tensors(child(directory, file), mine, read, {"format": "pt"})
     if len(set(shards.values())) > 1:
         total = sum(int(np.prod(shape)) for shape in shapes.values())
-        size = total * getattr(torch, dtype).itemsize
+        more = sum(each.nbytes - each.numel() * getattr(torch, dtype).itemsize for each in kept.values())
+        size = total * getattr(torch, dtype).itemsize + more
         index = {"metadata": {"total_parameters": total, "total_size": size}, "weight_map": dict(sorted(shards.items()))}
         _write_json(directory / INDEX, index)
     return records
@@ -317,6 +338,10 @@ def _ours(name: str, names: Mapping[str, str]) -> str:
     """The name of a parameter below the model's own name of its node."""
     head, node, rest = name.split(".", 2)
     return f"{head}.{names.get(node, node)}.{rest}"
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    return tensor.flatten().view(torch.uint8).numpy().data
 
 
 def _bits(tensor: torch.Tensor) -> Any:

@@ -21,7 +21,10 @@ from .views import Array
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-BITS = {"float64": np.uint64, "float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
+BITS = {
+    "float64": np.uint64, "float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16, "int64": np.int64,
+    "int32": np.int32, "int16": np.int16,
+}  # fmt: skip
 """Elements are moved as bits, so that no dtype is ever rounded."""
 LARGEST_HEADER = 64 << 20
 """The size limit of the header of one file of tensors, in bytes."""
@@ -158,7 +161,7 @@ class HuggingFaceDirectory:
         if self.pickled:
             import torch
 
-            whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[np.dtype(bits).itemsize]
+            whole = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[np.dtype(bits).itemsize]
             return self._unpickled[name].contiguous().view(whole).numpy().view(bits)  # type: ignore[no-any-return]
         with open_regular(self._file(file), links=False) as opened:
             opened.seek(place.start)

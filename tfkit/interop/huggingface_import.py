@@ -229,9 +229,12 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
         StoreError: a tied tensor is not equal to its other, a value does not fit the dtype, or the model cannot be written.
     """
     from ..io.saving import ModelFiles, write_model  # torch
+    from .kept_tensors import KEPT, pack
 
     _check_tied(plan)
-    _check_constants(plan)
+    computed, other = _compared_constants(plan)
+    buffers = [plan.spelling[name] for name in plan.ignored if plan.spelling[name] not in (*computed, *other)]
+    kept = pack(plan.directory, other, buffers)
     origin = {
         "architecture": plan.architecture,
         "prefix": plan.prefix,
@@ -239,12 +242,15 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
         "tied": plan.tied,
         "files": sorted(name for name in plan.texts if (plan.directory.path / name).is_file()),
         "shards": {} if len(plan.directory.shards) < 2 else {name: file for name, (file, _) in plan.directory.places.items()},
+        "computed": sorted(computed),
         CONFIG: plan.directory.config,
         GENERATION: plan.directory.generation,
     }
     graph = graph_of(plan.spec)
     backends = {name: [part.written() for part in site.backend] for name, site in graph.sites()}
-    texts = {**plan.texts, ORIGIN: json.dumps(origin, indent=1, ensure_ascii=False) + "\n"}
+    texts: dict[str, str | bytes] = {**plan.texts, ORIGIN: json.dumps(origin, indent=1, ensure_ascii=False) + "\n"}
+    if kept is not None:
+        texts[KEPT] = kept
     contents = ModelFiles(plan.spec, backends, "cpu", plan.dtype, texts, lambda path: _write_weights(plan, path))
     return write_model(contents, output, catalogue, overwrite=overwrite)
 
@@ -257,18 +263,25 @@ def _check_tied(plan: ImportPlan) -> None:
             raise StoreError(Diagnostic("TFK143", message, fix))
 
 
-def _check_constants(plan: ImportPlan) -> None:
+def _compared_constants(plan: ImportPlan) -> tuple[set[str], list[str]]:
+    """The constants in the files that an export computes, and those with other last bits. Raises StoreError for others."""
     own = plan.map_file.architectures[plan.architecture].prefix
+    equal, other = set(), []
     for name, function in plan.map_file.constants.items():
-        spelt = plan.spelling.get(plan.prefix + name.removeprefix(own))
-        if spelt is None:
+        there = plan.spelling.get(plan.prefix + name.removeprefix(own))
+        if there is None:
             continue
         computed = CONSTANTS[function](configuration(plan.map_file, plan.directory.config))
-        stored = real(plan.directory.read(spelt), plan.directory.places[spelt][1].dtype)
+        bits, dtype = plan.directory.read(there), plan.directory.places[there][1].dtype
         tolerance = max(TOLERANCE, 2.0**-7 if plan.dtype != "float32" else 0.0)
-        if stored.shape != computed.shape or not np.allclose(stored, computed, rtol=0, atol=tolerance):
+        if bits.shape != computed.shape or not np.allclose(real(bits, dtype), computed, rtol=0, atol=tolerance):
             message = f"{plan.directory.path}: `{name}` is not what the configuration gives, and a spec has it as a constant"
             raise StoreError(Diagnostic("TFK143", message, "this model was trained further; it has no spec"))
+        if dtype != plan.dtype or np.array_equal(bits, converted(computed.view(np.uint64), "float64", dtype)):
+            equal.add(there)
+        else:
+            other.append(there)
+    return equal, other
 
 
 def _write_weights(plan: ImportPlan, path: Path) -> FileRecord:

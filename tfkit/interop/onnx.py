@@ -32,7 +32,7 @@ def refusals(model: Model) -> list[str]:
     return program_refusals(model)
 
 
-def write(model: Model, texts: Mapping[str, str], directory: Path) -> None:
+def write(model: Model, texts: Mapping[str, str | bytes], directory: Path) -> None:
     """Write the programs of a model, `program.json` and the other files of the model.
 
     Args:
@@ -86,13 +86,14 @@ def _strip(model: Any) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the exporter's warnings about packages that no model needs."""
+    """Without the exporter's warnings about packages that no model needs, and about torch's own code."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+            warnings.filterwarnings("ignore", message=".*torch.jit.script_method.*", category=DeprecationWarning)
             yield
     finally:
         logger.setLevel(before)

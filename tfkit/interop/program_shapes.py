@@ -83,7 +83,7 @@ def _sizes(model: Model, target: str) -> dict[str, tuple[int, int]]:
     if target:
         looped = any(isinstance(model.nodes[name], Recurrent) for name in plan.followers[target])
         new = (1, 1) if looped else (2, 5)  # tracing unrolls the loop of a recurrent decoder
-        sizes |= {"new": new, "past": (3, 7), "past + new": (3 + new[0], 7 + new[1])}
+        sizes |= {"new": new, "past": (5, 11), "past + new": (5 + new[0], 11 + new[1])}
     for index, (name, rule) in enumerate(plan.inputs.items()):
         if name != target and not isinstance(rule, ImageRule):
             limit = plan.max_input_lengths.get(name, 99)

@@ -23,7 +23,7 @@ def refusals(model: Model) -> list[str]:
     return program_refusals(model) + backend_refusals(model)
 
 
-def write(model: Model, texts: Mapping[str, str], directory: Path) -> None:
+def write(model: Model, texts: Mapping[str, str | bytes], directory: Path) -> None:
     """Write the programs of a model, `program.json` and the other files of the model.
 
     Args:

@@ -17,7 +17,6 @@ from torch.export.graph_signature import InputKind
 
 from ..errors import BuildError, Diagnostic, TfkitError
 from ..nn.model import Model
-from ..nn.recurrent import Recurrent
 from ..slots.node import InputRule
 from .program_shapes import ProgramFacts, programs_of, shortest_inputs, targets_of
 
@@ -31,12 +30,7 @@ def program_refusals(model: Model) -> list[str]:
     if len(targets) > 1:
         named = " and ".join(f"`{name}`" for name in targets)
         return [f"the inputs {named}, which are both decoded step by step: a program decodes one"]
-    stepwise = model.plan.followers[targets[0]] if targets else ()
-    return [
-        f"`{name}`, a recurrent node that reads whole sequences: tracing would fix their length"
-        for name, node in model.nodes.items()
-        if isinstance(node, Recurrent) and name not in stepwise
-    ]
+    return []
 
 
 def backend_refusals(model: Model) -> list[str]:
@@ -117,7 +111,12 @@ def _drop_unused(program: ExportedProgram) -> None:
 
 
 def describe(
-    model: Model, directory: Path, target: str, programs: Mapping[str, ProgramFacts], texts: Mapping[str, str], **more: Any
+    model: Model,
+    directory: Path,
+    target: str,
+    programs: Mapping[str, ProgramFacts],
+    texts: Mapping[str, str | bytes],
+    **more: Any,
 ) -> None:
     """Write `program.json` and the other files of the model.
 
@@ -158,4 +157,4 @@ def describe(
     }
     (directory / PROGRAM).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        (directory / name).write_bytes(text if isinstance(text, bytes) else text.encode())

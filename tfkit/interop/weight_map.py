@@ -4,6 +4,7 @@
     spec          a spec in which `$key` stands for the value of a key
     weights       their tensor: ours; blocks name a common place; `{i}` is the number of a layer
     architectures the classes of transformers, each with what it adds
+    extends       another map, from which comes what is not written here
 
 Both directions read the same file: see `config_template` for the spec, `tensor_rules` for the tensors.
 """
@@ -11,7 +12,7 @@ Both directions read the same file: see `config_template` for the spec, `tensor_
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -61,6 +62,8 @@ class MapFile(FileModel):
     """The content of a weight map.
 
     Args:
+        extends: a map whose values are merged with these, but for those of `OWN`.
+        without: keys of its `config` that these configurations do not have.
         model_types: the `model_type` of configurations.
         config: keys with their defaults.
         fallback: for a key that is null: another key, or `4 * key`.
@@ -74,9 +77,12 @@ class MapFile(FileModel):
         absent: tensors that are missing, or equal to another: tied ones.
         ignored: tensors that are not read, with the reason.
         constants: tensors that are computed: the name of a function in `constants`.
+        refused: by class of transformers, why no spec can say it.
     """
 
     format: Literal[1]
+    extends: str | None = None
+    without: list[str] = []
     name: Annotated[str, Field(pattern=r"^[a-z0-9_.]+$")]
     reference: str
     model_types: list[str]
@@ -94,6 +100,7 @@ class MapFile(FileModel):
     absent: dict[str, str] = {}
     ignored: dict[str, str] = {}
     constants: dict[str, Literal["whisper_positions", "marian_positions"]] = {}
+    refused: dict[str, str] = {}
     architectures: dict[str, Architecture]
 
 
@@ -117,17 +124,57 @@ class Rule:
         return all(config.get(key) in values for key, values in (self.when or {}).items())
 
 
-def read_map(text: str, name: str) -> MapFile:
-    """A weight map from its text. Raises ValueError with every reason."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+def read_map(name: str, read: Callable[[str], str]) -> MapFile:
+    """The weight map of a name.
+
+    Args:
+        name: its name.
+        read: the text of a map by its name.
+
+    Returns:
+        The map, with all that it takes from others.
+
+    Raises:
+        ValueError: every reason why it is no map.
+    """
     try:
-        found = MapFile.model_validate(yaml.load(text, loader))
+        found = MapFile.model_validate(_extended(name, read, ()))
         for each in (found.weights, *(one.weights for one in found.architectures.values())):
             _check_rules(rules_of(each), name)
-    except yaml.YAMLError as reason:
-        raise ValueError(f"{name} is not valid YAML: {' '.join(str(reason).split())}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name}: {error}") from None
     except ValidationError as error:
         raise ValueError(f"{name}: {'; '.join(refusals(error))}") from None
+    return found
+
+
+OWN = ("extends", "without", "name", "reference", "model_types", "architectures", "refused")
+"""Keys that a map does not take from another."""
+
+
+def _extended(name: str, read: Callable[[str], str], below: tuple[str, ...]) -> Any:
+    """The content of a map, merged with that of the map it extends."""
+    written = yaml.load(read(name), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    if not isinstance(written, dict) or not isinstance(base := written.get("extends"), str):
+        return written
+    if base in (name, *below):
+        raise ValueError(f"{name}: `extends: {base}` makes a cycle")
+    inherited = _extended(base, read, (name, *below))
+    config = {key: value for key, value in inherited["config"].items() if key not in written.get("without", ())}
+    inherited = {key: value for key, value in inherited.items() if key not in OWN}
+    return merged(inherited, written) | {"config": {**config, **written.get("config", {})}}
+
+
+def merged(base: Any, over: Any) -> Any:
+    """Mappings are merged by key; another `kind` replaces; null removes."""
+    if not isinstance(base, dict) or not isinstance(over, dict) or base.get("kind") != over.get("kind", base.get("kind")):
+        return over
+    found = {**base}
+    for key, value in over.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = merged(found.get(key), value)
     return found
 
 
@@ -166,16 +213,22 @@ def _when(written: Mapping[str, Any]) -> dict[str, tuple[Any, ...]] | None:
 
 def shipped_maps(catalogue: Catalogue) -> dict[str, MapFile]:
     """Every map of the catalogue by name. Raises PluginError for a map that cannot be read."""
-    return {entry.name: _shipped(entry.file, catalogue, entry.name) for entry in catalogue.entries("weight_map")}
+    entries = {entry.name: entry for entry in catalogue.entries("weight_map")}
 
+    def read(name: str) -> str:
+        if name not in entries:
+            raise ValueError(f"no map is called `{short(name)}`")
+        package, _, path = entries[name].file.partition(":")
+        return files(package).joinpath(path).read_text(encoding="utf-8")
 
-def _shipped(file: str, catalogue: Catalogue, name: str) -> MapFile:
-    package, _, path = file.partition(":")
-    try:
-        return read_map(files(package).joinpath(path).read_text(encoding="utf-8"), file)
-    except (OSError, ValueError, ModuleNotFoundError) as reason:
-        who = catalogue.registered["weight_map"][name].distribution
-        raise PluginError(Diagnostic("TFK140", f"{who}: the weight map `{name}` cannot be read: {reason}")) from None
+    found = {}
+    for name in entries:
+        try:
+            found[name] = read_map(name, read)
+        except (OSError, ValueError, ModuleNotFoundError) as reason:
+            who = catalogue.registered["weight_map"][name].distribution
+            raise PluginError(Diagnostic("TFK140", f"{who}: the weight map `{name}` cannot be read: {reason}")) from None
+    return found
 
 
 def find_map(maps: Mapping[str, MapFile], model_type: Any, architecture: Any, where: str) -> tuple[MapFile, str]:
@@ -184,6 +237,8 @@ def find_map(maps: Mapping[str, MapFile], model_type: Any, architecture: Any, wh
         if model_type in each.model_types:
             if architecture in each.architectures:
                 return each, architecture
+            if reason := each.refused.get(str(architecture)):
+                raise InputError(Diagnostic("TFK141", f"{where}: a spec cannot say `{architecture}`: {reason}"))
             fix = f"tfkit reads {', '.join(each.architectures)} of this model type"
             raise InputError(
                 Diagnostic("TFK141", f"{where}: the architecture is `{short(str(architecture))}`, which has no map", fix)
@@ -203,7 +258,6 @@ _REASONS = {
     "its attention has global tokens": "longformer big_bird led bigbird_pegasus",
     "its attention runs over two streams or earlier segments": "xlnet transfo-xl",
     "it reads text and images in one sequence": "gemma3n llava paligemma mllama",
-    "its distillation token has a position of its own": "deit",
 }
 UNSUPPORTED = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 """Model types that are known, and why no spec can say them."""

@@ -62,7 +62,7 @@ class Run {
   constructor(data, place, number) {
     Object.assign(this, { data, place, number, head: MEAN, query: 0, key: 0, view: "map", maps: new Map() });
     this.site = data.sites.find((site) => site.name.endsWith("cross_attention")) ?? data.sites[0];
-    if (data.picture) this.view = "patches";
+    if (this.site?.patches) this.view = "patches";
     this.build();
   }
 
@@ -98,7 +98,7 @@ class Run {
       ...data.sites.map((site) => element("option", {}, site.name)));
     this.heads = element("select", { id: `head${run}`, onchange: () => { this.head = this.heads.selectedIndex - 1; draw(); } });
     const views = [["map", "heat map"], ["lines", "lines"], ["many", "all heads"]];
-    if (data.picture) views.unshift(["patches", "patches"]);
+    if (data.sites.some((site) => site.patches)) views.unshift(["patches", "patches"]);
     this.radios = views.map(([view, label]) => {
       const radio = element("input", { type: "radio", name: `view${run}`, value: view, onchange: () => { this.view = view; draw(); } });
       radio.checked = view === this.view;
@@ -127,12 +127,17 @@ class Run {
     this.draw();
   }
 
+  /* The chosen view; a text has no patches. */
+  shown() {
+    return this.view === "patches" && !this.site.patches ? "map" : this.view;
+  }
+
   async draw() {
-    const { site, head, view } = this, focused = this.stage.contains(document.activeElement);
+    const { site, head } = this, view = this.shown(), focused = this.stage.contains(document.activeElement);
     const map = await this.map(site, head);
     const made = view === "map" ? this.heatMap(map) : view === "lines" ? await this.lines()
       : view === "many" ? await this.many() : await this.patches(map);
-    if (site !== this.site || head !== this.head || view !== this.view) return;
+    if (site !== this.site || head !== this.head || view !== this.shown()) return;
     this.stage.replaceChildren(...made);
     if (focused) this.stage.querySelector("[aria-pressed=true], [tabindex]")?.focus({ preventScroll: true });
     this.describe(map);
@@ -149,7 +154,7 @@ class Run {
     const best = row.indexOf(Math.max(...row));
     const strongest = `strongest: ${site.keys[best]}, ${number(row[best])}.`;
     this.caption.textContent = `${site.name}, ${this.headName}. Query ${query + 1}, ${site.queries[query]}: ` +
-      (this.view === "lines" || this.view === "many" ? strongest
+      (["lines", "many"].includes(this.shown()) ? strongest
         : `weight ${number(map.at(query, key))} on key ${key + 1}, ${site.keys[key]}; ${strongest}`) +
       ` The scale ends at ${number(map.most)}.`;
   }
@@ -342,6 +347,13 @@ class Run {
       const rows = data.predictions.map((each, at) => [`${at + 1}. ${each.token}`, number(each.p), each.other.map(([name, p]) => `${name} ${number(p)}`).join(", ")]);
       made.push(details("Probabilities of tokens, and alternatives", () => table("Tokens", ["token", "probability", "most probable"], rows), !data.sites.length));
     }
+    if (data.ends.length) {
+      const best = [1, 2].map((side) => Math.max(...data.ends.map((row) => row[side])));
+      const cell = (p, side) => element("span", {}, element("span", { class: "bar", "aria-hidden": "true" },
+        element("span", { style: `width:${100 * p / best[side]}%` })), p < 0.001 ? "<0.001" : number(p));
+      const rows = data.ends.map(([token, ...ends], at) => [`${at + 1}. ${token}`, ...ends.map(cell)]);
+      made.push(details("Where the answer starts and ends", () => table("Tokens", ["token", "start", "end"], rows), true));
+    }
     if (data.beams.length) made.push(details("Hypotheses of the search, as a tree", () => this.tree(data.beams)));
     return made;
   }
@@ -354,7 +366,8 @@ class Run {
   }
 
   statistics() {
-    const { sites, picture } = this.data, unit = picture ? "patches" : "tokens";
+    const { sites } = this.data, images = sites.filter((site) => site.patches).length;
+    const unit = images === sites.length ? "patches" : images ? "tokens or patches" : "tokens";
     const kinds = [["entropy", "entropy, nats"], ["distance", `mean distance, ${unit}`], ["first", "share of the first key"]];
     const rows = sites.flatMap((site) => site.statistics.map((each, head) => [`${site.name}, head ${head}`, ...kinds.map(([name]) => number(each[name]))]));
     const layered = sites.filter((site) => !site.name.endsWith(".rollout"));

@@ -68,6 +68,7 @@ def _model(observation: Observation, budget: int) -> dict[str, Any]:
             for each in observation.predictions
         ],
         "classes": [(name, _rounded(p)) for name, p in observation.classes],
+        "ends": [(short(each.token), _rounded(each.start), _rounded(each.end)) for each in observation.ends],
         "beams": [_beam(each) for each in observation.beams],
         "picture": _picture(observation.picture),
     }
@@ -93,6 +94,7 @@ def _site(site: SiteWeights, heads: list[str], picture: Picture | None) -> dict[
         "keys": [short(name) for name in site.keys],
         "heads": heads,
         "itself": site.itself,
+        "patches": site.patches,
         "statistics": [_statistics(each) for each in head_statistics(site, picture)],
     }
 

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from ..errors import BuildError, Diagnostic, InputError
+from ..errors import Diagnostic, InputError
 from ..files import write_whole
+from .forms import check_matplotlib
 from .observation import Observation
 
 MOST_LABELS = 60
 """The largest number of tokens of an axis with labels."""
 
 EAST_ASIAN = ("Noto Sans CJK JP", "Noto Sans CJK KR", "Source Han Sans", "Droid Sans Fallback", "WenQuanYi Zen Hei", "Unifont")
-
-
-def check_matplotlib() -> None:
-    """Raises BuildError if matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
-        message = "pictures need the package matplotlib, not installed here"
-        raise BuildError(Diagnostic("TFK097", message, "pip install 'tfkit[pictures]', or write a page: -o page.html"))
 
 
 def draw_attention(observations: Sequence[Observation], place: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import Any
 
 from ..errors import Diagnostic, InputError
 from ..files import write_whole
+from ..view.pages import framed
 from .attention_page import attention_page
+from .forms import PICTURES, check_suffix
+from .given import Request
 from .observation import Observation
-from .observe import Request, observe
+from .observe import observe
 
-SUFFIXES = (".html", ".png", ".svg", "")
-PICTURES = (".png", ".svg")
 MOST_MODELS = 2
 
 
@@ -59,24 +59,7 @@ class AttentionFigure:
         draw_attention(self.observations, place)
 
     def _repr_html_(self) -> str:
-        """For notebooks: the page in a frame of its own, so that its styles and its script touch nothing else."""
-        source = html.escape(self.page(), quote=True)
-        style = "width:100%;height:48rem;border:0"
-        return f'<iframe title="attention" sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
-
-
-def check_suffix(place: Path) -> None:
-    """Check that a file name says how to draw.
-
-    Args:
-        place: the file.
-
-    Raises:
-        InputError: it has another ending than `SUFFIXES`.
-    """
-    if place.suffix not in SUFFIXES:
-        message = f"{place} ends in `{place.suffix}`"
-        raise InputError(Diagnostic("TFK081", message, "write a name that ends in .html, .png or .svg"))
+        return framed(self.page(), "attention")
 
 
 def attention(
@@ -84,6 +67,7 @@ def attention(
     text: str | None = None,
     target: str | None = None,
     image: str | Path | None = None,
+    features: str | Path | None = None,
     sites: str | Sequence[str] = (),
     beams: int = 5,
     tokens: int = 20,
@@ -94,9 +78,10 @@ def attention(
 
     Args:
         models: directories that `tfkit train` or `tfkit import` wrote.
-        text: what the models read; a pair of texts has a tab between them.
+        text: what the models read; a pair of texts, and the texts that are compared with an image, have tabs between them.
         target: the translation or the continuation; the models generate it unless it is given.
         image: a PNG or JPEG file, for a model of images.
+        features: a `.npy` file of frames (length, features), for a model of audio.
         sites: attention sites by name or pattern (`decoder.*.cross_attention`); all by default.
         beams: beams of the search; 1 is greedy.
         tokens: new tokens at most, of a continuation.
@@ -113,5 +98,6 @@ def attention(
     if not 1 <= len(models) <= MOST_MODELS:
         raise InputError(Diagnostic("TFK073", f"{len(models)} models are named", "name one, or two to compare"))
     patterns = (sites,) if isinstance(sites, str) else tuple(sites)
-    request = Request(text, target, None if image is None else str(image), patterns, beams, tokens, max_tokens)
+    picture, frames = (None if file is None else str(file) for file in (image, features))
+    request = Request(text, target, picture, frames, patterns, beams, tokens, max_tokens)
     return AttentionFigure(tuple(observe(model, request, **place) for model in models))

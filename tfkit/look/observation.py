@@ -20,6 +20,7 @@ class SiteWeights:
         keys: The token of each key, K of them.
         weights: (H, Q, K) weights from 0 to 1.
         itself: Whether queries and keys are positions of one sequence.
+        patches: Whether they are the patches of the picture.
     """
 
     name: str
@@ -27,6 +28,16 @@ class SiteWeights:
     keys: tuple[str, ...]
     weights: Weights
     itself: bool
+    patches: bool = False
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The probabilities that an answer starts and that it ends at a token."""
+
+    token: str
+    start: float
+    end: float
 
 
 @dataclass(frozen=True)
@@ -82,9 +93,11 @@ class Observation:
         output: What it generated, or what was given as the target; empty for a model that generates nothing.
         sites: The weights of the requested sites.
         predictions: The probability of every token that the model predicts.
-        classes: For a classifier, its classes with their probabilities, best first.
+        classes: For a classifier, its classes with their probabilities, best first; for a model that compares an image with
+            texts, the texts.
         beams: The hypotheses of a search, as trees that share their beginnings.
         picture: The image, for a model of images.
+        ends: For a model that answers questions, where the answer starts and ends.
         notices: What a reader has to know: what was cut off, or that the model has no attention.
     """
 
@@ -96,4 +109,5 @@ class Observation:
     classes: tuple[tuple[str, float], ...] = ()
     beams: tuple[Beam, ...] = ()
     picture: Picture | None = None
+    ends: tuple[Ends, ...] = ()
     notices: tuple[str, ...] = field(default=())

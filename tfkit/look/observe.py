@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,40 +22,16 @@ from ..data import (
     roles_for,
 )
 from ..errors import Diagnostic, InputError
-from ..generate import Hypothesis, Search, generate_batched
+from ..generate import Hypothesis, Search, beam_search, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
 from ..nn.model_plan import ModelPlan
 from ..slots.node import FeatureRule, ImageRule
 from .beam_tree import beam_trees
+from .given import Request, check_given, features_in
 from .labels import labels, short
 from .observation import Observation, Picture, Prediction, SiteWeights
-
-ALTERNATIVES = 5
-"""Tokens that are kept at every place, the most probable ones."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a model reads, and what is kept of the run.
-
-    Attributes:
-        text: The text; None for an image.
-        target: The translation or the continuation; None: the model generates it.
-        image: A PNG or JPEG file; None for a text.
-        sites: Attention sites, by name or pattern; all if empty.
-        beams: The beams of the search; 1 is greedy.
-        tokens: New tokens at most, of a continuation.
-        max_tokens: The limit of tokens of each side. Longer texts are cut, and a notice says so.
-    """
-
-    text: str | None = None
-    target: str | None = None
-    image: str | None = None
-    sites: tuple[str, ...] = ()
-    beams: int = 5
-    tokens: int = 20
-    max_tokens: int = 256
+from .probabilities import best_first, ends, likeliest, predictions
 
 
 def observe(directory: str | Path, request: Request, **place: Any) -> Observation:
@@ -97,20 +72,16 @@ class _Run:
 
     @torch.no_grad()
     def observation(self) -> Observation:
-        rules = self.plan.inputs.values()
-        if any(isinstance(rule, FeatureRule) for rule in rules) or len(rules) > 2:
-            message = f"`{self.plan.name}` has the inputs {', '.join(self.plan.inputs)}"
-            raise InputError(Diagnostic("TFK107", message, "name a model of one or two texts, or of an image"))
-        if fits(self.plan, "images"):
-            return self._image()
-        if self.request.text is None:
-            message = f"`{self.plan.name}` reads a text, and none was given"
-            raise InputError(Diagnostic("TFK107", message, "write --text"))
+        check_given(self.plan, self.request)
+        kinds = {type(rule) for rule in self.plan.inputs.values()}
+        if FeatureRule in kinds:
+            return self._spoken(str(self.request.features))
+        if ImageRule in kinds:
+            return self._image(str(self.request.image))
+        text = str(self.request.text)
         if fits(self.plan, "parallel"):
-            return self._translation(self.request.text)
-        if fits(self.plan, "language"):
-            return self._continuation(self.request.text)
-        return self._encoded(self.request.text)
+            return self._translation(text)
+        return self._continuation(text) if fits(self.plan, "language") else self._encoded(text)
 
     def _translation(self, text: str) -> Observation:
         roles = roles_for(self.plan, "parallel")
@@ -118,24 +89,53 @@ class _Run:
         tokenisers = read_tokenisers(self.directory, ("source", "target"))
         source, target = tokenisers["source"], tokenisers["target"]
         ids = source.source_frame(self._fitting(source, text, source_node, len(source.source_frame), "text"))
-        hypotheses: list[Hypothesis] = []
+
+        def search() -> list[Hypothesis]:
+            [found] = generate_batched(self.model, [ids], self._search(1.0, 50), target=roles.target, output=roles.output)
+            return found
+
+        names = {source_node: labels(source, ids)}
+        return self._decoded(text, {source_node: ids}, names, target, roles.target, roles.output, roles.start_id, search)
+
+    def _spoken(self, file: str) -> Observation:
+        """Frames in, text out."""
+        [source] = [name for name, rule in self.plan.inputs.items() if isinstance(rule, FeatureRule)]
+        [target] = [name for name in self.plan.inputs if name != source]
+        rule = self.plan.token_rule(target)
+        [output] = [name for name in self.plan.sequences if self.plan.widths.get(name) == rule.vocab_size]
+        frames = torch.from_numpy(features_in(file))[None].to(self.model.device, self.model.dtype)
+        count = frames.shape[1]
+        if not self.request.sites and count > self.request.max_tokens:
+            self.sites = [site for site in self.sites if site in self.model.memory_sites]
+            self.notices.append(f"{count:,} frames: cross-attention only. Choose other sites with --site.")
+
+        def search() -> list[Hypothesis]:
+            beams, most = self.request.beams, min(self.request.tokens, self._limit(target))
+            given: dict[str, Any] = {source: frames, "target": target, "output": output, "max_new_tokens": most}
+            return beam_search(self.model, beams=beams, n_best=beams, **given)[0]
+
+        tokeniser = read_tokenisers(self.directory, ("target",))["target"]
+        names = {source: tuple(f"frame {at + 1}" for at in range(count))}
+        return self._decoded(file, {source: frames}, names, tokeniser, target, output, rule.start_id or 0, search)
+
+    def _decoded(
+        self, text: str, given: dict[str, Any], names: dict[str, tuple[str, ...]], tokeniser: TextTokeniser, target: str,
+        output: str, start_id: int, search: Callable[[], list[Hypothesis]],
+    ) -> Observation:  # fmt: skip
+        """A target, given or searched, after a source."""
+        hypotheses = search() if self.request.target is None else []
         if self.request.target is None:
-            [hypotheses] = generate_batched(
-                self.model, [ids], self._search(1.0, 50), target=roles.target, output=roles.output
-            )  # fmt: skip
             predicted = hypotheses[0].ids.tolist()
         else:
-            room = len(target.source_frame)
-            predicted = target.source_frame(self._fitting(target, self.request.target, roles.target, room, "target"))
-        read = [roles.start_id, *predicted[:-1]]
-        outputs = self._outputs({source_node: ids, roles.target: read})
-        by_input = {source_node: labels(source, ids), roles.target: labels(target, read)}
-        made = labels(target, predicted)
+            frame = tokeniser.source_frame
+            predicted = frame(self._fitting(tokeniser, self.request.target, target, len(frame), "target"))
+        read = [start_id, *predicted[:-1]]
+        outputs = self._outputs({**given, target: read})
         return self._observed(
-            outputs, by_input, text, self.request.target or target.decode(predicted),
-            generated={roles.target: made},
-            predictions=_predictions(outputs[roles.output][0], predicted, target),
-            beams=beam_trees(hypotheses, lambda some: labels(target, some)),
+            outputs, {**names, target: labels(tokeniser, read)}, text, self.request.target or tokeniser.decode(predicted),
+            generated={target: labels(tokeniser, predicted)},
+            predictions=predictions(outputs[output][0], predicted, tokeniser),
+            beams=beam_trees(hypotheses, lambda some: labels(tokeniser, some)),
         )  # fmt: skip
 
     def _continuation(self, text: str) -> Observation:
@@ -159,13 +159,12 @@ class _Run:
         logits = outputs[roles.output][0]
         return self._observed(
             outputs, {roles.target: labels(tokeniser, read)}, text, tokeniser.decode(new),
-            predictions=_predictions(logits[:-1], read[1:], tokeniser),
+            predictions=predictions(logits[:-1], read[1:], tokeniser),
             beams=beam_trees(hypotheses, lambda some: labels(tokeniser, some)),
         )  # fmt: skip
 
     def _encoded(self, text: str) -> Observation:
         [node] = self.plan.inputs
-        self._no_target("reads one text")
         tokeniser = read_tokenisers(self.directory, ("target",))["target"]
         first, tab, second = text.partition("\t")
         if tab:
@@ -180,34 +179,42 @@ class _Run:
         outputs = self._outputs({node: ids}, {node: segments} if has_segments else {})
         vocabulary = self.plan.token_rule(node).vocab_size
         words = [name for name in self.plan.sequences if self.plan.widths.get(name) == vocabulary and name in outputs]
-        predictions = _predictions(outputs[words[0]][0], ids, tokeniser) if words else ()
-        return self._observed(outputs, {node: labels(tokeniser, ids)}, text, predictions=predictions)
+        names = labels(tokeniser, ids)
+        predicted = predictions(outputs[words[0]][0], ids, tokeniser) if words else ()
+        spans = [name for name, rule in self.plan.labels.items() if rule.kind == "span"]
+        found = ends(outputs[spans[0]][0], names) if spans else ()
+        start, end = likeliest(found)
+        answer = tokeniser.decode(ids[start : end + 1]) if found else ""
+        return self._observed(outputs, {node: names}, text, answer, predictions=predicted, ends=found)
 
-    def _image(self) -> Observation:
-        roles = roles_for(self.plan, "images")
-        rule = self.plan.inputs[roles.target]
-        assert isinstance(rule, ImageRule), "the roles of images are those of an input of images"
-        self._no_target("reads an image")
-        if self.request.image is None:
-            raise InputError(
-                Diagnostic("TFK107", f"`{self.plan.name}` reads an image, and none was given", "write --image FILE")
-            )
-        pixels = read_image(self.request.image, rule)
+    def _image(self, file: str) -> Observation:
+        [(name, rule)] = [(name, rule) for name, rule in self.plan.inputs.items() if isinstance(rule, ImageRule)]
+        pixels = read_image(file, rule)
         facts = read_image_facts(self.directory)
         image = Normalisation(tuple(facts.mean), tuple(facts.std))(torch.from_numpy(pixels.copy())[None].float() / 255)
-        model = self.model
-        outputs = model(weights=self.sites, **{roles.target: image.to(model.device, model.dtype)})
+        given = {name: image.to(self.model.device, self.model.dtype)}
+        texts = [] if self.request.text is None else self.request.text.split("\t")
+        outputs, by_input, rest = self._compared(texts, given) if texts else (self._outputs(given), {}, {})
         rows, columns = pixels.shape[1] // rule.patch, pixels.shape[2] // rule.patch
-        weights = outputs.get("weights", {})
-        before = next((each.shape[-1] for each in weights.values()), rows * columns) - rows * columns
+        weights = [each for site, each in outputs.get("weights", {}).items() if _input_of(self.plan, site) == name]
+        before = weights[0].shape[-1] - rows * columns if weights else 0
         names = [f"token {at + 1} before the image" for at in range(before)]
         names += [f"row {row + 1}, column {column + 1}" for row in range(rows) for column in range(columns)]
         picture = Picture(np.ascontiguousarray(pixels.transpose(1, 2, 0)), rows, columns, before)
-        return self._observed(outputs, {roles.target: tuple(names)}, self.request.image, picture=picture)
+        shown = ", ".join([*texts[:1], file])
+        return self._observed(outputs, {**by_input, name: tuple(names)}, shown, picture=picture, **rest)
 
-    def _no_target(self, what: str) -> None:
-        if self.request.target is not None:
-            raise InputError(Diagnostic("TFK107", f"`{self.plan.name}` {what} and has no target", "leave --target out"))
+    def _compared(self, texts: list[str], given: dict[str, Tensor]) -> tuple[Any, dict[str, tuple[str, ...]], dict[str, Any]]:
+        """The outputs for the first of some texts beside an image, its tokens, and the probabilities of all texts."""
+        [node] = [each for each in self.plan.inputs if each not in given]
+        tokeniser = read_tokenisers(self.directory, ("target",))["target"]
+        room = len(tokeniser.text_frame)
+        rows = [tokeniser.text_frame(self._fitting(tokeniser, text, node, room, "text")) for text in texts]
+        outputs = [self._outputs({node: ids, **given}) for ids in rows]
+        compared = next(each for each in self.plan.outputs if tuple(outputs[0][each].shape) == (1, 1))
+        scores = torch.stack([each[compared][0, 0] for each in outputs])
+        names = [f"{text}, similarity {score:.4g}" for text, score in zip(texts, scores.tolist(), strict=True)]
+        return outputs[0], {node: labels(tokeniser, rows[0])}, {"classes": best_first(names, scores)}
 
     def _search(self, factor: float, extra: int) -> Search:
         beams = self.request.beams
@@ -234,12 +241,13 @@ class _Run:
             f"{self.plan.name}: the {what} has {count:,} tokens; the first {max(kept, 0):,} are shown, the others were cut off."
         )
 
-    def _outputs(self, ids: dict[str, list[int]], segments: dict[str, list[int]] | None = None) -> Any:
-        device = self.model.device
-        given = {name: torch.tensor([each], device=device) for name, each in ids.items()}
+    def _outputs(self, given: Mapping[str, Any], segments: Mapping[str, list[int]] | None = None) -> Any:
+        """The outputs for one row: ids as lists, other inputs as tensors."""
+        device, ids = self.model.device, {name: each for name, each in given.items() if isinstance(each, list)}
+        tensors = {**given, **{name: torch.tensor([each], device=device) for name, each in ids.items()}}
         lengths = {name: torch.tensor([len(each)], device=device) for name, each in ids.items()}
         rows = {name: torch.tensor([each], device=device) for name, each in (segments or {}).items()}
-        return self.model(weights=self.sites, lengths=lengths, segments=rows, **given)
+        return self.model(weights=self.sites, lengths=lengths, segments=rows, **tensors)
 
     def _observed(
         self, outputs: Any, by_input: dict[str, tuple[str, ...]], text: str, output: str = "",
@@ -247,58 +255,41 @@ class _Run:
     ) -> Observation:  # fmt: skip
         weights = outputs.get("weights", {})
         sites = tuple(self._site(site, weights[site][0], by_input, generated or {}) for site in self.sites)
-        return Observation(
-            self.plan.name, text, output, sites, predictions, self._classes(outputs), notices=tuple(self.notices), **rest
-        )
+        rest = {"classes": self._classes(outputs), "predictions": predictions, **rest}
+        return Observation(self.plan.name, text, output, sites, notices=tuple(self.notices), **rest)
 
     def _site(
         self, site: str, weights: Tensor, by_input: dict[str, tuple[str, ...]], generated: dict[str, tuple[str, ...]]
     ) -> SiteWeights:
         """The weights (H, Q, K) of a site. The queries of cross-attention are the tokens that the decoder predicts there."""
-        node = _input_of(self.plan, site.partition(".")[0])
+        node = _input_of(self.plan, site)
         crosses = site in self.model.memory_sites
         other = next((name for name in by_input if name != node), node)
         queries = generated.get(node, by_input[node]) if crosses else by_input[node]
         keys = by_input[other] if crosses else by_input[node]
         _, Q, K = weights.shape
-        return SiteWeights(site, _named(queries, Q), _named(keys, K), weights.float().cpu().numpy(), not crosses)
+        patches = isinstance(self.plan.inputs[node], ImageRule)
+        return SiteWeights(site, _named(queries, Q), _named(keys, K), weights.float().cpu().numpy(), not crosses, patches)
 
     def _classes(self, outputs: Any) -> tuple[tuple[str, float], ...]:
         rows = [name for name in self.plan.outputs if name not in self.plan.sequences and name in self.plan.widths]
         if not rows or not has_labels(self.directory):
             return ()
         names = read_labels(self.directory)
-        probabilities = outputs[rows[0]][0].float().softmax(-1).tolist()
-        if len(probabilities) != len(names):
-            return ()
-        return tuple(
-            sorted(((short(name), each) for name, each in zip(names, probabilities, strict=True)), key=lambda one: -one[1])
-        )
+        logits = outputs[rows[0]][0]
+        return best_first([short(name) for name in names], logits) if len(logits) == len(names) else ()
 
 
 def _named(names: tuple[str, ...], count: int) -> tuple[str, ...]:
-    """The names of positions, or their numbers if a node changed the number of positions."""
+    """The names of positions. If a node joined positions, that of the first of each group, or else their numbers."""
+    names = names[:: -(-len(names) // count)] if count else names
     return names if len(names) == count else tuple(str(at + 1) for at in range(count))
 
 
-def _input_of(plan: ModelPlan, node: str) -> str:
-    """The input whose positions a node has."""
+def _input_of(plan: ModelPlan, site: str) -> str:
+    """The input whose positions a site has."""
+    node = site.partition(".")[0]
     while node not in plan.inputs:
         edges = plan.wires[node].edges
         node = (edges.get("input") or next(iter(edges.values()))).partition(".")[0]
     return node
-
-
-def _predictions(logits: Tensor, ids: Sequence[int], tokeniser: TextTokeniser) -> tuple[Prediction, ...]:
-    """The probabilities of tokens (L,) from logits (L, V)."""
-    if not len(ids):
-        return ()
-    probabilities = logits.float().softmax(-1)
-    own = probabilities.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
-    best = probabilities.topk(min(ALTERNATIVES, probabilities.shape[1]))
-    return tuple(
-        Prediction(name, probability, tuple(zip(labels(tokeniser, numbers), values, strict=True)))
-        for name, probability, numbers, values in zip(
-            labels(tokeniser, ids), own, best.indices.tolist(), best.values.tolist(), strict=True
-        )
-    )

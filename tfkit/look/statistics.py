@@ -32,6 +32,7 @@ class HeadStatistics:
 
 def head_statistics(site: SiteWeights, picture: Picture | None = None) -> list[HeadStatistics]:
     """The statistics of each head of a site. Class tokens have no place in an image and do not count in distances."""
+    picture = picture if site.patches else None
     weights = site.weights.astype(np.float64)
     logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
     entropy = -(weights * logs).sum(-1).mean(-1)
@@ -69,7 +70,7 @@ def rollouts(observation: Observation) -> list[SiteWeights]:
         if site.itself:
             stacks.setdefault(site.name.partition(".")[0], []).append(site)
     return [
-        SiteWeights(f"{stack}.rollout", sites[0].queries, sites[0].keys, _rollout(sites)[None], True)
+        SiteWeights(f"{stack}.rollout", sites[0].queries, sites[0].keys, _rollout(sites)[None], True, sites[0].patches)
         for stack, sites in stacks.items()
         if len(sites) >= FEWEST_LAYERS
     ]

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import scan
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 State = tuple[Tensor, ...]
@@ -103,7 +104,10 @@ class RecurrentLayer(nn.Module):
 
 def _read(cell: Any, inputs: Sequence[Tensor], state: State, visible: Tensor | None, reverse: bool) -> tuple[Tensor, State]:
     """Step through sequences; the products of all inputs are computed before."""
-    steps = sum(cell.project(x, i) for i, x in enumerate(inputs)).unbind(1)  # L of (B, E)
+    projected: Tensor = sum(cell.project(x, i) for i, x in enumerate(inputs))
+    if torch.compiler.is_exporting() and (isinstance(projected.shape[1], torch.SymInt) or projected.shape[1] > 1):
+        return _scanned(cell, projected, state, visible, reverse)
+    steps = projected.unbind(1)  # L of (B, E)
     seen: Sequence[Tensor | None] = [None] * len(steps) if visible is None else visible.unsqueeze(2).unbind(1)  # (B, 1)
     order = range(len(steps))
     outputs: list[Any] = [None] * len(steps)
@@ -111,3 +115,17 @@ def _read(cell: Any, inputs: Sequence[Tensor], state: State, visible: Tensor | N
         state = held(cell.step(steps[t], state), state, seen[t])
         outputs[t] = state[0]
     return torch.stack(outputs, 1), state
+
+
+def _scanned(cell: Any, projected: Tensor, state: State, visible: Tensor | None, reverse: bool) -> tuple[Tensor, State]:
+    """The same as a loop in the exported program, for sequences of any length."""
+    if visible is None:
+        visible = torch.ones_like(projected[:, :, 0], dtype=torch.bool)
+
+    def step(state: State, x: tuple[Tensor, Tensor]) -> tuple[State, Tensor]:
+        new = held(cell.step(x[0], state), state, x[1])
+        return new, new[0].clone()
+
+    first = tuple(tensor.clone() for tensor in state)  # `scan` refuses one tensor as two states
+    last, outputs = scan(step, first, (projected, visible.unsqueeze(2)), dim=1, reverse=reverse)
+    return outputs, last

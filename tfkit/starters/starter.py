@@ -51,8 +51,8 @@ STARTERS = {
     "activation": Starter("mish", "x tanh(ln(1 + e^x))", "ffn: {activation: acme.part}", True),
     "node": Starter("gate", "x sigmoid(W x + b)", "NODE: {kind: acme.part, input: OTHER_NODE}"),
     "sublayer": Starter("convolution", "the convolution of Conformer", "sublayers: [self_attention, acme.part, ffn]"),
-    "score": Starter("bounded", "q . tanh(W k)", "attention: {score: acme.part}"),
-    "cell": Starter("minimal", "the minimal gated unit", "NODE: {kind: rnn, cell: acme.part}"),
+    "score": Starter("bounded", "q . tanh(W k)", "attention: {score: acme.part}", True),
+    "cell": Starter("minimal", "the minimal gated unit", "NODE: {kind: rnn, cell: acme.part}", True),
 }
 """By slot, the plugin to start from."""
 

@@ -14,6 +14,7 @@ from ..data import TextTokeniser, read_tokenisers, roles_for
 from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
+from ..slots.lazy import load as load_lazily
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Continuation:
     Attributes:
         prompt: The prompt.
         text: The text that the model generated after it.
-        hypothesis: The generated tokens.
+        hypothesis: The generated tokens as ids.
+        pieces: The same tokens.
         read: The number of prompt tokens that the model read, the last ones.
         cut: The number of prompt tokens before them, which it did not read.
     """
@@ -31,8 +33,13 @@ class Continuation:
     prompt: str
     text: str
     hypothesis: Hypothesis
+    pieces: tuple[str, ...]
     read: int
     cut: int
+
+    def _repr_html_(self) -> str:
+        rows = [(self.text, self.pieces, self.hypothesis)]
+        return load_lazily("tfkit.view.search:search_html")(self.prompt, rows)  # type: ignore[no-any-return]
 
 
 class TextGenerator:
@@ -107,7 +114,14 @@ class TextGenerator:
         hypotheses = dict(zip(nonempty, found, strict=True))
         return [
             [
-                Continuation(prompt, self._tail(ids, each), each, len(ids), len(whole) + len(frame) - len(ids))
+                Continuation(
+                    prompt,
+                    self._tail(ids, each),
+                    each,
+                    tuple(self.tokeniser.pieces(each.ids.tolist())),
+                    len(ids),
+                    len(whole) + len(frame) - len(ids),
+                )
                 for each in hypotheses.get(number, ())
             ]
             for number, (prompt, whole, ids) in enumerate(zip(prompts, encoded, read, strict=True))

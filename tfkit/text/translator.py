@@ -16,6 +16,7 @@ from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
 from ..nn.cpu.prepacked import PrepackedWeights
 from ..nn.model import Model
+from ..slots.lazy import load as load_lazily
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Translation:
         source: The line.
         texts: The text of each hypothesis, best first.
         hypotheses: The hypotheses.
+        pieces: The tokens of each hypothesis.
         source_ids: The ids that the model read, special tokens included.
         cut: The number of source tokens beyond the limit, which it did not read.
     """
@@ -33,6 +35,7 @@ class Translation:
     source: str
     texts: tuple[str, ...]
     hypotheses: tuple[Hypothesis, ...]
+    pieces: tuple[tuple[str, ...], ...]
     source_ids: tuple[int, ...]
     cut: int
 
@@ -45,6 +48,10 @@ class Translation:
     def read(self) -> int:
         """The number of source tokens that the model read, special tokens included."""
         return len(self.source_ids)
+
+    def _repr_html_(self) -> str:
+        rows = zip(self.texts, self.pieces, self.hypotheses, strict=False)
+        return load_lazily("tfkit.view.search:search_html")(self.source, rows)  # type: ignore[no-any-return]
 
 
 class Translator:
@@ -161,9 +168,12 @@ class Translator:
         hypotheses = dict(zip(nonempty, found, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
             own = tuple(hypotheses.get(number, ()))
-            texts = tuple(_line(self.tokenisers["target"].decode(each.ids.tolist())) for each in own)
+            ids_of = [each.ids.tolist() for each in own]
+            target = self.tokenisers["target"]
+            texts = tuple(_line(target.decode(each)) for each in ids_of)
+            pieces = tuple(tuple(target.pieces(each)) for each in ids_of)
             cut = max(len(ids) + len(frame) - self.max_source, 0)
-            yield Translation(line, texts or ("",), own, tuple(sources[number]), cut)
+            yield Translation(line, texts or ("",), own, pieces, tuple(sources[number]), cut)
 
 
 def _line(text: str) -> str:

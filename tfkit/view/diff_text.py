@@ -10,11 +10,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .formatting import NOTHING, resolved_words
 from .terminal import shown
 from .units import scaled
 
-NOTHING = "-"
-"""Where one model has no such field, tensor or node."""
 COUNTS = {
     "parameters": "parameters", "frozen_parameters": "frozen parameters", "flops": "FLOPs", "activation_bytes": "activations",
     "weight_bytes": "weights",
@@ -27,7 +26,12 @@ def diff_text(data: Mapping[str, Any]) -> list[RenderableType]:
     if data["fields"]:
         table = _table("field", "A", "B", "where")
         for row in data["fields"]:
-            table.add_row(row["field"], _words(row["a"]), _words(row["b"]), Text(", ".join(row["where"]) or "the model", "dim"))
+            table.add_row(
+                row["field"],
+                resolved_words(row["a"]),
+                resolved_words(row["b"]),
+                Text(", ".join(row["where"]) or "the model", "dim"),
+            )
         parts += ["", table]
     if data["tensors"] or data["saved"]:
         table = _table("tensor", "A", "B")
@@ -62,20 +66,6 @@ def _table(*names: str) -> Table:
     for name in names:
         table.add_column(name, overflow="fold")
     return table
-
-
-def _words(value: Any) -> str:
-    """A value of a resolved spec: `rms_norm (eps 1e-06, affine true)`."""
-    if value is None:
-        return NOTHING
-    if isinstance(value, dict):
-        more = ", ".join(f"{name} {_words(item)}" for name, item in value.items() if name != "kind")
-        return f"{value['kind']}{f' ({more})' if more else ''}" if "kind" in value else f"({more})"
-    if isinstance(value, list):
-        return ", ".join(map(_words, value)) or "none"
-    if isinstance(value, float) and float(f"{value:g}") == value:
-        return f"{value:g}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _tensors(facts: Mapping[str, Any] | None) -> str:

@@ -9,6 +9,9 @@ from pydantic import BaseModel
 from ..slots.options import Component, LayersField, NodeRef, field_annotations
 from ..spec.located import short
 
+NOTHING = "-"
+"""Where a model has no such field, tensor or node."""
+
 
 def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f}%" if whole else ""
@@ -60,8 +63,12 @@ def in_words(value: Any, dumped: Any = None) -> str:
     if isinstance(value, Component):
         more = changed_options(value.options)
         return f"{value.kind} ({more})" if more else value.kind
-    if isinstance(value, tuple) and value and all(isinstance(item, Component) for item in value):
-        return " or ".join(map(in_words, value))
+    if isinstance(value, tuple) and value and isinstance(dumped, tuple | list):
+        items = list(map(in_words, value, dumped))
+        if isinstance(value[0], Component):
+            return " or ".join(items)
+        joined = ", ".join(items)
+        return joined if isinstance(value[0], BaseModel) else f"({joined})"
     if isinstance(value, bool) or dumped is True or dumped is False:
         return "true" if dumped else "false"
     if isinstance(value, BaseModel) and isinstance(dumped, dict) and dumped.keys() == type(value).model_fields.keys():
@@ -69,3 +76,17 @@ def in_words(value: Any, dumped: Any = None) -> str:
     if isinstance(dumped, dict):
         return " ".join(f"{name}: {in_words(item, item)}" for name, item in dumped.items())
     return short(f"{value:g}" if isinstance(value, float) else str(dumped))
+
+
+def resolved_words(value: Any) -> str:
+    """A value of a resolved spec: `rms_norm (eps 1e-06, affine true)`."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, dict):
+        more = ", ".join(f"{name} {resolved_words(item)}" for name, item in value.items() if name != "kind")
+        return f"{value['kind']}{f' ({more})' if more else ''}" if "kind" in value else f"({more})"
+    if isinstance(value, list):
+        return ", ".join(map(resolved_words, value)) or "none"
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -31,13 +32,23 @@ def page(template: Path, script: str = "", data: Any = None, **values: Any) -> s
     Raises:
         jinja2.UndefinedError: a value is missing.
     """
+    inert = None if data is None else _inert_json(data)
+    return rendered(template, policy=_policy(script), script=Markup(script), data=inert, **values)
+
+
+def rendered(template: Path, **values: Any) -> str:
+    """The HTML text of a template. It may use those of this folder."""
     environment = Environment(
-        loader=ChoiceLoader([FileSystemLoader(template.parent), FileSystemLoader(Path(__file__).parent)]),
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        loader=FileSystemLoader([template.parent, Path(__file__).parent]), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    return environment.get_template(template.name).render(
-        policy=_policy(script), script=Markup(script), data=None if data is None else _inert_json(data), **values
-    )
+    return environment.get_template(template.name).render(**values)
+
+
+def framed(page: str, title: str) -> str:
+    """A page for a notebook: in a frame of its own, so that its styles and its script touch nothing else."""
+    style, source = "width:100%;height:48rem;border:0", html.escape(page, quote=True)
+    return f'<iframe title="{html.escape(title)}" sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
 
 
 def _policy(script: str) -> str:

@@ -3,6 +3,9 @@
 plugins     name, distribution, version
 entries     slot, name, summary, reference (a link or null), plugin, distribution, version
 broken      plugin, distribution, reason: plugins that failed to import; an error only if a spec names one of their parts
+certificates  distribution, file, slot, name, profile, device, dtypes, suite, environment (versions, machine, instruction set),
+            state (valid, outdated, made elsewhere, unusable), changed and elsewhere (lists of what differs), reason (why it is
+            unusable): the certificates that plugins ship, compared with what is installed
 backends    with --backends: one object for each, its name and its declared capabilities
 """
 
@@ -14,6 +17,7 @@ from typing import Any
 from ..attention.backend import AttentionBackend
 from ..attention.capabilities import Capabilities, Device, Range
 from ..catalogue import Catalogue
+from ..certificate import InstalledCertificate, installed_certificates
 
 
 def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
@@ -37,7 +41,18 @@ def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
             {"plugin": plugin.plugin, "distribution": plugin.distribution, "reason": plugin.reason}
             for plugin in catalogue.broken
         ],
+        "certificates": [_certificate(found) for found in installed_certificates(catalogue)],
     }
+
+
+def _certificate(found: InstalledCertificate) -> dict[str, Any]:
+    data: dict[str, Any] = {"distribution": found.distribution, "file": found.file, "state": "unusable", "reason": found.reason}
+    if found.certificate is not None and found.comparison is not None:
+        names = ("slot", "name", "profile", "device", "dtypes", "suite", "environment")
+        data |= {name: getattr(found.certificate, name) for name in names}
+        data |= {"state": found.comparison.state, "changed": list(found.comparison.changed)}
+        data |= {"elsewhere": list(found.comparison.elsewhere)}
+    return data
 
 
 def backends_data(catalogue: Catalogue) -> list[dict[str, Any]]:

@@ -31,7 +31,23 @@ def plugins_text(data: Mapping[str, Any]) -> list[RenderableType]:
     for plugin in data["broken"]:
         line = Text("broken: ", "bold red").append(f"{plugin['plugin']} of {plugin['distribution']}: {plugin['reason']}", "")
         shown += ["", line]
+    if data["certificates"]:
+        shown += ["", Text("certificates: what the authors of plugins state; `tfkit conformance` finds out", "bold")]
+        shown += [_certificate(found) for found in data["certificates"]]
     return shown
+
+
+def _certificate(found: Mapping[str, Any]) -> Text:
+    """One line: the part, what was evaluated, and whether that holds for what is installed here."""
+    state = found["state"]
+    line = Text(f"{found.get('name') or found['file']}", "cyan")
+    if state == "unusable":
+        return line.append(f"  {state}: {found['reason']}", "yellow")
+    where = found["environment"].get("instruction set") or found["environment"].get("gpu", "")
+    line.append(f"  {found['profile']}, {found['device']} {where}, {', '.join(found['dtypes'])}  ", "not bold default")
+    line.append(state, "green" if state == "valid" else "yellow")
+    differs = [*found["changed"], *found["elsewhere"]]
+    return line.append(f": {'; '.join(differs)}" if differs else "", "not bold default")
 
 
 @dataclass(frozen=True)

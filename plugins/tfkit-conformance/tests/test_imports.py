@@ -13,7 +13,7 @@ CORE = ("tfkit", "tfkit.plugin")
 PUBLIC = {
     "tfkit_conformance": (*CORE, "tfkit.plugin.model_parts", "tfkit.inspection", "tfkit.commands"),
     "tfkit_fused": CORE,
-    "tfkit_flash_attn": CORE,
+    "tfkit_flash_attn": (*CORE, "tfkit.plugin.flash_calls"),
     "tfkit_example_backend": CORE,
 }
 """By package, the modules of tfkit that it may import."""
@@ -42,7 +42,7 @@ ORDER = {
     "bench": "attention out_of_memory",
     "process": "finding attention report relations resolve laws suite snippets callables",
     "view": "process",
-    "commands": "profile resolve verification bench process view",
+    "commands": "profile report resolve verification bench process view",
     "pytest_plugin": "profile process",
     "write_check_texts": "check_texts relations laws suite verification",
     "__init__": "finding attention report relations laws suite callables verification",

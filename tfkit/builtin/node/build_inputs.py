@@ -29,6 +29,7 @@ def patches(options: PatchesOptions, context: NodeContext, keep_layers: bool) ->
         context.name,
         nn.Conv2d(options.channels, width, patch, patch, bias=options.bias),
         options.class_token,
+        options.distillation_token,
         options.registers,
         patches_width(options),
         _scheme(options.position, options.site),

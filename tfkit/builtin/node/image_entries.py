@@ -24,6 +24,7 @@ class PatchesOptions(Options):
     d_model: Annotated[Size, Field(description="width of the vectors")]
     bias: bool = True
     class_token: Annotated[bool, Field(description="a learned vector before the patches")] = False
+    distillation_token: Annotated[bool, Field(description="a second learned vector, after the class token (DeiT)")] = False
     registers: Annotated[int, Field(ge=0, le=2**20, description="learned vectors without a position before the patches")] = 0
     position: Annotated[Position, Field(description="position scheme that acts on embeddings")] = component_default("none")
     any_size: Annotated[
@@ -34,15 +35,20 @@ class PatchesOptions(Options):
     init: Init = component_default("xavier")
 
     @property
+    def prefix(self) -> int:
+        """The number of learned vectors with a position."""
+        return self.class_token + self.distillation_token
+
+    @property
     def site(self) -> PositionSite:
-        """Where the position scheme acts: the class token and the patches."""
-        side, prefix = self.size // self.patch, int(self.class_token)
+        """Where the position scheme acts: the class token, the distillation token and the patches."""
+        side, prefix = self.size // self.patch, self.prefix
         return PositionSite(self.d_model, rows=side * side + prefix, grid=(side, side), prefix=prefix)
 
     @property
     def positions(self) -> int:
         """The length of the sequence."""
-        return (self.size // self.patch) ** 2 + int(self.class_token) + self.registers
+        return (self.size // self.patch) ** 2 + self.prefix + self.registers
 
 
 def patches_width(options: PatchesOptions) -> int:
@@ -65,6 +71,8 @@ def _parameters(options: PatchesOptions, context: NodeContext) -> tuple[Paramete
         parameters.append(Parameter("projection.bias", "bias", (width,)))
     if options.class_token:
         parameters.append(Parameter("class_token", "class_token", (width,)))
+    if options.distillation_token:
+        parameters.append(Parameter("distillation_token", "class_token", (width,)))
     if options.registers:
         parameters.append(Parameter("registers", "registers", (options.registers, patches_width(options))))
     position, norm = options.position, options.embedding_norm
@@ -90,6 +98,8 @@ def _rules(options: PatchesOptions, context: NodeContext) -> tuple[Rule, ...]:
         near = options.size // options.patch * options.patch
         broken.append(("patch", rule, f"write a divisor of {options.size}, or `size: {near or options.patch}`"))
         return tuple(broken)
+    if options.distillation_token and not options.class_token:
+        broken.append(("distillation_token", "it stands after a class token, and there is none", "write `class_token: true`"))
     broken += position_rules(options.position, options.site)
     return tuple(broken)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..units import scaled
 from .marks import Marks
+from .single import depth, single_layers
 
 WIDTH, PAD, LINE = 276, 10, 17
 """Width of a node, inner margin, height of a line."""
@@ -18,6 +19,8 @@ BYTES = 4
 """Bytes of a float32 activation."""
 LINES = 6
 """The largest number of lines of one note. The description of the box has the whole text."""
+MOST_SINGLE = 100
+"""The largest number of layers that are drawn one by one."""
 FAMILIES = {
     "tokens": "embedding", "patches": "embedding", "features": "embedding", "convolutions": "embedding",
     "self_attention": "attention", "cross_attention": "memory", "ffn": "ffn",
@@ -59,13 +62,20 @@ class Face:
 
 @dataclass(frozen=True)
 class Box:
-    """A node. `note` describes it in one line for screen readers; `mark` says how it differs in a comparison."""
+    """A node. `note` describes it in one line for screen readers; `mark` says how it differs in a comparison. `single` has the
+    layers one by one; None if no layer is repeated."""
 
     name: str
     note: str
     folded: Face
     unfolded: Face
+    single: Face | None = None
     mark: str = ""
+
+    @property
+    def faces(self) -> tuple[Face, Face, Face]:
+        """Folded, unfolded, and with single layers: the states of the script."""
+        return self.folded, self.unfolded, self.single or self.unfolded
 
 
 def box(node: Mapping[str, Any], outputs: Sequence[str], marks: Marks) -> Box:
@@ -73,19 +83,27 @@ def box(node: Mapping[str, Any], outputs: Sequence[str], marks: Marks) -> Box:
     mark = fitted(marks.of_node(node["name"]), WIDTH - 2 * PAD)
     head = _header(node, outputs, mark)
     folded = Face(_bottom(head) + PAD - 4, (_frame(node["kind"], _bottom(head) + PAD - 4, mark), *head))
+    layers = node.get("layers", ())
+    unfolded = _unfolded(node, head, mark, marks, layers)
+    repeats = 1 < depth(layers) <= MOST_SINGLE and any(group["repeat"] > 1 for group in layers)
+    single = _unfolded(node, head, mark, marks, list(single_layers(layers))) if repeats else None
+    return Box(node["name"], description(node), folded, unfolded, single, mark)
+
+
+def _unfolded(
+    node: Mapping[str, Any], head: Sequence[Shape], mark: str, marks: Marks, layers: Sequence[Mapping[str, Any]]
+) -> Face:  # fmt: skip
     y, shapes, inside = _bottom(head), list(head), _Inside(node["name"], marks)
     for line in wrapped(node["summary"], WIDTH - 2 * PAD):
         y += LINE - 2
         shapes.append(Text(PAD, y, line, "note"))
-    shapes += inside.groups(node.get("layers", ()), PAD, y + 8, WIDTH - 2 * PAD, 0)
+    shapes += inside.groups(layers, PAD, y + 8, WIDTH - 2 * PAD, 0)
     y = _bottom(shapes)
     for name, size in node.get("other_parameters", {}).items():
         if size:
             y += LINE + 2
             shapes.append(Text(PAD, y, f"{fitted(name, 120)}: {counted(size)}", "note"))
-    height = y + PAD
-    unfolded = Face(height, (_frame(node["kind"], height, mark), *shapes), inside.entries)
-    return Box(node["name"], description(node), folded, unfolded, mark)
+    return Face(y + PAD, (_frame(node["kind"], y + PAD, mark), *shapes), inside.entries)
 
 
 def description(node: Mapping[str, Any]) -> str:
@@ -128,11 +146,6 @@ def _times(node: Mapping[str, Any]) -> str:
     return f" of {layers:,}" if layers else ""
 
 
-def depth(groups: Sequence[Mapping[str, Any]]) -> int:
-    """The number of layers that a token passes through."""
-    return sum(group["repeat"] * (depth(group["layers"]) if "layers" in group else 1) for group in groups)
-
-
 @dataclass
 class _Inside:
     """Draws the layer groups of a stack, each with what it repeats inside."""
@@ -144,11 +157,8 @@ class _Inside:
     def groups(self, groups: Sequence[Mapping[str, Any]], x: float, y: float, width: float, start: int) -> Iterator[Shape]:
         """The groups from layer `start` on, one below the other."""
         for group in groups:
-            times = f"{group['repeat']:,} x " if group["repeat"] > 1 else ""
             nested = group.get("layers")
-            title = f"{times}{f'{len(nested)} kinds of layer in turn' if nested else 'layer'}"
-            title += ", one set of weights" if group["shared"] else ""
-            inside: list[Shape] = [Text(x + PAD, y + LINE, fitted(title, width - 2 * PAD), "times")]
+            inside: list[Shape] = [Text(x + PAD, y + LINE, fitted(_title(group), width - 2 * PAD), "times")]
             inside.append(Text(x + PAD, y + 2 * LINE - 2, counted(group["parameters"]), "fact"))
             low = y + 2 * LINE
             if nested:
@@ -180,6 +190,17 @@ class _Inside:
             y += height + 5
         if group["norms"]:
             yield Text(x + 4, y + LINE - 4, f"norms: {counted(group['norms'])}", "note")
+
+
+def _title(group: Mapping[str, Any]) -> str:
+    """The title of a group, or of a single layer."""
+    if "number" in group:
+        return f"layer {group['number']}" + (
+            f", weights of layer {group['owner']}" if group["owner"] != group["number"] else ""
+        )
+    times = f"{group['repeat']:,} x " if group["repeat"] > 1 else ""
+    kinds = f"{len(group['layers'])} kinds of layer in turn" if "layers" in group else "layer"
+    return f"{times}{kinds}{', one set of weights' if group['shared'] else ''}"
 
 
 def _frame(kind: str, height: float, mark: str) -> Rectangle:

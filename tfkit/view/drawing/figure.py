@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -13,7 +14,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from .boxes import Rectangle, Text
 from .layout import FACTS, LEGEND, MARGIN, Drawing
-from .svg import ROLES, style
+from .svg import HEADING, ROLES, style
 
 POINTS = 72 / 100
 """Points of a pixel at 100 dots per inch."""
@@ -24,15 +25,33 @@ BOLD = {"name", "part-name", "times", "mark"}
 DASHES = {"table": (0, (1, 2)), "reads": (0, (5, 3))}
 
 
-def png(drawing: Drawing, dpi: int = 160) -> bytes:
-    """The drawing with all boxes unfolded.
+def png(drawings: Sequence[tuple[str, Drawing]], dpi: int = 160) -> bytes:
+    """Drawings side by side, with all boxes unfolded.
 
     Args:
-        drawing: the drawing.
+        drawings: the drawings with their headings, which only several drawings have.
         dpi: dots per inch; 100 give one dot for each pixel of the SVG.
     """
-    figure = Figure(figsize=(drawing.width / 100, drawing.height / 100), facecolor="white")
-    axes = figure.add_axes((0, 0, 1, 1))
+    top = HEADING if len(drawings) > 1 else 0
+    width = sum(each.width for _, each in drawings)
+    height = top + max(each.height for _, each in drawings)
+    figure = Figure(figsize=(width / 100, height / 100), facecolor="white")
+    left = 0.0
+    for heading, drawing in drawings:
+        place = (left / width, 1 - (top + drawing.height) / height, drawing.width / width, drawing.height / height)
+        axes = figure.add_axes(place)
+        _draw(axes, drawing)
+        if top:
+            _text(axes, Text(0, -10, heading, "name"), MARGIN, 0)
+        left += drawing.width
+    target = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(target, format="png", dpi=dpi)
+    return target.getvalue()
+
+
+def _draw(axes: Axes, drawing: Drawing) -> None:
     axes.set(xlim=(0, drawing.width), ylim=(drawing.height, 0))
     axes.axis("off")
     tops = drawing.tops
@@ -51,11 +70,6 @@ def png(drawing: Drawing, dpi: int = 160) -> bytes:
         left = MARGIN + LEGEND * at
         _edge(axes, role, [(left, below), (left + 26, below)], arrow=False)
         _text(axes, Text(32, 4, ROLES.get(role, role), "fact"), left, below)
-    target = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(target, format="png", dpi=dpi)
-    return target.getvalue()
 
 
 def _rectangle(axes: Axes, shape: Rectangle, x: float, y: float) -> None:

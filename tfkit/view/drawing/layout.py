@@ -17,15 +17,22 @@ GAP, MARGIN, LANE, LEGEND, FACTS = 40, 20, 11, 118, 17
 """Between rows, around the drawing, between lanes, width of an entry of the legend, height of a line of facts."""
 
 
+Heights = tuple[float, float, float]
+"""By face: folded, unfolded, with single layers."""
+
+
 @dataclass(frozen=True)
 class Point:
-    """A point of an edge. Its height is relative to a row: `folded` or `unfolded`, by the state of a node."""
+    """A point of an edge. Its heights are relative to a row, one for each face of a node."""
 
     x: float
     row: int
     node: str
-    folded: float
-    unfolded: float
+    heights: Heights
+
+    @property
+    def unfolded(self) -> float:
+        return self.heights[1]
 
 
 @dataclass(frozen=True)
@@ -182,19 +189,19 @@ class _Router:
         middle = []
         if first != last:
             above = -8.0 - 5 * self.lanes[last].index((source, role))
-            middle = [Point(x, self.rows[target], "", above, above) for x in lanes]
-        starts = [Point(x, self.rows[source], source, *leave) for x in (out, lanes[0])]
-        ends = [Point(x, self.rows[target], target, *enter) for x in (lanes[1], into)]
+            middle = [Point(x, self.rows[target], "", (above,) * 3) for x in lanes]
+        starts = [Point(x, self.rows[source], source, leave) for x in (out, lanes[0])]
+        ends = [Point(x, self.rows[target], target, enter) for x in (lanes[1], into)]
         return (*starts, *middle, *ends)
 
     def _down(self, source: str, target: str) -> tuple[Point, ...]:
-        own, row = self.boxes[source], self.rows[target]
+        row = self.rows[target]
         arriving = [a for a, b, role in self.wanted if b == target and self._direct(a, b, role)]
         x = self._centre(source)
         end = self._centre(target) + 36 * (arriving.index(source) - (len(arriving) - 1) / 2)
-        start = Point(x, self.rows[source], source, own.folded.height, own.unfolded.height)
-        bend = [Point(at, row, "", -GAP / 2, -GAP / 2) for at in (x, end)] if x != end else []
-        return (start, *bend, Point(end, row, "", 0, 0))
+        start = Point(x, self.rows[source], source, self._bottoms(source))
+        bend = [Point(at, row, "", (-GAP / 2,) * 3) for at in (x, end)] if x != end else []
+        return (start, *bend, Point(end, row, "", (0, 0, 0)))
 
     def _centre(self, name: str) -> float:
         return self.left[self.columns[name]] + WIDTH / 2
@@ -207,15 +214,22 @@ class _Router:
         left = self.left[gutter] + WIDTH if gutter >= 0 else float(MARGIN)
         return left + 16 + LANE * self.lanes[gutter].index((source, role))
 
-    def _leaves(self, source: str, role: str) -> tuple[float, float]:
-        """A table leaves at the name of its owner, an output at the bottom of its box."""
-        own = self.boxes[source]
-        return (16, 16) if role == "table" else (own.folded.height - 12, own.unfolded.height - 12)
+    def _bottoms(self, name: str) -> Heights:
+        folded, unfolded, single = (face.height for face in self.boxes[name].faces)
+        return folded, unfolded, single
 
-    def _enters(self, source: str, target: str, role: str) -> tuple[float, float]:
-        entries = self.boxes[target].unfolded.entries
+    def _leaves(self, source: str, role: str) -> Heights:
+        """A table leaves at the name of its owner, an output at the bottom of its box."""
+        folded, unfolded, single = self._bottoms(source)
+        return (16, 16, 16) if role == "table" else (folded - 12, unfolded - 12, single - 12)
+
+    def _enters(self, source: str, target: str, role: str) -> Heights:
+        """A memory enters at the first sub-layer that reads it."""
         at = {"table": 16.0, "memory": 50.0, "input": 33.0}.get(role, 67.0)
-        return (at, entries.get(source, at) if role == "memory" else at)
+        folded, unfolded, single = (
+            face.entries.get(source, at) if role == "memory" else at for face in self.boxes[target].faces
+        )
+        return folded, unfolded, single
 
 
 def _role(field: str) -> str:

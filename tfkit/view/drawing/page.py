@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..diff_data import Side, diff_data
+from ..diff_data import Side
 from ..diff_fields import differences
+from ..formatting import resolved_words
 from ..model_data import model_data
 from ..pages import page
 from ..units import scaled
@@ -51,22 +51,29 @@ def model_page(data: Mapping[str, Any]) -> str:
     return _page(data["name"], about, [(data["name"], model_drawing(data))], [_numbers(data)])
 
 
-def diff_page(a: Side, b: Side) -> str:
-    """The page of two models side by side. Boxes that differ have a dashed frame and a line that names the fields."""
-    data, found = diff_data(a, b), list(differences(a.spec, b.spec))
+def diff_drawings(a: Side, b: Side, data: Mapping[str, Any]) -> list[tuple[str, Drawing]]:
+    """The drawings of two models, from `diff_data`. Boxes that differ have a dashed frame and a line that names the fields."""
+    found = list(differences(a.spec, b.spec))
     counts = {row["name"]: (row["a"], row["b"]) for row in data["nodes"]}
-    drawings = [
+    return [
         (f"{name} ({side.file})", model_drawing(model_data(side.spec, side.graph, side.batch), marks_of(found, counts, at)))
         for at, (name, side) in enumerate((("A", a), ("B", b)))
     ]
-    fields = [[row["field"], _written(row["a"]), _written(row["b"]), ", ".join(row["where"])] for row in data["fields"]]
+
+
+def diff_page(a: Side, b: Side, data: Mapping[str, Any]) -> str:
+    """The page of two models side by side."""
+    fields = [
+        [row["field"], resolved_words(row["a"]), resolved_words(row["b"]), ", ".join(row["where"])] for row in data["fields"]
+    ]
     sizes = [[row["name"].replace("_", " "), f"{row['a']:,}", f"{row['b']:,}"] for row in data["counts"]]
     tables = [
         Table("Fields that differ", ["field", "A", "B", "where"], fields, frozenset()),
         Table("Sizes and costs", ["size", "A", "B"], sizes, frozenset({1, 2})),
     ]
     words = "The models are equal." if data["equal"] else "A dashed frame and the sign ≠ or + mark boxes that differ."
-    return _page(f"{a.spec.name} and {b.spec.name}", [words], drawings, tables[1 - bool(fields) :])
+    title = f"{a.spec.name} and {b.spec.name}"
+    return _page(title, [words], diff_drawings(a, b, data), tables[1 - bool(fields) :])
 
 
 def _page(title: str, lines: Sequence[str], drawings: Sequence[tuple[str, Drawing]], tables: Sequence[Table]) -> str:
@@ -104,7 +111,3 @@ def _inside(name: str, groups: Sequence[Mapping[str, Any]], times: str) -> Itera
 
 def _costs(part: Mapping[str, Any]) -> tuple[str, str]:
     return f"{part['flops']:,}", scaled(part["activation_elements"] * BYTES, "B")
-
-
-def _written(value: Any) -> str:
-    return "not set" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

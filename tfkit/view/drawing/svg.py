@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from .boxes import Rectangle
-from .layout import FACTS, GAP, LEGEND, Drawing, Edge
+from .boxes import PAD, WIDTH, Rectangle
+from .layout import FACTS, GAP, LEGEND, MARGIN, Drawing, Edge
 
+BUTTON = Rectangle(WIDTH - PAD - 86, 23, 86, 20, "")
+"""The button of a box that shows its layers one by one, beside the shape."""
+HEADING = 34
+"""The height of the headings of drawings side by side."""
 ROLES = {"input": "input", "memory": "memory", "table": "shared table"}
 """The kinds of edge of the legend. All others are drawn as `reads`."""
 
 
-def svg(drawing: Drawing, prefix: str = "", interactive: bool = False) -> Markup:
+def svg(drawing: Drawing, prefix: str = "", interactive: bool = False, alone: bool = True) -> Markup:
     """The drawing with all boxes unfolded.
 
     Args:
         drawing: the drawing.
         prefix: the start of all ids, where a page has several drawings.
-        interactive: draw both faces of each box, for the script of a page.
+        interactive: draw all faces of each box, for the script of a page.
+        alone: add the style sheet and the background.
     """
+    tops = drawing.tops
+    return _rendered(
+        "drawing.svg", drawing=drawing, tops=tops, height=drawing.height, prefix=prefix, interactive=interactive,
+        roles=list(dict.fromkeys(ROLES.get(edge.role, "reads") for edge in drawing.edges)),
+        is_rectangle=lambda shape: isinstance(shape, Rectangle), path=lambda edge: path(edge, tops), style=style,
+        standalone=alone and not interactive, button=BUTTON, line=FACTS, entry=LEGEND,
+    )  # fmt: skip
+
+
+def side_by_side(drawings: Sequence[tuple[str, Drawing]]) -> Markup:
+    """Drawings with their headings as one SVG."""
+    *lefts, width = accumulate((each.width for _, each in drawings), initial=0.0)
+    height = HEADING + max(each.height for _, each in drawings)
+    rows = [
+        (left, heading, svg(each, f"{left:.0f}-", alone=False)) for left, (heading, each) in zip(lefts, drawings, strict=True)
+    ]
+    return _rendered("side_by_side.svg", rows=rows, width=width, height=height, room=HEADING, margin=MARGIN)
+
+
+def _rendered(template: str, **values: Any) -> Markup:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["n"] = lambda number: f"{number:.1f}".removesuffix(".0")
-    tops = drawing.tops
-    roles = list(dict.fromkeys(ROLES.get(edge.role, "reads") for edge in drawing.edges))
-    template = environment.get_template("drawing.svg")
-    text = template.render(
-        drawing=drawing, tops=tops, height=drawing.height, prefix=prefix, interactive=interactive, roles=roles,
-        is_rectangle=lambda shape: isinstance(shape, Rectangle), path=lambda edge: path(edge, tops), style=style,
-        standalone=not interactive, line=FACTS, entry=LEGEND,
-    )  # fmt: skip
-    return Markup(text)
+    return Markup(environment.get_template(template).render(**values))
 
 
 def style(edge: Edge) -> str:
@@ -57,9 +76,8 @@ def geometry(drawing: Drawing, prefix: str) -> dict[str, Any]:
         "gap": GAP,
         "legend": drawing.legend,
         "width": drawing.width,
-        "nodes": [[each.x, each.row, each.box.unfolded.height, each.box.folded.height] for each in drawing.nodes],
+        "nodes": [[each.x, each.row, *(face.height for face in each.box.faces)] for each in drawing.nodes],
         "edges": [
-            [[point.x, point.row, numbers[point.node], point.unfolded, point.folded] for point in edge.points]
-            for edge in drawing.edges
+            [[point.x, point.row, numbers[point.node], *point.heights] for point in edge.points] for edge in drawing.edges
         ],
     }

@@ -42,7 +42,9 @@ def draw(rows: Sequence[tuple[str, PositionValues]], form: str, theme: str = "pa
     """
     ink, paper = THEMES[theme]
     colours: Any = {f"{name}color": ink for name in ("text.", "axes.label", "xtick.", "ytick.", "axes.edge")}
-    with matplotlib.rc_context({**colours, "svg.hashsalt": "tfkit", "text.parse_math": False, "font.size": 9}):
+    with matplotlib.rc_context(
+        {**colours, "svg.hashsalt": "tfkit", "svg.fonttype": "none", "text.parse_math": False, "font.size": 9}
+    ):
         figure = Figure(figsize=(12, 3.2 * len(rows)), facecolor=paper, layout="constrained")
         axes = figure.subplots(len(rows), 3, squeeze=False)
         for line, (title, values) in zip(axes, rows, strict=True):

@@ -133,7 +133,8 @@ def test_an_unknown_part_is_an_error(tfkit):
     [
         (["layer_norm"], "TFK094 there is no attention backend `layer_norm`; there is a part of this name in another "
                          "slot: --slot norm"),
-        (["dot", "--slot", "score"], "TFK094 the slot `score` has no checks; slots with checks: backend, "),
+        (["stack", "--slot", "node"], "TFK094 the slot `node` has no checks; slots with checks: backend, "),
+        (["dot", "--slot", "score"], "TFK094 the score `dot` is the dot product of the attention contract"),
         (["eager", "--options", '{"a": 1}'], "TFK010 backend `eager` has no option `a`; it has no options"),
         (["layer_norm", "--slot", "norm", "--options", '{"epps": 1}'], "has no option `epps`; did you mean `eps`?"),
         (["layer_norm", "--slot", "norm", "--options", '{"eps": "a"}'], "TFK021 options of norm `layer_norm`: eps:"),
@@ -292,3 +293,66 @@ def test_a_report_never_imports_the_function_that_it_names(tfkit, tmp_path, monk
     assert done.code == 2
     assert "name it again: --callable kernels:attention" in " ".join(done.err.split())
     assert not (tmp_path / "imported").exists()
+
+
+def test_a_certificate_is_written_and_compared(tfkit, answers, tmp_path, monkeypatch):
+    answers(reported.right(name="eager"))
+    file = tmp_path / "eager.certificate.json"
+    assert tfkit("conformance", "eager", "--certificate", file).code == 0
+    done = tfkit("conformance", "--check-certificate", file)
+    assert (done.code, done.err) == (0, "")
+    assert "states CONFORMANT on cpu for float32, bfloat16, profile quick, seed 7" in done.out
+    assert "VALID source, declaration, versions" in done.out
+    assert "a statement, not a signature" in done.out
+    monkeypatch.setattr("tfkit_conformance.commands.certificate.SUITE", 99)
+    done = tfkit("conformance", "--check-certificate", file)
+    assert (done.code, done.err) == (1, "")
+    assert "changed: suite: 1, installed 99" in done.out
+    renewal = f"OUTDATED renew it: tfkit conformance eager --profile quick --seed 7 --certificate {file}"
+    assert renewal in " ".join(done.out.split())
+    monkeypatch.undo()
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    done = tfkit("conformance", "--check-certificate", file, "--json", "-")
+    assert done.code == 3
+    assert (done.json()["state"], done.json()["changed"]) == ("made elsewhere", [])
+    assert any(each.startswith("instruction set: ") and each.endswith(", here DEFAULT") for each in done.json()["elsewhere"])
+
+
+def test_a_certificate_of_a_function_covers_its_module(tfkit, answers, tmp_path, monkeypatch):
+    (tmp_path / "kernels_here.py").write_text("from torch.nn.functional import scaled_dot_product_attention as run\n")
+    monkeypatch.chdir(tmp_path)
+    form = {"signature": "sdpa", "supports": ["causal"], "probed": True, "refused": {}, "wrong": {}, "definition": "",
+            "declaration": "", "head_dim": "1 up", "length": "1 up"}  # fmt: skip
+    answers(reported.right(name="kernels_here:run", distribution="", function=form))
+    words = ("--callable", "kernels_here:run", "--signature", "sdpa", "--certificate", "run.json")
+    assert tfkit("conformance", *words).code == 0
+    assert tfkit("conformance", "--check-certificate", "run.json").code == 0
+    (tmp_path / "kernels_here.py").write_text("def run(query, key, value):\n    return value\n")
+    done = tfkit("conformance", "--check-certificate", "run.json")
+    assert done.code == 1
+    assert "changed: source: kernels_here is changed" in done.out
+    assert "--callable kernels_here:run --signature sdpa --supports causal" in " ".join(done.out.split())
+
+
+def test_another_verdict_gets_no_certificate(tfkit, answers, tmp_path):
+    answers(reported.wrong(name="eager"))
+    done = tfkit("conformance", "eager", "--certificate", tmp_path / "x.json")
+    assert (done.code, done.err) == (1, "no certificate is written: the verdict is NONCONFORMANT\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--dtype", "float32", "--check-certificate", "FILE"), "--check-certificate takes no other option than --json"),
+        (("eager", "--check-certificate", "FILE"), "--check-certificate takes no other option than --json"),
+        (("--huggingface", "sdpa", "--certificate", "FILE"), "--huggingface and --certificate exclude each other"),
+        (("--replay", "FILE", "--certificate", "FILE"), "--replay and --certificate exclude each other"),
+        (("--check-certificate", "FILE"), "TFK098"),
+    ],
+)
+def test_wrong_words_about_certificates(tfkit, tmp_path, words, message):
+    (tmp_path / "notes.txt").write_text("notes")
+    done = tfkit("conformance", *(str(tmp_path / "notes.txt") if word == "FILE" else word for word in words))
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,8 @@ from tfkit.plugin.model_parts import load
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 Prepare = Callable[..., Any]
 
-_UNDER_TEST: ContextVar[str] = ContextVar("_UNDER_TEST", default="")
+_RUNNING: list[str] = []
+"""The names of the backends whose calls are running, in any thread: a backend may start threads of its own."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class BackendUnderTest:
 
     def call(self, inputs: AttentionInputs) -> AttentionOutput:
         """Calls the backend without autocast. Meanwhile the reference raises Violation if it is called."""
-        token = _UNDER_TEST.set(self.name)
+        _RUNNING.append(self.name)
         try:
             with torch.autocast(inputs.query.device.type, enabled=False):
                 return self.attend(inputs, self.options)
         finally:
-            _UNDER_TEST.reset(token)
+            _RUNNING.remove(self.name)
 
 
 def backend_under_test(
@@ -91,4 +91,4 @@ def backend_under_test(
 
 def under_test() -> str:
     """The name of the backend whose call is running, or ""."""
-    return _UNDER_TEST.get()
+    return _RUNNING[-1] if _RUNNING else ""

@@ -7,7 +7,8 @@ u_p that of the probabilities, n_b the number of key blocks. A relative error e_
     E_ij  = (gamma(D+2) + 2 u_m) scale sum|q||k|  +  u_a (3|R| + 3|bias| + 3|S| + 6 + 5 n_b + 4 (max S - S) + 2|lse| + 2|max S|)
             [scores rounded to storage: + u_o (3|R| + 2 + 2|C|)]   [softcap: + u_a (2|R| + 4|C|)]
             [scale q rounded to storage: + u_o scale sum|q||k| + eta sum|k|]                                 e = exp(E) - 1
-    T_O   = sum_j P e |Z v_j - O| / den + (u_p + 2 u_m) sum P Z|v| + gamma(K + n_b + 2) (sum P Z|v| + |O|) + 4 u_a|O| + u_o|O|
+    T_O   = sum_j P e |Z v_j - O| / den + (u_p + 2 u_m) sum P Z|v| + gamma(K + n_b + 2) (sum P Z|v| + |O|)
+            + u_a (4 + 2|lse|)|O| + u_o|O|        2|lse|: a kernel may divide by exp(lse), with lse rounded
             den_i = 1 - sum_j P e; below 1/4 the row is too ill-conditioned to check   [dropout: + 3 u_a sum P Z|v|]
     E_dP  = (gamma(V+2) + 2 u_m) Z |dO| . |v|
     E_D   = the larger of  sum|dO| T_O + gamma(V+2) |dO| . |O|  and  sum_j (e' P |dP| + P E_dP + gamma(K) P |dP|)
@@ -125,7 +126,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
         moved
         + (u_p + 2 * u_m + dropped) * magnitude
         + n * (magnitude + output.abs())
-        + 4 * u_a * output.abs()
+        + u_a * (4 + 2 * lse.abs()) * output.abs()
         + eta * ((shown * Z) @ value + 1)
     )
     T_O = SECOND_ORDER * T_O + 1.01 * u_o * output.abs()

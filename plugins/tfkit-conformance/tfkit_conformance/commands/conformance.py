@@ -48,6 +48,13 @@ tiny calls find what it supports; an argument that it takes and ignores is a
 failure. The module is imported and run, from the working directory too.
 
 \b
+--certificate FILE writes what the run found, with digests of the declaration
+and the source, if the part is conformant. --check-certificate FILE compares
+one with what is installed: 0 it holds; 1 source, declaration or suite have
+changed; 2 it cannot be used; 3 it was made with other versions or on another
+machine. A certificate is a statement of its author, not a signature.
+
+\b
 The part runs in a process of its own; what it prints goes to standard error.
 If it kills its process or never returns, that is a failure like any other.
 """
@@ -76,7 +83,7 @@ def words(text: str) -> list[str]:
 @click.option("--huggingface", metavar="NAME", help="A function of transformers' AttentionInterface, such as sdpa, or eager.")
 @click.option("--signature", metavar="FORM", help="How the function is called, such as sdpa or flash_attn.")
 @click.option("--supports", type=words, metavar="FEATURE,...", help="What the function supports, such as causal,gqa.")
-@click.option("--slot", metavar="SLOT", default="backend", help="backend, position, norm, placement or activation.")
+@click.option("--slot", metavar="SLOT", default="backend", help="backend, or a slot with laws: norm, score, ...")
 @click.option("--profile", metavar="PROFILE", help="quick, standard or deep.", default="standard")
 @click.option(
     "--device",
@@ -93,13 +100,15 @@ def words(text: str) -> list[str]:
 @click.option("--limit", type=seconds, metavar="SECONDS", default=60.0, help="Time limit of one example.")
 @click.option("--json", "json_file", metavar="FILE", type=WRITE, help="Write the report as JSON; - is standard output.")
 @click.option("--junit", metavar="FILE", type=WRITE, help="Write the report as JUnit XML.")
+@click.option("--certificate", metavar="FILE", type=WRITE, help="Write a certificate if the part is conformant.")
+@click.option("--check-certificate", metavar="FILE", type=READ, help="Compare a certificate with the installed part.")
 @click.option("--replay", metavar="FILE", type=READ, help="Run the cases of a JSON report again.")
 @click.option("--traceback", is_flag=True, help=TRACEBACK)
 def command(
     name: str | None, target: str | None, huggingface: str | None, signature: str | None, supports: list[str] | None,
     slot: str, profile: str, place: str | None, only: list[str] | None,
-    settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None, junit: str | None, replay: str | None,
-    traceback: bool,
+    settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None, junit: str | None,
+    certificate: str | None, check_certificate: str | None, replay: str | None, traceback: bool,
 ) -> int:  # fmt: skip
     """Check that an attention backend, or another part, does what it declares.
 
@@ -108,8 +117,18 @@ def command(
     """
     if replay and junit:
         raise usage_error("--replay and --junit exclude each other", "leave one out")
+    if check_certificate:
+        others = (name, target, huggingface, signature, supports, place, only, settings, junit, certificate, replay)
+        if any(other is not None for other in others):
+            raise usage_error("--check-certificate takes no other option than --json", "the certificate names the part")
+        from .certificate import show_comparison
+
+        return show_comparison(check_certificate, json_file)
+    if certificate and (replay or huggingface):
+        other = "--replay" if replay else "--huggingface"
+        raise usage_error(f"{other} and --certificate exclude each other", "name a part, or use --callable")
     function = _function(name, target, huggingface, signature, supports, slot, settings)
-    for path in (json_file, junit):
+    for path in (json_file, junit, certificate):
         if path not in (None, "-"):
             check_place(path)
     from ..process.parent import ChildBug
@@ -119,7 +138,9 @@ def command(
             data = _replay(replay, _name(function) or name, place, limit, function)
         else:
             task = {"slot": slot, "device": place or "cpu", "dtypes": only, "options": settings, "seed": number, "limit": limit}
-            data = _evaluate(_name(function) or name, profile, {**task, **({"function": function} if function else {})})
+            named = _name(function) or name
+            source = _source_before(slot, named) if certificate and named else None
+            data = _evaluate(named, profile, {**task, **({"function": function} if function else {})})
     except ChildBug as bug:
         from tfkit.commands import innermost_plugin
 
@@ -128,7 +149,17 @@ def command(
         print_bug_report(bug.said, innermost_plugin(bug.frames), json_file == "-")
         return 1
     _write(data, json_file, junit, replayed=bool(replay))
+    if certificate:
+        from .certificate import write_certificate
+
+        write_certificate(certificate, data, source or {})
     return int(data["exit_code"])
+
+
+def _source_before(slot: str, name: str) -> dict[str, str] | None:
+    from .certificate import source_before
+
+    return source_before(slot, name)
 
 
 def _evaluate(name: str | None, profile: str, task: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ..report import SUITE, CheckResult, ConformanceReport, LedgerRow
 from ..resolve import require_device, versions
 from ..snippets import law_snippet
 from .activation import LAWS as ACTIVATION
+from .cell import LAWS as CELL
 from .example import LawExample
 from .law import Law
 from .norm import LAWS as NORM
@@ -29,6 +30,7 @@ from .position_closed import LAWS as POSITION_FORMS
 from .position_contract import LAWS as POSITION
 from .position_numbers import LAWS as POSITION_NUMBERS
 from .position_padding import LAWS as POSITION_PADDING
+from .score import LAWS as SCORE
 from .structure import misfit
 
 LAWS: dict[str, tuple[Law, ...]] = {
@@ -36,6 +38,8 @@ LAWS: dict[str, tuple[Law, ...]] = {
     "norm": NORM,
     "placement": PLACEMENT,
     "activation": ACTIVATION,
+    "score": SCORE,
+    "cell": CELL,
 }
 """The laws of every slot that has some."""
 
@@ -60,10 +64,10 @@ def check_part(
     options: Any = None,
     event: Event = lambda law, case: None,
 ) -> ConformanceReport:
-    """Checks a position scheme, norm, placement or activation by its laws.
+    """Checks a position scheme, norm, placement, activation, score function or cell by its laws.
 
     Args:
-        slot: "position", "norm", "placement" or "activation".
+        slot: "position", "norm", "placement", "activation", "score" or "cell".
         name_or_entry: a name of the catalogue, or an entry.
         profile: how many cases of each law: "quick" 6, "standard" 24, "deep" 120 for each dtype.
         seed: of the drawn cases.

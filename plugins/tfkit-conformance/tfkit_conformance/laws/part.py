@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfkit import Catalogue
+from tfkit import Catalogue, Diagnostic, InputError
 from tfkit.plugin.model_parts import FeedForward, load
 
 Structure = dict[str, Any]
@@ -36,7 +36,11 @@ class PartUnderTest:
 
 
 def part_under_test(catalogue: Catalogue, slot: str, entry: Any) -> PartUnderTest:
-    """The part as its plugin registers it. Raises PluginError where its code cannot be imported."""
+    """The part as its plugin registers it. Raises PluginError where its code cannot be imported, and InputError where it has
+    none: the score `dot` is part of the attention contract."""
     offer = catalogue.registered[slot].get(entry.name)
+    if slot == "score" and entry.build is None:
+        message = f"the score `{entry.name}` is the dot product of the attention contract and has no code of its own"
+        raise InputError(Diagnostic("TFK094", message, "attention backends are checked with it: tfkit conformance BACKEND"))
     reference = entry.function if slot == "activation" else entry.build
     return PartUnderTest(slot, entry, load(reference), catalogue, offer.distribution if offer else "")

@@ -21,9 +21,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..attention.bound import gamma
 from .example import SINGLE, LawExample
 
 STEP = 2.0**-10
+SOME = 16
+"""How many outputs `largest_bound` differentiates at most."""
 
 
 def sensitivity(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Tensor:
@@ -69,3 +72,16 @@ def derivative_holds(example: LawExample, function: Callable[[], Tensor], leaves
         got, want = torch.tensor([float((gradient * direction).sum())]), torch.tensor([(right + left) / 2])
         worst = max(worst, example.within(message, got, want, bound, "gradient"))
     return worst
+
+
+def largest_bound(
+    example: LawExample, function: Callable[..., Tensor], inputs: Sequence[Tensor], roundings: int, terms: int
+) -> float:
+    """The bound above for the largest of some outputs: for functions with hidden values that may be larger than their sum."""
+
+    def some(*tensors: Tensor) -> Tensor:
+        flat = function(*tensors).flatten()
+        return flat[:: -(-flat.numel() // SOME)]
+
+    total = float(sensitivity(some, inputs).max())
+    return (roundings * example.unit + gamma(terms + 16, SINGLE)) * total + example.tiny

@@ -33,7 +33,7 @@ from .stored import Stored
 if TYPE_CHECKING:
     from ..attention.case import Case
 
-SLOTS = ("backend", "position", "norm", "placement", "activation")
+SLOTS = ("backend", "position", "norm", "placement", "activation", "score", "cell")
 """The slots with checks."""
 
 Task = dict[str, Any]

@@ -4,7 +4,8 @@ one at a time      each tensor's gradient is the same when it is the only one th
 weights            where they are declared differentiable, their gradient is that of the output with one-hot values:
                    O = P Z V with V = 1 is P itself
 deterministic      the same call twice gives the same gradients, bit for bit
-double backward    torch.autograd.gradgradcheck in its fast mode: random projections, in float64
+double backward    torch.autograd.gradgradcheck in its fast mode: random projections, in float64; if it is not declared, an
+                   error or the right derivatives
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Call, Evaluated, run, run_backward
+from ..attention.reference import reference
+from ..differences import double
 from ..finding import Violation
 from ..raised import format_exception
 from .fitting import NO_FLOAT64, NO_GRADIENTS, NO_QUERY_GRADIENTS, undeclared
@@ -89,12 +92,51 @@ def _double_backward(evaluated: Evaluated) -> None:
             raise Violation("double_backward", f"its second derivatives are wrong: {format_exception(reason)}") from reason
 
 
+def _undeclared_double_backward(evaluated: Evaluated) -> None:
+    """Second derivatives that are not declared raise, or are right: H r, against differences of the reference's gradients."""
+    check, inputs = "undeclared_double_backward", leaf_copies(evaluated.inputs)
+    leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if name != "bias"}
+    draw = torch.Generator().manual_seed(evaluated.case.seed + 11)
+    along = {name: torch.randn(leaf.shape, generator=draw, dtype=torch.float64) for name, leaf in leaves.items()}
+    found = run(evaluated.subject, inputs, check).output
+    try:
+        first = torch.autograd.grad(found, list(leaves.values()), evaluated.grad_output, create_graph=True)
+        product = sum((one * along[name].to(one)).sum() for name, one in zip(leaves, first, strict=True))
+        second = torch.autograd.grad(product, list(leaves.values()), allow_unused=True)  # type: ignore[arg-type]
+    except Exception:  # any exception is a refusal
+        return
+    step, ends = 1e-5, []
+    for sign in (1, -1):
+        moved = {name: double(leaf) + sign * step * along[name] for name, leaf in leaves.items()}
+        ends.append(reference(with_leaves(inputs, {**leaves_of(inputs), **moved}), evaluated.grad_output).gradients)
+    for name, made in zip(leaves, second, strict=True):
+        want = (ends[0][name] - ends[1][name]) / (2 * step)
+        got = torch.zeros_like(want) if made is None else double(made)
+        off, size = float((got - want).norm()), float(want.norm())
+        if off > 0.02 * size + 1e-6:
+            message = (
+                f"double_backward is not declared, but second derivatives of {name} come without an error, and are wrong by "
+                f"{off / max(size, 1e-30):.2g} of their norm: raise an error (`once_differentiable`)"
+            )
+            raise Violation(check, message, tensor=f"gradient of {name}")
+
+
+def _single(case: Case, subject: BackendUnderTest) -> Case:
+    dtype = "float64" if "float64" in subject.capabilities.dtypes else "float32"
+    return replace(case, dtype=dtype, regime="normal", gradients=True, weights=False, lse=False, layout="contiguous")
+
+
 def _small_double(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, dtype="float64", regime="normal", gradients=True, weights=False, lse=False)
 
 
 _DETACHED = Feature(
     "differentiable weights are not declared", lambda case, subject: subject.capabilities.weights != "differentiable"
+)
+_DECLARED = Feature("double_backward is declared", lambda case, subject: subject.capabilities.double_backward)
+_NO_SINGLE = Feature(
+    "neither float64 nor float32 is declared, or no backward",
+    lambda case, subject: not (subject.capabilities.backward and {"float64", "float32"} & subject.capabilities.dtypes),
 )
 _NOT_HERE = Feature(
     "a deterministic backward of this call is refused on this device",
@@ -109,6 +151,8 @@ GRADIENTS = (
              adapt=lambda case, subject: replace(case, weights=True), voided_by=(_DETACHED, NO_QUERY_GRADIENTS)),
     Relation("deterministic_backward", "R1", "The same call twice gives the same gradients.", "capability",
              _deterministic_backward, rule="A10", voided_by=(undeclared("deterministic_backward"), NO_GRADIENTS, _NOT_HERE)),
+    Relation("undeclared_double_backward", "R39", "Second derivatives that are not declared raise an error, or are right.",
+             "capability", _undeclared_double_backward, rule="A10", adapt=_single, voided_by=(_DECLARED, _NO_SINGLE)),
     Relation("double_backward", "R39", "Second derivatives are right, in float64.", "capability",
              _double_backward, rule="A10", adapt=_small_double, voided_by=(undeclared("double_backward"), NO_FLOAT64)),
 )  # fmt: skip

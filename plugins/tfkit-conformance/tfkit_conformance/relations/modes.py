@@ -1,6 +1,8 @@
 """R1, R40, R41: the way a call is made does not change its result.
 
-again          the same call twice; the same call after another of the same sizes; two calls at once in two threads
+again          the same call twice; the same call after another of the same sizes; two calls at once in two threads;
+               another call between forward and backward; two backward passes of one forward pass
+memory         no input of an earlier call is kept alive
 no gradients   under no_grad and inference_mode                     p = 0     leaves the generator alone
 checkpoint     non-reentrant, with the forward pass done again      compiled  traced by Dynamo, run op by op
 prepared       with the mask rendered once for all layers
@@ -8,7 +10,9 @@ prepared       with the mask rendered once for all layers
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,13 +24,13 @@ from tfkit.plugin import AttentionInputs, Bias, shapes_of
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
-from ..attention.compare import gradients_of
+from ..attention.compare import gradients_of, leaves_of
 from ..attention.evaluated import Call, Evaluated, run, run_backward
 from ..finding import Inconclusive, Violation
 from ..raised import format_exception
 from .call_parts import repeats
 from .draws import generator_state
-from .fitting import NO_QUERY_GRADIENTS, undeclared
+from .fitting import NO_GRADIENTS, NO_QUERY_GRADIENTS, undeclared
 from .paired_calls import all_identical, identical, leaf_copies, named, outcome, wants_gradients, within
 from .relation import Feature, Relation
 
@@ -53,6 +57,45 @@ def _after_another_call(evaluated: Evaluated) -> None:
     because = "changed after a call with another mask and other numbers: something is kept between calls"
     for name in filter(_comparable(evaluated), before):
         identical("after_another_call", name, after[name], before[name], because)
+
+
+def _a_call_before_the_backward(evaluated: Evaluated) -> float:
+    """A forward, another forward of the same sizes, then the backward of the first."""
+    check, case, subject = "a_call_before_the_backward", evaluated.case, evaluated.subject
+    inputs = leaf_copies(evaluated.inputs)
+    found = run(subject, inputs, check)
+    run(subject, replace(case, seed=case.seed + 1).inputs(subject.device), check)
+    gradients = run_backward(subject, found, inputs, evaluated.grad_output, check)
+    because = "differs by more than both bounds if another call comes between forward and backward: something is kept per call"
+    return _within(check, evaluated, gradients, because)
+
+
+def _backward_twice(evaluated: Evaluated) -> float:
+    check, inputs, worst = "backward_twice", leaf_copies(evaluated.inputs), 0.0
+    found = run(evaluated.subject, inputs, check).output
+    leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad}
+    for turn in ("first", "second"):
+        try:
+            made = torch.autograd.grad(found, list(leaves.values()), evaluated.grad_output, retain_graph=True)
+        except Exception as reason:  # any exception of the backend or torch is reported
+            raise Violation(check, f"the {turn} backward pass with retain_graph raises {format_exception(reason)}") from reason
+        because = f"differs by more than both bounds in the {turn} of two backward passes with retain_graph"
+        worst = max(worst, _within(check, evaluated, dict(zip(leaves, made, strict=True)), because))
+    return worst
+
+
+def _inputs_released(evaluated: Evaluated) -> None:
+    """After a second call nothing refers to the tensors of the first."""
+    first: dict[str, weakref.ref[Tensor]] = {}
+    for _ in range(2):
+        inputs = leaf_copies(evaluated.inputs)
+        first = first or {name: weakref.ref(leaf) for name, leaf in leaves_of(inputs).items()}
+        outcome(Call(evaluated.subject, inputs, evaluated.grad_output))
+        del inputs
+    gc.collect()
+    kept = [name for name, leaf in first.items() if leaf() is not None]
+    if kept:
+        raise Violation("inputs_released", f"the {kept[0]} of an earlier call is kept alive: memory grows with every call")
 
 
 def _two_threads(evaluated: Evaluated) -> None:
@@ -179,6 +222,11 @@ _NO_PREPARE = Feature("it has no `prepare`", lambda case, subject: subject.prepa
 MODES = (
     Relation("again", "R1", "The same call twice gives the same output.", "exact", _again),
     Relation("after_another_call", "R1", "Nothing is kept between calls.", "exact", _after_another_call),
+    Relation("a_call_before_the_backward", "R1", "Another call between forward and backward changes no gradient.", "bound",
+             _a_call_before_the_backward, rule="A10", voided_by=(NO_GRADIENTS,)),
+    Relation("backward_twice", "R1", "Two backward passes of one forward pass give the same gradients.", "bound",
+             _backward_twice, rule="A10", voided_by=(NO_GRADIENTS,)),
+    Relation("inputs_released", "R1", "No tensor of an earlier call is kept alive.", "exact", _inputs_released, rule="A1"),
     Relation("two_threads", "R1", "Two threads that call at once give what each gives alone.", "exact", _two_threads),
     Relation("generator_left_alone", "R40", "A call without dropout draws no random number.", "exact",
              _generator_left_alone, rule="A7"),

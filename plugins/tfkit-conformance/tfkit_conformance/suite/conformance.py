@@ -3,6 +3,7 @@
     declaration    it makes sense at all
     refusals       what is not declared is refused
     layers         every declared cell, dtype by dtype, by the layers of `tfkit_conformance.suite.layers`
+    fixed calls    calls that draws seldom meet, `tfkit_conformance.suite.fixed_calls`
     relations      the metamorphic relations of `tfkit_conformance.relations`
     dropout        where it is declared
     grade          accuracy, as a grade
@@ -34,6 +35,7 @@ from ..search import SHRINK_STEPS
 from .by_cell import check_cells
 from .by_relation import check_relations
 from .declaration import nonsense
+from .fixed_calls import CHECK, LONG, LONGEST, check_fixed_calls
 from .grade import check_grade
 from .layers import LAYERS
 from .refusals import check_refusals, plain_case
@@ -126,6 +128,9 @@ def _run_all(run: Run) -> None:
                 note = "not evaluated: what breaks the contract cannot be compared"
                 run.tally("relations", "", "metamorphic relations").note = note
                 break
+            if turn == 0:
+                summary = "calls that cross sizes at which kernels change their path, within the error bound"
+                run.once(CHECK, "A2", summary, lambda dtype, tally: _fixed_calls(run, dtype, tally))
             check_relations(run, gradients, turn, size.relation)
         if "contract" not in run.reported_checks():
             run.once("grade", "A8", "accuracy, as a grade", lambda dtype, tally: _grade(run, dtype, tally))
@@ -134,6 +139,13 @@ def _run_all(run: Run) -> None:
 def _refusals(run: Run, dtype: str, tally: Tally) -> None:
     tally.examples += check_refusals(run.subject, dtype, run.event)
     tally.void = "everything is declared"
+
+
+def _fixed_calls(run: Run, dtype: str, tally: Tally) -> None:
+    longest = LONG if run.profile.name == "quick" and dtype != run.dtypes[0] else LONGEST
+    made, worst = check_fixed_calls(run.subject, dtype, longest)
+    tally.examples += made
+    tally.saw(worst, True)
 
 
 def _grade(run: Run, dtype: str, tally: Tally) -> None:

@@ -20,6 +20,7 @@ from ..attention.case import Case
 from ..attention.evaluated import Evaluated
 from ..differences import double
 from ..finding import Violation
+from .layers import gradients, output
 
 GRADES = {"A": 1.5, "B": 3.0, "C": float("inf")}
 
@@ -37,6 +38,13 @@ def ratios(subject: BackendUnderTest, dtype: str, seed: int = 0) -> dict[str, fl
     return {name: _rms(tensor, wanted[name]) / _rms(best[name], wanted[name]) for name, tensor in found.items()}
 
 
+def check_bound(subject: BackendUnderTest, dtype: str, seed: int = 0) -> None:
+    """The graded call is held to the bound as every other one. Raises Violation, or Inconclusive."""
+    evaluated = Evaluated(subject, _case(subject, dtype, seed))
+    output(evaluated)
+    gradients(evaluated)
+
+
 def grade_of(ratio: float) -> str:
     """The letter of a ratio; C for NaN."""
     return next((letter for letter, limit in GRADES.items() if ratio <= limit), "C")
@@ -44,6 +52,7 @@ def grade_of(ratio: float) -> str:
 
 def check_grade(subject: BackendUnderTest, dtype: str, seed: int = 0) -> tuple[str, float]:
     """The letter and the largest ratio. Raises Violation where the declaration promises a better one."""
+    check_bound(subject, dtype, seed)
     found = ratios(subject, dtype, seed)
     name = max(found, key=lambda tensor: found[tensor])
     letter, promised = grade_of(found[name]), subject.capabilities.numerics.grade

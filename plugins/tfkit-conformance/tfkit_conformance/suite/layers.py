@@ -38,11 +38,12 @@ class Layer:
 def contract(evaluated: Evaluated) -> None:
     """Rules A1, A5, A7 and A10 as far as one call shows them."""
     case, inputs = evaluated.case, evaluated.inputs
-    given = [*leaves_of(inputs).values(), *_mask_tensors(evaluated)]
+    given = [*leaves_of(inputs).values(), *_mask_tensors(evaluated), evaluated.grad_output]
     before = [tensor.detach().clone() for tensor in given]
-    state = torch.get_rng_state()
+    state, settings = torch.get_rng_state(), process_settings()
     found = evaluated.output
     _check_unwritten(given, before, "")
+    _check_settings(settings, "")
     _check_tensor("output", found.output, (case.B, case.H, case.Q, case.V), case.torch_dtype, inputs.query.device)
     if case.lse:
         if found.lse is None:
@@ -61,6 +62,7 @@ def contract(evaluated: Evaluated) -> None:
             if leaf.requires_grad:
                 _check_tensor(f"gradient of {name}", gradients[name], tuple(leaf.shape), leaf.dtype, leaf.device)
         _check_unwritten(given, before, " in the backward pass")
+        _check_settings(settings, " in the backward pass")
     if not torch.equal(torch.get_rng_state(), state):
         raise Violation("contract", "drew random numbers although dropout is 0")
     first = found.output.detach().clone()
@@ -172,6 +174,39 @@ def _check_unwritten(given: list[Tensor], before: list[Tensor], when: str) -> No
     for tensor, kept in zip(given, before, strict=True):
         if not torch.equal(tensor, kept):
             raise Violation("contract", f"an input {tuple(tensor.shape)} {tensor.dtype} was written to{when}")
+
+
+def process_settings() -> dict[str, object]:
+    """torch's settings of the process and of this thread, by name."""
+    cuda = torch.backends.cuda
+    return {
+        "the default dtype": torch.get_default_dtype(),
+        "the default device": torch.get_default_device(),
+        "the number of threads": torch.get_num_threads(),
+        "the precision of float32 products": torch.get_float32_matmul_precision(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "the gradient mode": torch.is_grad_enabled(),
+        "detection of anomalies": torch.is_anomaly_enabled(),
+        "flushing of subnormal numbers": _flushes_subnormal(),
+        "the kernels of scaled_dot_product_attention": [
+            enabled()  # type: ignore[no-untyped-call]
+            for enabled in (
+                cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled,
+            )
+        ],
+        "TF32 of cuDNN": torch.backends.cudnn.allow_tf32,
+    }  # fmt: skip
+
+
+def _flushes_subnormal() -> bool:
+    return float(torch.tensor(2.0**-149) * 1.0) == 0.0
+
+
+def _check_settings(before: dict[str, object], when: str) -> None:
+    after = process_settings()
+    for name, value in before.items():
+        if after[name] != value:
+            raise Violation("contract", f"changed {name} of the process from {value} to {after[name]}{when}, and left it so")
 
 
 def _mask_tensors(evaluated: Evaluated) -> list[Tensor]:

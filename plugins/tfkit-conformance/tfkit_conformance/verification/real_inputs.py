@@ -1,6 +1,6 @@
 """Checks of the nodes that read real numbers, and of similarities: each is computed again in float64 by its equation.
 
-patches         x_n E + b + p, by patches that are cut out one by one; class token and registers in their places
+patches         x_n E + b + p, patch by patch; class token, distillation token and registers in their places
 convolutions    f(b + sum_k W_k x[s t + k - (w - 1) // 2]), window by window, with zeros at padding
 similarity      exp(s) a_i . b_j / (|a_i| |b_j|)
 """
@@ -32,11 +32,13 @@ def patches(model: Model, recording: Recording, node: Node) -> float:
     P, side = options.patch, options.size // options.patch
     cut = [images[:, :, r * P : r * P + P, c * P : c * P + P].flatten(1) for r in range(side) for c in range(side)]
     x = linear(exact(torch.stack(cut, 1)), module.projection.weight.flatten(1), module.projection.bias)
+    if options.distillation_token:
+        x = _before(exact(module.distillation_token.expand(len(images), 1, -1)), x)
     if options.class_token:
         x = _before(exact(module.class_token.expand(len(images), 1, -1)), x)
     if module.position is not None:
         x = _with_positions(module.position, node, x)
-    first = int(options.class_token)
+    first = options.prefix
     if options.registers:
         registers = exact(module.registers.expand(len(images), -1, -1))
         x = _before(_rows(x, slice(0, first)), _before(registers, _rows(x, slice(first, None))))

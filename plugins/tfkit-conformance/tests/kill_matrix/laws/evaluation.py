@@ -13,17 +13,19 @@ from tfkit_conformance.report import ConformanceReport
 
 from ..report import MutantRow
 from .activation_mutants import MUTANTS as ACTIVATION
+from .cell_mutants import MUTANTS as CELL
 from .embeddings_mutants import MUTANTS as EMBEDDINGS
 from .mutant import LawMutant
 from .norm_mutants import MUTANTS as NORM
 from .placement_mutants import MUTANTS as PLACEMENT
 from .rotary_mutants import MUTANTS as ROTARY
+from .score_mutants import MUTANTS as SCORE
 from .scores_mutants import MUTANTS as SCORES
 
 
 def mutants() -> tuple[LawMutant, ...]:
     """All mutants of the slots that have laws."""
-    return (*ROTARY, *SCORES, *EMBEDDINGS, *NORM, *PLACEMENT, *ACTIVATION)
+    return (*ROTARY, *SCORES, *EMBEDDINGS, *NORM, *PLACEMENT, *ACTIVATION, *SCORE, *CELL)
 
 
 def evaluate_law_mutants(

@@ -1,10 +1,16 @@
-"""Proofs about a small model with `acme.part`; `tfkit verify model.yaml` prints them."""
+"""The laws of the slot on `acme.part`, and proofs about a small model with it; `tfkit verify model.yaml` prints them."""
 
 from pathlib import Path
 
-from tfkit_conformance import verify
+from tfkit_conformance import check_part, verify
 
 MODEL = Path(__file__).parents[1] / "model.yaml"
+
+
+def test_it_obeys_the_laws() -> None:
+    report = check_part("cell", "acme.part", profile="quick")
+    report.raise_for_failures()
+    assert report.verdict == "CONFORMANT"
 
 
 def test_a_model_with_it_is_verified() -> None:

@@ -1,0 +1,185 @@
+"""Faults that a draw seldom meets are found by the calls that are always made; correct kernels pass them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kill_matrix.correct_kernels import CORRECT_KERNELS, whole
+from tfkit.plugin import DenseBias, Mask, shapes_of, visible
+from tfkit_conformance.attention.backend_under_test import backend_under_test
+from tfkit_conformance.finding import Violation
+from tfkit_conformance.suite.fixed_calls import LONG, LONGEST, check_fixed_calls
+from tfkit_conformance.suite.grade import check_grade
+
+WHOLE = CORRECT_KERNELS[0]
+
+
+def seen(call, change):
+    """The call with another mask; `change` gets the pairs that are visible (B,H,Q,K) and returns others."""
+    B, H, Q, _ = call.query.shape
+    K = call.key.shape[2]
+    shown = visible(call.mask, shapes_of(call))
+    shown = torch.ones(B, H, Q, K, dtype=torch.bool) if shown is None else shown.expand(B, H, Q, K).clone()
+    return whole(replace(call, mask=Mask(visible=change(shown), offset=call.mask.offset)))
+
+
+def causal_slips_in_the_third_query_block_of_96(call, options):
+    def change(shown):
+        if call.mask.causal and shown.shape[2] > 192 and not call.mask.window:
+            rows = torch.arange(192, shown.shape[2])
+            shown[:, :, rows, (rows + 1).clamp(max=shown.shape[3] - 1)] = True
+        return shown
+
+    return seen(call, change)
+
+
+def one_key_in_the_last_block_of_256_is_lost(call, options):
+    def change(shown):
+        if shown.shape[3] % 256 == 1 and shown.shape[3] > 256:
+            shown[..., -1] = False
+        return shown
+
+    return seen(call, change)
+
+
+def a_full_last_block_is_read_twice(call, options):
+    value = call.value
+    if value.shape[2] % 64 == 0:
+        value = value * torch.where(torch.arange(value.shape[2]) < value.shape[2] - 64, 1.0, 2.0)[:, None]
+    return whole(replace(call, value=value))
+
+
+def heads_from_32_on_read_the_first(call, options):
+    key = call.key
+    if key.shape[1] > 32:
+        key = torch.cat([key[:, :32], key[:, :1].expand(-1, key.shape[1] - 32, -1, -1)], 1)
+    return whole(replace(call, key=key))
+
+
+def batch_rows_are_numbered_by_a_byte(call, options):
+    return whole(replace(call, key=call.key[torch.arange(call.key.shape[0]) % 256]))
+
+
+def the_last_of_33_features_is_ignored(call, options):
+    query = call.query
+    if query.shape[-1] % 32 == 1 and query.shape[-1] > 1:
+        query = torch.cat([query[..., :-1], torch.zeros_like(query[..., -1:])], -1)
+    return whole(replace(call, query=query))
+
+
+def value_dims_above_200_are_cut(call, options):
+    keep = (torch.arange(call.value.shape[-1]) < 200).to(call.value)
+    return whole(replace(call, value=call.value * keep))
+
+
+def a_square_mask_is_taken_for_rows_of_the_batch(call, options):
+    shown = call.mask.visible
+    if shown is not None and shown.dim() == 2 and shown.shape[0] == call.query.shape[0]:
+        return whole(replace(call, mask=replace(call.mask, visible=shown[:, None, None, :])))
+    return whole(call)
+
+
+def segments_are_bytes(call, options):
+    mask = call.mask
+    if mask.query_segments is None:
+        return whole(call)
+    low = {name: getattr(mask, name) & 255 for name in ("query_segments", "key_segments")}
+    return whole(replace(call, mask=replace(mask, **low)))
+
+
+def segments_are_halves(call, options):
+    mask = call.mask
+    if mask.query_segments is None:
+        return whole(call)
+    low = {name: getattr(mask, name) & 65535 for name in ("query_segments", "key_segments")}
+    return whole(replace(call, mask=replace(mask, **low)))
+
+
+def positions_are_float32(call, options):
+    if call.mask.window is None or isinstance(call.mask.offset, torch.Tensor):
+        return whole(call)
+    left, right = call.mask.window
+
+    def change(shown):
+        position = torch.tensor(float(call.mask.offset)) + torch.arange(shown.shape[2], dtype=torch.float32)
+        keys = torch.arange(shown.shape[3])
+        away = keys[None].float() - position[:, None]
+        inside = (away >= -(left if left is not None else 1e9)) & (away <= (right if right is not None else 1e9))
+        return inside.expand(shown.shape)
+
+    return seen(call, change)
+
+
+def int32_lengths_are_read_as_int64(call, options):
+    lengths = call.mask.key_lengths
+    if lengths is not None and lengths.dtype == torch.int32 and lengths.numel() % 2 == 0:
+        lengths = lengths.contiguous().view(torch.int64).repeat_interleave(2)
+    return whole(replace(call, mask=replace(call.mask, key_lengths=lengths)))
+
+
+def a_bias_is_read_as_if_it_were_contiguous(call, options):
+    if isinstance(call.bias, DenseBias):
+        values = call.bias.values
+        flat = torch.as_strided(values, values.shape, torch.empty(values.shape).stride())
+        return whole(replace(call, bias=DenseBias(flat)))
+    return whole(call)
+
+
+def the_running_maximum_begins_at_a_finite_number(call, options):
+    found = whole(call)
+    if isinstance(call.bias, DenseBias):
+        low = call.bias.values.amax((-1, -2), keepdim=True) < -1e4
+        return replace(found, output=torch.where(low, 0.0, found.output))
+    return found
+
+
+def the_form_without_gradients_differs_from_300_queries_on(call, options):
+    found = whole(call)
+    if call.query.shape[2] > 300 and not torch.is_grad_enabled():
+        return replace(found, output=found.output.roll(1, 2))
+    return found
+
+
+def the_form_with_the_lse_differs_from_300_keys_on(call, options):
+    found = whole(call)
+    if call.key.shape[2] > 300 and call.return_lse:
+        return replace(found, output=1.001 * found.output)
+    return found
+
+
+FAULTS = [fault for fault in list(globals().values()) if getattr(fault, "__code__", None) is not None
+          and fault.__code__.co_varnames[:2] == ("call", "options") and fault is not whole]  # fmt: skip
+
+
+def subject(attend, entry=WHOLE.entry):
+    return backend_under_test(entry, attend=attend)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_at_a_size_or_in_a_form_is_found(fault):
+    longest = LONGEST if fault is one_key_in_the_last_block_of_256_is_lost else LONG
+    with pytest.raises(Violation, match="fixed calls: with "):
+        check_fixed_calls(subject(fault), "float32", longest)
+
+
+@pytest.mark.slow
+def test_keys_beyond_those_of_drawn_cases_are_held_to_the_bound():
+    def never_reads_beyond_600_keys(call, options):
+        return whole(replace(call, key=call.key[:, :, :600], value=call.value[:, :, :600]))
+
+    with pytest.raises(Violation, match="times the allowed"):
+        check_grade(subject(never_reads_beyond_600_keys), "float32")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kernel", CORRECT_KERNELS, ids=lambda kernel: kernel.name)
+def test_correct_kernels_pass_in_every_dtype(kernel):
+    own = replace(backend_under_test(kernel.entry, attend=kernel.attend), tf32=kernel.tf32)
+    for dtype in sorted(kernel.capabilities.dtypes):
+        made, worst = check_fixed_calls(own, dtype, LONG)
+        assert made > 10
+        assert worst <= 1

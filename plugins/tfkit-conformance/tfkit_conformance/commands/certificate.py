@@ -1,0 +1,93 @@
+"""The certificates of `tfkit conformance`: written after a run, and compared with what is installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.text import Text
+
+from tfkit import load_catalogue
+from tfkit.commands import print_json, print_rich, shown, write_whole
+from tfkit.inspection import (
+    Certificate,
+    Comparison,
+    certificate_of,
+    certificate_text,
+    compare_certificate,
+    part_source,
+    read_certificate,
+)
+
+from ..report import SUITE
+
+EXIT_CODES = {"valid": 0, "outdated": 1, "made elsewhere": 3}
+
+
+def source_before(slot: str, name: str) -> dict[str, str] | None:
+    """The digests of the source before a run; None for a name that does not exist, which the run reports."""
+    catalogue = load_catalogue()
+    if ":" not in name and name not in catalogue.registered.get(slot, ()):
+        return None
+    return part_source(slot, name, catalogue)
+
+
+def write_certificate(file: str, report: Mapping[str, Any], source: Mapping[str, str]) -> None:
+    """Write the certificate of a conformant part. For another verdict, say that none is written."""
+    if report["verdict"] != "CONFORMANT":
+        print(f"no certificate is written: the verdict is {report['verdict']}", file=sys.stderr)
+        return
+    write_whole(file, certificate_text(certificate_of(report, load_catalogue(), source)))
+
+
+def show_comparison(file: str, json_file: str | None) -> int:
+    """Compare a certificate with what is installed; the exit code of the command."""
+    certificate = read_certificate(file)
+    found = compare_certificate(certificate, load_catalogue(), SUITE)
+    code = EXIT_CODES[found.state]
+    if json_file is not None:
+        data = {
+            "certificate": file, "slot": certificate.slot, "name": certificate.name, "state": found.state,
+            "changed": list(found.changed), "elsewhere": list(found.elsewhere), "exit_code": code,
+        }  # fmt: skip
+        if json_file == "-":
+            print_json(data)
+            return code
+        import json
+
+        write_whole(json_file, json.dumps(data, indent=2) + "\n")
+    print_rich(*_lines(certificate, found, file))
+    return code
+
+
+def _lines(certificate: Certificate, found: Comparison, file: str) -> list[Text]:
+    made = certificate.environment
+    versions = ", ".join(f"{name} {made[name]}" for name in sorted(made))
+    source = f" of {certificate.distribution} {certificate.distribution_version}".rstrip() if certificate.distribution else ""
+    lines = [
+        Text(shown(certificate.name), "bold").append(shown(source), "not bold"),
+        Text(
+            shown(f"states {certificate.verdict} on {certificate.device} for {', '.join(certificate.dtypes)}, profile ")
+            + f"{certificate.profile}, seed {certificate.seed}, suite {certificate.suite}"
+        ),
+        Text(shown(versions), "dim"),
+        *(Text("changed: ", "bold red").append(shown(each), "not bold default") for each in found.changed),
+        *(Text("made elsewhere: ", "bold yellow").append(shown(each), "not bold default") for each in found.elsewhere),
+    ]
+    style = {"valid": "bold green", "outdated": "bold red"}.get(found.state, "bold yellow")
+    return [*lines, Text(found.state.upper(), style).append(f" {_meaning(certificate, found, file)}", "not bold default")]
+
+
+def _meaning(certificate: Certificate, found: Comparison, file: str) -> str:
+    if found.state == "valid":
+        return "source, declaration, versions and machine are those of the certificate. It is a statement, not a signature."
+    slot = "" if certificate.slot == "backend" else f"--slot {certificate.slot} "
+    named = f"{slot}{certificate.name}"
+    if certificate.function is not None:
+        supports = ",".join(certificate.function.supports)
+        named = f"--callable {certificate.name} --signature {certificate.function.signature} --supports {supports}"
+    device = "" if certificate.device == "cpu" else f" --device {certificate.device}"
+    seed = f" --seed {certificate.seed}" if certificate.seed else ""
+    command = f"tfkit conformance {named} --profile {certificate.profile}{device}{seed} --certificate {file}"
+    return shown(f"renew it: {command}")

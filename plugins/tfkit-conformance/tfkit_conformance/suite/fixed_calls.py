@@ -1,0 +1,207 @@
+"""Calls that are always made, because a draw seldom meets them: each crosses many sizes at which a kernel may change its path.
+
+    lengths        the last block of 16, 32, 48, 64, 96, 128, 192 queries and keys has one element, is full, or lacks one; the
+                   same for the block sizes that the options name, at one, two and three blocks
+    batch, heads   more than a warp, a block and a byte of them
+    head dims      1 and odd ones, those between powers of two
+    equal sizes    Q = B, Q = H, K = D: nothing can be guessed from a shape
+    numbers        positions beyond 2^15 and 2^24, segment numbers beyond a byte, scores far below zero
+    tensors        int32 lengths and segments, a bias whose axes are permuted
+
+Output, log-sum-exp and gradients are held to the bound, with and without gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tfkit.plugin import AttentionInputs, DenseBias, Mask, Range
+
+from ..attention.backend_under_test import BackendUnderTest
+from ..attention.case import Case
+from ..attention.compare import request_of
+from ..attention.evaluated import Call, run
+from ..finding import Inconclusive, Violation
+from .layers import within
+
+CHECK = "fixed calls"
+LONG = 385
+"""One more than 3 blocks of 128, 4 of 96, 6 of 64, 8 of 48, 12 of 32, 24 of 16 and 2 of 192."""
+LONGEST = 769
+"""One more than 3 blocks of 256 as well."""
+MOST_BLOCK = 256
+"""Larger blocks that the options name are not walked: the reference would take too long."""
+
+
+def fixed_calls(subject: BackendUnderTest, dtype: str, longest: int = LONGEST) -> Iterator[tuple[str, AttentionInputs, Case]]:
+    """The calls that the declaration accepts: what is particular to each, in words, the call, and the case it was made from.
+
+    `longest` is the length of the longest one, LONG or LONGEST."""
+    can = subject.capabilities
+    for words, case, change in _calls(subject, dtype, longest):
+        full = replace(case, gradients=can.backward)
+        for tried in (full, replace(full, gradients=False)):
+            inputs = tried.inputs(subject.device)
+            inputs = replace(inputs, **change(inputs)) if change is not None else inputs
+            if subject.accepts(request_of(inputs)):
+                yield words, inputs, tried
+                break
+
+
+def check_fixed_calls(subject: BackendUnderTest, dtype: str, longest: int = LONGEST) -> tuple[int, float]:
+    """Make every call; returns their number and the largest error as a share of its bound. Raises Violation for a wrong one."""
+    made, worst = 0, 0.0
+    for words, inputs, case in fixed_calls(subject, dtype, longest):
+        try:
+            worst = max(worst, _check(subject, inputs, case))
+        except Inconclusive:
+            continue
+        except Violation as violation:
+            message = f"with {words} (B, H, G, Q, K, D, V = {_sizes(inputs)}): {violation.message}"
+            raise Violation(CHECK, message, **violation.numbers) from violation
+        made += 1
+    return made, worst
+
+
+def _check(subject: BackendUnderTest, inputs: AttentionInputs, case: Case) -> float:
+    call = Call(subject, inputs, case.grad_output(subject.device))
+    wanted, bound = call.reference, call.bounds
+    worst = within(CHECK, "output", call.output.output, wanted.output, bound.output)
+    if case.gradients:
+        for name, gradient in call.gradients.items():
+            title = f"gradient of {name}"
+            worst = max(worst, within(CHECK, title, gradient, wanted.gradients[name], bound.gradients[name]))
+        with torch.no_grad():
+            found = run(subject, inputs, CHECK).output
+        worst = max(worst, within(CHECK, "output without gradients", found, wanted.output, bound.output))
+    if subject.capabilities.lse:
+        asked = replace(inputs, return_lse=True)
+        if subject.accepts(request_of(asked)):
+            beside = run(subject, asked, CHECK)
+            worst = max(worst, within(CHECK, "output beside the log-sum-exp", beside.output, wanted.output, bound.output))
+            if beside.lse is not None:
+                worst = max(worst, within(CHECK, "lse", beside.lse, wanted.lse, bound.lse))
+    return worst
+
+
+Change = Any
+"""From the inputs of a case to the fields that differ."""
+
+
+def _calls(subject: BackendUnderTest, dtype: str, longest: int) -> Iterator[tuple[str, Case, Change]]:
+    can = subject.capabilities
+    assert can.head_dim is not None
+    assert can.query_length is not None
+    assert can.key_length is not None
+    D = next((size for size in (8, 16, 32, 64, 128) if size in can.head_dim), can.head_dim.minimum)
+    plain = Case(B=1, H=1, G=1, D=D, V=D, dtype=dtype, seed=5)
+
+    def length(wanted: int, allowed: Range) -> int:
+        return next((size for size in range(wanted, 0, -1) if size in allowed), allowed.minimum)
+
+    def sized(case: Case, Q: int, K: int) -> Case:
+        return replace(case, Q=length(Q, can.query_length), K=length(K, can.key_length))  # type: ignore[arg-type]
+
+    causal = replace(plain, causal=True, offset=0)
+    yield "one element in the last block", sized(causal, longest, longest), None
+    yield "full last blocks", sized(replace(plain, key_lengths=(LONG - 66,)), 257, LONG - 1), None
+    yield "one element missing in the last block", sized(replace(causal, window=(130, 0)), LONG - 2, LONG - 2), None
+    yield "many queries and few keys", sized(plain, LONG, 17), None
+    yield "one query and many keys", sized(replace(causal, offset=2049), 1, 2050), None
+    padded = replace(causal, B=2, key_lengths=(193, 129), query_lengths=(193, 129))
+    yield "rows that end in one element of a block", sized(padded, 200, 200), None
+    for block in _declared_blocks(subject):
+        for blocks in (1, 2, 3):
+            words = f"{blocks} blocks of {block} and one element"
+            yield words, sized(causal, blocks * block + 1, blocks * block + 1), None
+
+    small = replace(plain, Q=length(4, can.query_length), K=length(6, can.key_length))
+    yield "33 heads", replace(small, H=33, G=33), None
+    yield "66 heads that share 11", replace(small, H=66, G=11), None
+    yield "a batch of 70", replace(small, B=70, H=2, G=2), None
+    yield "a batch of 300", replace(small, B=300), None
+    yield "a batch of 37 with 19 heads", replace(small, B=37, H=19, G=19), None
+    for size in (1, 2, 3, 5, 7, 9, 17, 33, 40, 65, 72, 100, 129, 160, 192, 224, 255, 256):
+        if size in can.head_dim:
+            yield f"head dim {size}", replace(small, D=size, V=size), None
+            if can.value_dim_differs:
+                yield f"value dim {size}", replace(small, V=size), None
+    same = replace(plain, B=D, H=D, G=D, Q=D, K=D)
+    if D <= 16:
+        for axes in ("BQ", "HK", "Q.K", "BK", "HQ"):
+            yield "equal sizes", replace(same, visible=axes), None
+        yield "equal sizes", replace(same, bias="dense", bias_axes="HQK"), None
+
+    row = replace(small, H=2, G=2)
+    for offset in (2**15 + 3, 2**24 + 1):
+        yield f"positions from {offset} on", replace(row, causal=True, offset=offset), None
+        yield f"positions from {offset} on", replace(row, window=(2, 2), offset=offset - 3, K=length(9, can.key_length)), None
+        yield f"positions from {offset} on", replace(row, bias="distance", offset=offset), None
+        yield f"positions from {offset} on", replace(row, bias="distance", B=2, offset=(offset, 0)), None
+    yield "segment numbers beyond a byte", replace(row, B=2, segments=3), _segments(1000)
+    yield "segment numbers beyond 2^16", replace(row, B=2, segments=3), _segments(70_000)
+    yield "int32 segments", replace(row, B=2, segments=3), _segments(0, torch.int32)
+    lengths = replace(row, B=2, key_lengths=(2, row.K), query_lengths=(1, row.Q))
+    yield "int32 lengths", lengths, _int32
+    yield "int32 offsets", replace(lengths, causal=True, offset=(1, 3)), _int32
+    dense = replace(row, B=2, bias="dense", bias_axes="HQK", bias_gradient="dense" in can.bias_gradient)
+    yield "a bias whose axes are permuted", dense, _permuted_bias
+    yield "scores far below zero", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(-2.0e4)
+    yield "scores far above zero", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(2.0e4)
+
+
+def _declared_blocks(subject: BackendUnderTest) -> list[int]:
+    """The whole numbers among the options that may be sizes of blocks."""
+    values = subject.options.model_dump().values()
+    return sorted({value for value in values if isinstance(value, int) and 1 < value <= MOST_BLOCK})
+
+
+def _segments(first: int, dtype: torch.dtype = torch.int64) -> Change:
+    """Segment numbers from `first` on."""
+
+    def change(inputs: AttentionInputs) -> dict[str, Mask]:
+        mask = inputs.mask
+        assert mask.query_segments is not None
+        assert mask.key_segments is not None
+        query, key = ((tensor * 256 + first).to(dtype) for tensor in (mask.query_segments, mask.key_segments))
+        return {"mask": replace(mask, query_segments=query, key_segments=key)}
+
+    return change
+
+
+def _int32(inputs: AttentionInputs) -> dict[str, Mask]:
+    def narrow(term: Any) -> Any:
+        return term.to(torch.int32) if isinstance(term, torch.Tensor) else term
+
+    mask = inputs.mask
+    lengths = {"key_lengths": narrow(mask.key_lengths), "query_lengths": narrow(mask.query_lengths)}
+    return {"mask": replace(mask, offset=narrow(mask.offset), **lengths)}
+
+
+def _permuted_bias(inputs: AttentionInputs) -> dict[str, DenseBias]:
+    """The bias (1,H,Q,K) as a table looked up by pairs leaves it: its heads are the innermost axis in memory."""
+    assert isinstance(inputs.bias, DenseBias)
+    values = inputs.bias.values.detach().permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    return {"bias": DenseBias(values.requires_grad_(inputs.bias.values.requires_grad))}
+
+
+def _shifted_bias(by: float) -> Change:
+    """All scores of the second head far from zero: a row's maximum may not begin at a number of the kernel's choice."""
+
+    def change(inputs: AttentionInputs) -> dict[str, DenseBias]:
+        assert isinstance(inputs.bias, DenseBias)
+        values = inputs.bias.values.detach().clone()
+        values[:, 1] += by
+        return {"bias": DenseBias(values)}
+
+    return change
+
+
+def _sizes(inputs: AttentionInputs) -> str:
+    B, H, Q, D = inputs.query.shape
+    G, K, V = inputs.value.shape[1:]
+    return ", ".join(map(str, (B, H, G, Q, K, D, V)))

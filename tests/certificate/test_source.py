@@ -1,0 +1,97 @@
+"""The digests of the source of a part change with its code, and with nothing else."""
+
+import sys
+
+import pytest
+
+from tfkit.certificate.source import source_digests
+
+KERNEL = '''"""The kernel."""
+
+from . import tables
+from .inner.steps import step  # a module of its own
+
+
+def attend(inputs, options):
+    """One call."""
+    return step(inputs, f"#{options}")
+'''
+FILES = {
+    "__init__.py": "SUMMARY = 'a kernel'\n", "kernel.py": KERNEL, "tables.py": "ROWS = [1]\n", "other.py": "UNUSED = 1\n",
+    "inner/__init__.py": "", "inner/steps.py": "def step(x, y):\n    if x:\n        from acme_digest.late import z\n",
+    "late.py": "z = 1\n",
+}  # fmt: skip
+WHOLE = {f"acme_digest.{name}" for name in ("kernel", "tables", "inner.steps", "late")}
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    folder = tmp_path / "acme_digest"
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    from tfkit.certificate import source
+
+    source._places.cache_clear()
+    yield folder
+    source._places.cache_clear()
+
+
+def digests(*modules):
+    found = source_digests(modules or ["acme_digest.kernel"])
+    assert not [name for name in sys.modules if name.startswith("acme_digest")], "it was imported"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("kernel.py", "  # a module of its own", "  # another remark"), ("kernel.py", "One call.", "One call\n    of many."),
+        ("kernel.py", "\n\n\ndef", "\n\n# a remark with 'quotes\ndef"), ("kernel.py", '"""The kernel."""', ""),
+        ("kernel.py", "step  #", "step    #"), ("other.py", "1", "2"), ("__init__.py", "kernel", "fine kernel"),
+    ],
+)  # fmt: skip
+def test_what_changes_no_code_changes_no_digest(package, file, old, new):
+    before = digests()
+    assert before.keys() == WHOLE
+    text = (package / file).read_text()
+    assert old in text
+    (package / file).write_text(text.replace(old, new, 1))
+    assert digests() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "module"),
+    [
+        ("kernel.py", '"#{options}"', '"#{inputs}"', "kernel"), ("tables.py", "1", "2", "tables"),
+        ("kernel.py", "return step", "return not step", "kernel"), ("inner/steps.py", "if x", "if y", "inner.steps"),
+        ("late.py", "z = 1", "z = 2", "late"),
+    ],
+)  # fmt: skip
+def test_a_change_of_code_is_seen_where_it_is(package, file, old, new, module):
+    before = digests()
+    text = (package / file).read_text()
+    assert old in text
+    (package / file).write_text(text.replace(old, new, 1))
+    after = digests()
+    assert {name for name in WHOLE if before[name] != after[name]} == {f"acme_digest.{module}"}
+
+
+def test_a_compiled_module_is_covered_as_it_is_and_a_missing_one_is_said(package):
+    (package / "kernel.py").write_text("from . import _C\nfrom .gone import nothing\n")
+    (package / "_C.abi3.so").write_bytes(b"\x7fELF")
+    found = digests()
+    assert found.keys() == {f"acme_digest.{name}" for name in ("kernel", "_C", "gone")}
+    assert found["acme_digest._C"]
+    assert found["acme_digest.gone"] == ""
+    (package / "_C.abi3.so").write_bytes(b"\x7fELF2")
+    assert digests()["acme_digest._C"] != found["acme_digest._C"]
+
+
+def test_source_of_another_python_is_covered_whole(package):
+    (package / "kernel.py").write_text("print 'two'  # x\n")
+    before = digests()
+    (package / "kernel.py").write_text("print 'two'  # y\n")
+    assert before != digests()
+    assert before.keys() == {"acme_digest.kernel"}

@@ -1,0 +1,146 @@
+"""Digests of the source of a part: the modules that its code is in, and those that they import in the same package.
+
+A digest covers the code without comments, docstrings and blank lines, so that such edits change no certificate. A compiled
+module (`.so`) is covered as it is. Packages on the way to a module are covered only if they are imported by name. Modules that
+are imported by a computed name are not seen. Nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import Diagnostic, InputError
+from ..files import file_record, read_bytes
+
+MODULES = 1000
+"""The largest number of modules of one part."""
+SUFFIXES = (".py", *EXTENSION_SUFFIXES)
+# A string or a comment. The same for every version of Python, which the tokens of f-strings are not.
+_TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""|\'\'\'(?:[^\\]|\\.)*?\'\'\'|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*', re.DOTALL
+)
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def source_digests(modules: Iterable[str], folder: Path | None = None) -> dict[str, str]:
+    """The SHA-256 of each module of a part.
+
+    Args:
+        modules: the modules that the code is in. Imports are followed within their top-level packages.
+        folder: a directory that is searched too, after the installed packages.
+
+    Returns:
+        The digests by name of the module, sorted. A module that is missing or unreadable has an empty digest.
+
+    Raises:
+        InputError: TFK098, the part has more modules than one can have.
+    """
+    waiting = sorted(set(modules))
+    packages = tuple({_package(module) for module in waiting})
+    found: dict[str, str] = {}
+    while waiting:
+        module = waiting.pop()
+        if module in found:
+            continue
+        if len(found) == MODULES:
+            raise InputError(Diagnostic("TFK098", f"{module} and what it imports are more than {MODULES:,} modules"))
+        file = locate(module, folder)
+        found[module] = ""
+        with suppress(OSError):
+            if file is not None and file.suffix != ".py":
+                found[module] = file_record(file.resolve())["sha256"]
+            elif file is not None:
+                found[module], imported = _read(file, module, folder)
+                waiting += [name for name in imported if any(f"{name}.".startswith(f"{package}.") for package in packages)]
+    return dict(sorted(found.items()))
+
+
+def _read(file: Path, module: str, folder: Path | None) -> tuple[str, list[str]]:
+    """The digest of a Python file, and the modules that it imports."""
+    data = read_bytes(file)
+    try:
+        tree = ast.parse(data)
+        code = code_of(data, tree).encode("utf-8", "replace")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # written for another Python
+        return hashlib.sha256(data).hexdigest(), []
+    return hashlib.sha256(code).hexdigest(), list(_imported(tree, module, file.stem == "__init__", folder))
+
+
+def code_of(data: bytes, tree: ast.Module) -> str:
+    """The text of a module without comments, docstrings, blank lines and spaces at the end of lines."""
+    lines = data.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and node.body and _is_text(node.body[0]):
+            docstring = node.body[0]
+            first, last = docstring.lineno - 1, (docstring.end_lineno or docstring.lineno) - 1
+            before, after = lines[first][: docstring.col_offset], lines[last][docstring.end_col_offset :]
+            lines[first : last + 1] = [b""] * (last - first) + [before + after]
+    text = b"".join(lines).decode("utf-8", "replace")
+    text = _TOKEN.sub(lambda token: "" if token[0][0] == "#" else token[0], text)
+    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+
+
+def locate(module: str, folder: Path | None = None) -> Path | None:
+    """The file of a module, found without importing it. None if there is none."""
+    first, *rest = module.split(".")
+    for place in _places(first, folder):
+        if not rest and place.is_file():
+            return place if place.name.endswith(SUFFIXES) else None
+        path = place.joinpath(*rest)
+        files = [path / "__init__.py", *(path.with_name(path.name + suffix) for suffix in (SUFFIXES if rest else ()))]
+        for file in files:
+            if file.is_file():
+                return file
+    return None
+
+
+@cache
+def _places(top: str, folder: Path | None) -> tuple[Path, ...]:
+    """The directories of a top-level package, or the file of a top-level module."""
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is not None and spec.submodule_search_locations is not None:
+        return tuple(map(Path, spec.submodule_search_locations))
+    if spec is not None and spec.origin is not None:
+        return (Path(spec.origin),)
+    return () if folder is None else (folder / f"{top}.py", folder / top)
+
+
+def _package(module: str) -> str:
+    """The package within which imports are followed. That of tfkit's own parts is the built-in plugin."""
+    first, *rest = module.split(".")
+    return "tfkit.builtin" if first == "tfkit" and rest[:1] == ["builtin"] else first
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+    )
+
+
+def _imported(tree: ast.Module, module: str, is_package: bool, folder: Path | None) -> Iterator[str]:
+    """The modules that a module imports, wherever in it."""
+    parts = module.split(".")
+    here = parts if is_package else parts[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = here[: len(here) - node.level + 1] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            children = [f"{source}.{alias.name}" for alias in node.names]
+            inside = source.split(".")[0] == parts[0]
+            modules = [child for child in children if inside and locate(child, folder)]
+            yield from modules
+            if len(modules) < len(children):  # a name of the package itself
+                yield source

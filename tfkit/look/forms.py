@@ -1,0 +1,32 @@
+"""What a figure can be written as: a page or a picture."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import BuildError, Diagnostic, InputError
+
+PICTURES = (".png", ".svg")
+SUFFIXES = (".html", *PICTURES, "")
+
+
+def check_matplotlib() -> None:
+    """Raises BuildError if matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        message = "pictures need the package matplotlib, not installed here"
+        raise BuildError(Diagnostic("TFK097", message, "pip install 'tfkit[pictures]', or write a page: -o page.html"))
+
+
+def check_suffix(place: Path) -> None:
+    """Check that a file name says how to draw.
+
+    Args:
+        place: the file.
+
+    Raises:
+        InputError: it has another ending than `SUFFIXES`.
+    """
+    if place.suffix not in SUFFIXES:
+        message = f"{place} ends in `{place.suffix}`"
+        raise InputError(Diagnostic("TFK081", message, "write a name that ends in .html, .png or .svg"))
