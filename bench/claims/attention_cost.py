@@ -1,8 +1,11 @@
-"""Time and memory of a self-attention layer against N tokens: O(N^2 M + N M^2) operations, O(N^2 H + N M) values kept."""
+"""Time and memory of a Transformer layer against N tokens and D features: O(N^2 D + N D^2) operations, and values kept."""
 
 from __future__ import annotations
 
-import time
+import ctypes
+import platform
+import resource
+from statistics import median
 
 import torch
 from claim import Claim, Measured, Summary, main
@@ -11,58 +14,130 @@ from token_order import SPEC
 import tfkit
 from tfkit import parse_spec
 
-WIDTH, HEADS = 32, 4
-LENGTHS = (128, 256, 512, 1024, 2048)
+HEADS = 4
+LENGTHS, WIDTH = (256, 512, 1024, 2048), 32
+WIDTHS, LENGTH = (128, 256, 512, 1024), 128
+KEPT, RETURNED = "pages kept", "pages returned"
+TIME, MEMORY, FAULTS, SYSTEM = "time, relative", "bytes kept, relative", "page faults", "share of time in the kernel, per cent"
+
+
+def keep_pages() -> bool:
+    """Make the allocator of glibc keep freed memory. By default it returns blocks of more than 32 MiB to the kernel at once."""
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt, trim_threshold, mmap_max = ctypes.CDLL(None).mallopt, -1, -4
+    return bool(mallopt(mmap_max, 0) and mallopt(trim_threshold, 2**31 - 1))
+
+
+def return_pages() -> None:
+    """Give blocks of more than 32 MiB back to the kernel, as glibc does for large blocks by default."""
+    if platform.libc_ver()[0] == "glibc":
+        libc, trim_threshold, mmap_threshold, mmap_max = ctypes.CDLL(None), -1, -3, -4
+        libc.mallopt(mmap_max, 65536)
+        libc.mallopt(mmap_threshold, 2**25)
+        libc.mallopt(trim_threshold, 2**26)
+        libc.malloc_trim(0)
+
+
+def step(length: int, width: int, seed: int, repeats: int) -> dict[str, float]:
+    """Median over forward and backward passes of a layer: seconds in all and in the kernel, page faults, bytes kept."""
+    spec = SPEC.format(position="sinusoidal", layers=1).replace("d_model: 32", f"d_model: {width}")
+    model = tfkit.build(parse_spec(spec.replace("d_ff: 64", f"d_ff: {2 * width}")), seed=seed, backend="eager").train()
+    ids, sizes = torch.randint(3, 100, (1, length)), {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(tokens=ids)["encoder"].square().sum().backward()
+    rows = []
+    for _ in range(repeats):
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        model(tokens=ids)["encoder"].square().sum().backward()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        system = after.ru_stime - before.ru_stime
+        rows.append((after.ru_utime - before.ru_utime + system, system, after.ru_minflt - before.ru_minflt))
+    seconds, system, faults = (median(column) for column in zip(*rows, strict=True))
+    return {"seconds": seconds, "system": system, "faults": faults, "bytes": sum(sizes.values())}
 
 
 def measure(seed: int, tiny: bool) -> Measured:
-    """Processor time of a forward and backward pass, and bytes kept for the backward pass, relative to the shortest length."""
-    model = tfkit.build(parse_spec(SPEC.format(position="sinusoidal", layers=1)), seed=seed, backend="eager").train()
-    seconds: dict[float, float] = {}
-    kept: dict[float, float] = {}
-    for length in LENGTHS[:2] if tiny else LENGTHS:
-        ids, sizes = torch.randint(3, 100, (1, length)), {}
-
-        def keep(tensor: torch.Tensor, sizes: dict[int, int] = sizes) -> torch.Tensor:
-            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        times = []
-        for _ in range(3 if tiny else 7):
-            start = time.process_time()
-            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-                sizes.clear()
-                loss = model(tokens=ids)["encoder"].square().sum()
-                kept[length] = sum(sizes.values())
-            loss.backward()
-            times.append(time.process_time() - start)
-        seconds[length] = min(times)
-    operations = {N: 2 * N * N * WIDTH + N * (4 + 4) * WIDTH**2 / 2 for N in seconds}
-    values = {N: 2 * N * N * HEADS + 16 * N * WIDTH for N in seconds}
+    """Processor time and memory relative to the smallest size, beside the formulas; for N also with freed memory kept."""
+    repeats = 2 if tiny else 7
+    lengths, widths = (LENGTHS[:2], WIDTHS[:2]) if tiny else (LENGTHS, WIDTHS)
+    return_pages()
+    returned = {N: step(N, WIDTH, seed, repeats) for N in lengths}
+    by_width = {D: step(LENGTH, D, seed, repeats) for D in widths}
+    kept = {N: step(N, WIDTH, seed, repeats) for N in lengths} if keep_pages() else returned
+    return_pages()
     return {
-        "time, relative": {"measured": _relative(seconds), "N^2 M + N M^2": _relative(operations)},
-        "bytes kept, relative": {"measured": _relative(kept), "N^2 H + N M": _relative(values)},
+        f"{TIME}, against N": {
+            RETURNED: _relative({N: row["seconds"] for N, row in returned.items()}),
+            KEPT: _relative({N: row["seconds"] for N, row in kept.items()}),
+            "formula": _relative({N: operations(N, WIDTH) for N in lengths}),
+        },
+        f"{MEMORY}, against N": {
+            "measured": _relative({N: row["bytes"] for N, row in returned.items()}),
+            "formula": _relative({N: values(N, WIDTH) for N in lengths}),
+        },
+        f"{TIME}, against D": {
+            "measured": _relative({D: row["seconds"] for D, row in by_width.items()}),
+            "formula": _relative({D: operations(LENGTH, D) for D in widths}),
+        },
+        f"{MEMORY}, against D": {
+            "measured": _relative({D: row["bytes"] for D, row in by_width.items()}),
+            "formula": _relative({D: values(LENGTH, D) for D in widths}),
+        },
+        FAULTS: {name: {N: row["faults"] for N, row in rows.items()} for name, rows in ((RETURNED, returned), (KEPT, kept))},
+        SYSTEM: {
+            name: {N: 100 * row["system"] / row["seconds"] for N, row in rows.items()}
+            for name, rows in ((RETURNED, returned), (KEPT, kept))
+        },
     }
 
 
-def _relative(values: dict[float, float]) -> dict[float, float]:
-    first = values[min(values)]
-    return {x: value / first for x, value in values.items()}
+def operations(length: int, width: int) -> float:
+    """Multiplications: scores and mixing, four projections, and a feed-forward layer of 2 D."""
+    return 2 * length**2 * width + (4 + 4) * length * width**2
+
+
+def values(length: int, width: int) -> float:
+    """Values kept: scores before and after softmax of each head, about sixteen vectors for each token, and the weights."""
+    return 2 * length**2 * HEADS + 16 * length * width + 8 * width**2
+
+
+def _relative(points: dict[int, float]) -> dict[float, float]:
+    first = points[min(points)]
+    return {x: value / first for x, value in points.items()}
+
+
+def _growth(points: dict[float, tuple[float, float, float, float]]) -> float:
+    before, last = sorted(points)[-2:]
+    return points[last][0] / points[before][0]
 
 
 def verdict(found: Summary) -> str:
     parts = []
     for quantity, series in found.items():
-        measured, expected = series.values()
-        before, last = sorted(measured)[-2:]
-        growth, law = measured[last][0] / measured[before][0], expected[last][0] / expected[before][0]
-        agrees = "agrees" if 0.75 < growth / law < 1.33 else "does not agree"
-        name = quantity.partition(",")[0]
-        parts.append(f"{name} {agrees}: it grows {growth:.2f} times in the last doubling of N (formula: {law:.2f})")
+        if "formula" not in series:
+            continue
+        law, name = _growth(series["formula"]), quantity.partition(",")[0]
+        for label, points in series.items():
+            if label != "formula":
+                agrees = "agrees" if 0.75 < _growth(points) / law < 1.33 else "does not agree"
+                note = "" if label == "measured" else f" with {label}"
+                parts.append(f"{name}{note} {agrees}: {_growth(points):.2f} times in the last doubling of {quantity[-1]}"
+                             f" (formula: {law:.2f})")  # fmt: skip
+    last = max(found[FAULTS][RETURNED])
+    faults = {name: points[last][0] for name, points in found[FAULTS].items()}
     text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}."
+    return (
+        f"{text[0].upper()}{text[1:]}. At N = {last:g} each pass takes {faults[RETURNED]:,.0f} page faults with {RETURNED},"
+        f" {found[SYSTEM][RETURNED][last][0]:.0f} % of its time is in the kernel; with {KEPT} it takes {faults[KEPT]:,.0f}."
+    )
 
 
-CLAIM = Claim("The cost of a self-attention layer is quadratic in N", "N", measure, verdict)
+CLAIM = Claim("The cost of a self-attention layer is quadratic in N and, for short text, in D", "N or D", measure, verdict)
 if __name__ == "__main__":
     main(CLAIM)

@@ -73,7 +73,7 @@ def main(claim: Claim, arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tiny", action="store_true", help="sizes that only show that the command runs")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--figure", type=Path, help="an HTML page")
+    parser.add_argument("--figure", type=Path, help="a page (.html) or a picture (.svg, .png)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     summary = summarise([claim.measure(seed, options.tiny) for seed in range(options.seeds)])
@@ -91,8 +91,12 @@ def main(claim: Claim, arguments: list[str] | None = None) -> dict[str, Any]:
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.figure:
+    if options.figure and options.figure.suffix == ".html":
         options.figure.write_text(_figure(claim, verdict, summary), encoding="utf-8")
+    elif options.figure:
+        from picture import draw
+
+        draw(result, options.figure)
     return result
 
 

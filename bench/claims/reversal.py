@@ -6,7 +6,7 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -73,9 +73,10 @@ def candidates(
     overrides: Sequence[str] = (),
     lengths: Sequence[int] = range(2, 13),
     specs: Mapping[str, str] = MappingProxyType({}),
+    write: Callable[[Path], Path] | None = None,
 ) -> list[Candidate]:
     """Write the task and the specs into a directory; the recipes that differ by overrides. Specs have no directory there."""
-    recipe = str(write_task(place, lengths))
+    recipe = str(write(place) if write else write_task(place, lengths))
     for name, spec in specs.items():
         (place / name).write_text(spec, encoding="utf-8")
     placed = {f"model={name}": f"model={place / name}" for name in specs}
@@ -93,6 +94,9 @@ def main(
     lengths: Sequence[int] = range(2, 13),
     buckets: Sequence[Sequence[int]] = (),
     specs: Mapping[str, str] = MappingProxyType({}),
+    write: Callable[[Path], Path] | None = None,
+    score: Callable[[CandidateResult, bool], dict[str, list[float]]] | None = None,
+    given: str = "",
 ) -> dict[str, Any]:
     """The command of a claim that trains: recipes that differ by overrides, compared with the first.
 
@@ -103,37 +107,49 @@ def main(
         lengths: the lengths of training and validation text.
         buckets: lengths of other text, for each of which the share of letters that are right is measured.
         specs: further specs, by file name.
+        write: writes another task into a directory and returns its recipe.
+        score: measures a recipe by length: one number per seed. By default the share of right letters.
+        given: what the command line has before the options.
     """
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, help="runs at once; default: as many as there are cores")
     parser.add_argument("--tiny", action="store_true", help="four steps that only show that the command runs")
     parser.add_argument("--directory", type=Path, help="keep the runs here, and resume them")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--figure", type=Path, help="an HTML page")
+    parser.add_argument("--figure", type=Path, help="a page (.html) or a picture (.svg, .png)")
     options = parser.parse_args(arguments)
     short = ["stopping.max_steps=4", "validation.every_steps=4"] if options.tiny else []
     with TemporaryDirectory() as temporary:
         place = options.directory or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
-        given = candidates(place, variants, short, lengths, specs)
-        found = compare_recipes(given, place / "runs", seeds=range(options.seeds))
+        compared = candidates(place, variants, short, lengths, specs, write)
+        found = compare_recipes(compared, place / "runs", seeds=range(options.seeds), workers=options.workers)
         by_length = {
-            each.name: accuracy_by_length(each, buckets, 5 if options.tiny else 100) for each in found.candidates if buckets
+            each.name: score(each, options.tiny) if score else accuracy_by_length(each, buckets, 5 if options.tiny else 100)
+            for each in found.candidates
+            if score or buckets
         }
-        _print(text, found, by_length)
-        if options.figure:
+        _print(text, found, by_length, "chrF" if score else "right letters, per cent,")
+        if options.figure and options.figure.suffix == ".html":
             options.figure.write_text(comparison_page(found, text), encoding="utf-8")
     shared = {
         "claim": text,
-        "command": f"python bench/claims/{Path(sys.argv[0]).name} --seeds {options.seeds}",
+        "command": f"python bench/claims/{Path(sys.argv[0]).name}{given} --seeds {options.seeds}",
         **versions(),
         "threads": 1,
     }
     overrides = {name: list(changes) for name, changes in variants.items()}
     result = {**shared, "variants": overrides, **comparison_data(found), "accuracy_by_length": by_length}
+    if by_length:
+        result["measure_by_length"] = "chrF, higher is better" if score else "letters right, per cent"
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.figure and options.figure.suffix != ".html":
+        from picture import draw
+
+        draw(result, options.figure)
     return result
 
 
@@ -156,16 +172,14 @@ def _bucket(lengths: Sequence[int]) -> str:
     return f"{min(lengths)}-{max(lengths)}"
 
 
-def _print(text: str, found: Comparison, by_length: Mapping[str, Mapping[str, list[float]]]) -> None:
+def _print(text: str, found: Comparison, by_length: Mapping[str, Mapping[str, list[float]]], measured: str) -> None:
     console = Console(width=140)
     console.print(f"claim: {text}", markup=False)
     console.print(comparison_table(found))
     for sentence in notes(found):
         console.print(sentence, markup=False)
     if by_length:
-        table = Table(
-            "", *next(iter(by_length.values())), title="right letters by length, per cent: mean, lowest to highest seed"
-        )
+        table = Table("", *next(iter(by_length.values())), title=f"{measured} by length: mean, lowest to highest seed")
         for name, values in by_length.items():
             table.add_row(
                 name, *(f"{fmean(each):.1f} ({min(each):.1f} to {max(each):.1f})" if each else "-" for each in values.values())

@@ -1,5 +1,7 @@
 """Every claim runs, once and tiny; no figure is compared."""
 
+import hashlib
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("claim", "reversal", "test_claims"))
+SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("claim", "picture", "reversal", "test_claims"))
 TRAINED = [name for name in SCRIPTS if "from reversal" in (HERE / f"{name}.py").read_text(encoding="utf-8")]
 
 
@@ -22,6 +24,19 @@ def test_measured_claims_run(tmp_path):
         found = claim.main(import_module(name).CLAIM, ["--tiny", "--seeds", "2", "--figure", str(page)])
         assert found["verdict"]
         assert "<polyline" in page.read_text(encoding="utf-8")
+
+
+def test_every_result_has_a_picture_of_it():
+    root = HERE.parents[1]
+    results = sorted((root / "bench" / "results" / "claims").glob("*.json"))
+    stored = root / "docs" / "_static" / "claims"
+    assert {path.stem for path in results} == {path.stem for path in stored.glob("*.svg")}
+    assert sum(path.stat().st_size for path in stored.iterdir()) < 600_000
+    for path in results:
+        found = json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True)
+        digest = hashlib.sha256(found.encode()).hexdigest()
+        drawn = (stored / f"{path.stem}.svg").read_text(encoding="utf-8")
+        assert digest in drawn, f"draw it again: python bench/claims/picture.py {path.relative_to(root)} docs/_static/claims"
 
 
 @pytest.mark.slow
