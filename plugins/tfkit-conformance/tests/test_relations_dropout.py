@@ -8,6 +8,7 @@ from math import comb
 import pytest
 import torch
 
+from test_uses import SHARED_DRAWS
 from tfkit.attention.types import AttentionOutput
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
@@ -114,7 +115,7 @@ def test_a_wrong_dropout_breaks_the_relation(name, mutant):
 
 
 def test_every_relation_of_dropout_has_its_mutant():
-    assert set(KILLS) == set(BY_NAME)
+    assert {*KILLS, *SHARED_DRAWS} == set(BY_NAME)
 
 
 @pytest.mark.slow

@@ -212,14 +212,16 @@ def one_draw_for_every_second_head(call):
     return drawn[:, torch.arange(drawn.shape[1]) % 2]
 
 
-@pytest.mark.parametrize(
-    ("factors", "words"),
-    [
+SHARED_DRAWS = {
+    "nothing_repeats": [
         (one_draw_for_all_tiles_of_64_keys, "keys at distance 64"),
         (one_draw_for_all_tiles_of_32_queries, "query rows at distance 32"),
         (one_draw_for_every_second_head, "heads at distance 2"),
     ],
-)
+}
+
+
+@pytest.mark.parametrize(("factors", "words"), SHARED_DRAWS["nothing_repeats"])
 def test_a_draw_that_tiles_or_heads_share_is_found(factors, words):
     relation = BY_NAME["nothing_repeats"]
 
