@@ -92,7 +92,8 @@ def _inputs_released(evaluated: Evaluated) -> None:
         first = first or {name: weakref.ref(leaf) for name, leaf in leaves_of(inputs).items()}
         outcome(Call(evaluated.subject, inputs, evaluated.grad_output))
         del inputs
-    gc.collect()
+    if any(leaf() is not None for leaf in first.values()):
+        gc.collect()  # slow, and only for what refers to itself
     kept = [name for name, leaf in first.items() if leaf() is not None]
     if kept:
         raise Violation("inputs_released", f"the {kept[0]} of an earlier call is kept alive: memory grows with every call")
