@@ -39,6 +39,45 @@ def worst_of(ratio: Tensor) -> tuple[float, Index]:
     return float(ratio.max()), tuple(int(axis) for axis in torch.unravel_index(ratio.argmax(), ratio.shape))
 
 
+ROWS = ("batch row", "head", "query row", "feature")
+AXES = {
+    "output": ROWS,
+    "gradient of query": ROWS,
+    "lse": ROWS[:3],
+    "weights": ("batch row", "head", "query row", "key"),
+    "gradient of key": ("batch row", "key/value head", "key", "feature"),
+    "gradient of value": ("batch row", "key/value head", "key", "feature"),
+}
+"""The axes of the results of a call."""
+
+
+def where_wrong(tensor: str, wrong: Tensor) -> str:
+    """In which rows, heads and features the wrong elements lie, in words; nothing if they lie everywhere.
+
+    Args:
+        tensor: name of the result, as in `AXES`.
+        wrong: which elements are wrong.
+    """
+    places, axes = [], AXES.get(tensor, ())
+    for axis, name in enumerate(axes if len(axes) == wrong.dim() else ()):
+        rest = [other for other in range(wrong.dim()) if other != axis]
+        found, size = wrong.any(rest).nonzero().flatten().tolist(), wrong.shape[axis]
+        if found and len(found) < size:
+            places.append(_range_of(name, found, size))
+    return ", ".join(places)
+
+
+def _range_of(name: str, found: list[int], size: int) -> str:
+    first, last = found[0], found[-1]
+    if first == last:
+        return f"{name} {first}"
+    if last - first + 1 > len(found):
+        return f"{len(found)} of {size} {name}s"
+    if last == size - 1:
+        return f"{name}s from {first} on"
+    return f"{name}s {first} to {last}"
+
+
 def at_element(
     check: str, message: str, tensor: str, index: Index, got: Tensor, want: Tensor, bound: Tensor | float | None = None
 ) -> Violation:

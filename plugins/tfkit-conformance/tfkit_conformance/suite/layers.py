@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Call, Evaluated, run
-from ..differences import at_element, error_ratio, first_of, worst_of
+from ..differences import at_element, error_ratio, first_of, where_wrong, worst_of
 from ..finding import Violation
 from .probes import compare_visibility, head_codes, read_backward, read_forward
 
@@ -143,7 +143,8 @@ def within(check: str, tensor: str, got: Tensor, want: Tensor, bound: Tensor) ->
     """The largest |got - want| / bound. Raises Violation with the worst element where it is above 1."""
     if got.shape != want.shape:
         raise Violation(check, f"{tensor} has shape {tuple(got.shape)}, expected {tuple(want.shape)}", tensor=tensor)
-    worst, index = worst_of(error_ratio(got, want, bound))
+    ratio = error_ratio(got, want, bound)
+    worst, index = worst_of(ratio)
     if worst <= 1:
         return worst
     g, w, b = float(got[index].detach()), float(want[index]), float(bound[index])
@@ -151,6 +152,8 @@ def within(check: str, tensor: str, got: Tensor, want: Tensor, bound: Tensor) ->
     message = (
         f"{tensor}[{place}] is {g:.6g}, the reference {w:.6g}: off by {abs(g - w):.3g}, {worst:.3g} times the allowed {b:.3g}"
     )
+    where = where_wrong(tensor.partition(" without")[0].partition(" beside")[0], ratio > 1)
+    message += f"; all errors are in {where}" if where else ""
     raise at_element(check, message, tensor, index, got, want, bound)
 
 
