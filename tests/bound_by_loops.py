@@ -79,7 +79,7 @@ def by_loops(found, numerics, tf32=False):
             moved = sum(p[j] * e[j] * abs(z[j] * v[b][h][j][w] - out[b][h][i][w]) for j in range(K)) / den
             size = sum(p[j] * z[j] * abs(v[b][h][j][w]) for j in range(K))
             under = eta * (sum(z[j] * abs(v[b][h][j][w]) for j in keys) + 1)
-            T = moved + (u_p + 2 * u_m + dropped) * size + n * (size + o) + 4 * u_a * o + under
+            T = moved + (u_p + 2 * u_m + dropped) * size + n * (size + o) + (4 + 2 * abs(lse)) * u_a * o + under
             T_O[b, h, i, w] = 1.02 * T + 1.01 * u_o * o
         e_P = [(e[j] + Pe) / den + n for j in range(K)]
         for j in range(K):

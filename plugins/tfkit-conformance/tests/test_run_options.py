@@ -41,7 +41,7 @@ def test_an_event_precedes_each_example(few):
                   event=lambda check, case: seen.append((check, case)))  # fmt: skip
     events = [event for event in seen if event != "call"]
     assert seen[0] != "call"
-    assert {check for check, case in events if case is None} == {"refusals float32", "grade float32"}
+    assert {check for check, case in events if case is None} == {"refusals float32", "fixed calls float32", "grade float32"}
     assert {check for check, case in events if isinstance(case, Case)} == {
         "refusals", "layers", "R5 value_times_power", "R19 later_keys", "R24 keys_moved",
     }  # fmt: skip

@@ -109,7 +109,7 @@ def _calls(subject: BackendUnderTest, dtype: str, longest: int) -> Iterator[tupl
 
     causal = replace(plain, causal=True, offset=0)
     yield "one element in the last block", sized(causal, longest, longest), None
-    yield "full last blocks", sized(replace(plain, key_lengths=(LONG - 66,)), 257, LONG - 1), None
+    yield "full last blocks", sized(replace(plain, key_lengths=(LONG - 11,)), 257, LONG - 1), None
     yield "one element missing in the last block", sized(replace(causal, window=(130, 0)), LONG - 2, LONG - 2), None
     yield "many queries and few keys", sized(plain, LONG, 17), None
     yield "one query and many keys", sized(replace(causal, offset=2049), 1, 2050), None
@@ -140,12 +140,12 @@ def _calls(subject: BackendUnderTest, dtype: str, longest: int) -> Iterator[tupl
     row = replace(small, H=2, G=2)
     for offset in (2**15 + 3, 2**24 + 1):
         yield f"positions from {offset} on", replace(row, causal=True, offset=offset), None
-        yield f"positions from {offset} on", replace(row, window=(2, 2), offset=offset - 3, K=length(9, can.key_length)), None
+        yield f"positions from {offset} on", replace(row, window=(offset + 1, 0), offset=offset), None
         yield f"positions from {offset} on", replace(row, bias="distance", offset=offset), None
         yield f"positions from {offset} on", replace(row, bias="distance", B=2, offset=(offset, 0)), None
-    yield "segment numbers beyond a byte", replace(row, B=2, segments=3), _segments(1000)
-    yield "segment numbers beyond 2^16", replace(row, B=2, segments=3), _segments(70_000)
-    yield "int32 segments", replace(row, B=2, segments=3), _segments(0, torch.int32)
+    yield "segment numbers beyond a byte", replace(row, B=2, segments=3), _segments(1000, 256)
+    yield "segment numbers beyond 2^16", replace(row, B=2, segments=3), _segments(70_000, 2**16)
+    yield "int32 segments", replace(row, B=2, segments=3), _segments(0, 1, torch.int32)
     lengths = replace(row, B=2, key_lengths=(2, row.K), query_lengths=(1, row.Q))
     yield "int32 lengths", lengths, _int32
     yield "int32 offsets", replace(lengths, causal=True, offset=(1, 3)), _int32
@@ -161,14 +161,14 @@ def _declared_blocks(subject: BackendUnderTest) -> list[int]:
     return sorted({value for value in values if isinstance(value, int) and 1 < value <= MOST_BLOCK})
 
 
-def _segments(first: int, dtype: torch.dtype = torch.int64) -> Change:
-    """Segment numbers from `first` on."""
+def _segments(first: int, step: int, dtype: torch.dtype = torch.int64) -> Change:
+    """Segment numbers from `first` on, in steps: those of one width are equal in their low bits."""
 
     def change(inputs: AttentionInputs) -> dict[str, Mask]:
         mask = inputs.mask
         assert mask.query_segments is not None
         assert mask.key_segments is not None
-        query, key = ((tensor * 256 + first).to(dtype) for tensor in (mask.query_segments, mask.key_segments))
+        query, key = ((tensor * step + first).to(dtype) for tensor in (mask.query_segments, mask.key_segments))
         return {"mask": replace(mask, query_segments=query, key_segments=key)}
 
     return change
