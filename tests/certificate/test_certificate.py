@@ -94,7 +94,7 @@ DAMAGES = {
     "another verdict": {"verdict": "NONCONFORMANT"},
     "another format": {"certificate": 2},
     "an unknown key": {"signature": "trust me"},
-    "a digest that is none": {"source_hash": "abc"},
+    "a digest of three letters": {"source_hash": "abc"},
     "another declaration": {"declaration": {"name": "eager"}},
     "another source": {"source": {"tfkit.builtin.attention.eager": "0" * 64}},
     "no source": {"source": {}, "source_hash": digest({})},

@@ -346,7 +346,9 @@ def test_keys_of_the_memory_are_mapped_once(rnn):
     assert len(mapped) == 2
 
 
-@pytest.mark.filterwarnings("default")  # torch warns of its own code while it exports `scan`
+# torch warns of its own code while it exports `scan`.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("cho", "bahdanau")), "luong"])
 def test_compiled_and_exported_models_give_the_same_outputs(kind, rnn):

@@ -28,7 +28,7 @@ def test_it_is_conformant(entry, dtypes):
 @pytest.mark.parametrize("entry", [EAGER, SDPA, FLEX, CUDNN, VARLEN, VARLEN_FA3, VARLEN_FA4], ids=lambda entry: entry.name)
 def test_it_is_conformant_on_cuda(entry):
     if reasons := entry.unsupported(AttentionRequest(), entry.options()):
-        pytest.skip(f"not run: {reasons[0]}")
+        pytest.skip(f"not run: {reasons[0]}")  # a package that is not installed, or an older torch
     report = check_backend(entry, profile="quick", device="cuda")
     report.raise_for_failures()
     assert report.verdict == "CONFORMANT"

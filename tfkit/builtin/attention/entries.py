@@ -94,8 +94,8 @@ def _cudnn_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ..
     return tuple(reasons)
 
 
-def _newest_torch(request: AttentionRequest) -> list[str]:
-    """`varlen_attn` of torch 2.11 has no grouped queries, and splits keys by the longest row of the batch."""
+def _common_limits(request: AttentionRequest) -> list[str]:
+    """What none of the three does. `varlen_attn` of torch 2.11 has no grouped queries, and splits keys by the longest row."""
     found = version("torch")
     old = [int(part) for part in found.split(".")[:2]] < [2, 12]
     reasons = [f"it needs torch 2.12, and this is {found}"] if old else []
@@ -105,11 +105,11 @@ def _newest_torch(request: AttentionRequest) -> list[str]:
 
 
 def _varlen_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]:
-    return tuple(_newest_torch(request))
+    return tuple(_common_limits(request))
 
 
 def _fa3_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]:
-    reasons = _newest_torch(request)
+    reasons = _common_limits(request)
     if request.cuda_capability is not None and request.cuda_capability[0] != 9:
         reasons.append("its kernels are for sm_90 alone")
     if find_spec("flash_attn_interface") is None:
@@ -118,7 +118,7 @@ def _fa3_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]
 
 
 def _fa4_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]:
-    reasons = _newest_torch(request)
+    reasons = _common_limits(request)
     if request.cuda_capability is not None and request.cuda_capability[0] not in (9, 10):
         reasons.append("its kernels are for sm_90 and sm_100")
     return (*reasons, *_flash_attn_4())

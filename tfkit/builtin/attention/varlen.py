@@ -92,16 +92,16 @@ def with_implementation(name: str, kernel: FlashKernel) -> FlashKernel:
     Without this the backward would run whichever implementation is active when it runs, on results of another one.
     """
 
-    def call(inputs: AttentionInputs, part: FlashCall, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
+    def attend_call(inputs: AttentionInputs, call: FlashCall, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
         def run(*own: Tensor) -> Tensor:
-            return kernel(inputs, part, *own)[0]
+            return kernel(inputs, call, *own)[0]
 
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return _Activated.apply(name, run, *tensors), None  # type: ignore[no-untyped-call]
         with active(name):
             return run(*tensors), None
 
-    return call
+    return attend_call
 
 
 class _Activated(torch.autograd.Function):

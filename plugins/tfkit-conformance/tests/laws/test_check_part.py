@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from tfkit.errors import InputError, SpecError
-from tfkit.plugin import Activation, NoOptions, Norm, Parameter, PositionScheme
+from tfkit.plugin import Activation, DistanceBias, NoOptions, Norm, Parameter, PositionScheme
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.laws import check_part, replay_part
+from tfkit_conformance.report import SUITE
 
 
 class Rope(torch.nn.Module):
@@ -59,6 +60,24 @@ def scheme(name: str, build: str, **more: object) -> PositionScheme:
     return PositionScheme(
         name=name, summary="rotary", acts=frozenset({"queries_keys"}), unsupported=odd, build=f"{__name__}:{build}", **more
     )
+
+
+class LogDistance(torch.nn.Module):
+    """-r1 log(1 + r2 |d|) per head, as KERPLE has it (Chi et al. 2022, https://arxiv.org/abs/2205.09921)."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.r1, self.r2 = (torch.nn.Parameter(torch.full((heads, 1), value)) for value in (0.7, 0.4))
+
+    def prepare(self, span):
+        return torch.arange(-99, 100, device=span.device).abs()
+
+    def bias(self, query, tables, scale):
+        return DistanceBias(-self.r1.abs() * torch.log1p(self.r2.abs() * tables), low=-99)
+
+
+def log_distance(options, site):
+    return LogDistance(site.heads)
 
 
 class ScaleNorm(torch.nn.Module):
@@ -114,6 +133,17 @@ def test_a_rope_without_its_offset_is_reported_in_words_and_shrunk(offering):
     assert chunks.failed <= chunks.examples
     assert (chunks.case["at"]["batch"], chunks.case["at"]["length"]) == (1, 2)
     assert (chunks.got, chunks.want, chunks.bound) != (None, None, None)
+
+
+def test_weights_that_only_distances_reach_need_a_gradient_only_where_there_is_a_distance(offering):
+    entry = PositionScheme(
+        name="acme.log", summary="log", acts=frozenset({"scores"}), bias_kinds=frozenset({"distance"}),
+        build=f"{__name__}:log_distance",
+    )  # fmt: skip
+    wide = offering("position", entry)
+    for seed in range(4):
+        report = check_part("position", "acme.log", catalogue=wide, profile="quick", seed=seed, dtypes=["float32"])
+        assert not [finding.message for finding in report.findings if finding.check == "gradients"]
 
 
 def test_a_finding_is_data_that_is_evaluated_again(offering):
@@ -242,7 +272,7 @@ def test_invalid_arguments_are_errors(arguments, error, said, catalogue):
 )
 def test_an_invalid_case_is_an_error(change, catalogue):
     case = {
-        "suite": 1, "slot": "norm", "name": "none", "law": "identity", "options": {}, "device": "cpu", "dtype": "float32",
+        "suite": SUITE, "slot": "norm", "name": "none", "law": "identity", "options": {}, "device": "cpu", "dtype": "float32",
         "at": {"width": 4, "tokens": 1, "power": 1, "shift": 1}, "seed": 0,
     }  # fmt: skip
     assert replay_part(case, catalogue) is None

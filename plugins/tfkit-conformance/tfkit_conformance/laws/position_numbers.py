@@ -13,7 +13,19 @@ from .declared import check_reached
 from .example import SINGLE, LawExample
 from .law import Law
 from .part import PartUnderTest, Structure
-from .position_use import SHRINKS, acts_somewhere, changed, draw, effect, inputs_of, module_of, row_size, site_of, span_of
+from .position_use import (
+    SHRINKS,
+    acts_somewhere,
+    changed,
+    draw,
+    effect,
+    inputs_of,
+    module_of,
+    reach,
+    row_size,
+    site_of,
+    span_of,
+)
 from .rounding import derivative_holds, sensitivity
 
 
@@ -109,6 +121,13 @@ def _in_attention(subject: PartUnderTest, options: Any) -> bool:
     return "scores" in subject.entry.acts
 
 
+def _draw_with_distance(subject: PartUnderTest, options: Any, random: Random) -> Structure:
+    """At least two tokens where there is room: with one, every distance is 0, and what scales it gets no gradient."""
+    at = draw(subject, options, random)
+    limit = reach(subject, options, at) or 2
+    return {**at, "length": max(at["length"], min(2, limit))}
+
+
 def _draw_small(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     """Few numbers, for laws that need a Jacobian."""
     at = draw(subject, options, random)
@@ -117,7 +136,8 @@ def _draw_small(subject: PartUnderTest, options: Any, random: Random) -> Structu
 
 
 LAWS = (
-    Law("gradients", "a gradient reaches every input and every table", acts_somewhere, draw, _gradients, SHRINKS),
+    Law("gradients", "a gradient reaches every input and every table", acts_somewhere, _draw_with_distance, _gradients,
+        SHRINKS | {"length": 2}),
     Law("slopes_hold", "R39: gradients agree with finite differences, in float64", acts_somewhere, _draw_small,
         _slopes_hold, SHRINKS, ("float64",)),
     Law("dtypes", "every dtype is within four roundings of its own float64 run", acts_somewhere, _draw_small, _dtypes, SHRINKS),

@@ -1,9 +1,9 @@
 """What `--replay` reads: a report of `--json`, one of its findings, or a case alone, which then says of which part it is.
 
-report      {"suite": 1, "slot": "backend", "name": "acme.flash", "device": "cpu", "options": {...}, "findings": [...]}
+report      {"suite": 2, "slot": "backend", "name": "acme.flash", "device": "cpu", "options": {...}, "findings": [...]}
 finding     {"check": "support", "case": {...}}                       the name comes from the command line
 case        {"backend": "acme.flash", "B": 1, ...}                    and perhaps `check`, `device`, `options`
-law's case  {"suite": 1, "slot": "norm", "name": "acme.norm", "law": ..., ...}
+law's case  {"suite": 2, "slot": "norm", "name": "acme.norm", "law": ..., ...}
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from tfkit.plugin import AttentionBackend
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import DTYPES
-from ..finding import Finding
+from ..finding import Finding, Inconclusive, OutOfTime, Violation, renamed
+from ..limit import time_limit
 from ..profile import profile_of
 from ..relations.call_parts import deterministic_algorithms
 from ..report import ConformanceReport
@@ -35,7 +36,7 @@ from ..search import SHRINK_STEPS
 from .by_cell import check_cells
 from .by_relation import check_relations
 from .declaration import nonsense
-from .fixed_calls import CHECK, LONG, LONGEST, SUMMARY, check_fixed_calls
+from .fixed_calls import CHECK, SUMMARY, check_fixed_call, fixed_calls
 from .grade import check_grade
 from .layers import LAYERS
 from .refusals import check_refusals, plain_case
@@ -43,6 +44,8 @@ from .runner import Event, Run, Tally
 
 QUICK = ("float32", "bfloat16")
 """The dtypes of the quick profile, where they are declared."""
+SLOWER = 8
+"""How many times as long as another one a long fixed call may take."""
 
 
 def check_backend(
@@ -129,7 +132,8 @@ def _run_all(run: Run) -> None:
                 run.tally("relations", "", "metamorphic relations").note = note
                 break
             if turn == 0:
-                run.once(CHECK, "A2", SUMMARY, lambda dtype, tally: _fixed_calls(run, dtype, tally))
+                for dtype in run.dtypes:
+                    _fixed_calls(run, dtype)
             check_relations(run, gradients, turn, size.relation)
         if "contract" not in run.reported_checks():
             run.once("grade", "A8", "accuracy, as a grade", lambda dtype, tally: _grade(run, dtype, tally))
@@ -140,11 +144,26 @@ def _refusals(run: Run, dtype: str, tally: Tally) -> None:
     tally.void = "everything is declared"
 
 
-def _fixed_calls(run: Run, dtype: str, tally: Tally) -> None:
-    longest = LONG if run.profile.name == "quick" and dtype != run.dtypes[0] else LONGEST
-    made, worst = check_fixed_calls(run.subject, dtype, longest)
-    tally.examples += made
-    tally.saw(worst, True)
+def _fixed_calls(run: Run, dtype: str) -> None:
+    """Each call is an example with a time limit of its own. The longest ones are made if the others are fast, and in the quick
+    profile in one dtype."""
+    tally, slowest = run.tally(CHECK, "A2", SUMMARY), 0.0
+    for fixed in fixed_calls(run.subject, dtype):
+        if run.over or tally.finding is not None:
+            return
+        if fixed.long and (slowest > run.limit / SLOWER or (run.profile.name == "quick" and dtype != run.dtypes[0])):
+            continue
+        run.event(f"{CHECK} {dtype}", None)
+        started = time.perf_counter()
+        try:
+            with tally.example(True), time_limit(run.limit):
+                tally.saw(check_fixed_call(run.subject, fixed), True)
+        except Violation as violation:
+            run.hung = run.hung or isinstance(violation, OutOfTime)
+            tally.finding = run.finding_of(renamed(violation, CHECK), None)
+        except Inconclusive:
+            pass  # counted by the tally
+        slowest = max(slowest, time.perf_counter() - started)
 
 
 def _grade(run: Run, dtype: str, tally: Tally) -> None:

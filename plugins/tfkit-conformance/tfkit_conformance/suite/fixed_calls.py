@@ -1,23 +1,24 @@
 """Calls that are always made, because a draw seldom meets them: each crosses many sizes at which a kernel may change its path.
 
-    lengths        the last block of 16, 32, 48, 64, 96, 128, 192 queries and keys has one element, is full, or lacks one; the
-                   same for the block sizes that the options name, at one, two and three blocks
+    lengths        the last block of 16, 32, 48, 64, 96, 128, 192 queries and keys has one element, is full, or lacks one; of
+                   256, and of the sizes that the options name, it has one element
     batch, heads   more than a warp, a block and a byte of them
     head dims      1 and odd ones, those between powers of two
     equal sizes    Q = B, Q = H, K = D: nothing can be guessed from a shape
     numbers        positions beyond 2^15 and 2^24, segment numbers beyond a byte, scores far below zero
     tensors        int32 lengths and segments, a bias whose axes are permuted
 
-Output, log-sum-exp and gradients are held to the bound, with and without gradients.
+Output, log-sum-exp and gradients are held to the bound; the output without gradients, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tfkit.plugin import AttentionInputs, DenseBias, Mask, Range
 
@@ -25,7 +26,7 @@ from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import request_of
 from ..attention.evaluated import Call, run
-from ..finding import Inconclusive, Violation
+from ..finding import Violation
 from .layers import within
 
 CHECK = "fixed calls"
@@ -38,62 +39,73 @@ MOST_BLOCK = 256
 """Larger blocks that the options name are not walked: the reference would take too long."""
 
 
-def fixed_calls(subject: BackendUnderTest, dtype: str, longest: int = LONGEST) -> Iterator[tuple[str, AttentionInputs, Case]]:
-    """The calls that the declaration accepts: what is particular to each, in words, the call, and the case it was made from.
+@dataclass(frozen=True)
+class FixedCall:
+    """A call with what is particular to it in words.
 
-    `longest` is the length of the longest one, LONG or LONGEST."""
-    can = subject.capabilities
-    for words, case, change in _calls(subject, dtype, longest):
-        full = replace(case, gradients=can.backward)
+    Args:
+        words: "33 heads", for instance.
+        inputs: the call.
+        case: the case that it was made from.
+        long: the reference and a slow kernel take long for it.
+    """
+
+    words: str
+    inputs: AttentionInputs
+    case: Case
+    long: bool
+
+
+def fixed_calls(subject: BackendUnderTest, dtype: str) -> Iterator[FixedCall]:
+    """The calls that the declaration accepts, those with gradients where it has a backward of them."""
+    for words, case, change in _calls(subject, dtype):
+        full = replace(case, gradients=subject.capabilities.backward)
         for tried in (full, replace(full, gradients=False)):
             inputs = tried.inputs(subject.device)
             inputs = replace(inputs, **change(inputs)) if change is not None else inputs
             if subject.accepts(request_of(inputs)):
-                yield words, inputs, tried
+                yield FixedCall(words, inputs, tried, long=min(case.Q, case.K) >= LONGEST)
                 break
 
 
-def check_fixed_calls(subject: BackendUnderTest, dtype: str, longest: int = LONGEST) -> tuple[int, float]:
-    """Make every call; returns their number and the largest error as a share of its bound. Raises Violation for a wrong one."""
-    made, worst = 0, 0.0
-    for words, inputs, case in fixed_calls(subject, dtype, longest):
-        try:
-            worst = max(worst, _check(subject, inputs, case))
-        except Inconclusive:
-            continue
-        except Violation as violation:
-            message = f"with {words} (B, H, G, Q, K, D, V = {_sizes(inputs)}): {violation.message}"
-            raise Violation(CHECK, message, **violation.numbers) from violation
-        made += 1
-    return made, worst
-
-
-def _check(subject: BackendUnderTest, inputs: AttentionInputs, case: Case) -> float:
-    call = Call(subject, inputs, case.grad_output(subject.device))
-    wanted, bound = call.reference, call.bounds
-    worst = within(CHECK, "output", call.output.output, wanted.output, bound.output)
-    if case.gradients:
-        for name, gradient in call.gradients.items():
-            title = f"gradient of {name}"
-            worst = max(worst, within(CHECK, title, gradient, wanted.gradients[name], bound.gradients[name]))
-        with torch.no_grad():
-            found = run(subject, inputs, CHECK).output
-        worst = max(worst, within(CHECK, "output without gradients", found, wanted.output, bound.output))
-    if subject.capabilities.lse:
-        asked = replace(inputs, return_lse=True)
-        if subject.accepts(request_of(asked)):
-            beside = run(subject, asked, CHECK)
-            worst = max(worst, within(CHECK, "output beside the log-sum-exp", beside.output, wanted.output, bound.output))
-            if beside.lse is not None:
-                worst = max(worst, within(CHECK, "lse", beside.lse, wanted.lse, bound.lse))
+def check_fixed_call(subject: BackendUnderTest, fixed: FixedCall) -> float:
+    """The largest error of a call as a share of its bound. Raises Violation for a wrong one."""
+    form, worst = "", 0.0
+    try:
+        for result in _results(subject, fixed):
+            form, compared = result[0], result[1:]
+            worst = max(worst, within(CHECK, *compared))
+    except Violation as violation:
+        sizes = f"B, H, G, Q, K, D, V = {_sizes(fixed.inputs)}"
+        message = f"with {fixed.words} ({sizes}){form}: {violation.message}"
+        raise type(violation)(CHECK, message, **violation.numbers) from violation
     return worst
+
+
+def _results(subject: BackendUnderTest, fixed: FixedCall) -> Iterator[tuple[str, str, Tensor, Tensor, Tensor]]:
+    """The form of the call, the name of a result, the result, the right one, its bound."""
+    call = Call(subject, fixed.inputs, fixed.case.grad_output(subject.device))
+    wanted, bound = call.reference, call.bounds
+    yield "", "output", call.output.output, wanted.output, bound.output
+    if fixed.case.gradients:
+        for name, gradient in call.gradients.items():
+            yield "", f"gradient of {name}", gradient, wanted.gradients[name], bound.gradients[name]
+        with torch.no_grad():
+            found = run(subject, fixed.inputs, CHECK).output
+        yield " under no_grad", "output", found, wanted.output, bound.output
+    asked = replace(fixed.inputs, return_lse=True)
+    if subject.accepts(request_of(asked)):
+        beside = run(subject, asked, CHECK)
+        yield " with the log-sum-exp", "output", beside.output, wanted.output, bound.output
+        if beside.lse is not None:
+            yield " with the log-sum-exp", "lse", beside.lse, wanted.lse, bound.lse
 
 
 Change = Any
 """From the inputs of a case to the fields that differ."""
 
 
-def _calls(subject: BackendUnderTest, dtype: str, longest: int) -> Iterator[tuple[str, Case, Change]]:
+def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, Change]]:
     can = subject.capabilities
     assert can.head_dim is not None
     assert can.query_length is not None
@@ -108,8 +120,9 @@ def _calls(subject: BackendUnderTest, dtype: str, longest: int) -> Iterator[tupl
         return replace(case, Q=length(Q, can.query_length), K=length(K, can.key_length))  # type: ignore[arg-type]
 
     causal = replace(plain, causal=True, offset=0)
-    yield "one element in the last block", sized(causal, longest, longest), None
-    yield "full last blocks", sized(replace(plain, key_lengths=(LONG - 11,)), 257, LONG - 1), None
+    yield "one element in the last block", sized(causal, LONG, LONG), None
+    yield "one element in the last block", sized(causal, LONGEST, LONGEST), None
+    yield "full last blocks", sized(replace(plain, key_lengths=(LONG - 11,)), LONG - 1, LONG - 1), None
     yield "one element missing in the last block", sized(replace(causal, window=(130, 0)), LONG - 2, LONG - 2), None
     yield "many queries and few keys", sized(plain, LONG, 17), None
     yield "one query and many keys", sized(replace(causal, offset=2049), 1, 2050), None
@@ -176,7 +189,7 @@ def _segments(first: int, step: int, dtype: torch.dtype = torch.int64) -> Change
 
 def _int32(inputs: AttentionInputs) -> dict[str, Mask]:
     def narrow(term: Any) -> Any:
-        return term.to(torch.int32) if isinstance(term, torch.Tensor) else term
+        return term.to(torch.int32) if isinstance(term, Tensor) else term
 
     mask = inputs.mask
     lengths = {"key_lengths": narrow(mask.key_lengths), "query_lengths": narrow(mask.query_lengths)}

@@ -27,9 +27,11 @@ GRADES = {"A": 1.5, "B": 3.0, "C": float("inf")}
 
 def ratios(subject: BackendUnderTest, dtype: str, seed: int = 0) -> dict[str, float]:
     """The ratio of root mean square errors by tensor: output, and each gradient where there is a backward."""
-    case = _case(subject, dtype, seed)
-    evaluated = Evaluated(subject, case)
-    exact = evaluated.reference
+    return _ratios(Evaluated(subject, _case(subject, dtype, seed)))
+
+
+def _ratios(evaluated: Evaluated) -> dict[str, float]:
+    case, exact = evaluated.case, evaluated.reference
     best = _best(evaluated.inputs, evaluated.grad_output)
     found: dict[str, Tensor] = {"output": evaluated.output.output}
     wanted = {"output": exact.output, **exact.gradients}
@@ -38,22 +40,18 @@ def ratios(subject: BackendUnderTest, dtype: str, seed: int = 0) -> dict[str, fl
     return {name: _rms(tensor, wanted[name]) / _rms(best[name], wanted[name]) for name, tensor in found.items()}
 
 
-def check_bound(subject: BackendUnderTest, dtype: str, seed: int = 0) -> None:
-    """The graded call is held to the bound as every other one. Raises Violation, or Inconclusive."""
-    evaluated = Evaluated(subject, _case(subject, dtype, seed))
-    output(evaluated)
-    gradients(evaluated)
-
-
 def grade_of(ratio: float) -> str:
     """The letter of a ratio; C for NaN."""
     return next((letter for letter, limit in GRADES.items() if ratio <= limit), "C")
 
 
 def check_grade(subject: BackendUnderTest, dtype: str, seed: int = 0) -> tuple[str, float]:
-    """The letter and the largest ratio. Raises Violation where the declaration promises a better one."""
-    check_bound(subject, dtype, seed)
-    found = ratios(subject, dtype, seed)
+    """The letter and the largest ratio. Raises Violation where the declaration promises a better one, and where the graded call
+    is beyond the bound as any other one."""
+    evaluated = Evaluated(subject, _case(subject, dtype, seed))
+    output(evaluated)
+    gradients(evaluated)
+    found = _ratios(evaluated)
     name = max(found, key=lambda tensor: found[tensor])
     letter, promised = grade_of(found[name]), subject.capabilities.numerics.grade
     if promised is not None and letter > promised:

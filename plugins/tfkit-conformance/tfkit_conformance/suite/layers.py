@@ -152,7 +152,7 @@ def within(check: str, tensor: str, got: Tensor, want: Tensor, bound: Tensor) ->
     message = (
         f"{tensor}[{place}] is {g:.6g}, the reference {w:.6g}: off by {abs(g - w):.3g}, {worst:.3g} times the allowed {b:.3g}"
     )
-    where = where_wrong(tensor.partition(" without")[0].partition(" beside")[0], ratio > 1)
+    where = where_wrong(tensor, ratio > 1)
     message += f"; all errors are in {where}" if where else ""
     raise at_element(check, message, tensor, index, got, want, bound)
 
