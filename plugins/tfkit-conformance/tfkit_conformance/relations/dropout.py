@@ -212,6 +212,13 @@ def _dropping(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, dropout=case.dropout or (0.1, 0.5, 0.25)[case.seed % 3])
 
 
+def _returning_all(case: Case, subject: BackendUnderTest) -> Case:
+    """The case with dropout that asks for what is declared beside the output: weights and log-sum-exp before dropout."""
+    dropping = _dropping(case, subject)
+    asking = replace(dropping, weights=subject.capabilities.weights != "none", lse=subject.capabilities.lse)
+    return asking if subject.accepts(asking.request(subject.device)) else dropping
+
+
 def _often(case: Case, subject: BackendUnderTest) -> Case:
     """A small call with a high dropout rate, so that few draws suffice."""
     if not subject.capabilities.dropout:
@@ -243,7 +250,7 @@ DROPOUT = (
     _relation("kept_weights_are_scaled", "Each weight is dropped, or kept times 1/(1-p).", _kept_weights_are_scaled, "bound"),
     _relation("one_draw_per_call",
               "Forward, backward and recomputation use one draw; log-sum-exp and weights are those before dropout.",
-              _one_draw_per_call, "bound"),
+              _one_draw_per_call, "bound", adapt=_returning_all),
     _relation("kept_share", "Each pair is kept with probability 1-p.", _share, adapt=_often),
     _relation("nothing_is_shared", "Calls, batch rows, heads, queries and keys have independent draws.", _nothing_is_shared,
               adapt=_often),

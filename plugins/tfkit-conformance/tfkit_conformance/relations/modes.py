@@ -26,6 +26,7 @@ from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import gradients_of, leaves_of
 from ..attention.evaluated import Call, Evaluated, run, run_backward
+from ..differences import differing
 from ..finding import Inconclusive, Violation
 from ..raised import format_exception
 from .call_parts import repeats
@@ -144,10 +145,15 @@ def _comparable(evaluated: Evaluated) -> Callable[[str], bool]:
 
 
 def _without_gradients(evaluated: Evaluated) -> float:
-    worst = 0.0
+    case, worst = evaluated.case, 0.0
+    other = replace(case, seed=case.seed + 1, gradients=False, bias_gradient=False).inputs(evaluated.subject.device)
     for name, mode in (("no_grad", torch.no_grad), ("inference_mode", torch.inference_mode)):
         with mode():
             found = run(evaluated.subject, evaluated.inputs, "without_gradients")
+            kept = found.output.clone()
+            run(evaluated.subject, other, "without_gradients")
+            if bool(differing(found.output, kept).any()):
+                raise Violation("without_gradients", f"another call of the same sizes under {name} overwrites the output")
         if found.output.requires_grad:
             raise Violation("without_gradients", f"the output requires gradients under {name}")
         because = f"differs under {name} by more than both bounds"
@@ -231,7 +237,7 @@ MODES = (
     Relation("two_threads", "R1", "Two threads that call at once give what each gives alone.", "exact", _two_threads),
     Relation("generator_left_alone", "R40", "A call without dropout draws no random number.", "exact",
              _generator_left_alone, rule="A7"),
-    Relation("without_gradients", "R41", "Under no_grad and inference_mode the output is the same.", "bound",
+    Relation("without_gradients", "R41", "Under no_grad and inference_mode the output is the same, and stays.", "bound",
              _without_gradients),
     Relation("checkpoint", "R41", "A checkpointed call gives the same gradients.", "bound",
              _checkpoint, rule="A10", voided_by=(NO_QUERY_GRADIENTS,)),
