@@ -14,6 +14,7 @@ from tfkit.data.roles import Roles
 from tfkit.data.tasks import Task
 from tfkit.errors import InputError
 from tfkit.generate import Search
+from tfkit.nn.tokens import TokenLogits
 from tfkit.recipe import load_recipe
 from tfkit.text import TextGenerator
 from tfkit.train import train
@@ -33,6 +34,25 @@ def test_an_encoder_learns_hidden_tokens_better_than_by_their_frequency(tmp_path
     first, last = (each["nll"] for each in validations(tmp_path / "run"))
     assert last < np.log(len(WORDS)) + 0.2  # every word is as likely as the others
     assert last <= first + 0.05
+
+
+def test_training_and_validation_compute_logits_of_hidden_tokens_only_and_find_the_same(tmp_path, monkeypatch):
+    recipe = load_recipe(recipe_for(tmp_path, "masked"), ["stopping.max_steps=4", "validation.every_steps=2"])
+    shapes, forward = [], TokenLogits.forward
+
+    def seen(node, context, input, table=None):
+        shapes.append((torch.is_grad_enabled(), input.tensor.dim()))
+        return forward(node, context, input, table)
+
+    monkeypatch.setattr(TokenLogits, "forward", seen)
+    train(recipe, tmp_path / "few")
+    assert {(True, 2), (False, 2)} <= set(shapes)
+    shapes.clear()
+    monkeypatch.setattr("tfkit.train.labelled_rows.FEW", 0.0)
+    train(recipe, tmp_path / "all")
+    assert {dimensions for _, dimensions in shapes} == {3}
+    few, every = ([each["nll"] for each in validations(tmp_path / name)] for name in ("few", "all"))
+    assert few == pytest.approx(every, rel=1e-4)
 
 
 @pytest.mark.parametrize("held_out", [7, None])
