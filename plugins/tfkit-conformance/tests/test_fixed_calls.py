@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from kill_matrix.correct_kernels import CORRECT_KERNELS, whole
+from small_backend import small
 from tfkit.plugin import DenseBias, Mask, shapes_of, visible
+from tfkit_conformance import check_backend
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.finding import Violation
+from tfkit_conformance.suite import conformance
 from tfkit_conformance.suite.fixed_calls import check_fixed_call, fixed_calls
 from tfkit_conformance.suite.grade import check_grade
 
@@ -186,3 +189,13 @@ def test_correct_kernels_pass_in_every_dtype(kernel):
     own = replace(backend_under_test(kernel.entry, attend=kernel.attend), tf32=kernel.tf32)
     for dtype in sorted(kernel.capabilities.dtypes):
         assert check_all(own, dtype) > 10
+
+
+@pytest.mark.parametrize(("slower", "left_out"), [(8, False), (1e9, True)])
+def test_long_calls_are_left_out_of_a_slow_kernel_and_the_report_says_so(monkeypatch, slower, left_out):
+    monkeypatch.setattr(conformance, "SLOWER", slower)
+    monkeypatch.setattr(conformance, "check_cells", lambda *arguments: None)
+    monkeypatch.setattr(conformance, "check_relations", lambda *arguments: None)
+    [check] = [each for each in check_backend(small(), profile="quick").checks if each.name == "fixed calls"]
+    assert check.status == "passed"
+    assert check.note.startswith("long calls are left out") == left_out

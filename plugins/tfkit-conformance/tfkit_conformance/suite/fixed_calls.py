@@ -35,6 +35,8 @@ LONG = 385
 """One more than 3 blocks of 128, 4 of 96, 6 of 64, 8 of 48, 12 of 32, 24 of 16 and 2 of 192."""
 LONGEST = 769
 """One more than 3 blocks of 256 as well."""
+MANY = 256
+"""So many heads of all batch rows are many."""
 MOST_BLOCK = 256
 """Larger blocks that the options name are not walked: the reference would take too long."""
 
@@ -47,7 +49,7 @@ class FixedCall:
         words: "33 heads", for instance.
         inputs: the call.
         case: the case that it was made from.
-        long: the reference and a slow kernel take long for it.
+        long: a slow kernel, such as an interpreted one, may take too long for it.
     """
 
     words: str
@@ -64,7 +66,7 @@ def fixed_calls(subject: BackendUnderTest, dtype: str) -> Iterator[FixedCall]:
             inputs = tried.inputs(subject.device)
             inputs = replace(inputs, **change(inputs)) if change is not None else inputs
             if subject.accepts(request_of(inputs)):
-                yield FixedCall(words, inputs, tried, long=min(case.Q, case.K) >= LONGEST)
+                yield FixedCall(words, inputs, tried, long=min(case.Q, case.K) >= LONGEST or case.B * case.H >= MANY)
                 break
 
 
