@@ -145,8 +145,10 @@ def _refusals(run: Run, dtype: str, tally: Tally) -> None:
 
 
 def _fixed_calls(run: Run, dtype: str) -> None:
-    """Each call is an example with a time limit of its own. Long ones are left out after a slow one; the quick profile makes them
-    in one dtype."""
+    """Each call is an example with a time limit of its own.
+
+    Long ones are left out after a slow one. The quick profile makes them in one dtype.
+    """
     tally, slowest = run.tally(CHECK, "A2", SUMMARY), 0.0
     for fixed in fixed_calls(run.subject, dtype):
         if run.over or tally.finding is not None:
