@@ -29,6 +29,8 @@ from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 
+import warm
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "docs" / "examples"
 WIDTH = 118
@@ -91,7 +93,8 @@ class Scratch:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
             copy(ROOT / name, self.directory / name)
         (directory / "command.py").write_text(COMMAND)
-        for tool, words in {"tfkit": f'"{directory}/command.py"', "python": ""}.items():
+        client = ROOT / "tests" / "warm" / "client.py"
+        for tool, words in {"tfkit": f'-I -S "{client}" "{directory}/command.py"', "python": ""}.items():
             (tools / tool).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
             (tools / tool).chmod(0o755)
         examples = [str(path) for path in _install_examples(site)]
@@ -100,7 +103,7 @@ class Scratch:
             **os.environ,
             "COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore",
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(paths),
-            "DOCUMENTED_PLUGINS": " ".join(["builtin", *plugins]),
+            "DOCUMENTED_PLUGINS": " ".join(["builtin", *plugins]), "WARM_SERVER": warm.server(),
         }  # fmt: skip
 
     def run(self, command: str) -> str:

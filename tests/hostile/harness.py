@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import warm
+from warm.client import ask
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -46,40 +46,22 @@ class Ended:
 
 
 class Runner:
-    """Starts commands through `server.py`."""
+    """Starts commands through the warm server."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        roots = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.server = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("server.py"))], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "PYTHONPATH": os.pathsep.join(roots)},
-        )  # fmt: skip
+        self.folder, self.server = folder, warm.server()
         (folder / "line.txt").write_text("which dog\tthe old dog sees the house\n")
 
     def run(self, words: Sequence[str], cwd: Path, stdin: Path | None = None) -> Ended:
-        out, err = self.folder / "out", self.folder / "err"
-        for path in (out, err):
-            path.unlink(missing_ok=True)
+        paths = [self.folder / "out", self.folder / "err"]
         request = {
-            "words": list(words), "stdin": str(stdin or self.folder / "line.txt"), "cwd": str(cwd),
-            "out": str(out), "err": str(err),
+            "script": str(Path(__file__).with_name("command.py")), "words": list(words), "cwd": str(cwd),
+            "environment": {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"},
         }  # fmt: skip
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(json.dumps(request) + "\n")
-        self.server.stdin.flush()
-        answer = json.loads(self.server.stdout.readline())
-        read = (path.read_text(encoding="utf-8", errors="backslashreplace") if path.exists() else "" for path in (out, err))
+        with open(stdin or self.folder / "line.txt", "rb") as source, open(paths[0], "wb") as out, open(paths[1], "wb") as err:
+            answer = ask(self.server, request, (source.fileno(), out.fileno(), err.fileno()))
+        read = (path.read_text(encoding="utf-8", errors="backslashreplace") for path in paths)
         return Ended(answer["code"], answer["signal"], *read)
-
-    def close(self) -> None:
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.close()
-        self.server.wait()
-        self.server.stdout.close()
 
 
 def snapshot(folder: Path, without: Path | None = None) -> dict[str, tuple[object, ...]]:

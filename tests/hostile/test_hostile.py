@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count, product
 from pathlib import Path
@@ -54,10 +53,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    found = Runner(tmp_path_factory.mktemp("runner"))
-    yield found
-    found.close()
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    return Runner(tmp_path_factory.mktemp("runner"))
 
 
 def usual(reads: Reads, good: Path, runner: Runner, folder: Path) -> tuple[str, list[str]]:

@@ -12,7 +12,7 @@ import traceback
 
 import torchrun_jobs
 
-from hostile.server import import_all
+from warm.server import import_all
 
 
 def run_rank(rank: int, request: dict, port: int, modules: int) -> None:

@@ -1,0 +1,41 @@
+"""The command line of tfkit, with limits on what it may take."""
+
+import os
+import resource
+import signal
+import sys
+
+from tfkit.cli import main
+from tfkit.comparison import runner
+from tfkit.comparison.worker import Job, run_job
+from tfkit.errors import TfkitError
+
+CPU_SECONDS = 20
+"""The promise is 5 s on a usual machine; a slow one has room, and what does not end meets this limit all the same."""
+MEMORY = 500 << 20
+"""What a command may take beyond what the warm process has already."""
+WAIT = 60
+"""Seconds after which a command hangs that takes no processor time."""
+
+
+def data_size() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def train_here(workers: runner.Workers, job: Job) -> str:
+    """A run of a comparison without a process of its own: it would take seconds, and is tested elsewhere."""
+    try:
+        run_job(job)
+    except TfkitError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (data_size() + MEMORY,) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    signal.alarm(WAIT)
+    runner.Workers.train = train_here
+    sys.exit(main(sys.argv[1:]))
