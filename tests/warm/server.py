@@ -1,7 +1,7 @@
 """Runs Python scripts in forks of one warm process, so that a command starts in milliseconds instead of seconds.
 
-`python server.py SOCKET` listens. A request is a line of JSON, {"script": PATH, "words": [...], "cwd": DIR, "environment":
-{...}}, with three open files for the standard streams. The answer is a line of JSON: {"code": int | null, "signal": int | null}.
+`python server.py SOCKET` listens. A request is a line of JSON with three open files for the standard streams: {"script": PATH,
+"words": [...], "cwd": DIR, "environment": {...}}. The answer is one, too: {"code": int | null, "signal": int | null}.
 Requests may overlap, as in a pipe of two commands. It is a process of its own because one with threads, such as a test worker,
 should not fork. A script reports the modules that it imported; the server imports them for those that follow.
 """
@@ -19,13 +19,14 @@ import sysconfig
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 LASTING = tuple(str(path) for path in (ROOT / "tfkit", ROOT / "plugins", *map(sysconfig.get_path, ("stdlib", "platlib"))))
 """Modules of other places belong to one script alone."""
 
 
-def run(request: dict, streams: list[int]) -> int:
+def run(request: dict[str, Any], streams: list[int]) -> int:
     """The script as a process would run it; its exit code."""
     os.setsid()
     os.chdir(request["cwd"])
@@ -36,7 +37,7 @@ def run(request: dict, streams: list[int]) -> int:
     os.environ.update(request["environment"])
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
     sys.stdin, sys.stdout, sys.stderr = (
-        open(number, mode, buffering=buffering, encoding="utf-8", errors=errors)
+        os.fdopen(number, mode, buffering, encoding="utf-8", errors=errors)
         for number, mode, buffering, errors in ((0, "r", -1, "strict"), (1, "w", -1, "strict"), (2, "w", 1, "backslashreplace"))
     )
     if os.environ.get("PYTHONWARNINGS") == "ignore":
@@ -52,7 +53,7 @@ def run(request: dict, streams: list[int]) -> int:
     return 0
 
 
-def script(request: dict, streams: list[int], imported: int) -> None:
+def script(request: dict[str, Any], streams: list[int], imported: int) -> None:
     """Ends the process."""
     before, code = set(sys.modules), 70
     try:
