@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from small_backend import small
 from tfkit.plugin import DenseBias, Mask, shapes_of, visible
 from tfkit_conformance import check_backend
 from tfkit_conformance.attention.backend_under_test import backend_under_test
-from tfkit_conformance.finding import Violation
+from tfkit_conformance.finding import Inconclusive, Violation
 from tfkit_conformance.suite import conformance
 from tfkit_conformance.suite.fixed_calls import check_fixed_call, fixed_calls
 from tfkit_conformance.suite.grade import check_grade
@@ -165,9 +166,14 @@ def subject(attend, entry=WHOLE.entry):
 
 
 def check_all(under_test, dtype, longest=False):
-    """Makes the calls, the longest one if asked; gives their number."""
-    made = [check_fixed_call(under_test, each) for each in fixed_calls(under_test, dtype) if longest or not each.long]
-    return len(made)
+    """Makes the calls, the longest one if asked; gives the number of those that could be judged."""
+    judged = 0
+    for each in fixed_calls(under_test, dtype):
+        if longest or not each.long:
+            with suppress(Inconclusive):  # scores that are too large for the bound of this numerics class
+                check_fixed_call(under_test, each)
+                judged += 1
+    return judged
 
 
 @pytest.mark.slow
