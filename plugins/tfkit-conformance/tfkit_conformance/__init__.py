@@ -6,6 +6,7 @@
     report.raise_for_failures()
 
 Functions   `check_callable` checks a plain function of a known form (`Signature`), without a plugin.
+Caches      `check_cache` checks a class of caches for decoding (`DecodingCache`), without a plugin.
 Checks      `check_backend` and `check_part` give a `ConformanceReport` (`CheckResult`, `Finding`, `LedgerRow`); `verify` gives
             a `VerifyReport`; `replay` runs one stored case again. `RELATIONS` are the metamorphic relations (`Relation`).
 Cases       `Case` is one attention call as data, `case_of` reads one, `cases` draws them (Hypothesis), `backend_under_test`
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from .attention.reference import Reference
     from .attention.reference import reference as reference_attention
     from .attention.strategies import cases
+    from .caches.check import check_cache
+    from .caches.contract import DecodingCache
     from .callables.adaptor import FunctionUnderTest
     from .callables.check import check_callable, function_under_test
     from .callables.signature import FunctionCall, Rendering, Signature
@@ -46,6 +49,7 @@ _HOMES = {
     "Bounds": "attention.bound",
     "Case": "attention.case",
     "CheckResult": "report",
+    "DecodingCache": "caches.contract",
     "ConformanceReport": "report",
     "Finding": "finding",
     "FunctionCall": "callables.signature",
@@ -63,6 +67,7 @@ _HOMES = {
     "case_of": "attention.case_data",
     "cases": "attention.strategies",
     "check_backend": "suite.conformance",
+    "check_cache": "caches.check",
     "check_callable": "callables.check",
     "check_part": "laws",
     "error_ratios": "attention.compare",
@@ -93,6 +98,7 @@ __all__ = [
     "Case",
     "CheckResult",
     "ConformanceReport",
+    "DecodingCache",
     "Finding",
     "FunctionCall",
     "FunctionUnderTest",
@@ -109,6 +115,7 @@ __all__ = [
     "case_of",
     "cases",
     "check_backend",
+    "check_cache",
     "check_callable",
     "check_part",
     "error_ratios",

@@ -70,11 +70,11 @@ class KeyValueCache:
     def clear(self, stay: Tensor) -> None:
         """Keep only the positions `stay` (B, n) of each row."""
         if self.key is not None and self.value is not None:
-            B, G, capacity, _ = self.key.shape
+            B, G, capacity, D = self.key.shape
             # One index_select over (B * G * capacity, D) is faster than a gather with an index of D equal columns.
             rows = (torch.arange(B * G, device=stay.device).view(B, G, 1) * capacity + stay[:, None]).flatten()
-            self.key = self.key.flatten(0, 2).index_select(0, rows).view(B, G, stay.shape[1], -1)
-            self.value = self.value.flatten(0, 2).index_select(0, rows).view(B, G, stay.shape[1], -1)
+            self.key = self.key.flatten(0, 2).index_select(0, rows).view(B, G, stay.shape[1], D)
+            self.value = self.value.flatten(0, 2).index_select(0, rows).view(B, G, stay.shape[1], self.value.shape[3])
             self.length = stay.shape[1]
 
     def _picked(self, held: Tensor, rows: Tensor) -> Tensor:

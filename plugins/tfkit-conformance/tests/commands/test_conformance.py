@@ -250,9 +250,17 @@ def test_a_plain_function_reaches_the_suite(tfkit, answers):
     ]  # fmt: skip
 
 
+def test_a_cache_reaches_its_checks(tfkit, answers):
+    asked = answers(reported.right())
+    assert tfkit("conformance", "--cache", "my.caches:Paged", "--dtype", "bfloat16").code == 0
+    assert [(task["name"], task["cache"], task["dtypes"]) for task in asked] == [("my.caches:Paged", True, ["bfloat16"])]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["eager", "--cache", "a:b"], "--cache takes no NAME"),
+        (["--cache", "a:b", "--slot", "norm"], "--cache takes no NAME"),
         (["--callable", "a:b"], "--callable needs --signature"),
         (["eager", "--signature", "sdpa"], "--signature and --supports describe a plain function"),
         (["eager", "--callable", "a:b", "--signature", "sdpa"], "a plain function has no NAME"),

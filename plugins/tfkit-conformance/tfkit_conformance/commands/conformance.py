@@ -48,6 +48,11 @@ tiny calls find what it supports; an argument that it takes and ignores is a
 failure. The module is imported and run, from the working directory too.
 
 \b
+--cache MODULE:NAME checks a class of caches for decoding: `append` and
+`attend`, and where it has them `reorder`, `truncate` and `free`. Programs of
+these operations are compared with attention over what each row must hold.
+
+\b
 --certificate FILE writes what the run found, with digests of the declaration
 and the source, if the part is conformant. --check-certificate FILE compares
 one with what is installed: 0 it holds; 1 source, declaration or suite have
@@ -80,6 +85,7 @@ def words(text: str) -> list[str]:
 @click.command("conformance", epilog=EPILOG)
 @click.argument("name", required=False, metavar="[NAME]", help="An attention backend, or a part of another --slot.")
 @click.option("--callable", "target", metavar="MODULE:NAME", help="A plain attention function, without a plugin.")
+@click.option("--cache", metavar="MODULE:NAME", help="A class of caches for decoding, without a plugin.")
 @click.option("--huggingface", metavar="NAME", help="A function of transformers' AttentionInterface, such as sdpa, or eager.")
 @click.option("--signature", metavar="FORM", help="How the function is called, such as sdpa or flash_attn.")
 @click.option("--supports", type=words, metavar="FEATURE,...", help="What the function supports, such as causal,gqa.")
@@ -105,8 +111,8 @@ def words(text: str) -> list[str]:
 @click.option("--replay", metavar="FILE", type=READ, help="Run the cases of a JSON report again.")
 @click.option("--traceback", is_flag=True, help=TRACEBACK)
 def command(
-    name: str | None, target: str | None, huggingface: str | None, signature: str | None, supports: list[str] | None,
-    slot: str, profile: str, place: str | None, only: list[str] | None,
+    name: str | None, target: str | None, cache: str | None, huggingface: str | None, signature: str | None,
+    supports: list[str] | None, slot: str, profile: str, place: str | None, only: list[str] | None,
     settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None, junit: str | None,
     certificate: str | None, check_certificate: str | None, replay: str | None, traceback: bool,
 ) -> int:  # fmt: skip
@@ -118,7 +124,7 @@ def command(
     if replay and junit:
         raise usage_error("--replay and --junit exclude each other", "leave one out")
     if check_certificate:
-        others = (name, target, huggingface, signature, supports, place, only, settings, junit, certificate, replay)
+        others = (name, target, cache, huggingface, signature, supports, place, only, settings, junit, certificate, replay)
         if any(other is not None for other in others):
             raise usage_error("--check-certificate takes no other option than --json", "the certificate names the part")
         from .certificate import show_comparison
@@ -127,7 +133,13 @@ def command(
     if certificate and (replay or huggingface):
         other = "--replay" if replay else "--huggingface"
         raise usage_error(f"{other} and --certificate exclude each other", "name a part, or use --callable")
-    function = _function(name, target, huggingface, signature, supports, slot, settings)
+    if cache:
+        refused = (name, target, huggingface, signature, supports, settings, certificate, replay)
+        if slot != "backend" or any(other is not None for other in refused):
+            fix = "only --profile, --device, --dtype, --seed, --limit, --json and --junit go with it"
+            raise usage_error("--cache takes no NAME and no option of parts or functions", fix)
+        name, slot = cache, "cache"
+    function = None if cache else _function(name, target, huggingface, signature, supports, slot, settings)
     for path in (json_file, junit, certificate):
         if path not in (None, "-"):
             check_place(path)
@@ -138,6 +150,7 @@ def command(
             data = _replay(replay, _name(function) or name, place, limit, function)
         else:
             task = {"slot": slot, "device": place or "cpu", "dtypes": only, "options": settings, "seed": number, "limit": limit}
+            task |= {"cache": True} if cache else {}
             named = _name(function) or name
             source = _source_before(slot, named) if certificate and named else None
             data = _evaluate(named, profile, {**task, **({"function": function} if function else {})})

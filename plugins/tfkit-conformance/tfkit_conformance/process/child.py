@@ -79,6 +79,13 @@ def evaluate(task: Task, say: Say) -> dict[str, Any]:
         from .functions import evaluate_function
 
         return evaluate_function(task, say, _event(say))
+    if task.get("cache"):
+        from ..caches.check import check_cache
+
+        dtypes = task["dtypes"] or ["float32"]
+        say("about", {"distribution": "", "dtypes": dtypes})
+        usual = {key: task[key] for key in ("profile", "device", "seed", "limit")}
+        return check_cache(task["name"], dtypes=dtypes, event=_event(say), **usual).as_data()
     catalogue = load_catalogue()
     slot, name = task["slot"], task["name"]
     entry = _entry(catalogue, slot, name)

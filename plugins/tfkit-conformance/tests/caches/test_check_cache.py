@@ -1,0 +1,118 @@
+"""Caches of decoding kernels: those that are right pass, and each mistake is found, with the row and the operation."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import wrong_caches
+from wrong_caches import WRONG, Joined
+
+from tfkit import InputError
+from tfkit.nn.runtime.decoding_state import KeyValueCache
+from tfkit_conformance import check_cache
+from tfkit_conformance.caches.paged import PagedCache, RingCache, causal
+
+
+class OfTfkit:
+    """The cache of tfkit's own decoding."""
+
+    equal_lengths = True
+
+    def __init__(self, *, batch, heads, kv_heads, head_dim, max_length, dtype, device="cpu"):
+        self.cache = KeyValueCache(capacity=40)
+
+    def append(self, keys, values, lengths):
+        self.views = self.cache.write(self.cache.length, keys[:, :, : lengths[0]], values[:, :, : lengths[0]])
+
+    def attend(self, query, scale):
+        n = self.cache.length
+        rows = zip(query, self.cache.key[:, :, :n], self.cache.value[:, :, :n], strict=True)
+        return torch.stack([causal(*row, scale) for row in rows])
+
+    def reorder(self, rows):
+        self.cache.reorder(torch.tensor(rows))
+
+    def truncate(self, lengths):
+        self.cache.clear(torch.arange(lengths[0]).expand(len(lengths), -1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", [PagedCache, RingCache, Joined, OfTfkit])
+def test_right_caches_pass(cache):
+    report = check_cache(cache, dtypes=["bfloat16"] if cache is PagedCache else ["float32"])
+    report.raise_for_failures()
+    assert report.verdict == "CONFORMANT"
+    offered = {name for name in ("reorder", "truncate", "free") if hasattr(cache, name)}
+    assert {check.name for check in report.checks} >= offered
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cache", "check"), WRONG.items(), ids=lambda value: getattr(value, "__name__", value))
+def test_a_mistake_is_found_by_the_check_of_its_operation(cache, check):
+    report = check_cache(cache, checks=[check])
+    [found] = report.findings
+    assert report.verdict == "NONCONFORMANT"
+    assert f"step {len(found.call.splitlines())} (" in found.message  # the last step is the one that shows it
+
+
+def test_a_finding_names_the_shortest_program_the_row_and_what_it_holds_instead():
+    [found] = check_cache(wrong_caches.KeyedOnLength, checks=["free"]).findings
+    lines = [line.split()[1] for line in found.call.splitlines()]
+    assert lines == ["append", "attend", "free", "append", "attend"]
+    assert "it is right for what this row held before step 3 (free" in found.message
+
+
+def test_appends_of_a_finding_are_joined():
+    [found] = check_cache(wrong_caches.SecondPageLate, checks=["steps"]).findings
+    assert [line.split()[1] for line in found.call.splitlines()] == ["append", "attend"]
+
+
+class Raises(Joined):
+    def attend(self, query, scale):
+        raise IndexError("page 3")
+
+
+class Bare:
+    def __init__(self, **sizes):
+        pass
+
+    def append(self, keys, values, lengths):
+        pass
+
+
+class AnotherShape(Joined):
+    def attend(self, query, scale):
+        return super().attend(query, scale).transpose(1, 2)
+
+
+class Endless(Joined):
+    def attend(self, query, scale):
+        while True:
+            time.sleep(0.01)
+
+
+def test_what_a_cache_raises_returns_and_never_returns_is_reported():
+    said = {
+        each: check_cache(each, checks=["steps"], limit=0.2).findings[0].message for each in (Raises, AnotherShape, Endless)
+    }
+    assert "step 2 (attend 1) raised IndexError" in said[Raises]
+    assert "returned (3, 1, 4, 8) torch.float32, expected (3, 4, 1, 8)" in said[AnotherShape]
+    assert said[Endless] == "a program did not finish within 0.2 seconds"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        ("wrong_caches", "is not MODULE:NAME"),
+        ("wrong_caches:Joint", "did you mean `Joined`?"),
+        ("wrong_caches:WRONG", "is a dict"),
+        (Bare, "has no method `attend`"),
+        (lambda batch: None, "cannot be made by make(batch=3"),
+    ],
+)
+def test_what_is_no_cache_is_an_error(make, said):
+    with pytest.raises(InputError) as raised:
+        check_cache(make)
+    assert said in str(raised.value)

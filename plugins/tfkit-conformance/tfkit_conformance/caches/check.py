@@ -1,0 +1,293 @@
+"""Checks a decoding kernel with a cache: programs of operations, each compared with attention over what a row must hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, pairwise
+from operator import add
+from random import Random
+from typing import Any
+
+from tfkit import Diagnostic, InputError
+
+from ..attention.case import DTYPES
+from ..callables.locate import object_named
+from ..finding import Finding, OutOfTime, Violation
+from ..limit import time_limit
+from ..profile import profile_of
+from ..report import CheckResult, ConformanceReport, Status
+from ..resolve import known_dtypes, missing_device, versions
+from .program import MAX_LENGTH, OPTIONAL, Execution, Make, Program, Sizes, Step, drawn_program
+
+PAGES = (16, 32, 64, 128, 256)
+"""Sizes of pages that are walked where the cache names none."""
+DRAWN = {"quick": 40, "standard": 300, "deep": 3000}
+"""Drawn programs by profile, in each dtype."""
+SHRINKS = 150
+"""Programs that are tried to make a failing one shorter."""
+RULE = "A4"
+"""Position decides what a query sees: also in a cache."""
+Event = Callable[[str, Any], None]
+
+
+def check_cache(
+    make: Make | str,
+    *,
+    profile: str = "quick",
+    device: str = "cpu",
+    dtypes: Iterable[str] = ("float32",),
+    seed: int = 0,
+    name: str = "",
+    limit: float = 60.0,
+    checks: Iterable[str] | None = None,
+    event: Event = lambda check, case: None,
+) -> ConformanceReport:
+    """Checks a decoding cache by programs of operations. See `DecodingCache` for what it must offer.
+
+    Args:
+        make: the class of the cache or a function that makes one, or "module:name" of it.
+        profile: how many drawn programs: "quick", "standard" or "deep".
+        device: "cpu", "cuda" or "cuda:1".
+        dtypes: of keys and values.
+        seed: of the programs and their numbers.
+        name: in reports; by default that of the class.
+        limit: seconds that one program may take.
+        checks: names of checks, if not all.
+        event: called with the check before each program.
+
+    Returns:
+        The report: verdict, checks, and of each failed check the shortest program found that fails.
+
+    Raises:
+        InputError: there is no such class, profile or dtype, or no cache can be made.
+    """
+    if isinstance(make, str):
+        name, make = name or make, object_named(make, "--cache")
+    if not callable(make):
+        raise InputError(Diagnostic("TFK094", f"--cache: `{name}` is a {type(make).__name__}", "name a class"))
+    named = name or f"{make.__module__}:{getattr(make, '__qualname__', type(make).__name__)}"
+    chosen, wanted = profile_of(profile).name, tuple(sorted(known_dtypes(dtypes)))
+    started, found = time.perf_counter(), _Checks(make, device, seed, limit, event)
+    if reason := missing_device(device):
+        results: tuple[CheckResult, ...] = (CheckResult("programs", "", "", "not run", note=reason),)
+    else:
+        found.probe(named, wanted[0])
+        for dtype in wanted:
+            for check, programs in found.families(DRAWN[chosen]):
+                if checks is None or check in checks:
+                    found.run(check, dtype, programs)
+        results = tuple(found.results.values())
+    return ConformanceReport(
+        "cache", named, "", {}, device, wanted, chosen, seed, versions(device), results, tuple(found.findings.values()),
+        seconds=round(time.perf_counter() - started, 2),
+    )  # fmt: skip
+
+
+class _Checks:
+    """The checks of one cache, with their results so far."""
+
+    def __init__(self, make: Make, device: str, seed: int, limit: float, event: Event) -> None:
+        self.make, self.device, self.seed, self.limit, self.event = make, device, seed, limit, event
+        self.sizes, self.results, self.findings = Sizes(), dict[str, CheckResult](), dict[str, Finding]()
+        self.reached = 0
+        """Steps of the last program until it ended."""
+        self.operations: tuple[str, ...] = ()
+        self.pages: tuple[int, ...] = PAGES
+        self.equal, self.window = False, 0
+
+    def probe(self, name: str, dtype: str) -> None:
+        """What the cache offers. Raises InputError if none can be made."""
+        try:
+            cache = Execution(self.make, self.sizes, DTYPES[dtype], self.device, 0).cache
+        except Exception as reason:
+            call = f"make(batch=3, heads=4, kv_heads=2, head_dim=8, max_length={MAX_LENGTH}, dtype=..., device=...)"
+            message = f"--cache: `{name}` cannot be made by {call}: {type(reason).__name__}: {reason}"
+            raise InputError(Diagnostic("TFK094", message, "take these keywords")) from None
+        missing = [method for method in ("append", "attend") if not callable(getattr(cache, method, None))]
+        if missing:
+            message = f"--cache: `{name}` has no method `{missing[0]}`"
+            raise InputError(Diagnostic("TFK094", message, "see tfkit_conformance.caches.contract"))
+        self.operations = tuple(each for each in OPTIONAL if callable(getattr(cache, each, None)))
+        self.window, self.equal = getattr(cache, "window", 0) or 0, bool(getattr(cache, "equal_lengths", False))
+        if page := getattr(cache, "page_size", None):
+            self.pages = (int(page),)
+
+    def families(self, drawn: int) -> Iterator[tuple[str, Iterator[Program]]]:
+        """The checks by name, and their programs."""
+        yield "steps", self._steps()
+        yield "prefill and chunks", self._chunks()
+        yield "borders of pages", self._borders()
+        for operation in self.operations:
+            yield operation, self._around(operation)
+        yield "drawn programs", self._drawn(drawn)
+
+    def run(self, check: str, dtype: str, programs: Iterator[Program]) -> None:
+        before = self.results.get(check, CheckResult(check, RULE, SUMMARIES[check], "passed"))
+        if before.status == "failed":
+            return
+        started, examples, worst = time.perf_counter(), before.examples, before.worst or 0.0
+        status: Status = before.status
+        for number, program in enumerate(programs):
+            self.event(f"{check} {dtype}", None)
+            examples += 1
+            try:
+                worst = max(worst, self._executed(program, dtype, self.seed + number))
+            except OutOfTime as late:
+                message = f"a program {late.message}"
+                self.findings[check] = Finding(check, RULE, message, examples=examples, call=_listed(program))
+                status = "failed"
+                break
+            except Violation as violation:
+                shortest, said = self._shortened(program, violation, dtype, self.seed + number)
+                self.findings[check] = Finding(check, RULE, said.message, examples=examples, call=_listed(shortest))
+                status = "failed"
+                break
+        seconds = before.seconds + time.perf_counter() - started
+        self.results[check] = CheckResult(check, RULE, SUMMARIES[check], status, examples, worst, round(seconds, 3))
+
+    def _executed(self, program: Program, dtype: str, seed: int) -> float:
+        """The largest error over its bound. Raises Violation."""
+        self.reached = 0
+        with time_limit(self.limit):
+            made = Execution(self.make, self.sizes, DTYPES[dtype], self.device, seed)
+            for step in program:
+                self.reached += 1
+                made.do(step, f"step {self.reached} ({step})")
+        return made.worst
+
+    def _shortened(self, program: Program, violation: Violation, dtype: str, seed: int) -> tuple[Program, Violation]:
+        """The program without steps that the failure does not need, and with appends joined."""
+        left, found = SHRINKS, (program[: self.reached], violation)
+        changed = True
+        while changed:
+            changed = False
+            for shorter in _shorter(found[0]):
+                if not left:
+                    return found
+                left -= 1
+                try:
+                    self._executed(shorter, dtype, seed)
+                except Violation as same:
+                    found, changed = (shorter[: self.reached], same), True
+                    break
+        return found
+
+    def _rows(self, *numbers: int) -> tuple[int, ...]:
+        """A number per row; the first for all if the rows have one length."""
+        repeated = [numbers[row % len(numbers)] for row in range(self.sizes.B)]
+        return (repeated[0],) * self.sizes.B if self.equal else tuple(repeated)
+
+    def _steps(self) -> Iterator[Program]:
+        each = (Step("append", self._rows(1)), Step("attend", (1,)))
+        yield each * 40
+        yield (Step("append", self._rows(5, 1, 3)), Step("attend", (1,)), *each * 20)
+        yield (Step("append", self._rows(4, 2, 7)), *(Step("append", self._rows(1, 0, 2)), Step("attend", (1,))) * 12)
+
+    def _chunks(self) -> Iterator[Program]:
+        """A prefill in one piece, or in chunks with attention over the queries of each."""
+        most = self._most_queries()
+        for first, second in ((9, 1), (7, 5), (1, 8), (4, 4)):
+            chunks = []
+            for length in (first, second, 3):
+                chunks += [Step("append", self._rows(length)), Step("attend", (min(length, most),))]
+            yield (*chunks, Step("append", self._rows(1)), Step("attend", (1,)))
+
+    def _borders(self) -> Iterator[Program]:
+        one, look = Step("append", self._rows(1)), Step("attend", (1,))
+        for page in self.pages:
+            for pages in (1, 2, 3):
+                start = pages * page
+                yield (Step("append", self._rows(start - 2, start - 1, start)), look, *(one, look) * 4)
+            yield (Step("append", self._rows(page, 2 * page, page - 1)), look, Step("append", self._rows(page)),
+                   Step("attend", (min(3, self._most_queries()),)))  # fmt: skip
+        if self.window:
+            yield (one, look) * (3 * self.window + 2)
+            yield (Step("append", self._rows(3 * self.window, 1, self.window)), look, *(one, look) * 3)
+
+    def _around(self, operation: str) -> Iterator[Program]:
+        """The operation between appends, at and beside the borders of a page; afterwards the rows grow apart."""
+        page, look, B = self.pages[0], Step("attend", (1,)), self.sizes.B
+        apart = (Step("append", self._rows(1, 2, 3)), look, Step("append", self._rows(page, 1, 2)), look)
+        variants: dict[str, list[tuple[int, ...]]] = {
+            "reorder": [(0,) * B, (*range(1, B), 0), (B - 1,) * B, (1, 1, *range(2, B))],
+            "truncate": [self._rows(1), self._rows(0, 3, 1), self._rows(page, 0, 2)],
+            "free": [self._rows(1), *([(1, 0, 0), (0, 1, 1)] if not self.equal else [])],
+        }
+        for numbers in variants[operation]:
+            for length in (page - 1, page, page + 1, page + page // 2, 2 * page + 1):
+                start = (Step("append", self._rows(length, length + 2, length - 1)), look, Step(operation, numbers))
+                yield (*start, *apart)
+                yield (*start, look, Step(operation, numbers), *apart)
+            yield (Step("append", self._rows(page)), look, Step(operation, numbers), *apart)
+            if operation != "reorder":
+                yield from self._again(operation, numbers)
+
+    def _again(self, operation: str, numbers: tuple[int, ...]) -> Iterator[Program]:
+        """Rows come back to the lengths that they had, with other values, at once and in another order than they left."""
+        page, look, few = self.pages[0], Step("attend", (1,)), Step("attend", (min(3, self._most_queries()),))
+        for length in (2, page, page + 2):
+            start: Program = (Step("append", self._rows(length, length + page, 1)), few, Step(operation, numbers), few)
+            lost = tuple(self._lost(operation, number, had) for number, had in zip(numbers, start[0].numbers, strict=True))
+            yield (*start, Step("append", lost), few)
+            yield (*start[:-1], Step("append", lost), few)
+            if not self.equal:
+                for row in (*range(1, self.sizes.B), 0):
+                    more = tuple(page + 1 if number == row else 0 for number in range(self.sizes.B))
+                    start = (*start, Step("append", more), look)
+                yield start
+
+    @staticmethod
+    def _lost(operation: str, number: int, had: int) -> int:
+        return min(number, had) if operation == "truncate" else had * number
+
+    def _drawn(self, count: int) -> Iterator[Program]:
+        draw = Random(self.seed)
+        for _ in range(count):
+            page = draw.choice([page for page in self.pages if page <= 64] or self.pages[:1])
+            page = min(page, 4 * self.window) if self.window else page
+            yield drawn_program(draw, self.sizes, self.operations, page, self.equal, self._most_queries())
+
+    def _most_queries(self) -> int:
+        """A ring may drop what more queries at once would see."""
+        return 1 if self.window else 9
+
+
+SUMMARIES = {
+    "steps": "one position after another",
+    "prefill and chunks": "many positions at once, in one piece and in chunks",
+    "borders of pages": "lengths at, before and behind the borders of pages, and of the window",
+    "reorder": "rows are exchanged and doubled, and then grow apart",
+    "truncate": "the last positions are taken back, and others follow",
+    "free": "rows are emptied, and their memory serves others",
+    "drawn programs": "drawn programs of all operations",
+}
+
+
+def _shorter(program: Program) -> Iterator[Program]:
+    """Shorter programs, the shortest first: parts left out, and positions appended at once."""
+    changes = [step for step in program[:-1] if step.operation != "attend"]
+    if len(changes) < len(program) - 1:
+        yield (*_joined(changes), program[-1])
+        yield (*changes, program[-1])
+    length = len(program) // 2
+    while length:
+        for end in range(len(program), length - 1, -length):
+            yield program[: end - length] + program[end:]
+        length //= 2
+    for at, (step, after) in enumerate(pairwise(program)):
+        if step.operation == after.operation == "append":
+            sums = tuple(map(add, step.numbers, after.numbers))
+            yield (*program[:at], Step("append", sums), *program[at + 2 :])
+
+
+def _joined(steps: Iterable[Step]) -> Iterator[Step]:
+    for operation, same in groupby(steps, lambda step: step.operation):
+        if operation == "append":
+            yield Step(operation, tuple(map(sum, zip(*(step.numbers for step in same), strict=True))))
+        else:
+            yield from same
+
+
+def _listed(program: Program) -> str:
+    return "\n".join(f"{at}. {step}" for at, step in enumerate(program, 1))
