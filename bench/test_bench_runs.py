@@ -210,6 +210,29 @@ def test_on_cuda_asks_for_nothing_but_a_device(stage, commands, tmp_path):
     )
 
 
+def test_source_mutants():
+    """In a process of its own, which forks: a test worker has threads."""
+    words = """
+import source_mutants as bench
+from importlib import import_module
+from pathlib import Path
+
+source = Path(import_module("tfkit_example_backend.online").__file__).read_text()
+for old, new in (("select_rows(output / total, rows)", "select_rows(output, rows)"), ("= higher", "= (")):
+    wrong = source.replace(old, new)
+    mutant = bench.SourceMutant("example.online", "attend", "", *bench.changed_lines(source, wrong), wrong)
+    print(bench.judged(mutant, "quick"))
+rows = [{"key": "a", "killed_by": {"quick": "", "standard": "R1"}}, {"key": "b", "killed_by": {"quick": ""}}]
+print(bench.summary(rows, {}, 0))
+"""
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True, cwd=Path(__file__).parent)
+    seen, no_code, found = done.stdout.splitlines()
+    assert seen not in ("", "import", "crash", "time")
+    assert no_code == "import"
+    assert "'judged': 2, 'killed': 1" in found
+    assert "'survivors': ['b']" in found
+
+
 def test_recurrent():
     import recurrent
 

@@ -1,0 +1,240 @@
+"""How well the conformance suite judges kernels: random changes of the source of correct kernels, and which profile sees them.
+
+    python bench/source_mutants.py --mutmut DIR --count 300 --seed 0      # -> bench/results/source_mutants.json
+    python bench/source_mutants.py --mutmut DIR --profile standard        # its survivors again, with another profile
+
+Every operator of mutmut 3 (https://mutmut.readthedocs.io) is applied to every place of three kernels in plain torch, and three
+of our own for what mutmut leaves alone: bounds of slices, transposes, the order of a matrix product. `--count` of these mutants
+are drawn. Each runs in a fork of one process, with limits of time and memory, under `check_backend` until the first finding.
+Results are written as they come, and a run goes on where an earlier one stopped. DIR is where `pip install --target DIR mutmut`
+has put it: it is no dependency of the project.
+A survivor is explained in `source_mutants_explained.json`, by its function and its new line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import resource
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from difflib import SequenceMatcher
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "tfkit-conformance" / "tests"))  # holds the kill matrix
+
+from tfkit.catalogue import load_catalogue
+from tfkit_conformance.attention.backend_under_test import BackendUnderTest, backend_under_test
+from tfkit_conformance.suite.conformance import check_backend
+
+RESULTS = Path(__file__).parent / "results"
+SECONDS, MEMORY = 600, 2 << 30
+"""What one mutant may take: processor time, and bytes beyond what the first process has."""
+MODULES = {
+    "example.online": "tfkit_example_backend.online",
+    "blockwise": "tfkit_conformance.mutants.kernel.passes",
+    "whole": "kill_matrix.correct_kernels",
+}
+FUNCTIONS = {"whole": ("_whole",)}
+"""Only these functions of a module; by default all that it has."""
+TEXT_ONLY = ("require_capabilities", "BackendRefused", "Diagnostic")
+"""Calls whose change would only be one of a message or of a declaration."""
+
+
+@dataclass(frozen=True)
+class SourceMutant:
+    """One change: the kernel, the function, the operator, the lines before and after, the whole source."""
+
+    kernel: str
+    function: str
+    operator: str
+    was: str
+    now: str
+    source: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.kernel}: {self.function}: {self.was} -> {self.now}"
+
+
+def subject_of(kernel: str) -> BackendUnderTest:
+    if kernel == "example.online":
+        return backend_under_test(load_catalogue().find("backend", kernel), attend=import_module(MODULES[kernel]).attend)
+    correct = import_module("kill_matrix.correct_kernels")
+    [found] = [each for each in correct.CORRECT_KERNELS if each.name == {"blockwise": "online_64", "whole": "whole"}[kernel]]
+    return backend_under_test(found.entry, attend=found.attend, tf32=found.tf32)
+
+
+def operators() -> list[tuple[Any, Any]]:
+    """Those of mutmut, and those for slices, each with the type of its nodes."""
+    import libcst
+    from mutmut.mutation.mutators import mutation_operators
+
+    def operator_slice(node: libcst.Slice) -> Iterator[libcst.Slice]:
+        for bound in ("lower", "upper"):
+            if getattr(node, bound) is not None:
+                yield node.with_changes(**{bound: None})
+
+    def operator_transpose(node: libcst.Attribute) -> Iterator[libcst.BaseExpression]:
+        if node.attr.value == "mT":
+            yield node.value
+
+    def operator_matmul(node: libcst.BinaryOperation) -> Iterator[libcst.BaseExpression]:
+        if isinstance(node.operator, libcst.MatrixMultiply):
+            yield node.with_changes(left=node.right, right=node.left)
+
+    return [
+        *mutation_operators, (libcst.Slice, operator_slice), (libcst.Attribute, operator_transpose),
+        (libcst.BinaryOperation, operator_matmul),
+    ]  # fmt: skip
+
+
+def mutants_of(kernel: str) -> Iterator[SourceMutant]:
+    """Every change of the functions of a kernel, without those of annotations, texts and refusals."""
+    import libcst
+
+    module: ModuleType = import_module(MODULES[kernel])
+    source = Path(str(module.__file__)).read_text(encoding="utf-8")
+    tree, chosen, seen = libcst.parse_module(source), operators(), set()
+
+    def inside(node: libcst.CSTNode, function: str) -> Iterator[SourceMutant]:
+        if isinstance(node, (libcst.Annotation, libcst.Decorator, libcst.SimpleString, libcst.FormattedString)):
+            return
+        if isinstance(node, libcst.Call) and getattr(node.func, "value", None) in TEXT_ONLY:
+            return
+        for kind, operator in chosen:
+            if function and isinstance(node, kind):
+                for new in operator(node):
+                    code = tree.deep_replace(node, new).code
+                    if code not in seen and code != source:
+                        seen.add(code)
+                        yield SourceMutant(kernel, function, operator.__name__, *changed_lines(source, code), code)
+        for child in node.children:
+            name = child.name.value if isinstance(child, libcst.FunctionDef) else function
+            yield from inside(child, name)
+
+    for found in inside(tree, ""):
+        if found.function in FUNCTIONS.get(kernel, (found.function,)):
+            with suppress(SyntaxError):
+                compile(found.source, "mutant", "exec")
+                yield found
+
+
+def changed_lines(before: str, after: str) -> tuple[str, str]:
+    old, new = before.splitlines(), after.splitlines()
+    for tag, i, j, k, n in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            return " ".join(map(str.strip, old[i:j])), " ".join(map(str.strip, new[k:n]))
+    return "", ""
+
+
+def install(mutant: SourceMutant) -> None:
+    """Put the changed functions and classes in the place of the old ones, wherever they were imported."""
+    module = import_module(MODULES[mutant.kernel])
+    old = dict(vars(module))
+    exec(compile(mutant.source, str(module.__file__), "exec"), vars(module))
+    new = {id(value): vars(module)[name] for name, value in old.items() if callable(value) and vars(module)[name] is not value}
+    for other in list(sys.modules.values()):
+        if getattr(other, "__name__", "").startswith(("tfkit", "kill_matrix")):
+            for name, value in list(vars(other).items()):
+                if id(value) in new:
+                    setattr(other, name, new[id(value)])
+
+
+def judged(mutant: SourceMutant, profile: str) -> str:
+    """The check that sees the mutant, "import", "crash" or "time", or nothing. In a fork of this process."""
+    reader, writer = os.pipe()
+    number = os.fork()
+    if not number:
+        code = 1
+        with suppress(BaseException):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+            with open("/proc/self/statm") as file:
+                held = int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+            resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY,) * 2)
+            try:
+                install(mutant)
+                subject = subject_of(mutant.kernel)
+            except Exception:
+                os.write(writer, b"import")
+                os._exit(0)
+            report = check_backend(subject, profile=profile, stop_at_first=True, shrink_steps=0, limit=30.0)
+            failed = [check.name for check in report.checks if check.status == "failed"]
+            os.write(writer, (failed[0] if failed else "").encode())
+            code = 0
+        os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        found = said.read()
+    _, status = os.waitpid(number, 0)
+    if os.WIFSIGNALED(status):
+        return "time" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "crash"
+    return found if os.WEXITSTATUS(status) == 0 else "crash"
+
+
+def explanation(mutant: dict[str, Any], explained: list[dict[str, str]]) -> str:
+    return next(
+        (each["why"] for each in explained if (each["function"], each["now"]) == (mutant["function"], mutant["now"])), ""
+    )
+
+
+def main(words: list[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mutmut", type=Path, help="the directory that holds mutmut and libcst")
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--profile", default="quick", choices=["quick", "standard", "deep"])
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no mutant after so many")
+    parser.add_argument("--json", type=Path, default=RESULTS / "source_mutants.json")
+    options = parser.parse_args(words)
+    if options.mutmut:
+        sys.path.append(str(options.mutmut))  # last: its own click and rich are not ours
+    torch.set_num_threads(1)
+    for kernel in MODULES:
+        subject_of(kernel)  # what is imported here is imported once
+    made = [mutant for kernel in MODULES for mutant in mutants_of(kernel)]
+    drawn = random.Random(options.seed).sample(made, min(options.count, len(made)))
+    held = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
+    rows, found, started = {row["key"]: row for row in held}, {}, time.monotonic()
+    explained_file = options.json.with_name("source_mutants_explained.json")
+    explained = json.loads(explained_file.read_text()) if explained_file.exists() else []
+    for mutant in drawn:
+        row = rows.setdefault(mutant.key, {"key": mutant.key, **asdict(mutant), "killed_by": {}})
+        row.pop("source", None)
+        seen = row["killed_by"]
+        if options.profile not in seen and not any(seen.values()) and time.monotonic() - started < 60 * options.minutes:
+            seen[options.profile] = judged(mutant, options.profile)
+            print(f"{options.profile:9}{seen[options.profile] or 'SURVIVED':24}{mutant.key}", flush=True)
+        row["why"] = explanation(row, explained)
+        found = summary(list(rows.values()), Counter(each.kernel for each in made), options.seed)
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def summary(rows: list[dict[str, Any]], exist: Counter[str], seed: int) -> dict[str, Any]:
+    judged_rows = [row for row in rows if row["killed_by"]]
+    killed = [row for row in judged_rows if any(row["killed_by"].values())]
+    return {
+        "how": "python bench/source_mutants.py --mutmut DIR", "seed": seed, "torch": torch.__version__,
+        "python": platform.python_version(), "exist": exist, "judged": len(judged_rows), "killed": len(killed),
+        "by_check": Counter(name for row in killed for name in row["killed_by"].values() if name),
+        "survivors": [row["key"] for row in judged_rows if not any(row["killed_by"].values())], "rows": rows,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
