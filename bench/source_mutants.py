@@ -1,4 +1,4 @@
-"""How well the conformance suite judges kernels: random changes of the source of correct kernels, and which profile sees them.
+"""How well the conformance suite checks kernels: random changes of the source of correct kernels, and which profile sees them.
 
     python bench/source_mutants.py --mutmut DIR --count 300 --seed 0      # -> bench/results/source_mutants.json
     python bench/source_mutants.py --mutmut DIR --profile standard        # its survivors again, with another profile
@@ -8,7 +8,8 @@ of our own for what mutmut leaves alone: bounds of slices, transposes, the order
 are drawn. Each runs in a fork of one process, with limits of time and memory, under `check_backend` until the first finding.
 Results are written as they come, and a run goes on where an earlier one stopped. DIR is where `pip install --target DIR mutmut`
 has put it: it is no dependency of the project.
-A survivor is explained in `source_mutants_explained.json`, by its function and its new line.
+A survivor is explained in `source_mutants_explained.json`, by its function and a pattern of its
+new line.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import platform
 import random
+import re
 import resource
 import signal
 import sys
@@ -154,7 +156,7 @@ def install(mutant: SourceMutant) -> None:
                     setattr(other, name, new[id(value)])
 
 
-def judged(mutant: SourceMutant, profile: str) -> str:
+def evaluated(mutant: SourceMutant, profile: str) -> str:
     """The check that sees the mutant, "import", "crash" or "time", or nothing. In a fork of this process."""
     reader, writer = os.pipe()
     number = os.fork()
@@ -187,9 +189,11 @@ def judged(mutant: SourceMutant, profile: str) -> str:
 
 
 def explanation(mutant: dict[str, Any], explained: list[dict[str, str]]) -> str:
-    return next(
-        (each["why"] for each in explained if (each["function"], each["now"]) == (mutant["function"], mutant["now"])), ""
-    )
+    """Why nothing can see this mutant, or why the suite does not: the entry whose function and pattern of the new line fit."""
+    for entry in explained:
+        if entry["function"] in (mutant["function"], "*") and re.search(entry["now"], mutant["now"]):
+            return entry["why"]
+    return ""
 
 
 def main(words: list[str] | None = None) -> dict[str, Any]:
@@ -217,7 +221,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         row.pop("source", None)
         seen = row["killed_by"]
         if options.profile not in seen and not any(seen.values()) and time.monotonic() - started < 60 * options.minutes:
-            seen[options.profile] = judged(mutant, options.profile)
+            seen[options.profile] = evaluated(mutant, options.profile)
             print(f"{options.profile:9}{seen[options.profile] or 'SURVIVED':24}{mutant.key}", flush=True)
         row["why"] = explanation(row, explained)
         found = summary(list(rows.values()), Counter(each.kernel for each in made), options.seed)
@@ -226,13 +230,14 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
 
 
 def summary(rows: list[dict[str, Any]], exist: Counter[str], seed: int) -> dict[str, Any]:
-    judged_rows = [row for row in rows if row["killed_by"]]
-    killed = [row for row in judged_rows if any(row["killed_by"].values())]
+    ran = [row for row in rows if row["killed_by"]]
+    killed = [row for row in ran if any(row["killed_by"].values())]
+    survivors = [{"key": row["key"], "why": row.get("why", "")} for row in ran if row not in killed]
     return {
         "how": "python bench/source_mutants.py --mutmut DIR", "seed": seed, "torch": torch.__version__,
-        "python": platform.python_version(), "exist": exist, "judged": len(judged_rows), "killed": len(killed),
+        "python": platform.python_version(), "exist": exist, "evaluated": len(ran), "killed": len(killed),
         "by_check": Counter(name for row in killed for name in row["killed_by"].values() if name),
-        "survivors": [row["key"] for row in judged_rows if not any(row["killed_by"].values())], "rows": rows,
+        "survivors": survivors, "rows": rows,
     }  # fmt: skip
 
 

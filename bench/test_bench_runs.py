@@ -221,7 +221,7 @@ source = Path(import_module("tfkit_example_backend.online").__file__).read_text(
 for old, new in (("select_rows(output / total, rows)", "select_rows(output, rows)"), ("= higher", "= (")):
     wrong = source.replace(old, new)
     mutant = bench.SourceMutant("example.online", "attend", "", *bench.changed_lines(source, wrong), wrong)
-    print(bench.judged(mutant, "quick"))
+    print(bench.evaluated(mutant, "quick"))
 rows = [{"key": "a", "killed_by": {"quick": "", "standard": "R1"}}, {"key": "b", "killed_by": {"quick": ""}}]
 print(bench.summary(rows, {}, 0))
 """
@@ -229,8 +229,8 @@ print(bench.summary(rows, {}, 0))
     seen, no_code, found = done.stdout.splitlines()
     assert seen not in ("", "import", "crash", "time")
     assert no_code == "import"
-    assert "'judged': 2, 'killed': 1" in found
-    assert "'survivors': ['b']" in found
+    assert "'evaluated': 2, 'killed': 1" in found
+    assert "'survivors': [{'key': 'b', 'why': ''}]" in found
 
 
 def test_recurrent():
