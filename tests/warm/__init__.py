@@ -17,7 +17,7 @@ ROOT = HERE.parents[1]
 @cache
 def server() -> str:
     """The socket of this process' server, which is started by the first call and ends with this process."""
-    folder = tempfile.TemporaryDirectory(prefix="warm")
+    folder = tempfile.TemporaryDirectory(prefix="warm", dir="/tmp")  # the path of a socket has at most 107 characters
     path = f"{folder.name}/socket"
     roots = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     process = subprocess.Popen(
