@@ -205,7 +205,7 @@ def drawn_program(draw: Random, sizes: Sizes, operations: tuple[str, ...], page:
             if sum(max(step.numbers) for step in steps if step.operation == "append") + max(counts) < MAX_LENGTH:
                 steps.append(Step(kind, counts))
         elif kind == "attend":
-            steps.append(Step(kind, (draw.choice([1, 1, 1, 2, 3, queries]),)))
+            steps.append(Step(kind, (min(queries, draw.choice([1, 1, 1, 2, 3, queries])),)))
         elif kind == "reorder":
             steps.append(Step(kind, tuple(draw.randrange(sizes.B) for _ in range(sizes.B))))
         elif kind == "truncate":
