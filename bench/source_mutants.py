@@ -7,9 +7,8 @@ Every operator of mutmut 3 (https://mutmut.readthedocs.io) is applied to every p
 of our own for what mutmut leaves alone: bounds of slices, transposes, the order of a matrix product. `--count` of these mutants
 are drawn. Each runs in a fork of one process, with limits of time and memory, under `check_backend` until the first finding.
 Results are written as they come, and a run goes on where an earlier one stopped. DIR is where `pip install --target DIR mutmut`
-has put it: it is no dependency of the project.
-A survivor is explained in `source_mutants_explained.json`, by its function and a pattern of its
-new line.
+has put it: it is no dependency of the project. A survivor is explained in `source_mutants_explained.json`, by its function and
+a pattern of its new line.
 """
 
 from __future__ import annotations
@@ -171,7 +170,7 @@ def evaluated(mutant: SourceMutant, profile: str) -> str:
             try:
                 install(mutant)
                 subject = subject_of(mutant.kernel)
-            except Exception:
+            except Exception:  # a mutant may break its own import in any way
                 os.write(writer, b"import")
                 os._exit(0)
             report = check_backend(subject, profile=profile, stop_at_first=True, shrink_steps=0, limit=30.0)

@@ -59,7 +59,7 @@ def script(request: dict[str, Any], streams: list[int], imported: int) -> None:
     try:
         code = run(request, streams)
         sys.stdout.flush()
-    except BaseException:
+    except BaseException:  # shown as Python shows it when a process ends by it
         sys.excepthook(*sys.exc_info())
     with suppress(OSError, ValueError):
         sys.stderr.flush()

@@ -38,8 +38,18 @@ class OfTfkit:
         self.cache.clear(torch.arange(lengths[0]).expand(len(lengths), -1))
 
 
+class ExactRing(RingCache):
+    """Holds the window and nothing more."""
+
+    spare = 0
+
+
+class LargePages(PagedCache):
+    page_size = 300
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("cache", [PagedCache, RingCache, Joined, OfTfkit])
+@pytest.mark.parametrize("cache", [PagedCache, LargePages, RingCache, ExactRing, Joined, OfTfkit])
 def test_right_caches_pass(cache):
     report = check_cache(cache, dtypes=["bfloat16"] if cache is PagedCache else ["float32"])
     report.raise_for_failures()
@@ -72,6 +82,14 @@ def test_appends_of_a_finding_are_joined():
 class Raises(Joined):
     def attend(self, query, scale):
         raise IndexError("page 3")
+
+
+class NegativePages(Joined):
+    page_size = -4
+
+
+class WordyWindow(Joined):
+    window = "x"
 
 
 class Bare:
@@ -110,9 +128,16 @@ def test_what_a_cache_raises_returns_and_never_returns_is_reported():
         ("wrong_caches:WRONG", "is a dict"),
         (Bare, "has no method `attend`"),
         (lambda batch: None, "cannot be made by make(batch=3"),
+        (NegativePages, "`page_size` of"),
+        (WordyWindow, "is 'x'"),
     ],
 )
 def test_what_is_no_cache_is_an_error(make, said):
     with pytest.raises(InputError) as raised:
         check_cache(make)
     assert said in str(raised.value)
+
+
+def test_a_check_that_does_not_exist_is_an_error():
+    with pytest.raises(InputError, match="has no check `stpes`"):
+        check_cache(Joined, checks=["stpes"])

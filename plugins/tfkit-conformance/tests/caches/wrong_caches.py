@@ -192,11 +192,63 @@ class WrapsOnce(RingCache):
         self.lengths = [max(1, length - 1) if length == 2 * self.size else length for length in self.lengths]
 
 
+class OwnScale(Joined):
+    """Takes the usual scale, whatever it is given."""
+
+    def attend(self, query, scale):
+        return super().attend(query, query.shape[-1] ** -0.5)
+
+
+class SixtyFourFeatures(Joined):
+    """Reads no feature beyond the first 64."""
+
+    def attend(self, query, scale):
+        return super().attend(torch.cat([query[..., :64], 0 * query[..., 64:]], -1), scale)
+
+
+class SharedHeadTurned(Joined):
+    """Takes the query heads in another order where they share one key/value head."""
+
+    def attend(self, query, scale):
+        return super().attend(query.flip(1) if self.rows[0].shape[1] == 1 else query, scale)
+
+
+class OneRowTwice(Joined):
+    """Adds up twice in a batch of one row."""
+
+    def attend(self, query, scale):
+        return super().attend(query, scale) * (2 if len(query) == 1 else 1)
+
+
+class NoMaximum(Joined):
+    """A softmax that does not subtract the highest score, and overflows."""
+
+    def attend(self, query, scale):
+        outputs = []
+        for row, (keys, values) in zip(query.float(), self.rows, strict=True):
+            keys, values = (each.repeat_interleave(len(row) // len(each), 0).float() for each in (keys, values))
+            n, Q = keys.shape[1], row.shape[1]
+            weights = (scale * row @ keys.mT).exp() * torch.ones(Q, n).tril(n - Q)
+            outputs.append(weights / weights.sum(-1, keepdim=True) @ values)
+        return torch.stack(outputs).to(query.dtype)
+
+
+class HiddenPages(Joined):
+    """Pages of 256 positions, which it does not say; truncation to a border loses a position."""
+
+    def truncate(self, lengths):
+        super().truncate(lengths)
+        for row in self.rows:
+            if row.shape[2] and row.shape[2] % 256 == 0:
+                row[:, :, -1] = 0
+
+
 WRONG = {
     LastPositionUnseen: "steps", ChunksFromZero: "prefill and chunks", OneLengthForAll: "steps", KeyedOnLength: "truncate",
     ExchangesInPlace: "reorder", ValuesStay: "reorder", KeepsOneTooMany: "truncate", FreesItsNeighbour: "free",
     SharesWithoutCopies: "reorder", FirstPageShared: "reorder", FreedTwice: "reorder", PageOfAFreedRow: "free",
     LostAtTheBorder: "truncate", SecondPageLate: "steps", StaleCount: "reorder", EvictsEarly: "steps", EvictsLate: "steps",
-    WrapsOnce: "steps",
+    WrapsOnce: "steps", OwnScale: "steps", SixtyFourFeatures: "one row", SharedHeadTurned: "steps", OneRowTwice: "one row",
+    NoMaximum: "drawn programs", HiddenPages: "truncate",
 }  # fmt: skip
 """Each with a check that must see it."""

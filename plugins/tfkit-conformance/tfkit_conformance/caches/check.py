@@ -18,7 +18,7 @@ from ..limit import time_limit
 from ..profile import profile_of
 from ..report import CheckResult, ConformanceReport, Status
 from ..resolve import known_dtypes, missing_device, versions
-from .program import MAX_LENGTH, OPTIONAL, Execution, Make, Program, Sizes, Step, drawn_program
+from .program import MAX_LENGTH, OPTIONAL, Execution, Make, Program, Sizes, Step, drawn_program, sizes_of
 
 PAGES = (16, 32, 64, 128, 256)
 """Sizes of pages that are walked where the cache names none."""
@@ -73,6 +73,8 @@ def check_cache(
         results: tuple[CheckResult, ...] = (CheckResult("programs", "", "", "not run", note=reason),)
     else:
         found.probe(named, wanted[0])
+        if unknown := sorted({*(checks or ())} - {check for check, _ in found.families(0)}):
+            raise InputError(Diagnostic("TFK094", f"`{named}` has no check `{unknown[0]}`", f"checks: {', '.join(SUMMARIES)}"))
         for dtype in wanted:
             for check, programs in found.families(DRAWN[chosen]):
                 if checks is None or check in checks:
@@ -94,13 +96,13 @@ class _Checks:
         """Steps of the last program until it ended."""
         self.operations: tuple[str, ...] = ()
         self.pages: tuple[int, ...] = PAGES
-        self.equal, self.window = False, 0
+        self.equal, self.window, self.max_length = False, 0, MAX_LENGTH
 
     def probe(self, name: str, dtype: str) -> None:
         """What the cache offers. Raises InputError if none can be made."""
         try:
             cache = Execution(self.make, self.sizes, DTYPES[dtype], self.device, 0).cache
-        except Exception as reason:
+        except Exception as reason:  # whatever the author's class raises is the answer
             call = f"make(batch=3, heads=4, kv_heads=2, head_dim=8, max_length={MAX_LENGTH}, dtype=..., device=...)"
             message = f"--cache: `{name}` cannot be made by {call}: {type(reason).__name__}: {reason}"
             raise InputError(Diagnostic("TFK094", message, "take these keywords")) from None
@@ -109,13 +111,15 @@ class _Checks:
             message = f"--cache: `{name}` has no method `{missing[0]}`"
             raise InputError(Diagnostic("TFK094", message, "see tfkit_conformance.caches.contract"))
         self.operations = tuple(each for each in OPTIONAL if callable(getattr(cache, each, None)))
-        self.window, self.equal = getattr(cache, "window", 0) or 0, bool(getattr(cache, "equal_lengths", False))
-        if page := getattr(cache, "page_size", None):
-            self.pages = (int(page),)
+        self.equal = bool(getattr(cache, "equal_lengths", False))
+        self.window, page = _positions(name, cache, "window"), _positions(name, cache, "page_size")
+        if page:
+            self.pages, self.max_length = (page,), max(MAX_LENGTH, 8 * page)
 
     def families(self, drawn: int) -> Iterator[tuple[str, Iterator[Program]]]:
         """The checks by name, and their programs."""
         yield "steps", self._steps()
+        yield "one row", self._one_row()
         yield "prefill and chunks", self._chunks()
         yield "borders of pages", self._borders()
         for operation in self.operations:
@@ -150,7 +154,7 @@ class _Checks:
         """The largest error over its bound. Raises Violation."""
         self.reached = 0
         with time_limit(self.limit):
-            made = Execution(self.make, self.sizes, DTYPES[dtype], self.device, seed)
+            made = Execution(self.make, sizes_of(program, seed), DTYPES[dtype], self.device, seed, self.max_length)
             for step in program:
                 self.reached += 1
                 made.do(step, f"step {self.reached} ({step})")
@@ -184,6 +188,12 @@ class _Checks:
         yield (Step("append", self._rows(5, 1, 3)), Step("attend", (1,)), *each * 20)
         yield (Step("append", self._rows(4, 2, 7)), *(Step("append", self._rows(1, 0, 2)), Step("attend", (1,))) * 12)
 
+    @staticmethod
+    def _one_row() -> Iterator[Program]:
+        one, look = Step("append", (1,)), Step("attend", (1,))
+        for length in (1, 2, 17, 65):
+            yield (Step("append", (length,)), look, *(one, look) * 3)
+
     def _chunks(self) -> Iterator[Program]:
         """A prefill in one piece, or in chunks with attention over the queries of each."""
         most = self._most_queries()
@@ -207,20 +217,27 @@ class _Checks:
 
     def _around(self, operation: str) -> Iterator[Program]:
         """The operation between appends, at and beside the borders of a page; afterwards the rows grow apart."""
-        page, look, B = self.pages[0], Step("attend", (1,)), self.sizes.B
+        for page in self.pages:
+            yield from self._around_page(operation, page, every=page == self.pages[0])
+
+    def _around_page(self, operation: str, page: int, every: bool) -> Iterator[Program]:
+        """`every`: also lengths that say nothing new where other pages are tried, too."""
+        look, B = Step("attend", (1,)), self.sizes.B
         apart = (Step("append", self._rows(1, 2, 3)), look, Step("append", self._rows(page, 1, 2)), look)
         variants: dict[str, list[tuple[int, ...]]] = {
             "reorder": [(0,) * B, (*range(1, B), 0), (B - 1,) * B, (1, 1, *range(2, B))],
             "truncate": [self._rows(1), self._rows(0, 3, 1), self._rows(page, 0, 2)],
             "free": [self._rows(1), *([(1, 0, 0), (0, 1, 1)] if not self.equal else [])],
         }
+        lengths = (page - 1, page, page + 1, page + page // 2, 2 * page + 1) if every else (page, page + 1, 2 * page)
         for numbers in variants[operation]:
-            for length in (page - 1, page, page + 1, page + page // 2, 2 * page + 1):
+            for length in lengths:
                 start = (Step("append", self._rows(length, length + 2, length - 1)), look, Step(operation, numbers))
                 yield (*start, *apart)
-                yield (*start, look, Step(operation, numbers), *apart)
+                if every:
+                    yield (*start, look, Step(operation, numbers), *apart)
             yield (Step("append", self._rows(page)), look, Step(operation, numbers), *apart)
-            if operation != "reorder":
+            if operation != "reorder" and every:
                 yield from self._again(operation, numbers)
 
     def _again(self, operation: str, numbers: tuple[int, ...]) -> Iterator[Program]:
@@ -253,8 +270,20 @@ class _Checks:
         return 1 if self.window else 9
 
 
+def _positions(name: str, cache: Any, attribute: str) -> int:
+    """An optional attribute that is a number of positions; 0 without it. Raises InputError for anything else."""
+    found = getattr(cache, attribute, None)
+    if found is None:
+        return 0
+    if isinstance(found, bool) or not isinstance(found, int) or found < 2:
+        message = f"--cache: `{attribute}` of `{name}` is {found!r}"
+        raise InputError(Diagnostic("TFK094", message, "give a whole number of positions, 2 or more, or leave it out"))
+    return found
+
+
 SUMMARIES = {
     "steps": "one position after another",
+    "one row": "a batch of one row",
     "prefill and chunks": "many positions at once, in one piece and in chunks",
     "borders of pages": "lengths at, before and behind the borders of pages, and of the window",
     "reorder": "rows are exchanged and doubled, and then grow apart",

@@ -20,7 +20,13 @@ from ..raised import format_exception
 
 OPTIONAL = ("reorder", "truncate", "free")
 MAX_LENGTH = 2048
-"""No row holds more positions."""
+"""No row holds more positions, unless pages are larger than 256."""
+HEADS = ((4, 2, 8), (2, 2, 16), (3, 1, 8), (4, 2, 80))
+"""H, G and D of one program after another: grouped queries, a key/value head for each query head or for all, many features."""
+SCALES = (1.0, 0.5, 1.7)
+"""Factors of the usual scale D^-0.5."""
+LARGE = 40.0
+"""Factor of some queries, whose scores are beyond those that exp can take."""
 Make = Callable[..., Any]
 
 
@@ -66,19 +72,24 @@ class Execution:
         sizes: its sizes.
         dtype: of keys and values.
         device: of keys and values.
-        seed: of the numbers.
+        seed: of the numbers; it also decides about the scale and the size of the scores.
+        max_length: no row holds more positions.
     """
 
-    def __init__(self, make: Make, sizes: Sizes, dtype: torch.dtype, device: str, seed: int) -> None:
+    def __init__(
+        self, make: Make, sizes: Sizes, dtype: torch.dtype, device: str, seed: int, max_length: int = MAX_LENGTH
+    ) -> None:
         self.sizes, self.dtype, self.device = sizes, dtype, device
+        self.scale = SCALES[seed % len(SCALES)] * sizes.D**-0.5
+        self.factor = LARGE if seed % 5 == 4 else 1.0
         self.draw = torch.Generator().manual_seed(seed)
         self.cache = make(
-            batch=sizes.B, heads=sizes.H, kv_heads=sizes.G, head_dim=sizes.D, max_length=MAX_LENGTH, dtype=dtype, device=device
+            batch=sizes.B, heads=sizes.H, kv_heads=sizes.G, head_dim=sizes.D, max_length=max_length, dtype=dtype, device=device
         )  # fmt: skip
         nothing = torch.zeros(sizes.G, 0, sizes.D, dtype=dtype)
         self.rows = [Row(nothing, nothing) for _ in range(sizes.B)]
         self.window = getattr(self.cache, "window", None)
-        self.attended, self.worst = 0, 0.0
+        self.worst = 0.0
 
     def do(self, step: Step, where: str) -> None:
         """One step. Raises Violation with the row and the query that are wrong."""
@@ -133,13 +144,12 @@ class Execution:
         if not Q:
             return
         sizes = self.sizes
-        query, scale = self._numbers(sizes.B, sizes.H, Q, sizes.D), sizes.D**-0.5
+        query, scale = self.factor * self._numbers(sizes.B, sizes.H, Q, sizes.D), self.scale
         found = self.cache.attend(query.to(self.device), scale)
         want = (sizes.B, sizes.H, Q, sizes.D)
         if not isinstance(found, Tensor) or tuple(found.shape) != want or found.dtype != self.dtype:
             said = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
             raise Violation("cache", f"{where} returned {said}, expected {want} {self.dtype}")
-        self.attended += 1
         for number, row in enumerate(self.rows):
             if row.keys.shape[1]:
                 self._compare(where, number, query[number], found[number], scale)
@@ -157,7 +167,8 @@ class Execution:
         wrong = ratio.amax((0, 1, 3)) > 1  # (Q,)
         message = (
             f"{where}: row {number}, which holds {held} positions, is wrong for {int(wrong.sum())} of {len(wrong)} queries; "
-            f"worst: query {at} of head {head}, off by {worst:.3g} times what rounding allows"
+            f"worst: query {at} of head {head}, off by {worst:.3g} times what rounding allows; {self.sizes.H} heads over "
+            f"{self.sizes.G}, {self.sizes.D} features, scale {scale:.3g}{', large scores' if self.factor > 1 else ''}"
         )
         alike = next((words for words, keys, values in self._alternatives(number)
                       if self._explains(found, query, keys, values, scale)), "")  # fmt: skip
@@ -192,6 +203,11 @@ class Execution:
         window = None if self.window is None else (self.window - 1, 0)
         mask = Mask(causal=True, window=window, offset=keys.shape[1] - query.shape[1])
         return reference(AttentionInputs(query[None], keys[None], values[None], mask, scale))
+
+
+def sizes_of(program: Program, seed: int) -> Sizes:
+    """As many rows as the steps have numbers; the other sizes go in turn."""
+    return Sizes(max(len(step.numbers) for step in program), *HEADS[seed % len(HEADS)])
 
 
 def drawn_program(draw: Random, sizes: Sizes, operations: tuple[str, ...], page: int, equal: bool, queries: int) -> Program:
