@@ -276,6 +276,17 @@ def measurements(run: Run) -> str:
     return rows(["what", "relative speed", "versions and device", "command"], *body)
 
 
+def machine_code(run: Run) -> str:
+    """Loops of `fused` for an H100, by the newest Triton, beside those of Triton's tutorial where it has the same."""
+    versions = json.loads((ROOT / "bench" / "results" / "fused_sass.json").read_text(encoding="utf-8"))["versions"]
+    newest = versions[max(versions, key=lambda version: tuple(map(int, version.split("."))))]
+    columns = ("instructions", "wgmma", "mma", "wait", "cp.async", "registers", "estimated_tflops")
+    body = [[name, row["tiles"], *(str(row.get(column, "")) for column in columns)] for name, row in newest["cells"].items()]
+    for name, row in newest["tutorial"].items():
+        body.append([f"tutorial: {name}", row["tiles"], *(str(row.get(column, "")) for column in columns)])
+    return rows(["call", "tiles", "instructions", "wgmma", "mma", "waits", "cp.async", "registers", "estimated TFLOP/s"], *body)
+
+
 def certificates(run: Run) -> str:
     """Every plugin of the repository, with each certificate that it ships."""
     body = []
@@ -367,7 +378,8 @@ TABLES: dict[str, Callable[[Run], str]] = {
     "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks,
     "certificates": certificates, "claims": claims, "claims-by-length": claims_by_length,
     "codes": codes, "commands": commands, "entries": entries, "field-report": field_report,
-    "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
+    "hooks": hook_list, "json": json_forms, "machine-code": machine_code,
+    "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
     "flash-calls-api": api("tfkit.plugin.flash_calls"),
     "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
 }  # fmt: skip

@@ -28,25 +28,29 @@ class Launch:
     kernel: Any
     arguments: tuple[Any, ...]
     named: dict[str, Any]
+    key: Any = None
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one compiled kernel takes: shared memory and spilled registers in bytes, registers of a thread."""
+    """What one compiled kernel takes: shared memory and spilled registers in bytes, registers of a thread; what ptxas advises
+    against (C7510 to C7519: products that wait for each other); its machine code."""
 
     shared: int
     registers: int
     spilled: int
+    advisories: tuple[str, ...]
+    cubin: bytes
 
 
 class Recorder:
     """Stands for a kernel where it is launched."""
 
-    def __init__(self, kernel: Any, heard: list[Launch]) -> None:
-        self.kernel, self.heard = kernel, heard
+    def __init__(self, repeated: Any, heard: list[Launch]) -> None:
+        self.kernel, self.heard = repeated.kernel, heard
 
-    def __getitem__(self, grid: Any) -> Any:
-        return lambda *arguments, **named: self.heard.append(Launch(self.kernel, arguments, named))
+    def __call__(self, key: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        self.heard.append(Launch(self.kernel, arguments, constants, key))
 
 
 class Absent:
@@ -92,10 +96,12 @@ def compiled(launch: Launch, capability: int) -> Cost:
     heard = io.StringIO()
     with knobs.compilation.scope(), knobs.nvidia.scope(), redirect_stdout(heard):
         knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
-        shared = _found(launch, capability).metadata.shared
+        found = _found(launch, capability)
     said = heard.getvalue()
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said)))
-    return Cost(shared, int(re.search(r"Used (\d+) registers", said).group(1)), spilled)
+    advisories = tuple(sorted(set(re.findall(r"\(C75\d\d\).*", said))))
+    registers = int(re.search(r"Used (\d+) registers", said).group(1))
+    return Cost(found.metadata.shared, registers, spilled, advisories, found.asm["cubin"])
 
 
 class _Program(Exception):

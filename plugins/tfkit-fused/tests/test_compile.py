@@ -1,15 +1,18 @@
-"""Choices of tiles that the table has, compiled ahead of time for GPUs that need not be here: they fit, and do not spill.
+"""Choices of tiles that the table has, compiled ahead of time for GPUs that need not be here: they fit, do not spill, and their
+machine code has products on tensor cores that do not wait for each other, and copies that run ahead.
 
-The tiles taken unmeasured are compiled for every pair of architecture, kernel, bytes of a number, head width and richness.
+The tiles taken unmeasured are compiled for every pair of architecture, kernel, bytes of a number, head width and features.
 `TFKIT_TILES=all pytest -m "" plugins/tfkit-fused/tests/test_compile.py` compiles every choice: run it after a change of the
 table or of a kernel.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +22,9 @@ import torch
 pytest.importorskip("triton", reason="not run: Triton, of which kernels are made, is not installed")
 
 import aot
-from tfkit_fused import launch
+import triton
+from launches import K, call, cells, launched, launches
+from machine_code import loops_of
 from tfkit_fused.tiles import ROWS, Row, Tiles, of_row
 
 pytestmark = [
@@ -28,64 +33,17 @@ pytestmark = [
 ]
 SHARED = {90: 232_448, 80: 101_376}
 """Bytes of shared memory that one program may have: Hopper, and the least of the devices from sm_80 on."""
-SPILLED = {False: 48, True: 192}
-"""Bytes of registers that may be spilled, in plain and in rich calls, by Triton 3.6 and by 3.9, which spill in other places."""
+SPILLED = {"plain": 48, "position": 48, "dropout": 48, "rich": 192}
+"""Bytes of registers that may be spilled, by features of the call, by Triton 3.6 and by 3.9, which spill in other places."""
 WIDE = 320
 """The same for gradients of biases in 16 bits with heads wider than 128, which no tile avoids."""
-NAMES = {"decode": "decode_chunks", "keys": "keys_and_values", "bias": "dense", "together": "keys_and_values"}
-"""The kernels that the table calls otherwise."""
-K = 2000
-
-
-def call(row: Row) -> launch.Call:
-    """A call with all that the row allows: masks by interval, in rich ones key visibility, dropout, softcap and a bias.
-    Segments and dense masks are left out where the gradient of a bias is what is compiled: with them it spills up to 2 KiB."""
-    dtype = torch.bfloat16 if row.bytes == 2 else torch.float32
-    Q = 3 if row.kernel == "decode" else 64
-    key, value = (torch.zeros(2, K, 4, row.width, dtype=dtype).transpose(1, 2) for _ in range(2))
-    query = torch.zeros(2, Q, 8, row.width, dtype=dtype).transpose(1, 2)
-    rows = torch.ones(2, dtype=torch.int64)
-    made: dict[str, Any] = dict.fromkeys(launch.Call.__dataclass_fields__)
-    made |= {"query": query, "key": key, "value": value, "key_lengths": rows, "query_lengths": rows, "left": 7, "right": 0}
-    made |= {"bias_kind": "", "bias_low": 0, "offset": 3, "scale": 0.1, "dropout": 0.0, "tuned": "off"}
-    made["atomic"] = row.kernel == "together"
-    if row.rich:
-        made |= {"key_visible": torch.ones(2, K, dtype=torch.bool), "softcap": 3.0, "seed": rows[:1], "dropout": 0.1}
-        made |= {"bias": torch.zeros(8, 33), "bias_kind": "distance", "bias_low": -16}
-        if row.kernel == "bias":
-            made |= {"bias": torch.zeros(1, 8, Q, K), "bias_kind": "dense"}
-        if row.kernel not in ("bias", "diagonals"):
-            segments, of_keys = (torch.zeros(2, length, dtype=torch.int64) for length in (Q, K))
-            visible = torch.ones(2, 8, Q, K, dtype=torch.bool)
-            made |= {"query_segments": segments, "key_segments": of_keys, "visible": visible}
-    return launch.Call(**made)
-
-
-def launched(
-    row: Row, capability: int, monkeypatch: pytest.MonkeyPatch, name: str = "", tiles: Tiles | None = None, **changes: Any
-) -> aot.Launch:
-    """What the backend would launch of this row's kernel on such a device, with what it takes unmeasured or other tiles."""
-    heard: list[aot.Launch] = []
-    kernels = ("forward_kernel", "decode_chunks", "join_chunks", "row_sums", "queries", "keys_and_values", "dense", "diagonals")
-    with monkeypatch.context() as patch:
-        for kernel in kernels:
-            patch.setattr(launch, kernel, aot.Recorder(getattr(launch, kernel), heard))
-        patch.setattr(launch, "tiles_for", lambda *arguments: (tiles or of_row(row, capability == 90)[0],))
-        given = replace(call(row), **changes)
-        output, lse = launch.forward(given)
-        if row.kernel not in ("forward", "decode"):
-            launch.backward(given, output, lse, torch.zeros_like(output), None, given.bias is not None)
-    wanted = name or NAMES.get(row.kernel, row.kernel)
-    return next(each for each in heard if each.kernel.__name__ == wanted)
-
-
 Choice = tuple[int, Row, Tiles]
 CHOICES: list[Choice] = [(sm, row, tiles) for sm in (90, 80) for row in ROWS for tiles in of_row(row, sm == 90)]
 
 
 def pairs(choice: Choice) -> set[tuple[Any, ...]]:
     sm, row, _ = choice
-    return set(combinations(enumerate((sm, row.kernel, row.bytes, row.width, row.rich)), 2))
+    return set(combinations(enumerate((sm, row.kernel, row.bytes, row.width, row.features, row.short)), 2))
 
 
 def covering(choices: list[Choice]) -> list[Choice]:
@@ -103,19 +61,52 @@ COMPILED = CHOICES if os.environ.get("TFKIT_TILES") == "all" else covering(UNMEA
 
 
 def named(capability: int, row: Row, tiles: Tiles) -> str:
-    name = f"{row.kernel}-{row.bytes * 8}-{row.width}-{'rich' if row.rich else 'plain'}-{capability}"
+    name = f"{row.kernel}-{row.bytes * 8}-{row.width}-{row.features}-{'short-' * row.short}{capability}"
     return f"{name}-{tiles}"
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("capability", "row", "tiles"), [pytest.param(*each, id=named(*each)) for each in COMPILED])
-def test_it_compiles_fits_and_does_not_spill(capability, row, tiles, monkeypatch):
-    cost = aot.compiled(launched(row, capability, monkeypatch, tiles=tiles), capability)
+def test_it_compiles_fits_and_does_not_spill(capability, row, tiles):
+    cost = aot.compiled(launched(row, capability, tiles=tiles), capability)
     assert cost.shared <= SHARED[capability], cost
     wide = row.kernel in ("bias", "diagonals") and (row.bytes, row.width) == (2, 256)
-    assert cost.spilled <= (WIDE if wide else SPILLED[row.rich]), cost
+    assert cost.spilled <= (WIDE if wide else SPILLED[row.features]), cost
+    assert not cost.advisories, cost.advisories
+    if row.bytes == 2 and row.kernel not in ("bias", "diagonals"):
+        loops = loops_of(cost.cubin)
+        assert loops, "no loop multiplies on tensor cores"
+        along = tiles.keys if row.kernel in ("keys", "together") else tiles.queries
+        wide_enough = capability == 90 and along >= 64 and row.kernel != "decode"
+        assert all(loop["wgmma" if wide_enough else "mma"] for loop in loops), loops
+        assert all(loop["cp.async"] + loop["tma"] for loop in loops) or tiles.stages == 1, loops
 
 
+RECORD = Path(__file__).parents[3] / "bench" / "results" / "fused_sass.json"
+MOST_WAITS = {"forward": 1, "queries": 2, "keys": 4, "decode": 0}
+"""For products in one step: values' in the forward pass overlap the next step; the backward also needs its own scores."""
+
+
+@pytest.mark.exhaustive
+def test_machine_code_is_what_the_record_says():
+    """`python bench/fused_sass.py` renews the record: look at what has changed before."""
+    version = ".".join(triton.__version__.split(".")[:2])
+    recorded = json.loads(RECORD.read_text())["versions"][version]["cells"]
+    found = {}
+    for cell in cells():
+        cost = aot.compiled(cell.launch, 90)
+        (loop,) = loops_of(cost.cubin)
+        assert not cost.advisories, (cell.name, cost.advisories)
+        assert loop["wait"] <= MOST_WAITS[cell.kernel], (cell.name, loop)
+        assert loop["cp.async"] + loop["tma"] > 0, (cell.name, loop)
+        found[cell.name] = loop.instructions
+    known = {name: row["instructions"] for name, row in recorded.items()}
+    assert found.keys() == known.keys()
+    more = {name: (known[name], found[name]) for name in found if found[name] > 1.02 * known[name]}
+    assert not more, more
+
+
+UNALIGNED = torch.zeros(2 * 8 * 64 * 64 + 1, dtype=torch.bfloat16)[1:].view(2, 8, 64, 64)
 FEATURES = {
     "linear": {"bias": torch.zeros(8), "bias_kind": "linear"},
     "distance": {"bias": torch.zeros(8, 33), "bias_kind": "distance"},
@@ -131,42 +122,68 @@ FEATURES = {
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", ["forward", "queries", "keys", "together"])
-def test_no_feature_is_lost_by_the_compiler(kernel, monkeypatch):
+def test_no_feature_is_lost_by_the_compiler(kernel):
     """Each gives another program, forward and backward: constants that Triton forgets would be features that are ignored."""
-    row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.rich) == (kernel, 2, 64, False))
-    programs = {"plain": aot.intermediate(launched(row, 90, monkeypatch), 90)}
+    row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features) == (kernel, 2, 64, "plain"))
+    programs = {"plain": aot.intermediate(launched(row, 90), 90)}
     for name, changes in FEATURES.items():
-        programs[name] = aot.intermediate(launched(row, 90, monkeypatch, **changes), 90)
+        programs[name] = aot.intermediate(launched(row, 90, **changes), 90)
     assert len(set(programs.values())) == len(programs), sorted(programs, key=programs.get)
 
 
 @pytest.mark.exhaustive
-def test_only_the_backward_in_one_kernel_adds_with_atomics(monkeypatch):
+def test_only_the_backward_in_one_kernel_adds_with_atomics():
     for kernel in ("queries", "keys", "together"):
         rows = [row for row in ROWS if (row.kernel, row.bytes, row.width) == (kernel, 2, 64)]
         for row in rows:
-            found = aot.intermediate(launched(row, 90, monkeypatch), 90)
+            found = aot.intermediate(launched(row, 90), 90)
             assert found.count("tt.atomic_rmw") == (kernel == "together"), row
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["row_sums", "join_chunks"])
-def test_the_small_kernels_compile(name, monkeypatch):
+def test_the_small_kernels_compile(name):
     row = next(row for row in ROWS if row.kernel == ("queries" if name == "row_sums" else "decode"))
-    cost = aot.compiled(launched(row, 90, monkeypatch, name), 90)
+    cost = aot.compiled(launched(row, 90, name), 90)
     assert (cost.spilled, cost.shared < SHARED[80]) == (0, True)
 
 
 @pytest.mark.exhaustive
-def test_lengths_and_offsets_are_no_part_of_a_compiled_kernel(monkeypatch):
+def test_lengths_and_offsets_are_no_part_of_a_compiled_kernel():
     """Q, K and the offset are not specialised on, so that no batch recompiles."""
     row = ROWS[0]
-    kernel = launched(row, 90, monkeypatch).kernel
+    kernel = launched(row, 90).kernel
     plain = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
     assert {"Q", "K", "offset"} <= plain
 
 
+CHANGED = {
+    "as it is": {}, "other numbers": {"offset": 1600, "scale": 0.5, "dropout": 0.0}, "unaligned": {"query": UNALIGNED},
+    "longer": {"query": torch.zeros(2, 8, 2049, 64, dtype=torch.bfloat16)}, "negative scale": {"scale": -0.1},
+    "transposed": {"query": torch.zeros(2, 2000, 8, 64, dtype=torch.bfloat16).transpose(1, 2)}, "window of 16": {"left": 16},
+    "window of 1": {"left": 1}, "float16": {each: torch.zeros(2, 8, 64, 64, dtype=torch.float16) for each in ("query", "key")},
+    "softcap": {"softcap": 2.0}, "table": FEATURES["distance"],
+    "table of 32": {**FEATURES["distance"], "bias": torch.zeros(8, 32)},
+    "table from 16": {**FEATURES["distance"], "bias_low": 16}, "dense": FEATURES["dense"], "dropout": FEATURES["dropout"],
+    "offsets": FEATURES["offsets"], "int32 offsets": {"offsets": torch.zeros(2, dtype=torch.int32)},
+}  # fmt: skip
+
+
+def test_launches_with_one_key_are_specialised_in_one_way():
+    """By Triton's own word: what the key of a launch does not see would run a program that was compiled for something else."""
+    row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features) == ("queries", 2, 64, "plain"))
+    specialised: dict[Any, set[str]] = {}
+    for changes in CHANGED.values():
+        for recorded in launches(replace(call(row), **changes)):
+            with aot.driven(recorded.kernel, 90):
+                *_, binder = recorded.kernel.create_binder()
+                _, specialisation, _ = binder(*recorded.arguments, **recorded.named)
+            specialised.setdefault((recorded.kernel, recorded.key), set()).add(repr(specialisation))
+    assert len(specialised) > len(CHANGED)
+    assert {len(each) for each in specialised.values()} == {1}
+
+
 @pytest.mark.exhaustive
-def test_blackwell_compiles_too(monkeypatch):
+def test_blackwell_compiles_too():
     row = ROWS[0]
-    assert aot.compiled(launched(row, 90, monkeypatch), 100).shared <= SHARED[90]
+    assert aot.compiled(launched(row, 90), 100).shared <= SHARED[90]

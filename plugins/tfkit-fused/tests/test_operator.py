@@ -103,6 +103,27 @@ def test_an_exported_call_takes_other_lengths():
         assert torch.equal(program(*others, lengths), Model()(*others, lengths))
 
 
+@pytest.mark.parametrize("bias", [None, "distance", "dense"])
+def test_around_the_operators_or_through_them_is_the_same(bias, monkeypatch):
+    from tfkit_fused import operator
+    from tfkit_fused.attend import attend
+
+    case = replace(CASE, bias=bias, bias_gradient=bias is not None)
+    grad, through = case.grad_output(DEVICE), []
+
+    def found():
+        inputs = case.inputs(DEVICE)
+        leaves = [inputs.query, inputs.key, inputs.value] + ([inputs.bias.values] if bias else [])
+        output = attend(inputs, SMALL).output
+        return [output, *torch.autograd.grad(output, leaves, grad)]
+
+    around = found()
+    monkeypatch.setattr(operator, "attend", lambda *arguments, op=operator.attend: (through.append(1), op(*arguments))[1])
+    monkeypatch.setattr(operator, "_is_plain", lambda tensors: False)
+    assert all(map(torch.equal, found(), around))
+    assert through
+
+
 def test_a_checkpointed_call_with_dropout_gives_the_same_gradients():
     from tfkit_fused.attend import attend
 

@@ -19,7 +19,7 @@ from tfkit.plugin import (
 
 from . import ATOMIC, FUSED, FusedOptions
 from .checks import check_call
-from .operator import attend as operator
+from .operator import attended as operator
 
 refuse = require_capabilities(FUSED.name, FUSED.capabilities)
 refuse_atomic = require_capabilities(ATOMIC.name, ATOMIC.capabilities)

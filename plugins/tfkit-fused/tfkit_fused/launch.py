@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from . import INTERPRETED
+from .kernels import backward as backward_kernels
+from .kernels import bias as bias_kernels
 from .kernels import call
-from .kernels.backward import keys_and_values, queries, row_sums
-from .kernels.bias import dense, diagonals
-from .kernels.decode import decode_chunks, join_chunks
-from .kernels.forward import forward as forward_kernel
-from .operator_call import Call, class_of
+from .kernels import decode as decode_kernels
+from .kernels.forward import forward as kernel_of_forward
+from .operator_call import Call, class_of, power_of_two, signature
+from .repeated import Repeated
 from .tiles import FP_FUSION, Tiles, tiles_for
 from .tuner import tuner_of
 
 Made = TypeVar("Made")
+forward_kernel = Repeated(kernel_of_forward)
+decode_chunks, join_chunks = Repeated(decode_kernels.decode_chunks), Repeated(decode_kernels.join_chunks)
+row_sums, queries = Repeated(backward_kernels.row_sums), Repeated(backward_kernels.queries)
+keys_and_values = Repeated(backward_kernels.keys_and_values)
+dense, diagonals = Repeated(bias_kernels.dense), Repeated(bias_kernels.diagonals)
 BITS = 31
 """Random bits that decide on a weight."""
 
 one_at_a_time = threading.Lock() if INTERPRETED else nullcontext()
 """The interpreter changes Triton's language while a kernel runs: two threads would take it from each other."""
 
+RISING = {each: tl.constexpr(each) for each in (True, False)}
+KINDS = {each: tl.constexpr(each) for each in ("dense", "linear", "distance")}
+FAR = 1 << 29
+"""Positions are clamped to this in kernels."""
 FAR_APART = 1 << 23
 """Strides from which on the numbers of one tile may be more than 2^31 apart."""
 
@@ -41,10 +50,11 @@ def prepared(launches: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(launches)
     def launched(given: Call, *others: Any) -> Any:
-        near = {name: _near(getattr(given, name)) for name in ("query", "key", "value")}
+        if not all(map(_is_near, (given.query, given.key, given.value))):
+            given = replace(given, query=_near(given.query), key=_near(given.key), value=_near(given.value))
         device = given.query.device
         with one_at_a_time, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            return launches(replace(given, **near), *others)
+            return launches(given, *others)
 
     return launched
 
@@ -56,12 +66,14 @@ def forward(given: Call) -> tuple[Tensor, Tensor]:
     V = given.value.shape[3]
     output = given.query.new_empty(B, Q, H, V).transpose(1, 2)
     lse = given.query.new_empty(B, H, Q, dtype=torch.float32)
-    if few_queries(given, _tiles(given, "decode")[0]):
+    if few_queries(given):
         _run(given, "decode", lambda tiles: _decode(given, output, lse, tiles))
     else:
-        _run(given, "forward", lambda tiles: forward_kernel[(triton.cdiv(Q, tiles.queries) * B * H,)](
-            _rows(given.query), _rows(given.key), _rows(given.value), _rows(output), lse, Q, given.key.shape[2], given.offset,
-            *_terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch,
+        rows = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(output), lse)
+        arguments = (*rows, Q, given.key.shape[2], given.offset, *_terms(given))
+        key = signature(given)
+        _run(given, "forward", lambda tiles: forward_kernel(
+            (key, tiles), _tiles_along(Q, tiles.queries) * B * H, arguments, {**_sizes(given), **tiles.constants},
         ))  # fmt: skip
     return output, lse
 
@@ -73,28 +85,28 @@ MOST_ROWS = {2: 64, 4: 16}
 """Of a tile of queries times the heads of a group, by the bytes of a number: more do not fit registers."""
 
 
-def few_queries(given: Call, tiles: Tiles) -> bool:
-    """Whether the keys are split: by the lengths of the call alone, never by the size of the batch or by what was measured."""
-    Q, K = given.query.shape[2], given.key.shape[2]
-    packed = Q * (given.query.shape[1] // given.key.shape[1])
-    return Q <= FEW and packed <= MOST_ROWS[given.query.element_size()] and 2 * TILES_IN_CHUNK * tiles.keys < K
+def few_queries(given: Call) -> bool:
+    """Whether a tile holds the queries of all heads of a group: by sizes of the call that are no batch size, never by what was
+    measured."""
+    Q, group = given.query.shape[2], given.query.shape[1] // given.key.shape[1]
+    return Q <= FEW and Q * group <= MOST_ROWS[given.query.element_size()]
 
 
 def _decode(given: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
     (B, H, Q, _), (G, K), V = given.query.shape, given.key.shape[1:3], given.value.shape[3]
     chunk = TILES_IN_CHUNK * tiles.keys
-    chunks = triton.cdiv(K, chunk)
-    outputs = torch.empty(B, H, Q, chunks, V, dtype=torch.float32, device=output.device)
-    lses = torch.empty(B, H, Q, chunks, dtype=torch.float32, device=output.device)
-    sizes = _sizes(given)
-    decode_chunks[(chunks * B * G,)](
-        _rows(given.query), _rows(given.key), _rows(given.value), outputs, lses, Q, K, given.offset, chunks, *_terms(given),
-        **sizes, CHUNK=chunk, TILE_Q=triton.next_power_of_2(max(Q * (H // G), 16)), TILE_K=tiles.keys, **tiles.launch,
-    )  # fmt: skip
-    join_chunks[(B * H * Q,)](
-        outputs, lses, _rows(output), lse, Q, chunks, *_terms(given), V=V, CHUNKS=16, TILE_V=sizes["TILE_V"],
-        **(FP_FUSION if output.is_cuda else {}),
-    )  # fmt: skip
+    chunks = _tiles_along(K, chunk)
+    outputs, lses = None, lse
+    if chunks > 1:
+        outputs = torch.empty(B, H, Q, chunks, V, dtype=torch.float32, device=output.device)
+        lses = torch.empty(B, H, Q, chunks, dtype=torch.float32, device=output.device)
+    sizes, terms, key = _sizes(given), _terms(given), (signature(given), tiles, chunks > 1)
+    rows = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(output), outputs, lses)
+    constants = {**sizes, **tiles.constants, "CHUNK": chunk, "TILE_Q": power_of_two(max(Q * (H // G), 16))}
+    decode_chunks(key, chunks * B * G, (*rows, Q, K, given.offset, chunks, *terms), constants)
+    if outputs is not None:
+        constants = {"V": V, "CHUNKS": 16, "TILE_V": sizes["TILE_V"], **(FP_FUSION if output.is_cuda else {})}
+        join_chunks(key, B * H * Q, (outputs, lses, _rows(output), lse, Q, chunks, *terms), constants)
 
 
 @prepared
@@ -102,49 +114,50 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
     """[dq, dk, dv], and with `wants_bias` the gradient of the bias in its own shape and dtype."""
     (B, H, Q, D), (G, K), V = given.query.shape, given.key.shape[1:3], given.value.shape[3]
     sums, grad = torch.empty_like(lse), _near(grad)
-    wide = triton.next_power_of_2(max(V, 16))
-    row_sums[(triton.cdiv(Q, 64) * B * H,)](
-        _rows(output),
-        _rows(grad),
-        None if grad_lse is None else grad_lse.contiguous(),
-        lse,
-        sums,
-        H,
-        Q,
-        V=V,
-        TILE_Q=64,
-        TILE_V=wide,
-        **(FP_FUSION if grad.is_cuda else {}),
-    )
+    grad_lse = None if grad_lse is None else grad_lse.contiguous()
+    key = (signature(given), K, grad.stride(), grad_lse is None, wants_bias)
+    constants = {"V": V, "TILE_Q": 64, "TILE_V": power_of_two(max(V, 16)), **(FP_FUSION if grad.is_cuda else {})}
+    row_sums(key, _tiles_along(Q, 64) * B * H, (_rows(output), _rows(grad), grad_lse, lse, sums, H, Q), constants)
     together = given.atomic and not torch.are_deterministic_algorithms_enabled() and bool(_tiles(given, "together"))
     grad_key, grad_value = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (given.key, given.value))
     grad_query = given.query.new_empty(B, H, Q, D, dtype=torch.float32 if together else given.query.dtype)
     saved = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(grad), lse, sums)
     warned = (Q, K, given.offset, *_terms(given))
+    by_distance = wants_bias and given.bias is not None and given.bias_kind != "dense"
 
-    def of_queries(tiles: Tiles) -> None:
-        queries[(triton.cdiv(Q, tiles.queries) * B * H,)](
-            *saved, _rows(grad_query), *warned, **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch
-        )
+    def sums_for(tiles: int) -> Tensor | None:
+        return lse.new_empty(B, H, tiles, 2) if by_distance else None
 
-    def of_keys(tiles: Tiles) -> None:
-        keys_and_values[(triton.cdiv(K, tiles.keys) * B * G,)](
-            *saved, _rows(grad_key), _rows(grad_value), grad_query.zero_() if together else None, *warned, **_sizes(given),
-            TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch,
-        )  # fmt: skip
+    def of_queries(tiles: Tiles) -> Tensor | None:
+        number = _tiles_along(Q, tiles.queries)
+        bias_sums = sums_for(number)
+        arguments = (*saved, _rows(grad_query), bias_sums, *warned)
+        queries((key, tiles), number * B * H, arguments, {**_sizes(given), **tiles.constants})
+        return bias_sums
+
+    def of_keys(tiles: Tiles) -> Tensor | None:
+        number = _tiles_along(K, tiles.keys)
+        bias_sums = sums_for(number) if together else None
+        added = grad_query.zero_() if together else None
+        arguments = (*saved, _rows(grad_key), _rows(grad_value), added, bias_sums, *warned)
+        constants = {**_sizes(given), "MASK_ALL": _masks_all(grad.device), **tiles.constants}
+        keys_and_values((key, tiles, together), number * B * G, arguments, constants)
+        return bias_sums
 
     if together:
-        _run(given, "together", of_keys)
+        bias_sums = _run(given, "together", of_keys)
     else:
-        _run(given, "queries", of_queries)
+        bias_sums = _run(given, "queries", of_queries)
         _run(given, "keys", of_keys)
     found = [grad_query.to(given.query.dtype), grad_key, grad_value]
-    if wants_bias and given.bias is not None:
-        found.append((_dense_bias if given.bias_kind == "dense" else _position_bias)(given, saved))
+    if bias_sums is not None:
+        found.append(_position_bias(given, saved, bias_sums.sum((0, 2)), key))
+    elif wants_bias and given.bias is not None:
+        found.append(_dense_bias(given, saved, key))
     return found
 
 
-def _dense_bias(given: Call, saved: tuple[Any, ...]) -> Tensor:
+def _dense_bias(given: Call, saved: tuple[Any, ...], key: Hashable) -> Tensor:
     """Of values that are broadcast to (B,H,Q,K), in their own shape."""
     assert given.bias is not None
     (B, _, Q, _), K = given.query.shape, given.key.shape[2]
@@ -152,54 +165,64 @@ def _dense_bias(given: Call, saved: tuple[Any, ...]) -> Tensor:
     found = torch.empty(shape, dtype=torch.float32, device=given.bias.device)
 
     def of_pairs(tiles: Tiles) -> None:
-        programs = shape[0] * shape[1] * triton.cdiv(shape[2], tiles.queries) * triton.cdiv(shape[3], tiles.keys)
-        dense[(programs,)](
-            *saved, found, B, *shape, Q, K, given.offset, *_terms(given), **_sizes(given), TILE_Q=tiles.queries,
-            TILE_K=tiles.keys, **tiles.launch,
-        )  # fmt: skip
+        programs = shape[0] * shape[1] * _tiles_along(shape[2], tiles.queries) * _tiles_along(shape[3], tiles.keys)
+        arguments = (*saved, found, B, *shape, Q, K, given.offset, *_terms(given))
+        dense((key, tiles), programs, arguments, {**_sizes(given), **tiles.constants})
 
     _run(given, "bias", of_pairs)
     return found.reshape(given.bias.shape).to(given.bias.dtype)
 
 
-def _position_bias(given: Call, saved: tuple[Any, ...]) -> Tensor:
-    """Of slopes (H,) or of a table (H,R), from the sums of dS over the pairs of each distance.
+def _position_bias(given: Call, saved: tuple[Any, ...], ends: Tensor, key: Hashable) -> Tensor:
+    """Of slopes (H,) or of a table (H,R). `ends` (H,2) has the sums of |d| dS of slopes, or of dS beyond each end of a table;
+    what lies between comes from the sums of dS over the pairs of each distance.
 
     dslope_h = - sum_d |d| s_hd        dtable_hr = sum of s_hd over the distances d with clamp(d, low, low + R - 1) = low + r
     """
     assert given.bias is not None
-    (B, H, Q, _), K = given.query.shape, given.key.shape[2]
+    R = given.bias.shape[-1]
+    if given.bias_kind == "linear":
+        return (-ends[:, 0]).to(given.bias.dtype)
+    found = torch.zeros_like(given.bias, dtype=torch.float32)
+    found[:, 0] += ends[:, 0]
+    found[:, -1] += ends[:, 1]
+    if R > 2:
+        found[:, 1:-1] = _run(given, "diagonals", lambda tiles: _between_ends(given, saved, tiles, key)).sum(0)
+    return found.to(given.bias.dtype)
 
-    def of_pairs(tiles: Tiles) -> Tensor:
-        bands = triton.cdiv(Q, tiles.keys) + triton.cdiv(K, tiles.keys) - 1
-        sums = given.query.new_empty(B, H, bands, 2, tiles.keys, dtype=torch.float32)
-        diagonals[(bands * B * H,)](
-            *saved, sums, Q, K, given.offset, *_terms(given), **_sizes(given), TILE=tiles.keys, **tiles.launch,
-        )  # fmt: skip
-        return sums
 
-    sums = _run(given, "diagonals", of_pairs)
-    size = sums.shape[4]
+def _between_ends(given: Call, saved: tuple[Any, ...], tiles: Tiles, key: Hashable) -> Tensor:
+    """Sums (B,H,R-2) of dS over the pairs of each distance between the ends of a table."""
+    assert given.bias is not None
+    (B, H), Q, K, R = given.query.shape[:2], given.query.shape[2], given.key.shape[2], given.bias.shape[1]
+    size = tiles.keys
+    bands = (R - 3) // size + 3
+    sums = given.query.new_empty(B, H, bands, 2, size, dtype=torch.float32)
+    arguments = (*saved, sums, bands, Q, K, given.offset, *_terms(given))
+    diagonals((key, tiles), bands * B * H, arguments, {**_sizes(given), "TILE": size, **tiles.launch})
     blank = sums.new_zeros(B, H, 1, size)
     by_distance = (torch.cat([sums[:, :, :, 1], blank], 2) + torch.cat([blank, sums[:, :, :, 0]], 2)).flatten(2)
-    offset = given.offset if given.offsets is None else given.offsets[:, None]
-    distance = torch.arange(by_distance.shape[2], device=sums.device) - triton.cdiv(Q, size) * size - offset
-    distance = distance.expand(B, -1)[:, None]
-    if given.bias_kind == "linear":
-        return -(by_distance * distance.abs()).sum((0, 2)).to(given.bias.dtype)
-    places = given.bias.shape[1]
-    place = distance - given.bias_low
-    inside = torch.arange(places, device=sums.device) - place[:, :, :1]
-    there = (inside >= 0) & (inside < by_distance.shape[2])
-    inside = inside.clamp(0, by_distance.shape[2] - 1).expand(B, H, -1)
-    found = torch.where(there, by_distance.gather(2, inside), 0.0)
-    found[:, :, 0] += torch.where(place < 0, by_distance, 0.0).sum(2)
-    found[:, :, -1] += torch.where(place >= places, by_distance, 0.0).sum(2)
-    return found.sum(0).to(given.bias.dtype)
+    offset = torch.full((1,), given.offset, device=sums.device) if given.offsets is None else given.offsets
+    least = (offset + given.bias_low + 1).clamp(-FAR, FAR)  # the least j - i; `by_distance` begins a tile before its band
+    first = least - (least // size - 1) * size
+    places = first[:, None] + torch.arange(R - 2, device=sums.device)
+    return by_distance.gather(2, places[:, None].expand(B, H, R - 2))
+
+
+def _masks_all(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0)
+
+
+def _is_near(tensor: Tensor) -> bool:
+    return max(tensor.stride()[2:]) < FAR_APART
 
 
 def _near(tensor: Tensor) -> Tensor:
-    return tensor.contiguous() if max(tensor.stride()[2:]) >= FAR_APART else tensor
+    return tensor if _is_near(tensor) else tensor.contiguous()
+
+
+def _tiles_along(length: int, tile: int) -> int:
+    return -(-length // tile)
 
 
 def _rows(tensor: Tensor) -> call.Rows:
@@ -208,7 +231,7 @@ def _rows(tensor: Tensor) -> call.Rows:
 
 def _sizes(given: Call) -> dict[str, int]:
     D, V = given.query.shape[3], given.value.shape[3]
-    return {"D": D, "V": V, "TILE_D": triton.next_power_of_2(max(D, 16)), "TILE_V": triton.next_power_of_2(max(V, 16))}
+    return {"D": D, "V": V, "TILE_D": power_of_two(max(D, 16)), "TILE_V": power_of_two(max(V, 16))}
 
 
 def _run(given: Call, kernel: str, launch: Callable[[Tiles], Made]) -> Made:
@@ -221,9 +244,19 @@ def _run(given: Call, kernel: str, launch: Callable[[Tiles], Made]) -> Made:
 
 
 def _tiles(given: Call, kernel: str) -> tuple[Tiles, ...]:
-    others = (given.key_visible, given.query_segments, given.visible, given.bias, given.seed, given.softcap)
-    rich = any(each is not None for each in others)
-    return tiles_for(kernel, given.query, given.value, rich, given.tile_queries, given.tile_keys)
+    return tiles_for(
+        kernel, given.query, given.key, given.value, features_of(given), given.tile_queries, given.tile_keys
+    )  # fmt: skip
+
+
+def features_of(given: Call) -> str:
+    """One of tiles.FEATURES."""
+    if any(each is not None for each in (given.query_segments, given.visible, given.softcap)) or given.bias_kind == "dense":
+        return "rich"
+    is_dropout = given.seed is not None or given.key_visible is not None
+    if given.bias is not None:
+        return "rich" if is_dropout else "position"
+    return "dropout" if is_dropout else "plain"
 
 
 def _terms(given: Call) -> tuple[call.Scores, call.Mask, call.Bias, call.Dropout]:
@@ -232,7 +265,7 @@ def _terms(given: Call) -> tuple[call.Scores, call.Mask, call.Bias, call.Dropout
     if given.seed is not None:
         dropout = call.Dropout(given.seed, round(given.dropout * 2**BITS), 1.0 / (1.0 - given.dropout))
     return (
-        call.Scores(given.scale, given.softcap, H, H // G),
+        call.Scores(given.scale, RISING[given.scale > 0.0], given.softcap, H, H // G),
         call.Mask(
             given.offsets, given.left, given.right, given.key_lengths, given.query_lengths, *_strided(given.key_visible, 2),
             *_strided(given.query_segments, 2), *_strided(given.key_segments, 2), *_strided(given.visible, 4),
@@ -248,12 +281,10 @@ def _bias(given: Call) -> call.Bias:
     if values is None:
         return call.Bias(*[None] * 8)
     if given.bias_kind == "dense":
-        return call.Bias(tl.constexpr("dense"), *_strided(_broadcast(values, given), 4), None, None)
+        return call.Bias(KINDS["dense"], *_strided(_broadcast(values, given), 4), None, None)
     if given.bias_kind == "linear":
-        return call.Bias(tl.constexpr("linear"), values, None, values.stride(0), None, None, None, None)
-    return call.Bias(
-        tl.constexpr("distance"), values, None, values.stride(0), None, values.stride(1), given.bias_low, values.shape[1]
-    )
+        return call.Bias(KINDS["linear"], values, None, values.stride(0), None, None, None, None)
+    return call.Bias(KINDS["distance"], values, None, values.stride(0), None, values.stride(1), given.bias_low, values.shape[1])
 
 
 def _broadcast(values: Tensor, given: Call) -> Tensor:

@@ -1,4 +1,8 @@
-"""The kernels as operators of torch: known to autograd, torch.compile and fake tensors, opaque to all of them."""
+"""The kernels as operators of torch: known to autograd, torch.compile and fake tensors, opaque to all of them.
+
+A plain eager call goes around the operators, whose wrapper in Python takes longer than many kernels: straight to the launch, or
+through an autograd function of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .launch import backward as launch_backward
 from .launch import forward as launch_forward
@@ -40,6 +45,10 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor]:
 )
 def attend_backward(*arguments: Any) -> list[Tensor]:
     """Gradients of query, key, value and, where wanted, of the bias."""
+    return _launched_backward(*arguments)
+
+
+def _launched_backward(*arguments: Any) -> list[Tensor]:
     return launch_backward(Call(*arguments[:NUMBER]), *arguments[NUMBER:])
 
 
@@ -47,6 +56,42 @@ def attend_backward(*arguments: Any) -> list[Tensor]:
 def _(*arguments: Any) -> list[Tensor]:
     found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in arguments[:3]]
     return [*found, torch.empty_like(arguments[10], memory_format=torch.contiguous_format)] if arguments[-1] else found
+
+
+def attended(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """What `attend` gives, by the shortest way."""
+    tensors = [each for each in arguments if isinstance(each, Tensor)]
+    if not _is_plain(tensors):
+        return attend(*arguments)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+        return Attended.apply(*arguments)
+    return launch_forward(Call(*arguments))
+
+
+def _is_plain(tensors: list[Tensor]) -> bool:
+    """Whether nobody listens to operators: no compiler, exporter, transformation, or subclass of tensors."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or torch.jit.is_tracing()
+        or any(type(each) not in (Tensor, torch.nn.Parameter) for each in tensors)
+    )
+
+
+class Attended(torch.autograd.Function):
+    """`attend` of eager calls. It has no second derivative either."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        found = launch_forward(Call(*arguments))
+        _keep(ctx, arguments, found)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+        return _gradients(ctx, grad, grad_lse, _launched_backward)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -58,12 +103,16 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    return _gradients(ctx, grad, grad_lse, attend_backward)
+
+
+def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None, backward: Any) -> tuple[Any, ...]:
     *saved, output, lse = ctx.saved_tensors
     tensors = iter(saved)
     arguments = [next(tensors) if there else other for there, other in zip(ctx.tensors, ctx.others, strict=True)]
     if grad is None:
         grad = torch.zeros_like(output)
-    found = attend_backward(*arguments, output, lse, grad, grad_lse, ctx.wants_bias)
+    found = backward(*arguments, output, lse, grad, grad_lse, ctx.wants_bias)
     bias = found[3] if ctx.wants_bias else None
     return (*found[:3], *([None] * 7), bias, *([None] * (NUMBER - 11)))
 

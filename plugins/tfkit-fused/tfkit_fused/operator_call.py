@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import triton
 from torch import Tensor
 
 
@@ -46,7 +45,7 @@ def class_of(kernel: str, given: Call) -> str:
     """
     (Q, D), (K, V) = given.query.shape[2:], given.value.shape[2:]
     sizes = {"d": max(D, 16), "v": max(V, 16), "q": Q, "k": K}
-    d, v, q, k = (f"{name}{triton.next_power_of_2(size)}" for name, size in sizes.items())
+    d, v, q, k = (f"{name}{power_of_two(size)}" for name, size in sizes.items())
     group = f"group{given.query.shape[1] // given.key.shape[1]}"
     there = {
         "left": given.left, "right": given.right, "key_lengths": given.key_lengths, "query_lengths": given.query_lengths,
@@ -55,3 +54,21 @@ def class_of(kernel: str, given: Call) -> str:
     }  # fmt: skip
     terms = (name for name, term in there.items() if term is not None)
     return " ".join([kernel, str(given.query.dtype).removeprefix("torch."), d, v, group, q, k, *terms])
+
+
+def power_of_two(size: int) -> int:
+    """The least power of two that is not below `size`."""
+    return 1 << (size - 1).bit_length()
+
+
+def signature(given: Call) -> tuple[object, ...]:
+    """Equal for calls whose kernels Triton specialises in the same way: all of a call but its numbers, and the length of keys
+    where no stride depends on it, so that each step of decoding from a cache has the same."""
+    tensors = (
+        given.query, given.key, given.value, given.offsets, given.key_lengths, given.query_lengths, given.key_visible,
+        given.query_segments, given.key_segments, given.visible, given.bias, given.seed,
+    )  # fmt: skip
+    kinds = [None if each is None else (each.dtype, each.stride(), each.data_ptr() & 15) for each in tensors]
+    sizes = (given.query.shape[1:], given.key.shape[1], given.value.shape[3], None if given.bias is None else given.bias.shape)
+    others = (given.bias_kind, given.bias_low, given.left, given.right, given.scale > 0.0, given.softcap is None)
+    return (given.query.device, *kinds, *sizes, *others)

@@ -1,9 +1,9 @@
 """How large the tiles of each kernel are, and how many warps and stages it runs with.
 
-The rows are the largest tiles that fit shared memory and registers by the word of Triton 3.6 to 3.9 (tests/test_compile.py
-holds them to it), and others that fit and that measuring may find faster; none has been timed yet. The backward in one kernel,
-`together`, has no rows where its tiles of keys would be smaller than 64 in 16 bits (wide heads, rich calls): each tile of keys
-adds all of dq once more in memory, which eats what two products save.
+The rows are the tiles with the fewest instructions for a pair of a query and a key that fit shared memory and registers, by the
+word of Triton 3.6 to 3.9 (tests/test_compile.py holds them to it), and others that fit and that measuring may find faster; none
+has been timed yet. The backward in one kernel, `together`, has no rows where its tiles of keys would be smaller than 64 in 16
+bits (wide heads, rich calls): each tile of keys adds all of dq once more in memory, which eats what two products save.
 """
 
 from __future__ import annotations
@@ -19,84 +19,139 @@ Shape = tuple[int, int, int, int]
 """Queries, keys, warps, stages."""
 
 
+FEATURES = ("plain", "position", "dropout", "rich")
+"""What calls have to hold beside scores: nothing but masks that are intervals of keys; a bias by distance; dropout and key
+visibility; anything, that is segments, dense masks, dense biases and softcap too."""
+SHORT = 64
+"""Lengths that one tile holds."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """For a kernel, the bytes of a number, and head dims up to `width`: tiles on data-centre devices from sm_90 up, which have
-    227 KiB of shared memory to a program, and on all others, which have 99 KiB at least. `rich` calls have a bias, dropout,
-    softcap or masks that are no interval of keys, and so more to hold. Nothing runs where there is None. What measuring may
-    choose instead is in `more`, for some devices beside what they take anyway, and for the former also in `more_large`."""
+    """For a kernel, the bytes of a number, head dims up to `width` and one of FEATURES: tiles on data-centre devices from
+    sm_90 up, which have 227 KiB of shared memory to a program, and on all others, which have 99 KiB at least. Nothing runs
+    where there is None. What measuring may choose instead is in `more`, for some devices beside what they take anyway, and for
+    the former also in `more_large`. A `short` row is for calls with at most SHORT queries, or keys where tiles are of keys."""
 
     kernel: str
     bytes: int
     width: int
-    rich: bool
+    features: str
     large: Shape | None
     small: Shape | None
     more: tuple[Shape, ...] = ()
     more_large: tuple[Shape, ...] = ()
+    short: bool = False
 
 
 ROWS = (
-    Row("forward", 2, 64, False, (128, 128, 8, 3), (128, 64, 8, 3), ((64, 64, 4, 3),), ((128, 64, 8, 3), (64, 128, 4, 3))),
-    Row("forward", 2, 64, True, (128, 32, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2), (64, 32, 4, 2), (64, 64, 8, 2))),
-    Row("forward", 2, 128, False, (128, 64, 8, 3), (64, 32, 4, 2), ((128, 32, 8, 2),), ((128, 64, 8, 2), (64, 64, 4, 3))),
-    Row("forward", 2, 128, True, (128, 32, 8, 2), (64, 32, 8, 1), ((64, 32, 8, 2), (32, 64, 8, 2))),
-    Row("forward", 2, 256, False, (64, 32, 8, 1), (64, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
-    Row("forward", 2, 256, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 8, 2), (32, 32, 4, 1))),
-    Row("decode", 2, 64, False, (16, 64, 4, 3), (16, 64, 4, 3), ((16, 32, 4, 3),)),
-    Row("decode", 2, 64, True, (16, 64, 4, 2), (16, 64, 4, 2), ((16, 32, 4, 2),)),
-    Row("decode", 2, 128, False, (16, 64, 4, 3), (16, 64, 4, 2), ((16, 32, 4, 3),)),
-    Row("decode", 2, 128, True, (16, 32, 4, 2), (16, 32, 4, 2), ((16, 64, 8, 2),)),
-    Row("decode", 2, 256, False, (16, 32, 4, 2), (16, 32, 4, 2), ((16, 64, 8, 2), (16, 32, 8, 2))),
-    Row("decode", 2, 256, True, (16, 32, 8, 1), (16, 32, 8, 1), ((16, 64, 8, 1), (16, 32, 4, 1))),
-    Row("decode", 4, 64, False, (16, 32, 4, 2), (16, 32, 4, 2), ((16, 64, 8, 1), (16, 32, 4, 3))),
-    Row("decode", 4, 64, True, (16, 32, 8, 1), (16, 32, 8, 1), ((16, 64, 8, 1), (16, 32, 4, 1))),
-    Row("decode", 4, 256, False, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 8, 2))),
-    Row("decode", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
-    Row("queries", 2, 64, False, (128, 64, 8, 2), (128, 64, 8, 2), ((64, 64, 4, 2),), ((128, 32, 8, 2),)),
-    Row("queries", 2, 64, True, (128, 32, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2), (64, 32, 4, 2)), ((32, 128, 8, 2),)),
-    Row("queries", 2, 128, False, (128, 64, 8, 2), (64, 64, 8, 2), ((64, 32, 4, 2),), ((64, 64, 8, 2), (64, 64, 4, 2))),
-    Row("queries", 2, 128, True, (128, 32, 8, 2), (64, 64, 8, 2), ((64, 32, 8, 2), (32, 64, 8, 2))),
-    Row("queries", 2, 256, False, (64, 64, 8, 2), (64, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1)), ((32, 64, 8, 2),)),
-    Row("queries", 2, 256, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 8, 1))),
-    Row("keys", 2, 64, False, (64, 128, 8, 2), (32, 128, 8, 1), ((32, 64, 4, 1),), ((32, 128, 8, 2),)),
-    Row("keys", 2, 64, True, (32, 128, 8, 2), (32, 32, 4, 2), ((32, 32, 8, 2),), ((32, 64, 8, 2),)),
-    Row("keys", 2, 128, False, (32, 128, 8, 1), (64, 64, 8, 1), ((32, 64, 8, 1), (16, 64, 8, 2))),
-    Row("keys", 2, 128, True, (32, 32, 4, 2), (32, 32, 4, 2), ((32, 32, 8, 2), (16, 64, 8, 2))),
-    Row("keys", 2, 256, False, (32, 32, 8, 1), (32, 32, 8, 1), ((16, 32, 8, 1), (32, 16, 8, 1))),
-    Row("keys", 2, 256, True, (16, 32, 8, 1), (16, 32, 8, 1), ((32, 16, 8, 1), (16, 16, 8, 1))),
-    Row("together", 2, 64, False, (32, 128, 8, 2), (16, 128, 8, 2), ((16, 64, 4, 1),), ((32, 64, 4, 2),)),
-    Row("together", 2, 64, True, (16, 128, 8, 2), None, (), ((32, 64, 8, 2), (16, 64, 4, 2))),
-    Row("together", 2, 128, False, (16, 128, 8, 1), (64, 64, 8, 1), ((16, 64, 8, 1),)),
-    Row("bias", 2, 64, True, (64, 64, 8, 2), (32, 32, 4, 1), ((32, 64, 8, 1), (64, 32, 8, 1))),
-    Row("bias", 2, 128, True, (32, 32, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (32, 16, 8, 1))),
-    Row("bias", 2, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1),)),
-    Row("diagonals", 2, 64, True, (64, 64, 8, 2), (32, 32, 4, 2), ((32, 32, 8, 1), (16, 16, 4, 1))),
-    Row("diagonals", 2, 128, True, (32, 32, 8, 1), (32, 32, 8, 1), ((16, 16, 4, 1),)),
-    Row("diagonals", 2, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),)),
-    Row("forward", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 8, 2), (16, 32, 4, 1))),
-    Row("forward", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
-    Row("forward", 4, 256, False, (16, 16, 8, 1), (16, 32, 8, 1), ((16, 16, 8, 1), (16, 16, 8, 2))),
-    Row("forward", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
-    Row("queries", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
-    Row("queries", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
-    Row("queries", 4, 256, False, (16, 16, 8, 1), (16, 16, 8, 1), ((32, 16, 8, 1), (16, 16, 4, 1))),
-    Row("queries", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
-    Row("keys", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
-    Row("keys", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
-    Row("keys", 4, 256, False, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),), ((32, 16, 8, 1),)),
-    Row("keys", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),), ((16, 32, 8, 1),)),
-    Row("together", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
-    Row("together", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((16, 32, 8, 1), (16, 32, 4, 1))),
-    Row("bias", 4, 64, True, (32, 32, 8, 1), (16, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
-    Row("bias", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
-    Row("diagonals", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 16, 4, 1))),
-    Row("diagonals", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),)),
+    Row("forward", 2, 64, "plain", (128, 128, 8, 3), (128, 64, 8, 3), ((64, 64, 4, 3),), ((128, 64, 8, 3), (64, 128, 4, 3))),
+    Row("forward", 2, 64, "rich", (128, 32, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2), (64, 32, 4, 2), (64, 64, 8, 2))),
+    Row("forward", 2, 128, "plain", (128, 64, 8, 3), (64, 32, 4, 2), ((128, 32, 8, 2),), ((128, 64, 8, 2), (64, 64, 4, 3))),
+    Row("forward", 2, 128, "rich", (128, 32, 8, 2), (64, 32, 8, 1), ((64, 32, 8, 2), (32, 64, 8, 2))),
+    Row("forward", 2, 256, "plain", (64, 32, 8, 1), (64, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
+    Row("forward", 2, 256, "rich", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 8, 2), (32, 32, 4, 1))),
+    Row("forward", 2, 64, "position", (128, 128, 8, 2), (128, 64, 8, 2), ((64, 64, 4, 2), (64, 32, 4, 2)), ((128, 64, 8, 2),)),
+    Row("forward", 2, 64, "dropout", (128, 64, 8, 2), (64, 64, 4, 2), ((64, 32, 4, 2),), ((128, 32, 8, 2),)),
+    Row("forward", 2, 128, "position", (128, 64, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2),), ((64, 64, 4, 2),)),
+    Row("forward", 2, 128, "dropout", (128, 64, 8, 2), (64, 32, 8, 2), ((128, 32, 8, 2),)),
+    Row("queries", 2, 64, "position", (128, 64, 8, 2), (64, 32, 4, 2), ((64, 64, 4, 2),), ((128, 32, 8, 2),)),
+    Row("queries", 2, 64, "dropout", (128, 64, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2),)),
+    Row("queries", 2, 128, "position", (128, 64, 8, 2), (64, 32, 8, 2), ((32, 64, 8, 2),), ((128, 32, 8, 2),)),
+    Row("queries", 2, 128, "dropout", (128, 64, 8, 2), (64, 32, 8, 2), ((32, 64, 8, 2),), ((128, 32, 8, 2),)),
+    Row("keys", 2, 64, "position", (32, 128, 8, 2), (32, 32, 4, 2), ((32, 32, 8, 2),), ((32, 64, 4, 2),)),
+    Row("keys", 2, 64, "dropout", (32, 128, 8, 2), (32, 32, 4, 2), ((32, 32, 8, 2),), ((32, 64, 4, 2),)),
+    Row("keys", 2, 128, "position", (32, 128, 8, 2), (32, 32, 8, 2), ((16, 64, 8, 2),), ((16, 128, 8, 2),)),
+    Row("keys", 2, 128, "dropout", (16, 128, 8, 2), (32, 32, 8, 2), ((16, 32, 4, 2),), ((32, 128, 8, 1),)),
+    Row("forward", 2, 64, "plain", (64, 64, 4, 3), (64, 64, 4, 2), ((64, 32, 4, 2),), (), True),
+    Row("forward", 2, 64, "position", (64, 64, 4, 2), (64, 64, 4, 2), ((64, 32, 4, 2),), (), True),
+    Row("forward", 2, 64, "dropout", (64, 64, 4, 2), (64, 32, 4, 2), ((64, 32, 4, 2), (64, 64, 8, 2)), (), True),
+    Row("forward", 2, 128, "plain", (64, 64, 4, 2), (64, 32, 4, 2), ((64, 32, 4, 2), (64, 32, 8, 2)), (), True),
+    Row("forward", 2, 128, "position", (64, 64, 4, 2), (64, 32, 4, 2), ((64, 32, 4, 2), (64, 32, 8, 2)), (), True),
+    Row("forward", 2, 128, "dropout", (64, 32, 4, 2), (64, 32, 8, 2), ((64, 32, 8, 1),), (), True),
+    Row("queries", 2, 64, "plain", (64, 64, 4, 2), (64, 64, 4, 2), ((64, 32, 4, 2),), (), True),
+    Row("queries", 2, 64, "position", (64, 64, 4, 2), (64, 32, 4, 2), ((64, 32, 4, 2), (64, 32, 8, 2)), (), True),
+    Row("queries", 2, 64, "dropout", (64, 64, 4, 2), (64, 32, 4, 2), ((64, 32, 4, 2), (64, 32, 8, 2)), (), True),
+    Row("queries", 2, 128, "plain", (64, 64, 4, 2), (64, 32, 4, 2), ((64, 32, 4, 2), (64, 32, 8, 2)), (), True),
+    Row("queries", 2, 128, "position", (64, 32, 4, 2), (64, 32, 8, 2), ((64, 32, 8, 1),), (), True),
+    Row("queries", 2, 128, "dropout", (64, 32, 4, 2), (64, 32, 8, 2), ((64, 32, 8, 1),), (), True),
+    Row("keys", 2, 64, "plain", (64, 64, 4, 2), (32, 64, 4, 1), ((32, 64, 4, 2), (32, 64, 8, 2)), (), True),
+    Row("keys", 2, 64, "position", (32, 64, 4, 2), (32, 32, 4, 2), ((32, 64, 8, 2),), (), True),
+    Row("keys", 2, 64, "dropout", (32, 64, 4, 2), (32, 32, 4, 2), ((32, 64, 8, 2),), (), True),
+    Row("decode", 2, 64, "plain", (16, 64, 4, 3), (16, 64, 4, 3), ((16, 32, 4, 3),)),
+    Row("decode", 2, 64, "rich", (16, 64, 4, 2), (16, 64, 4, 2), ((16, 32, 4, 2),)),
+    Row("decode", 2, 128, "plain", (16, 64, 4, 3), (16, 64, 4, 2), ((16, 32, 4, 3),)),
+    Row("decode", 2, 128, "rich", (16, 32, 4, 2), (16, 32, 4, 2), ((16, 64, 8, 2),)),
+    Row("decode", 2, 256, "plain", (16, 32, 4, 2), (16, 32, 4, 2), ((16, 64, 8, 2), (16, 32, 8, 2))),
+    Row("decode", 2, 256, "rich", (16, 32, 8, 1), (16, 32, 8, 1), ((16, 64, 8, 1), (16, 32, 4, 1))),
+    Row("decode", 4, 64, "plain", (16, 32, 4, 2), (16, 32, 4, 2), ((16, 64, 8, 1), (16, 32, 4, 3))),
+    Row("decode", 4, 64, "rich", (16, 32, 8, 1), (16, 32, 8, 1), ((16, 64, 8, 1), (16, 32, 4, 1))),
+    Row("decode", 4, 256, "plain", (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 8, 2))),
+    Row("decode", 4, 256, "rich", (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
+    Row("queries", 2, 64, "plain", (128, 64, 8, 2), (128, 64, 8, 2), ((64, 64, 4, 2),), ((128, 32, 8, 2),)),
+    Row("queries", 2, 64, "rich", (128, 32, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2), (64, 32, 4, 2)), ((32, 128, 8, 2),)),
+    Row("queries", 2, 128, "plain", (128, 64, 8, 2), (64, 64, 8, 2), ((64, 32, 4, 2),), ((64, 64, 8, 2), (64, 64, 4, 2))),
+    Row("queries", 2, 128, "rich", (128, 32, 8, 2), (64, 64, 8, 2), ((64, 32, 8, 2), (32, 64, 8, 2))),
+    Row("queries", 2, 256, "plain", (64, 64, 8, 1), (64, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1)), ((32, 64, 8, 2),)),
+    Row("queries", 2, 256, "rich", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 8, 1))),
+    Row("keys", 2, 64, "plain", (64, 128, 8, 2), (32, 128, 8, 1), ((32, 64, 4, 1),), ((32, 128, 8, 2),)),
+    Row("keys", 2, 64, "rich", (16, 128, 8, 2), (32, 32, 4, 2), ((32, 32, 8, 2),), ((32, 128, 8, 1),)),
+    Row("keys", 2, 128, "plain", (32, 128, 8, 2), (64, 64, 8, 1), ((32, 64, 8, 1), (16, 64, 8, 2)), ((32, 128, 8, 1),)),
+    Row("keys", 2, 128, "rich", (32, 32, 8, 2), (32, 32, 8, 2), ((32, 32, 8, 1), (16, 32, 8, 2))),
+    Row("keys", 2, 256, "plain", (32, 32, 8, 1), (32, 32, 8, 1), ((16, 32, 8, 1), (32, 16, 8, 1))),
+    Row("keys", 2, 256, "rich", (16, 32, 8, 1), (16, 32, 8, 1), ((32, 16, 8, 1), (16, 16, 8, 1))),
+    Row("together", 2, 64, "plain", (32, 128, 8, 2), (16, 128, 8, 2), ((16, 64, 4, 1),), ((32, 64, 4, 2),)),
+    Row("together", 2, 64, "rich", (16, 128, 8, 2), None, (), ((32, 64, 8, 2), (16, 64, 4, 2))),
+    Row("together", 2, 128, "plain", (16, 128, 8, 1), (64, 64, 8, 1), ((16, 64, 8, 1),)),
+    Row("bias", 2, 64, "rich", (64, 64, 8, 2), (32, 32, 4, 1), ((32, 64, 8, 1), (64, 32, 8, 1))),
+    Row("bias", 2, 128, "rich", (32, 32, 8, 1), (16, 32, 8, 1), ((32, 32, 8, 1), (32, 16, 8, 1), (16, 32, 4, 1))),
+    Row("bias", 2, 256, "rich", (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1),)),
+    Row("diagonals", 2, 64, "rich", (64, 64, 8, 2), (32, 32, 4, 2), ((32, 32, 8, 1), (16, 16, 4, 1))),
+    Row("diagonals", 2, 128, "rich", (32, 32, 8, 1), (32, 32, 8, 1), ((16, 16, 4, 1),)),
+    Row("diagonals", 2, 256, "rich", (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),)),
+    Row("forward", 4, 64, "plain", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 8, 2), (16, 32, 4, 1))),
+    Row("forward", 4, 64, "rich", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
+    Row("forward", 4, 256, "plain", (16, 16, 8, 1), (16, 32, 8, 1), ((16, 16, 8, 1), (16, 16, 8, 2))),
+    Row("forward", 4, 256, "rich", (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
+    Row("queries", 4, 64, "plain", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
+    Row("queries", 4, 64, "rich", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
+    Row("queries", 4, 256, "plain", (16, 16, 8, 1), (16, 16, 8, 1), ((32, 16, 8, 1), (16, 16, 4, 1))),
+    Row("queries", 4, 256, "rich", (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
+    Row("keys", 4, 64, "plain", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
+    Row("keys", 4, 64, "rich", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
+    Row("keys", 4, 256, "plain", (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),), ((32, 16, 8, 1),)),
+    Row("keys", 4, 256, "rich", (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),), ((16, 32, 8, 1),)),
+    Row("together", 4, 64, "plain", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
+    Row("together", 4, 64, "rich", (32, 32, 8, 1), (32, 32, 8, 1), ((16, 32, 8, 1), (16, 32, 4, 1))),
+    Row("bias", 4, 64, "rich", (32, 32, 8, 1), (16, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
+    Row("bias", 4, 256, "rich", (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
+    Row("diagonals", 4, 64, "rich", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 16, 4, 1))),
+    Row("diagonals", 4, 256, "rich", (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),)),
 )
 
 
-SPILT = {"3.8": {("queries", 2, 256, False): (64, 64, 8, 2)}}
-"""What one version of Triton spills, and the others do not: there the other choices of the row are left."""
+INSTEAD: dict[str, dict[tuple[str, int, int, str, bool, bool], Shape]] = {
+    "3.6": {
+        ("forward", 2, 64, "rich", False, True): (32, 64, 8, 2), ("forward", 2, 128, "rich", False, True): (32, 64, 8, 2),
+        ("keys", 2, 64, "plain", True, True): (32, 64, 4, 2), ("keys", 2, 64, "dropout", True, True): (16, 64, 4, 2),
+        ("keys", 2, 64, "dropout", False, True): (16, 128, 8, 2), ("keys", 2, 64, "rich", False, True): (32, 32, 8, 2),
+        ("keys", 2, 64, "rich", False, False): (32, 32, 8, 2), ("keys", 2, 128, "plain", False, True): (32, 128, 8, 1),
+        ("keys", 2, 128, "position", False, True): (16, 128, 8, 2), ("keys", 2, 128, "dropout", False, True): (32, 32, 8, 2),
+        ("keys", 2, 128, "rich", False, False): (32, 32, 8, 1), ("keys", 2, 256, "rich", False, False): (16, 16, 8, 1),
+        ("together", 2, 64, "rich", False, True): (16, 128, 8, 1),
+    },
+    "3.7": {
+        ("keys", 2, 64, "dropout", False, True): (16, 128, 8, 2), ("keys", 2, 64, "dropout", False, False): (32, 32, 8, 2),
+        ("keys", 2, 64, "dropout", True, False): (32, 32, 8, 2), ("keys", 2, 128, "plain", False, True): (32, 128, 8, 1),
+        ("keys", 2, 128, "position", False, True): (16, 128, 8, 2),
+    },
+    "3.8": {
+        ("queries", 2, 128, "plain", True, True): (64, 32, 4, 2), ("keys", 2, 128, "position", False, True): (16, 128, 8, 2),
+        ("keys", 2, 256, "rich", False, False): (16, 16, 8, 1),
+    },
+}  # fmt: skip
+"""What one version of Triton takes unmeasured in place of a row's first choice, which it spills or whose products it lets wait
+for each other: by kernel, bytes, width, features, whether the row is short, and whether the device is large."""
 
 
 FP_FUSION = {"enable_fp_fusion": True}
@@ -118,6 +173,11 @@ class Tiles:
         return {"num_warps": self.warps, "num_stages": self.stages, **FP_FUSION} if self.warps else {}
 
     @property
+    def constants(self) -> dict[str, Any]:
+        """Of a kernel whose tiles are of queries and keys."""
+        return {"TILE_Q": self.queries, "TILE_K": self.keys, **self.launch}
+
+    @property
     def shape(self) -> Shape:
         return (self.queries, self.keys, self.warps or 0, self.stages or 0)
 
@@ -130,7 +190,7 @@ INTERPRETED = Tiles(32, 32)
 
 
 def tiles_for(
-    kernel: str, query: Tensor, value: Tensor, rich: bool, tile_queries: int | None, tile_keys: int | None
+    kernel: str, query: Tensor, key: Tensor, value: Tensor, features: str, tile_queries: int | None, tile_keys: int | None
 ) -> tuple[Tiles, ...]:
     """What may be chosen, first what is taken unmeasured; one where a size is written, none where the table has no row.
 
@@ -138,34 +198,49 @@ def tiles_for(
     """
     found: tuple[Tiles, ...] = (INTERPRETED,)
     if query.is_cuda:
-        found = of_row(row_for(kernel, query, value, rich), _is_large(torch.cuda.get_device_capability(query.device)))
+        row = row_for(kernel, query, key, value, features)
+        found = of_row(row, _is_large(torch.cuda.get_device_capability(query.device)))
     if not (found and (tile_queries or tile_keys)):
         return found
     queries, keys = tile_queries or found[0].queries, tile_keys or found[0].keys
     return (Tiles(queries, queries if kernel == "diagonals" else keys, found[0].warps, found[0].stages),)
 
 
-def row_for(kernel: str, query: Tensor, value: Tensor, rich: bool) -> Row | None:
-    width, size = max(query.shape[3], value.shape[3]), query.element_size()
-    rich = rich or kernel in ("bias", "diagonals")
-    fits = (row for row in ROWS if (row.kernel, row.bytes, row.rich) == (kernel, size, rich) and width <= row.width)
-    return next(fits, None)
+def row_for(kernel: str, query: Tensor, key: Tensor, value: Tensor, features: str) -> Row | None:
+    """The narrowest row that holds the heads: for these features, or for all if there is none; a short one where it fits."""
+    is_short = (key if kernel in ("keys", "together") else query).shape[2] <= SHORT
+    return _row(kernel, query.element_size(), max(query.shape[3], value.shape[3]), features, is_short)
 
 
+@cache
+def _row(kernel: str, size: int, width: int, features: str, is_short: bool) -> Row | None:
+    for wanted in (features, "rich"):
+        fits = [
+            row for row in ROWS
+            if (row.kernel, row.bytes, row.features) == (kernel, size, wanted) and width <= row.width and row.short <= is_short
+        ]  # fmt: skip
+        if fits:
+            return min(fits, key=lambda row: (row.width, not row.short))
+    return None
+
+
+@cache
 def of_row(row: Row | None, large: bool) -> tuple[Tiles, ...]:
     """All that may be chosen on a large device or on another, first what is taken unmeasured."""
     if row is None:
         return ()
     shape, more = (row.large, (*row.more_large, *row.more)) if large else (row.small, row.more)
-    spilt = _spilt().get((row.kernel, row.bytes, row.width, row.rich))
-    return () if shape is None else tuple(Tiles(*each) for each in dict.fromkeys((shape, *more)) if each != spilt)
+    instead = _instead().get((row.kernel, row.bytes, row.width, row.features, row.short, large))
+    if shape is not None and instead is not None:
+        shape, more = instead, tuple(each for each in more if each != instead)
+    return () if shape is None else tuple(Tiles(*each) for each in dict.fromkeys((shape, *more)))
 
 
 @cache
-def _spilt() -> dict[tuple[str, int, int, bool], Shape]:
+def _instead() -> dict[tuple[str, int, int, str, bool, bool], Shape]:
     import triton
 
-    return SPILT.get(".".join(triton.__version__.split(".")[:2]), {})
+    return INSTEAD.get(".".join(triton.__version__.split(".")[:2]), {})
 
 
 def _is_large(capability: tuple[int, int]) -> bool:

@@ -1,5 +1,6 @@
 """Backward in two kernels, one that walks along queries for keys and values, one that walks along keys for queries; or in the
-first alone, which adds to the gradients of queries on its way.
+first alone, which adds to the gradients of queries on its way. What a bias by distance needs of the scores' gradients is summed
+on the way as well, but for the entries of a table between its ends (see `bias`).
 
     D_i   = dO_i . O_i - dlse_i                                   (`row_sums`, once)
     P     = 2^(s - lse)      dP = dO v^T      dS = P (dP - D)
@@ -15,7 +16,25 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tile import LOG2_E, head_of, is_worthwhile, positions, pulled, read, scored, seen_keys, seen_queries, shown, write
+from .tile import (
+    LOG2_E,
+    far_bias,
+    head_of,
+    narrowed_keys,
+    narrowed_queries,
+    near,
+    never_whole,
+    offset_of,
+    pulled,
+    read,
+    scored,
+    seen_keys,
+    seen_queries,
+    shown,
+    whole_queries,
+    whole_tiles,
+    write,
+)
 
 
 @triton.jit(do_not_specialize=["Q"])
@@ -41,26 +60,46 @@ def read_queries(
     TILE_Q: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
     """A tile of one head's queries with the gradients of their outputs, log-sum-exps (units of log2(e)), row sums, and whether
-    they see a key; those that see none are 0 throughout."""
+    they see a key. Those that see none are 0 throughout, and so are their weights: their log-sum-exp counts as infinite."""
     rows = start + tl.arange(0, TILE_Q)
     lse = tl.load(LSE + rows, mask=rows < Q, other=float("-inf"))
     sees = lse != float("-inf")
     sums = tl.load(SUMS + rows, mask=rows < Q, other=0.0)
     query = tl.where(sees[:, None], read(query_rows, query_head, start, Q, D, TILE_Q, TILE_D), 0.0)
     grad = tl.where(sees[:, None], read(grad_rows, grad_head, start, Q, V, TILE_Q, TILE_V), 0.0)
-    return query, grad, tl.where(sees, lse * LOG2_E, 0.0), sums, sees
+    return query, grad, tl.where(sees, lse * LOG2_E, float("inf")), sums, sees
+
+
+@triton.jit
+def beyond_ends(slope, keys, position, is_near, bias):
+    """Of gradients of scores: for each row of the tile, what the slope of a linear bias takes of them, or the ends of a table.
+
+    linear      sum of |j - i| dS                         and nothing
+    distance    sum of dS over distances up to `low`      and over those from `low + size - 1` on
+    """
+    if bias.kind == "linear":
+        before = tl.sum(slope * tl.abs(keys.to(tl.float32) - position.to(tl.float32)), 1)
+        after = before * 0.0
+    else:
+        distance = keys - position
+        top = bias.low + tl.maximum(bias.size - 1, 1)
+        before = tl.sum(tl.where(distance <= bias.low, slope, 0.0), 1)
+        after = tl.sum(tl.where(distance >= top, slope, 0.0), 1)
+    return before, after
 
 
 @triton.jit(do_not_specialize=["Q", "K", "offset"])
 def keys_and_values(
-    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, grad_key_rows, grad_value_rows, GRAD_QUERY, Q, K, offset,
-    scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
-    TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, grad_key_rows, grad_value_rows, GRAD_QUERY, BIAS_SUMS, Q, K,
+    offset, scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, MASK_ALL: tl.constexpr, TILE_Q: tl.constexpr,
+    TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
     """dk (B,G,K,D) and dv (B,G,K,V): one tile of keys, all query heads that read it. Where there is a GRAD_QUERY (B,H,Q,D),
-    float32 and contiguous, the tile's part of dq is added to it."""
+    float32 and contiguous, the tile's part of dq is added to it, and BIAS_SUMS (B,H,tiles,2) may be asked for. MASK_ALL: whole
+    tiles are masked, too, for devices before sm_90, where the branch around the mask spills registers."""
     tiles = tl.cdiv(K, TILE_K)
-    start = tl.program_id(0) % tiles * TILE_K
+    tile = tl.program_id(0) % tiles
+    start = tile * TILE_K
     pair = (tl.program_id(0) // tiles).to(tl.int64)
     groups = scores.H // scores.group
     b, g = pair // groups, pair % groups
@@ -69,76 +108,112 @@ def keys_and_values(
     value = read(value_rows, head_of(value_rows, b, g), start, K, V, TILE_K, TILE_V)
     grad_key = tl.zeros([TILE_K, TILE_D], tl.float32)
     grad_value = tl.zeros([TILE_K, TILE_V], tl.float32)
-    begin, end = seen_queries(start, tl.minimum(start + TILE_K, K), b, Q, offset, mask)
+    stands = offset_of(b, offset, mask)
+    begin, end = seen_queries(start, tl.minimum(start + TILE_K, K), b, Q, stands, mask)
+    begin, end = narrowed_queries(begin, end, keys, b, Q, K, mask)
+    whole_from, whole_to = whole_queries(start, start + TILE_K, b, Q, K, stands, mask)
     for member in range(scores.group):
         h = g * scores.group + member
         head = (b * scores.H + h) * Q
         query_head, grad_head = head_of(query_rows, b, h), head_of(grad_rows, b, h)
+        before, after = tl.zeros([TILE_K], tl.float32), tl.zeros([TILE_K], tl.float32)
         for row in range(begin // TILE_Q * TILE_Q, end, TILE_Q):
             rows = row + tl.arange(0, TILE_Q)
-            if is_worthwhile(rows, keys, b, Q, K, mask):
-                query, grad, lse, sums, sees = read_queries(
-                    query_rows, grad_rows, query_head, grad_head, LSE + head, SUMS + head, row, Q, D, V, TILE_Q,
-                    TILE_D, TILE_V)  # fmt: skip
-                position = positions(rows, b, offset, mask)
-                first, last = seen_keys(rows, position, b, Q, K, mask)
-                dot = tl.dot(key, tl.trans(query), input_precision="ieee")
-                score, bent = scored(dot, rows[None], keys[:, None], position[None], b, h, Q, K, scores, bias)
-                here = sees[None] & shown(rows[None], keys[:, None], first[None], last[None], b, h, Q, K, mask)
-                weights = tl.exp2(tl.where(here, score - lse[None], float("-inf")))
-                dot_value = tl.dot(value, tl.trans(grad), input_precision="ieee")
-                dropped, _, raw = pulled(
-                    weights, dot_value, sums[None], bent, rows[None], keys[:, None], b, h, scores, dropout)  # fmt: skip
-                grad_value += tl.dot(dropped.to(grad.dtype), grad, input_precision="ieee")
-                grad_key += tl.dot(raw.to(query.dtype), query, input_precision="ieee")
-                if GRAD_QUERY is not None:
-                    part = tl.dot(tl.trans(raw.to(key.dtype)), key, input_precision="ieee") * scores.scale
-                    at = GRAD_QUERY + (head + rows[:, None]) * D + features[None]
-                    tl.atomic_add(at, part, mask=(rows[:, None] < Q) & (features[None] < D), sem="relaxed")
+            query, grad, lse, sums, _ = read_queries(
+                query_rows, grad_rows, query_head, grad_head, LSE + head, SUMS + head, row, Q, D, V, TILE_Q,
+                TILE_D, TILE_V)  # fmt: skip
+            position = near(stands) + rows
+            far, is_near = far_bias(start, near(stands) + row, near(stands) + row + TILE_Q - 1, h, bias, TILE_K)
+            dot = tl.dot(key, tl.trans(query), input_precision="ieee")
+            score, bent = scored(
+                dot, rows[None], keys[:, None], position[None], b, h, Q, K, far, is_near, scores, bias)  # fmt: skip
+            weights = tl.exp2(score - lse[None])
+            first, last = seen_keys(rows, stands, b, Q, K, mask)
+            if MASK_ALL or never_whole(mask) or (row < whole_from) | (row + TILE_Q > whole_to):
+                here = shown(rows[None], keys[:, None], first[None], last[None], b, h, Q, K, mask)
+                weights = tl.where(here, weights, 0.0)
+            dot_value = tl.dot(value, tl.trans(grad), input_precision="ieee")
+            dropped, slope, raw = pulled(
+                weights, dot_value, sums[None], bent, rows[None], keys[:, None], start, b, h, scores, dropout)  # fmt: skip
+            grad_value += tl.dot(dropped.to(grad.dtype), grad, input_precision="ieee")
+            grad_key += tl.dot(raw.to(query.dtype), query, input_precision="ieee")
+            if GRAD_QUERY is not None:
+                part = tl.dot(tl.trans(raw.to(key.dtype)), key, input_precision="ieee") * scores.scale
+                at = GRAD_QUERY + (head + rows[:, None]) * D + features[None]
+                tl.atomic_add(at, part, mask=(rows[:, None] < Q) & (features[None] < D), sem="relaxed")
+            if BIAS_SUMS is not None:
+                more_before, more_after = beyond_ends(slope, keys[:, None], position[None], is_near, bias)
+                before, after = before + more_before, after + more_after
+        if BIAS_SUMS is not None:
+            at = BIAS_SUMS + ((b * scores.H + h) * tiles + tile) * 2
+            tl.store(at, tl.sum(before, 0))
+            tl.store(at + 1, tl.sum(after, 0))
     write(grad_key_rows, head_of(grad_key_rows, b, g), start, K, D, grad_key * scores.scale, TILE_K, TILE_D)
     write(grad_value_rows, head_of(grad_value_rows, b, g), start, K, V, grad_value, TILE_K, TILE_V)
 
 
 @triton.jit(do_not_specialize=["Q", "K", "offset"])
 def queries(
-    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, grad_query_rows, Q, K, offset, scores, mask, bias, dropout,
-    D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, grad_query_rows, BIAS_SUMS, Q, K, offset, scores, mask, bias,
+    dropout, D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr,
+    TILE_V: tl.constexpr,
 ):  # fmt: skip
-    """dq (B,H,Q,D): one tile of queries."""
+    """dq (B,H,Q,D): one tile of queries. BIAS_SUMS (B,H,tiles,2) may be asked for."""
     tiles = tl.cdiv(Q, TILE_Q)
-    row = (tiles - 1 - tl.program_id(0) % tiles) * TILE_Q
+    tile = tiles - 1 - tl.program_id(0) % tiles
+    row = tile * TILE_Q
     pair = (tl.program_id(0) // tiles).to(tl.int64)
     b, h = pair // scores.H, pair % scores.H
     g = h // scores.group
     rows = row + tl.arange(0, TILE_Q)
     head = (b * scores.H + h) * Q
-    query, grad, lse, sums, sees = read_queries(
-        query_rows, grad_rows, head_of(query_rows, b, h), head_of(grad_rows, b, h), LSE + head, SUMS + head, row, Q,
-        D, V, TILE_Q, TILE_D, TILE_V)  # fmt: skip
-    position = positions(rows, b, offset, mask)
-    first, last = seen_keys(rows, position, b, Q, K, mask)
+    stands = offset_of(b, offset, mask)
+    position = near(stands) + rows
+    low, high = near(stands) + row, near(stands) + row + TILE_Q - 1
+    first, last = seen_keys(rows, stands, b, Q, K, mask)
+    begin, end = narrowed_keys(tl.min(first, 0), tl.max(last, 0), rows, b, Q, K, mask)
+    begin = begin // TILE_K * TILE_K
     grad_query = tl.zeros([TILE_Q, TILE_D], tl.float32)
-    for start in range(tl.min(first, 0) // TILE_K * TILE_K, tl.max(last, 0), TILE_K):
-        keys = start + tl.arange(0, TILE_K)
-        if is_worthwhile(rows, keys, b, Q, K, mask):
+    before, after = tl.zeros([TILE_Q], tl.float32), tl.zeros([TILE_Q], tl.float32)
+    if begin < end:  # where ptxas sees that a loop has a step at least, it lets products overlap steps
+        query, grad, lse, sums, sees = read_queries(
+            query_rows, grad_rows, head_of(query_rows, b, h), head_of(grad_rows, b, h), LSE + head, SUMS + head, row, Q,
+            D, V, TILE_Q, TILE_D, TILE_V)  # fmt: skip
+        whole_from, whole_to = whole_tiles(begin, end, sees, first, last, K, mask, TILE_K)
+        for start in range(begin, end, TILE_K):
+            keys = start + tl.arange(0, TILE_K)
             key = read(key_rows, head_of(key_rows, b, g), start, K, D, TILE_K, TILE_D)
             value = read(value_rows, head_of(value_rows, b, g), start, K, V, TILE_K, TILE_V)
-            _, raw = slopes(
-                query, key, value, grad, lse, sums, sees, rows, keys, position, first, last, b, h, Q, K, scores,
-                mask, bias, dropout)  # fmt: skip
+            is_whole = (start >= whole_from) & (start < whole_to)
+            slope, raw, is_near = slopes(
+                query, key, value, grad, lse, sums, is_whole, rows, keys, start, position, low, high, first, last, b, h, Q,
+                K, scores, mask, bias, dropout, TILE_K)  # fmt: skip
             grad_query += tl.dot(raw.to(key.dtype), key, input_precision="ieee")
+            if BIAS_SUMS is not None:
+                more_before, more_after = beyond_ends(slope, keys[None], position[:, None], is_near, bias)
+                before, after = before + more_before, after + more_after
     write(grad_query_rows, head_of(grad_query_rows, b, h), row, Q, D, grad_query * scores.scale, TILE_Q, TILE_D)
+    if BIAS_SUMS is not None:
+        at = BIAS_SUMS + (pair * tiles + tile) * 2
+        tl.store(at, tl.sum(before, 0))
+        tl.store(at + 1, tl.sum(after, 0))
 
 
 @triton.jit
 def slopes(
-    query, key, value, grad, lse, sums, sees, rows, keys, position, first, last, b, h, Q, K, scores, mask, bias, dropout
-):
-    """The gradients (M, N) of the scores, and so of a bias, and of scale q.k, for one tile that lies along keys."""
+    query, key, value, grad, lse, sums, is_whole, rows, keys, start, position, low, high, first, last, b, h, Q, K, scores,
+    mask, bias, dropout, TILE_K: tl.constexpr,
+):  # fmt: skip
+    """The gradients (M, N) of the scores, and so of a bias, and of scale q.k, for one tile that lies along keys; and whether it
+    is near (see `far_bias`). A tile that is whole needs no mask."""
+    far, is_near = far_bias(start, low, high, h, bias, TILE_K)
     dot = tl.dot(query, tl.trans(key), input_precision="ieee")
-    score, bent = scored(dot, rows[:, None], keys[None], position[:, None], b, h, Q, K, scores, bias)
-    here = sees[:, None] & shown(rows[:, None], keys[None], first[:, None], last[:, None], b, h, Q, K, mask)
-    weights = tl.exp2(tl.where(here, score - lse[:, None], float("-inf")))
     dot_value = tl.dot(grad, tl.trans(value), input_precision="ieee")
-    _, slope, raw = pulled(weights, dot_value, sums[:, None], bent, rows[:, None], keys[None], b, h, scores, dropout)
-    return slope, raw
+    score, bent = scored(dot, rows[:, None], keys[None], position[:, None], b, h, Q, K, far, is_near, scores, bias)
+    weights = tl.exp2(score - lse[:, None])
+    if never_whole(mask) or not is_whole:
+        here = shown(rows[:, None], keys[None], first[:, None], last[:, None], b, h, Q, K, mask)
+        weights = tl.where(here, weights, 0.0)
+    _, slope, raw = pulled(
+        weights, dot_value, sums[:, None], bent, rows[:, None], keys[None], start, b, h, scores, dropout)  # fmt: skip
+    return slope, raw, is_near

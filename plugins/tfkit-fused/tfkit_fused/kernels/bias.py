@@ -1,7 +1,8 @@
 """Gradients of biases, computed tile by tile and summed where they are: no tensor of scores exists in memory.
 
 dense      a tile of the bias at a time, summed over the batch rows, heads, queries or keys that share it
-diagonals  sum of dS over all pairs (i, j) of one distance j - i: of that, slopes and tables by distance take what is theirs
+diagonals  sum of dS over all pairs (i, j) of one distance j - i: of that, the entries of a table between its ends take what is
+           theirs. Its ends, which most pairs of a long call share, and slopes are summed by the other kernels on their way.
 
 Every sum belongs to one program, in one order, so that the same call gives the same bits.
 """
@@ -12,29 +13,28 @@ import triton
 import triton.language as tl
 
 from .backward import read_queries, slopes
-from .tile import head_of, is_worthwhile, positions, read, seen_keys
+from .tile import FAR, head_of, near, offset_of, read, seen_keys
 
 
 @triton.jit
 def slopes_at(
     query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, query_head, key_head, value_head, grad_head, head, b, h,
-    row, start, Q, K, offset, scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr,
+    row, start, stands, Q, K, scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr,
     TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
     """dS of one tile of one head: 0 where nothing is seen."""
     rows, keys = row + tl.arange(0, TILE_Q), start + tl.arange(0, TILE_K)
-    position = positions(rows, b, offset, mask)
-    first, last = seen_keys(rows, position, b, Q, K, mask)
-    slope = tl.zeros([TILE_Q, TILE_K], tl.float32)
-    if (tl.min(first, 0) < start + TILE_K) & (tl.max(last, 0) > start) & is_worthwhile(rows, keys, b, Q, K, mask):
-        query, grad, lse, sums, sees = read_queries(
-            query_rows, grad_rows, query_head, grad_head, LSE + head, SUMS + head, row, Q, D, V, TILE_Q, TILE_D,
-            TILE_V)  # fmt: skip
-        key = read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
-        value = read(value_rows, value_head, start, K, V, TILE_K, TILE_V)
-        slope, _ = slopes(
-            query, key, value, grad, lse, sums, sees, rows, keys, position, first, last, b, h, Q, K, scores, mask,
-            bias, dropout)  # fmt: skip
+    position = near(stands) + rows
+    low, high = near(stands) + row, near(stands) + row + TILE_Q - 1
+    first, last = seen_keys(rows, stands, b, Q, K, mask)
+    query, grad, lse, sums, _ = read_queries(
+        query_rows, grad_rows, query_head, grad_head, LSE + head, SUMS + head, row, Q, D, V, TILE_Q, TILE_D,
+        TILE_V)  # fmt: skip
+    key = read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
+    value = read(value_rows, value_head, start, K, V, TILE_K, TILE_V)
+    slope, _, _ = slopes(
+        query, key, value, grad, lse, sums, False, rows, keys, start, position, low, high, first, last, b, h, Q, K,
+        scores, mask, bias, dropout, TILE_K)  # fmt: skip
     return slope
 
 
@@ -59,6 +59,7 @@ def dense(
     total = tl.zeros([TILE_Q, TILE_K], tl.float32)
     for b32 in range(own_b, to_b):
         b = tl.cast(b32, tl.int64)
+        stands = offset_of(b, offset, mask)
         for h32 in range(own_h, to_h):
             h = tl.cast(h32, tl.int64)
             g, head = h // scores.group, (b * scores.H + h) * Q
@@ -67,7 +68,7 @@ def dense(
                     total += slopes_at(
                         query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, head_of(query_rows, b, h),
                         head_of(key_rows, b, g), head_of(value_rows, b, g), head_of(grad_rows, b, h), head, b, h,
-                        row, start, Q, K, offset, scores, mask, bias, dropout, D, V, TILE_Q, TILE_K, TILE_D,
+                        row, start, stands, Q, K, scores, mask, bias, dropout, D, V, TILE_Q, TILE_K, TILE_D,
                         TILE_V)  # fmt: skip
     rows, keys = own_q * TILE_Q + tl.arange(0, TILE_Q), own_k * TILE_K + tl.arange(0, TILE_K)
     if SIZE_Q != Q:
@@ -78,19 +79,19 @@ def dense(
     tl.store(at, total, mask=(rows[:, None] < SIZE_Q) & (keys[None] < SIZE_K))
 
 
-@triton.jit(do_not_specialize=["Q", "K", "offset"])
+@triton.jit(do_not_specialize=["Q", "K", "offset", "bands"])
 def diagonals(
-    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, DIAGONALS, Q, K, offset, scores, mask, bias, dropout,
+    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, DIAGONALS, bands, Q, K, offset, scores, mask, bias, dropout,
     D: tl.constexpr, V: tl.constexpr, TILE: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
-    """sums (B,H,bands,2,TILE) float32, band c - a of tiles (a of queries, c of keys) after band: [0, t] holds the pairs with
-    j - i = (c - a) TILE + t, [1, t] those with j - i = (c - a) TILE + t - TILE."""
+    """sums (B,H,bands,2,TILE) float32, band c - a of tiles (a of queries, c of keys) after band, from the first one on that has
+    a distance within the table: [0, t] holds the pairs with j - i = (c - a) TILE + t, [1, t] those with j - i less by TILE."""
     across, down = tl.cdiv(K, TILE), tl.cdiv(Q, TILE)
-    bands = across + down - 1
-    band = tl.program_id(0) % bands - (down - 1)
     pair = (tl.program_id(0) // bands).to(tl.int64)
     b, h = pair // scores.H, pair % scores.H
     g, head = h // scores.group, (b * scores.H + h) * Q
+    stands = offset_of(b, offset, mask)
+    band = first_band(stands, bias.low, TILE) + tl.program_id(0) % bands
     query_head, grad_head = head_of(query_rows, b, h), head_of(grad_rows, b, h)
     key_head, value_head = head_of(key_rows, b, g), head_of(value_rows, b, g)
     steps = tl.arange(0, TILE)
@@ -100,7 +101,7 @@ def diagonals(
     for a in range(tl.maximum(0, -band), tl.minimum(down, across - band)):
         slope = slopes_at(
             query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, query_head, key_head, value_head, grad_head,
-            head, b, h, a * TILE, (a + band) * TILE, Q, K, offset, scores, mask, bias, dropout, D, V, TILE, TILE,
+            head, b, h, a * TILE, (a + band) * TILE, stands, Q, K, scores, mask, bias, dropout, D, V, TILE, TILE,
             TILE_D, TILE_V)  # fmt: skip
         rolled = tl.gather(slope, turned % TILE, 1)
         after += tl.sum(tl.where(turned < TILE, rolled, 0.0), 0)
@@ -108,3 +109,10 @@ def diagonals(
     at = DIAGONALS + tl.program_id(0).to(tl.int64) * (2 * TILE) + steps
     tl.store(at, after)
     tl.store(at + TILE, before)
+
+
+@triton.jit
+def first_band(stands, low, TILE: tl.constexpr):
+    """The band of tiles with the least j - i whose distance j - i - `stands` is above `low`, int32."""
+    least = tl.minimum(tl.maximum(stands + low + 1, -FAR), FAR)
+    return ((least + FAR) // TILE - FAR // TILE).to(tl.int32)

@@ -21,9 +21,11 @@ class Rows(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """`scale` and `softcap` of the scores; query heads `H`, `group` of them to a key/value head."""
+    """`scale` and `softcap` of the scores; query heads `H`, `group` of them to a key/value head. `rising`: the scale is
+    positive, so that the largest product of a query is its largest score."""
 
     scale: Any
+    rising: Any
     softcap: Any
     H: Any
     group: Any

@@ -4,7 +4,8 @@
     together:    lse = log2 sum_s 2^lse_s,              o = sum_s 2^(lse_s - lse) o_s
 
 (Dao, Haziza, Massa, Sizov 2023, https://pytorch.org/blog/flash-decoding/). All query heads that read one key/value head are
-rows of one tile, so that its keys are read once. Chunks have a fixed size: what else is in the batch changes no bit.
+rows of one tile, so that its keys are read once. Chunks have a fixed size: what else is in the batch changes no bit. Keys that
+are one chunk need no second step: o and lse go where they belong.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import triton
 import triton.language as tl
 
 from .forward import sweep
-from .tile import LN_2, head_of, positions, seen_keys
+from .tile import LN_2, head_of, near, offset_of, seen_keys, whole_tiles
 
 
 @triton.jit(do_not_specialize=["Q", "K", "offset", "chunks"])
 def decode_chunks(
-    query_rows, key_rows, value_rows, OUTPUTS, LSES, Q, K, offset, chunks, scores, mask, bias, dropout,
+    query_rows, key_rows, value_rows, output_rows, OUTPUTS, LSES, Q, K, offset, chunks, scores, mask, bias, dropout,
     D: tl.constexpr, V: tl.constexpr, CHUNK: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
     TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
-    """outputs (B,H,Q,chunks,V) and log-sum-exps (B,H,Q,chunks) in units of log2(e), float32; -inf where nothing is seen."""
+    """outputs (B,H,Q,chunks,V) and log-sum-exps (B,H,Q,chunks) in units of log2(e), float32; -inf where nothing is seen.
+    Without OUTPUTS: output (B,H,Q,V), from the one chunk that there is, and its natural log-sum-exp (B,H,Q)."""
     chunk = tl.program_id(0) % chunks
     pair = (tl.program_id(0) // chunks).to(tl.int64)
     groups = scores.H // scores.group
@@ -32,27 +34,40 @@ def decode_chunks(
     there = packed < Q * scores.group
     heads = g * scores.group + tl.where(there, packed // Q, 0)
     rows = tl.where(there, rows, Q)
-    position = positions(rows, b, offset, mask)
-    first, last = seen_keys(rows, position, b, Q, K, mask)
+    stands = offset_of(b, offset, mask)
+    position = near(stands) + rows
+    first, last = seen_keys(rows, stands, b, Q, K, mask)
     from_key, to_key = chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, K)
     first, last = tl.maximum(first, from_key), tl.minimum(last, to_key)
     begin, end = tl.min(first, 0) // TILE_K * TILE_K, tl.max(last, 0)
+    whole_from, whole_to = whole_tiles(begin, end, rows < Q, first, last, K, mask, TILE_K)
 
     features, value_features = tl.arange(0, TILE_D), tl.arange(0, TILE_V)
     at = query_rows.at + b * query_rows.b + heads[:, None] * query_rows.h + rows[:, None] * query_rows.n
     query = tl.load(at + features[None] * query_rows.d, mask=there[:, None] & (features[None] < D), other=0.0)
     total, weight, highest = sweep(
         tl.zeros([TILE_Q, TILE_V], tl.float32), tl.zeros([TILE_Q], tl.float32), tl.full([TILE_Q], float("-inf"), tl.float32),
-        query, key_rows, value_rows, head_of(key_rows, b, g), head_of(value_rows, b, g), begin, end, rows, position,
-        first, last, b, heads[:, None], Q, K, scores, mask, bias, dropout, D, V, True, TILE_K, TILE_D, TILE_V)  # fmt: skip
+        query, key_rows, value_rows, head_of(key_rows, b, g), head_of(value_rows, b, g), begin, end, whole_from, whole_to,
+        rows, position, near(stands), near(stands) + Q - 1, first, last, b, heads[:, None], Q, K, scores, mask, bias,
+        dropout, D, V, TILE_K, TILE_D, TILE_V)  # fmt: skip
 
     sees = weight != 0.0
     output = total / tl.where(sees, weight, 1.0)[:, None]
-    place = ((b * scores.H + heads) * Q + rows) * chunks + chunk
     store = there[:, None] & (value_features[None] < V)
-    tl.store(OUTPUTS + place[:, None] * V + value_features[None], output, mask=store)
     lse = tl.where(sees, highest + tl.log2(tl.where(sees, weight, 1.0)), float("-inf"))
-    tl.store(LSES + place, lse, mask=there)
+    place = (b * scores.H + heads) * Q + rows
+    if OUTPUTS is None:
+        if dropout.seed is not None:
+            output = output * dropout.surviving
+        output = tl.where(sees[:, None], output, 0.0)
+        at = output_rows.at + b * output_rows.b + heads[:, None] * output_rows.h + rows[:, None] * output_rows.n
+        at = at + value_features[None] * output_rows.d
+        tl.store(at, output.to(output_rows.at.dtype.element_ty), mask=store)
+        tl.store(LSES + place, lse * LN_2, mask=there)
+    else:
+        place = place * chunks + chunk
+        tl.store(OUTPUTS + place[:, None] * V + value_features[None], output, mask=store)
+        tl.store(LSES + place, lse, mask=there)
 
 
 @triton.jit(do_not_specialize=["Q", "chunks"])

@@ -11,35 +11,58 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tile import LN_2, head_of, is_worthwhile, kept, positions, read, scored, seen_keys, shown, write
+from .tile import (
+    LN_2,
+    LOG2_E,
+    far_bias,
+    head_of,
+    kept,
+    narrowed_keys,
+    near,
+    never_whole,
+    offset_of,
+    read,
+    scored,
+    seen_keys,
+    shown,
+    whole_tiles,
+    write,
+)
 
 
 @triton.jit
 def sweep(
-    total, weight, highest, query, key_rows, value_rows, key_head, value_head, begin, end, rows, position, first,
-    last, b, h, Q, K, scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, MASKED: tl.constexpr,
+    total, weight, highest, query, key_rows, value_rows, key_head, value_head, begin, end, whole_from, whole_to, rows,
+    position, low, high, first, last, b, h, Q, K, scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr,
     TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
-    """The tiles of keys from `begin` to `end`, added to (total, weight, highest)."""
+    """The tiles of keys from `begin` to `end`, added to (total, weight, highest); from `whole_from` to `whole_to` without a
+    mask. Queries stand at positions from `low` to `high`.
+
+    One loop with a branch, not three loops: ptxas makes the products of loops in a row wait for each other.
+    """
     for start in range(begin, end, TILE_K):
         keys = start + tl.arange(0, TILE_K)
-        if not MASKED or is_worthwhile(rows, keys, b, Q, K, mask):
-            key = read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
-            dot = tl.dot(query, tl.trans(key), input_precision="ieee")
-            score, _ = scored(dot, rows[:, None], keys[None], position[:, None], b, h, Q, K, scores, bias)
-            if MASKED:
-                here = shown(rows[:, None], keys[None], first[:, None], last[:, None], b, h, Q, K, mask)
-                score = tl.where(here, score, float("-inf"))
-            higher = tl.maximum(highest, tl.max(score, 1))
-            level = tl.where(higher == float("-inf"), 0.0, higher)
-            shrink = tl.exp2(highest - level)
-            power = tl.exp2(score - level[:, None])
-            weight = weight * shrink + tl.sum(power, 1)
-            if dropout.seed is not None:
-                power = tl.where(kept(rows[:, None], keys[None], b, h, scores.H, dropout), power, 0.0)
-            value = read(value_rows, value_head, start, K, V, TILE_K, TILE_V)
-            total = total * shrink[:, None] + tl.dot(power.to(value.dtype), value, input_precision="ieee")
-            highest = higher
+        key = read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
+        far, is_near = far_bias(start, low, high, h, bias, TILE_K)
+        dot = tl.dot(query, tl.trans(key), input_precision="ieee")
+        score, unit = dot, scores.scale * LOG2_E
+        if bias.kind is not None or scores.softcap is not None or not scores.rising:
+            score, _ = scored(dot, rows[:, None], keys[None], position[:, None], b, h, Q, K, far, is_near, scores, bias)
+            unit = 1.0
+        if never_whole(mask) or (start < whole_from) | (start >= whole_to):
+            here = shown(rows[:, None], keys[None], first[:, None], last[:, None], b, h, Q, K, mask)
+            score = tl.where(here, score, float("-inf"))
+        higher = tl.maximum(highest, tl.max(score, 1) * unit)
+        level = tl.where(higher == float("-inf"), 0.0, higher)
+        shrink = tl.exp2(highest - level)
+        power = tl.exp2(score * unit - level[:, None])
+        weight = weight * shrink + tl.sum(power, 1)
+        if dropout.seed is not None:
+            power = tl.where(kept(rows[:, None], keys[None], start, b, h, scores.H, dropout), power, 0.0)
+        value = read(value_rows, value_head, start, K, V, TILE_K, TILE_V)
+        total = total * shrink[:, None] + tl.dot(power.to(value.dtype), value, input_precision="ieee")
+        highest = higher
     return total, weight, highest
 
 
@@ -56,9 +79,11 @@ def forward(
     g = h // scores.group
     start = tile * TILE_Q
     rows = start + tl.arange(0, TILE_Q)
-    position = positions(rows, b, offset, mask)
-    first, last = seen_keys(rows, position, b, Q, K, mask)
-    begin, end = tl.min(first, 0) // TILE_K * TILE_K, tl.max(last, 0)
+    stands = offset_of(b, offset, mask)
+    position = near(stands) + rows
+    first, last = seen_keys(rows, stands, b, Q, K, mask)
+    begin, end = narrowed_keys(tl.min(first, 0), tl.max(last, 0), rows, b, Q, K, mask)
+    begin = begin // TILE_K * TILE_K
 
     query = read(query_rows, head_of(query_rows, b, h), start, Q, D, TILE_Q, TILE_D)
     key_head, value_head = head_of(key_rows, b, g), head_of(value_rows, b, g)
@@ -67,21 +92,12 @@ def forward(
     highest = tl.full([TILE_Q], float("-inf"), tl.float32)
 
     real = first < K  # padding sees nothing; what it gathers in unmasked tiles is taken out at the end
-    whole_from = tl.cdiv(tl.max(tl.where(real, first, 0), 0), TILE_K) * TILE_K
-    whole_to = tl.min(tl.where(real, last, K), 0) // TILE_K * TILE_K
-    whole_from = tl.minimum(tl.maximum(whole_from, begin), tl.maximum(end, begin))
-    whole_to = tl.minimum(tl.maximum(whole_to, whole_from), tl.maximum(end, whole_from))
-    if mask.key_visible is not None or mask.query_segments is not None or mask.visible is not None:
-        whole_to = whole_from
+    whole_from, whole_to = whole_tiles(begin, end, real, first, last, K, mask, TILE_K)
+    whole_from, whole_to = whole_tiles(begin, end, real, first, last, K, mask, TILE_K)
     total, weight, highest = sweep(
-        total, weight, highest, query, key_rows, value_rows, key_head, value_head, begin, whole_from, rows,
-        position, first, last, b, h, Q, K, scores, mask, bias, dropout, D, V, True, TILE_K, TILE_D, TILE_V)  # fmt: skip
-    total, weight, highest = sweep(
-        total, weight, highest, query, key_rows, value_rows, key_head, value_head, whole_from, whole_to, rows,
-        position, first, last, b, h, Q, K, scores, mask, bias, dropout, D, V, False, TILE_K, TILE_D, TILE_V)  # fmt: skip
-    total, weight, highest = sweep(
-        total, weight, highest, query, key_rows, value_rows, key_head, value_head, whole_to, end, rows, position,
-        first, last, b, h, Q, K, scores, mask, bias, dropout, D, V, True, TILE_K, TILE_D, TILE_V)  # fmt: skip
+        total, weight, highest, query, key_rows, value_rows, key_head, value_head, begin, end, whole_from, whole_to, rows,
+        position, near(stands) + start, near(stands) + start + TILE_Q - 1, first, last, b, h, Q, K, scores, mask, bias,
+        dropout, D, V, TILE_K, TILE_D, TILE_V)  # fmt: skip
 
     sees = real & (weight != 0.0)  # a NaN is not zero: it propagates
     output = tl.where(sees[:, None], total / tl.where(sees, weight, 1.0)[:, None], 0.0)

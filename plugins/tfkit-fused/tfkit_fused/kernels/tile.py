@@ -13,7 +13,8 @@ import triton.language as tl
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 FAR = tl.constexpr(1 << 29)
-"""Positions are clamped to this before they become distances, which fit 32 bits then."""
+"""Where query 0 stands is clamped to this, so that positions and distances fit 32 bits."""
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 LARGE = tl.constexpr((1 << 63) - 1)
 
 
@@ -41,49 +42,63 @@ def write(rows_of, head, start, length, width: tl.constexpr, tile, TILE: tl.cons
 
 
 @triton.jit
-def positions(rows, b, offset, mask):
-    """Where queries stand: offset + i, int64."""
+def offset_of(b, offset, mask):
+    """Where query 0 of a batch row stands, int64."""
     if mask.offsets is not None:
-        return rows.to(tl.int64) + tl.load(mask.offsets + b).to(tl.int64)
-    return rows.to(tl.int64) + offset
+        return tl.load(mask.offsets + b).to(tl.int64)
+    return b * 0 + offset
 
 
 @triton.jit
-def seen_keys(rows, position, b, Q, K, mask):
-    """The interval [first, last) of keys that each query may see by its position and the lengths. Where the query is padding it
-    is [K, 0)."""
-    first = position * 0
+def near(position):
+    return tl.minimum(tl.maximum(position, -FAR), FAR).to(tl.int32)
+
+
+@triton.jit
+def seen_keys(rows, stands, b, Q, K, mask):
+    """The interval [first, last) of keys that each query may see by its position and the lengths, where query 0 stands at
+    `stands`. Where the query is padding it is [K, 0)."""
+    first = rows * 0
     last = first + K
     if mask.key_lengths is not None:
-        last = tl.minimum(last, tl.load(mask.key_lengths + b).to(tl.int64))
+        last = tl.minimum(last, near(tl.load(mask.key_lengths + b).to(tl.int64)))
     if mask.right is not None:
-        last = tl.minimum(last, position + mask.right + 1)
+        last = tl.minimum(last, rows + near(stands + mask.right + 1))
     if mask.left is not None:
-        first = tl.maximum(first, position - mask.left)
+        first = tl.maximum(first, rows + near(stands - mask.left))
     real = rows < Q
     if mask.query_lengths is not None:
         real = real & (rows < tl.load(mask.query_lengths + b))
-    first = tl.where(real, tl.minimum(first, K), K)
-    last = tl.where(real, tl.maximum(last, 0), 0)
-    return first.to(tl.int32), last.to(tl.int32)
+    return tl.where(real, tl.minimum(first, K), K), tl.where(real, tl.maximum(last, 0), 0)
 
 
 @triton.jit
 def seen_queries(start, stop, b, Q, offset, mask):
-    """The interval [first, last) of queries that may see one of the keys [start, stop)."""
-    stands = tl.cast(start, tl.int64) * 0 + offset
-    if mask.offsets is not None:
-        stands = tl.load(mask.offsets + b).to(tl.int64)
-    first = stands * 0
+    """The interval [first, last) of queries that may see one of the keys [start, stop). Query 0 stands at `offset`."""
+    first = offset * 0
     last = first + Q
     if mask.query_lengths is not None:
         last = tl.minimum(last, tl.load(mask.query_lengths + b).to(tl.int64))
     if mask.right is not None:
-        first = tl.maximum(first, tl.cast(start, tl.int64) - mask.right - stands)
+        first = tl.maximum(first, tl.cast(start, tl.int64) - mask.right - offset)
     if mask.left is not None:
-        last = tl.minimum(last, tl.cast(stop, tl.int64) + mask.left - stands)
+        last = tl.minimum(last, tl.cast(stop, tl.int64) + mask.left - offset)
     if mask.key_lengths is not None:
         last = tl.where(start < tl.load(mask.key_lengths + b), last, 0)
+    return tl.minimum(first, Q).to(tl.int32), tl.maximum(last, 0).to(tl.int32)
+
+
+@triton.jit
+def whole_queries(start, stop, b, Q, K, offset, mask):
+    """The interval [first, last) of queries that see all keys [start, stop), padding aside, which takes no part."""
+    first = offset * 0
+    last = tl.where(stop <= K, first + Q, 0)
+    if mask.right is not None:
+        first = tl.maximum(first, tl.cast(stop, tl.int64) - 1 - mask.right - offset)
+    if mask.left is not None:
+        last = tl.minimum(last, tl.cast(start, tl.int64) + mask.left - offset + 1)
+    if mask.key_lengths is not None:
+        last = tl.where(stop <= tl.load(mask.key_lengths + b), last, 0)
     return tl.minimum(first, Q).to(tl.int32), tl.maximum(last, 0).to(tl.int32)
 
 
@@ -108,23 +123,69 @@ def shown(rows, keys, first, last, b, h, Q, K, mask):
 
 
 @triton.jit
-def is_worthwhile(rows, keys, b, Q, K, mask):
-    """Whether any query of a tile may see any of its keys by visibility and segments: False lets it be skipped."""
+def never_whole(mask):
+    """Whether the mask has terms that are no interval of keys: then every tile is masked. A constant of the program."""
+    return mask.key_visible is not None or mask.query_segments is not None or mask.visible is not None
+
+
+@triton.jit
+def narrowed_keys(begin, end, rows, b, Q, K, mask, SCAN: tl.constexpr = 512):
+    """The least interval [first, last) with all keys of [begin, end) that some query of `rows` (M,) may see by visibility and
+    segments."""
     if mask.key_visible is None and mask.query_segments is None:
-        return True
-    some = tl.min(keys, 0) < K
-    if mask.key_visible is not None:
-        at = mask.key_visible + b * mask.key_visible_b + keys.to(tl.int64) * mask.key_visible_k
-        some = some & (tl.max(tl.load(at, mask=keys < K, other=0).to(tl.int32), 0) != 0)
+        return begin, end
+    lowest, highest = LARGE, -LARGE
     if mask.query_segments is not None:
         of_query = mask.query_segments + b * mask.query_segments_b + rows.to(tl.int64) * mask.query_segments_q
+        segments = tl.load(of_query, mask=rows < Q, other=0).to(tl.int64)
+        lowest, highest = tl.min(tl.where(rows < Q, segments, LARGE), 0), tl.max(tl.where(rows < Q, segments, -LARGE), 0)
+    first, last = end, begin
+    for start in range(begin, end, SCAN):
+        keys = start + tl.arange(0, SCAN)
+        some = keys < end
+        if mask.key_visible is not None:
+            at = mask.key_visible + b * mask.key_visible_b + keys.to(tl.int64) * mask.key_visible_k
+            some = some & (tl.load(at, mask=keys < K, other=0) != 0)
+        if mask.query_segments is not None:
+            of_key = mask.key_segments + b * mask.key_segments_b + keys.to(tl.int64) * mask.key_segments_k
+            segment = tl.load(of_key, mask=keys < K, other=0).to(tl.int64)
+            some = some & (segment >= lowest) & (segment <= highest)
+        first = tl.minimum(first, tl.min(tl.where(some, keys, end), 0))
+        last = tl.maximum(last, tl.max(tl.where(some, keys + 1, begin), 0))
+    return first, last
+
+
+@triton.jit
+def narrowed_queries(begin, end, keys, b, Q, K, mask, SCAN: tl.constexpr = 512):
+    """The same of the queries that may see some of `keys` (N,)."""
+    if mask.key_visible is not None:
+        at = mask.key_visible + b * mask.key_visible_b + keys.to(tl.int64) * mask.key_visible_k
+        some_key = tl.max(tl.load(at, mask=keys < K, other=0).to(tl.int32), 0) != 0
+        end = tl.where(some_key, end, begin)
+    first, last = begin, end
+    if mask.query_segments is not None:
         of_key = mask.key_segments + b * mask.key_segments_b + keys.to(tl.int64) * mask.key_segments_k
-        queries = tl.load(of_query, mask=rows < Q, other=0).to(tl.int64)
         segments = tl.load(of_key, mask=keys < K, other=0).to(tl.int64)
-        lowest, highest = tl.min(tl.where(rows < Q, queries, LARGE), 0), tl.max(tl.where(rows < Q, queries, -LARGE), 0)
-        some = some & (tl.min(tl.where(keys < K, segments, LARGE), 0) <= highest)
-        some = some & (tl.max(tl.where(keys < K, segments, -LARGE), 0) >= lowest)
-    return some
+        lowest, highest = tl.min(tl.where(keys < K, segments, LARGE), 0), tl.max(tl.where(keys < K, segments, -LARGE), 0)
+        first, last = end, begin
+        for start in range(begin, end, SCAN):
+            rows = start + tl.arange(0, SCAN)
+            of_query = mask.query_segments + b * mask.query_segments_b + rows.to(tl.int64) * mask.query_segments_q
+            segment = tl.load(of_query, mask=rows < Q, other=0).to(tl.int64)
+            some = (rows < end) & (segment >= lowest) & (segment <= highest)
+            first = tl.minimum(first, tl.min(tl.where(some, rows, end), 0))
+            last = tl.maximum(last, tl.max(tl.where(some, rows + 1, begin), 0))
+    return first, last
+
+
+@triton.jit
+def whole_tiles(begin, end, real, first, last, K, mask, TILE_K: tl.constexpr):
+    """Of the tiles of keys in [begin, end), those [from, to) that every real query sees whole: they need no mask."""
+    start = tl.cdiv(tl.max(tl.where(real, first, 0), 0), TILE_K) * TILE_K
+    stop = tl.min(tl.where(real, last, K), 0) // TILE_K * TILE_K
+    start = tl.minimum(tl.maximum(start, begin), tl.maximum(end, begin))
+    stop = tl.minimum(tl.maximum(stop, start), tl.maximum(end, start))
+    return start, stop
 
 
 @triton.jit
@@ -139,51 +200,90 @@ def tanh(x):
 
 
 @triton.jit
-def scored(dot, rows, keys, position, b, h, Q, K, scores, bias):
-    """(scores in units of log2(e), tanh of the capped ones): softcap tanh(scale dot / softcap) + bias."""
-    score = dot * scores.scale
+def far_bias(start, lowest, highest, h, bias, TILE_K: tl.constexpr):
+    """(bias of the pairs of a tile whose distance is beyond a table's ends, whether the tile has other pairs).
+
+    The tile has the keys from `start` on, and queries at positions `lowest` to `highest`. Most tiles of a long call with T5's
+    biases have one bias, so that they need no look-up.
+    """
+    value, is_near = 0.0, True
+    if bias.kind == "distance":
+        beyond = start - highest >= bias.low + bias.size - 1
+        value = tl.load(bias.at + h * bias.h + tl.where(beyond, bias.size - 1, 0).to(tl.int64) * bias.k).to(tl.float32)
+        is_near = (not beyond) & (start + TILE_K - 1 - lowest > bias.low)
+    return value, is_near
+
+
+@triton.jit
+def scored(dot, rows, keys, position, b, h, Q, K, far, is_near, scores, bias):
+    """(scores in units of log2(e), tanh of the capped ones): softcap tanh(scale dot / softcap) + bias. `far` and `is_near` are
+    what `far_bias` says of the tile."""
+    score = dot * (scores.scale * LOG2_E)
     bent = score
     if scores.softcap is not None:
-        bent = tanh(score / scores.softcap)
-        score = scores.softcap * bent
+        bent = tanh(dot * (scores.scale / scores.softcap))
+        score = bent * (scores.softcap * LOG2_E)
     if bias.kind == "dense":
         at = bias.at + b * bias.b + h * bias.h + rows.to(tl.int64) * bias.q + keys.to(tl.int64) * bias.k
-        score += tl.load(at, mask=(rows < Q) & (keys < K), other=0.0).to(tl.float32)
+        score += tl.load(at, mask=(rows < Q) & (keys < K), other=0.0).to(tl.float32) * LOG2_E
     if bias.kind == "linear":
-        score -= tl.load(bias.at + h * bias.h).to(tl.float32) * tl.abs(keys - near(position)).to(tl.float32)
+        slope = tl.load(bias.at + h * bias.h).to(tl.float32) * LOG2_E
+        score -= slope * tl.abs(keys.to(tl.float32) - position.to(tl.float32))  # keys are below 2^24: exact as float32
     if bias.kind == "distance":
-        place = tl.minimum(tl.maximum(keys - near(position) - bias.low, 0), bias.size - 1)
-        score += tl.load(bias.at + h * bias.h + place.to(tl.int64) * bias.k).to(tl.float32)
-    return score * LOG2_E, bent
+        values = score * 0.0 + far * LOG2_E
+        if is_near:
+            place = tl.minimum(tl.maximum(keys - position - bias.low, 0), bias.size - 1)
+            values = looked_up(bias.at + h * bias.h + place.to(tl.int64) * bias.k).to(tl.float32) * LOG2_E
+        score += values
+    return score, bent
 
 
 @triton.jit
-def near(position):
-    return tl.minimum(tl.maximum(position, -FAR), FAR).to(tl.int32)
+def looked_up(at):
+    """The numbers at a tile of addresses, which few cache lines hold.
+
+    Not `tl.load`: Triton would lay its result out for memory, and then carry the scores to that layout and back.
+    """
+    if INTERPRETED:
+        found = tl.load(at)
+    elif at.dtype.element_ty.primitive_bitwidth == 32:
+        found = tl.inline_asm_elementwise(
+            "ld.global.nc.b32 $0, [$1];", "=r,l", [at.to(tl.int64)], dtype=at.dtype.element_ty, is_pure=True, pack=1
+        )
+    else:
+        found = tl.inline_asm_elementwise(
+            "ld.global.nc.b16 $0, [$1];", "=h,l", [at.to(tl.int64)], dtype=at.dtype.element_ty, is_pure=True, pack=1
+        )
+    return found
 
 
 @triton.jit
-def kept(rows, keys, b, h, H, dropout):
-    """Which weights dropout keeps: Philox (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405) counted by key, query
-    and head, so that a weight's draw depends on nothing else."""
+def kept(rows, keys, start, b, h, H, dropout):
+    """Which weights dropout keeps: Philox (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405; 7 rounds pass their
+    tests) counted by key, query and head, so that a weight's draw depends on nothing else. `start` is the first of the keys.
+
+    A count gives four words, to the keys j, j + 8 and the queries i, i + 8: in a tensor core's layout of scores, in either
+    orientation, one thread has all four. The compiler sees that counts are equal where only constants decide on it: hence
+    `step`, which it knows, beside `start`, a multiple of 16.
+    """
     zero = (rows + keys) * 0
-    key, query, head = (
-        (zero + keys).to(tl.uint32),
-        (zero + rows).to(tl.uint32),
-        (zero + (b * H + h).to(tl.int32)).to(tl.uint32),
-    )
-    drawn, _, _, _ = tl.philox(tl.load(dropout.seed), key, query, head, zero.to(tl.uint32))
-    return (drawn >> 1).to(tl.int32) >= dropout.threshold
+    step, query = zero + keys - start, (zero + rows).to(tl.uint32)
+    key = ((start >> 1) + (step >> 4 << 3 | step & 7)).to(tl.uint32)
+    head = (zero + (b * H + h).to(tl.int32)).to(tl.uint32)
+    drawn = tl.philox(tl.load(dropout.seed), key, query >> 4 << 3 | query & 7, head, zero.to(tl.uint32), 7)
+    of_low = tl.where((step & 8) == 0, drawn[0], drawn[1])
+    of_high = tl.where((step & 8) == 0, drawn[2], drawn[3])
+    return (tl.where((query & 8) == 0, of_low, of_high) >> 1).to(tl.int32) >= dropout.threshold
 
 
 @triton.jit
-def pulled(weights, dot_value, sums, bent, rows, keys, b, h, scores, dropout):
+def pulled(weights, dot_value, sums, bent, rows, keys, start, b, h, scores, dropout):
     """From the weights P before dropout and dO . v: (P after dropout, the gradients of the scores, and so of a bias, and of
     scale q.k)."""
     dropped = weights
     if dropout.seed is not None:
-        keep = kept(rows, keys, b, h, scores.H, dropout)
-        dropped = tl.where(keep, weights * dropout.surviving, 0.0)
+        keep = kept(rows, keys, start, b, h, scores.H, dropout)
+        dropped = weights * tl.where(keep, dropout.surviving, 0.0)
         dot_value = tl.where(keep, dot_value * dropout.surviving, 0.0)
     slope = tl.where(weights != 0.0, weights * (dot_value - sums), 0.0)
     raw = slope
