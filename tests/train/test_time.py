@@ -1,15 +1,18 @@
 """`stopping.max_minutes` counts from the start of the command; what is left is estimated from this command's steps."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 
+from tfkit.cli.callbacks import JsonLines
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
+from tfkit.train.budget import FEWEST, MEASURED, SLOW, BudgetCheck, reach_of
 from tfkit.train.callbacks import Progress
 from tfkit.train.stopping import why_stop
-from tfkit.view.training import left_text
+from tfkit.view.training import Lines, left_text
 
 
 @pytest.fixture
@@ -123,3 +126,64 @@ def trainer(progress, **stopping):
 )
 def test_the_remaining_time_follows_the_nearest_limit(progress, stopping, start, text):
     assert left_text(trainer(progress, **stopping), *start) == text
+
+
+def trainer_at(stopping, step=20, seconds=30.0, validation=0.0, batches=50, accumulate=2, warmup=1):
+    """A trainer in its first epoch, as far as an estimate looks at it."""
+    limits = {"max_steps": None, "max_epochs": None, "max_minutes": None} | stopping
+    recipe = SimpleNamespace(
+        stopping=SimpleNamespace(**limits), batching=SimpleNamespace(accumulate=accumulate),
+        schedule=SimpleNamespace(options=SimpleNamespace(warmup_steps=warmup)),
+    )  # fmt: skip
+    progress = Progress(step=step, batch=step * accumulate, seconds=seconds)
+    epoch = SimpleNamespace(batches=[None] * batches)
+    return SimpleNamespace(
+        recipe=recipe, progress=progress, clock=SimpleNamespace(validation_seconds=validation), epoch=lambda: epoch
+    )  # fmt: skip
+
+
+def test_what_fits_in_the_time_limit():
+    """20 steps and 30 s are over, 90 s are left but for 10 s of validation: 40 steps of 2 s, and 25 steps are an epoch."""
+    reach = reach_of(trainer_at({"max_minutes": 2}, validation=10.0), 2.0)
+    assert (reach.steps, reach.epochs) == (60, 60 / 25)
+    assert reach.text == "at 2.00 s per step about 60 steps (2.4 epochs) fit in 2 minutes"
+
+
+@pytest.mark.parametrize(
+    ("stopping", "found"),
+    [({}, None), ({"max_minutes": 2, "max_steps": 60}, None), ({"max_minutes": 2, "max_steps": 66}, 65),
+     ({"max_minutes": 2, "max_epochs": 2}, None), ({"max_minutes": 2, "max_epochs": 3}, 65), ({"max_minutes": 0.5}, 20)],
+)  # fmt: skip
+def test_nothing_is_said_where_another_limit_ends_the_run_before(stopping, found):
+    reach = reach_of(trainer_at(stopping), 2.0)
+    assert (reach and reach.steps) == found
+
+
+@pytest.mark.parametrize(("minutes", "warmup", "why"), [(1.2, 1, "fewer than 100"), (8.2, 400, "rises until step 400")])
+def test_a_hopeless_run_is_warned_of_with_its_numbers(minutes, warmup, why):
+    reach = reach_of(trainer_at({"max_minutes": minutes}, warmup=warmup), 2.0)
+    assert reach.steps < max(FEWEST, warmup)
+    assert f"{reach.steps:,} steps in {minutes:g} minutes" in str(reach.warning)
+    assert why in str(reach.warning)
+    assert reach_of(trainer_at({"max_minutes": 60}, warmup=warmup), 2.0).warning is None
+
+
+def test_it_is_said_once_and_without_the_slow_steps_at_the_beginning():
+    said = []
+    check = BudgetCheck(said.append)
+    check.on_train_start(trainer_at({"max_minutes": 60}), [])
+    for number in range(3 * MEASURED):
+        check.on_step_end(SimpleNamespace(seconds=100.0 if number < SLOW else 2.0))
+        assert len(said) == (number + 1 >= MEASURED)
+    assert said[0].seconds_per_step == 2.0
+
+
+@pytest.mark.slow
+def test_a_run_says_it_as_text_and_as_json(task, tmp_path, clock, capsys):
+    recipe = load_recipe(task, ["stopping={max_minutes: 2, max_steps: null}", "validation.every_steps=1000"])
+    printers = [Lines(), JsonLines()]
+    checks = [BudgetCheck(printer.on_reach) for printer in printers]
+    train(recipe, tmp_path / "run", callbacks=[Moving(clock, 5.0), *checks])
+    heard = capsys.readouterr()
+    assert re.search(r"at [\d.]+ s per step about [\d,]+ steps \([\d.e+]+ epochs\) fit in 2 minutes\n", heard.err), heard.err
+    assert [json.loads(line)["kind"] for line in heard.out.splitlines()] == ["reach"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Diagnostic
-from ..train import Callback, Step, Trainer, ValidationResult, started_rank
+from ..train import BudgetCheck, Callback, Reach, Step, Trainer, ValidationResult, started_rank
 from ..view.load_report import load_report_data
 from ..view.training import Lines, LivePanel
 
@@ -25,7 +25,7 @@ def command_callbacks(directory: Path, as_json: bool) -> Iterator[list[Callback]
     printer = JsonLines() if as_json else LivePanel() if sys.stderr.isatty() else Lines()
     with ExitStack() as stack:
         stack.callback(printer.close)
-        callbacks: list[Callback] = [printer]
+        callbacks: list[Callback] = [printer, BudgetCheck(printer.on_reach)]
         with suppress(ImportError):
             from ..train.tensorboard import TensorBoard
 
@@ -54,6 +54,11 @@ class JsonLines:
 
     def on_warning(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         self._print("warning", {"diagnostics": [diagnostic.as_data() for diagnostic in diagnostics]})
+
+    def on_reach(self, reach: Reach) -> None:
+        self._print("reach", asdict(reach))
+        if reach.warning is not None:
+            self.on_warning((reach.warning,))
 
     def on_train_end(self, reason: str, model: Path) -> None:
         self._print("end", {"reason": reason, "model": str(model)})

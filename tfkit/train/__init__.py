@@ -2,6 +2,7 @@
 
 from ..data import describe_counts
 from .averaging import average_checkpoints, average_models
+from .budget import BudgetCheck, Reach
 from .callbacks import Callback, Progress, Step, ValidationResult
 from .distributed.process_group import started_rank
 from .pretrained import LoadReport
@@ -16,6 +17,8 @@ __all__ = [
     "Trainer",
     "ValidationResult",
     "Callback",
+    "BudgetCheck",
+    "Reach",
     "average_checkpoints",
     "average_models",
     "resume",

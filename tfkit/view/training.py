@@ -13,7 +13,7 @@ from rich.live import Live
 from ..errors import Diagnostic
 from ..recipe import Recipe
 from ..slots.options import Component
-from ..train import Outcome, Step, Trainer, ValidationResult, describe_counts
+from ..train import Outcome, Reach, Step, Trainer, ValidationResult, describe_counts
 from .console import EscapingConsole
 from .curve import SCORES
 from .load_report import load_report_text
@@ -140,6 +140,12 @@ class Lines:
     def on_warning(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         for diagnostic in diagnostics:
             self._print(shown(str(diagnostic)))
+
+    def on_reach(self, reach: Reach) -> None:
+        """Called once, with what the run will reach within its time limit."""
+        self._print(reach.text)
+        if reach.warning is not None:
+            self.on_warning((reach.warning,))
 
     def on_train_end(self, reason: str, model: Path) -> None:
         pass
