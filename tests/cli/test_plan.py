@@ -182,7 +182,7 @@ def test_a_length_beyond_every_position_table_is_refused(tfkit):
 
 
 def test_a_published_figure_is_marked(tfkit):
-    words = ("plan", "specs/transformer-base.yaml", "--device", "cuda:sm90", "--dtype", "bfloat16")
+    words = ("plan", "specs/gpt2.yaml", "--device", "cuda:sm90", "--dtype", "bfloat16", "--inference", "--lengths", "1024x1024")
     text = tfkit(*words).out
     assert "0.20 x eager (published)  accepted" in text
     assert "figures marked (published) were not measured by tfkit: https://arxiv.org/abs/2407.08608" in text
@@ -192,6 +192,15 @@ def test_a_published_figure_is_marked(tfkit):
         "eager": None,
     }
     assert "published" not in tfkit("plan", "specs/transformer-base.yaml").out
+
+
+def test_an_estimated_figure_is_marked_with_its_formula(tfkit):
+    words = ("plan", "specs/transformer-base.yaml", "--device", "cuda:sm90", "--dtype", "bfloat16")
+    text = " ".join(tfkit(*words).out.split())
+    assert "0.25 x eager (estimated) accepted" in text
+    assert "roofline with the rates of https://arxiv.org/abs/2407.08608. `tfkit bench auto --device cuda` measures" in text
+    row = tfkit(*words, "--json").json()["sites"][0]["candidates"][0]["rows"][-1]
+    assert (row["estimated"], row["measured"]) == ("roofline with the rates of https://arxiv.org/abs/2407.08608", None)
 
 
 def test_cudnn_is_planned_for_a_gpu_and_refused_for_known_bugs(tfkit):

@@ -45,6 +45,7 @@ class AutoRow(Options):
         relative_time: the time divided by that of `eager` for the same call.
         measured: the hardware and versions of the measurement.
         published: link to the source, if the figure is not tfkit's own.
+        estimated: how the figure was estimated, if nobody has measured it.
     """
 
     device: str
@@ -61,6 +62,7 @@ class AutoRow(Options):
     relative_time: float
     measured: str = ""
     published: str = ""
+    estimated: str = ""
 
     def covers(self, request: AttentionRequest) -> bool:
         """Whether the row covers a class of calls. Unknown lengths count as long, unknown gradients as needed.

@@ -26,13 +26,13 @@ def row_data(row: AutoRow) -> dict[str, Any]:
         row: a row of the table.
 
     Returns:
-        `dtypes`, `lengths`, `conditions`, `capability`, `relative_time`, `measured` and `published`.
+        `dtypes`, `lengths`, `conditions`, `capability`, `relative_time`, `measured`, `published` and `estimated`.
     """
     conditions = {name: getattr(row, name) for name in CONDITIONS if getattr(row, name) is not None}
     return {
         "dtypes": sorted(row.dtypes), "lengths": list(row.lengths), "conditions": conditions,
         "capability": list(row.capability) if row.capability else None, "relative_time": row.relative_time,
-        "measured": row.measured or None, "published": row.published or None,
+        "measured": row.measured or None, "published": row.published or None, "estimated": row.estimated or None,
     }  # fmt: skip
 
 

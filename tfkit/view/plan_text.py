@@ -32,9 +32,14 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
             parts += [_chosen(row), Padding(_candidates(row["candidates"]), (0, 0, 0, 4))]
     if data["unmeasured"] and any(row["requested"] == "auto" for row in data["sites"]):
         parts += ["", Text(f"auto does not consider backends without measured times: {', '.join(data['unmeasured'])}", "dim")]
-    links = sorted({each["published"] for row in data["sites"] for each in row["candidates"] if each["published"]})
+    shown_rows = [each for row in data["sites"] for candidate in row["candidates"] for each in candidate["rows"]]
+    links = sorted({each["published"] for each in shown_rows if each["published"]})
     if links:
         parts += ["", Text(f"figures marked (published) were not measured by tfkit: {', '.join(links)}", "dim")]
+    how = sorted({each["estimated"] for each in shown_rows if each["estimated"]})
+    if how:
+        unlock = "`tfkit bench auto --device cuda` measures this device"
+        parts += ["", Text(f"figures marked (estimated) were measured by nobody: {'; '.join(how)}. {unlock}", "dim")]
     if data.get("cancelling"):
         why = "no norm bounds their inputs; for large values the backward of sdpa loses gradients by cancellation"
         parts += ["", Text(f"{', '.join(data['cancelling'])}: {why}; `tfkit verify` shows it, eager rounds less", "yellow")]
@@ -70,9 +75,15 @@ def _candidates(candidates: list[dict[str, Any]]) -> Table:
         words += _measured(candidate["rows"])
         if candidate["depends"]:
             words += f"; depends on {', '.join(candidate['depends'])}"
-        known = "" if time is None else f"{_times(candidate['rows'])} x eager{' (published)' if candidate['published'] else ''}"
+        known = "" if time is None else f"{_times(candidate['rows'])} x eager{_origin(candidate['rows'])}"
         grid.add_row(candidate["backend"], known, Text(shown(words), "" if candidate["accepted"] else "dim"))
     return grid
+
+
+def _origin(rows: list[dict[str, Any]]) -> str:
+    """` (published)`, ` (estimated)` or both, for figures that tfkit did not measure."""
+    kinds = [kind for kind in ("published", "estimated") if any(row[kind] for row in rows)]
+    return f" ({', '.join(kinds)})" if kinds else ""
 
 
 def _times(rows: list[dict[str, Any]]) -> str:

@@ -124,7 +124,9 @@ FEATURES = {
 @pytest.mark.parametrize("kernel", ["forward", "queries", "keys", "together"])
 def test_no_feature_is_lost_by_the_compiler(kernel):
     """Each gives another program, forward and backward: constants that Triton forgets would be features that are ignored."""
-    row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features) == (kernel, 2, 64, "plain"))
+    row = next(
+        row for row in ROWS if (row.kernel, row.bytes, row.width, row.features) == (kernel, 2, 64, "plain") and not row.short
+    )
     programs = {"plain": aot.intermediate(launched(row, 90), 90)}
     for name, changes in FEATURES.items():
         programs[name] = aot.intermediate(launched(row, 90, **changes), 90)
