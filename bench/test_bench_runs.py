@@ -53,6 +53,21 @@ def test_exported(tmp_path):
     assert [result[name]["float32"]["equal"] for name in ("greedy", "2 beams")] == [6, 6]
 
 
+def test_serve(tmp_path):
+    import serve
+
+    from tfkit.cli import main
+    from translation_task import write_task
+
+    shape = ["model.defaults.placement=post", "stopping.max_steps=2"]
+    words = [word for change in shape for word in ("--set", change)]
+    assert main(["train", str(write_task(tmp_path)), "-o", str(tmp_path / "run"), *words]) == 0
+    small = ["--sentences", "6", "--texts", "2", "--clients", "2", "--beams", "2", "--rounds", "1"]
+    result = serve.main(["--model", str(tmp_path / "run"), "--source", str(tmp_path / "train.src"), *small])
+    assert result["served_texts_equal_offline"] == {"tfkit": True, "CTranslate2": True}
+    assert result["exit_codes_on_sigterm"] == [0, 0]
+
+
 def test_overhead(tmp_path):
     import overhead
 

@@ -79,6 +79,8 @@ BESIDE = {
     ("build", "spec"): ["-o", "new"],
     ("export", "model"): ["--to", "ctranslate2", "-o", "new"],
     ("import", "directory"): ["-o", "new", "--without-tokeniser"],
+    ("serve", "model"): ["--dry-run"],
+    ("serve", "auto_table"): ["run", "--dry-run"],
     ("bench", "auto_table"): ["attention", "--list"],
     ("positions", "spec"): ["-o", "new.svg"],
     ("positions", "before"): ["small.yaml", "-o", "new.svg"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -20,6 +20,8 @@ from .settings import Search
 from .threads import map_in_threads, workers_for
 
 BEAM = Search()
+EmitToken = Callable[[int, int], None]
+"""Is given the number of a source and a new id of it."""
 
 
 def generate_batched(
@@ -33,6 +35,7 @@ def generate_batched(
     attention: Iterable[str] = (),
     workers: int = 1,
     prepacked: PrepackedWeights | None = None,
+    emit: EmitToken | None = None,
 ) -> list[list[Hypothesis]]:
     """Generate from many sources.
 
@@ -49,16 +52,19 @@ def generate_batched(
         workers: Batches that are searched in parallel on a CPU. They share torch's threads. In training mode, under autocast,
             and with attention backends that are not thread-safe, batches run one at a time.
         prepacked: Prepacked weights of earlier calls with this model, whose weights must not have changed since.
+        emit: Is given the number of a source and its new id, as soon as a token is chosen: for a greedy search, or one
+            sample of each source. With several `workers`, threads call it.
 
     Returns:
         The hypotheses of every source, in the order of `sources`. Samples of a source depend on its index there, not on its
         batch. No hypothesis is longer than the positions of the target.
 
     Raises:
-        InputError: A source is empty or holds ids out of range; and as the search.
+        InputError: A source is empty or holds ids out of range; `emit` is given for a search that does not choose tokens one by
+            one; and as the search.
     """
     prepacked = prepacked or PrepackedWeights()
-    return _search(model, search, target, output, attention).run(sources, 0, batch_tokens, workers, prepacked)
+    return _search(model, search, target, output, attention, emit).run(sources, 0, batch_tokens, workers, prepacked)
 
 
 def generate_stream(
@@ -100,15 +106,21 @@ def generate_stream(
         first += len(sources_of_chunk)
 
 
-def _search(model: Model, search: Search, target: str | None, output: str | None, attention: Iterable[str]) -> BatchedSearch:
+def _search(
+    model: Model, search: Search, target: str | None, output: str | None, attention: Iterable[str],
+    emit: EmitToken | None = None,
+) -> BatchedSearch:  # fmt: skip
     if not isinstance(search, Search):
         raise InputError(Diagnostic("TFK078", f"the search is a {type(search).__name__}", "it is a tfkit.Search(...)"))
     if search.kind == "sample" and search.seed is None:
         raise InputError(
             Diagnostic("TFK078", "a search that samples many sources has no seed", "Search(kind='sample', seed=0)")
         )
+    if emit is not None and (search.kind == "beam" or search.width > 1):
+        message = f"`emit` is given for {search.width} hypotheses of a {search.kind} search"
+        raise InputError(Diagnostic("TFK078", message, "use a greedy search, or one sample of each source"))
     target, source = _inputs(model, target)
-    return BatchedSearch(model, search, target, source, output, tuple(attention))
+    return BatchedSearch(model, search, target, source, output, tuple(attention), emit)
 
 
 @dataclass(frozen=True)
@@ -121,6 +133,7 @@ class BatchedSearch:
     source: str
     output: str | None
     attention: tuple[str, ...]
+    emit: EmitToken | None = None
 
     @property
     def continues(self) -> bool:
@@ -162,6 +175,13 @@ class BatchedSearch:
             "output": self.output,
             "attention": self.attention,
         }
+        if (emit := self.emit) is not None:
+
+            def each(rows: torch.Tensor, ids: torch.Tensor) -> None:
+                for row, chosen in zip(rows.tolist(), ids.tolist(), strict=True):
+                    emit(streams[row], chosen)
+
+            arguments["emit"] = each
         if self.continues:
             arguments["prompt"] = ids.to(device)
         else:

@@ -14,6 +14,8 @@ from ..nn.model import Model
 from .hypothesis import Hypothesis
 from .prefill import GenerationState
 
+Emit = Callable[[Tensor, Tensor], None]
+"""Is given the indices of rows (R,) and their new ids (R,) at every step."""
 Pick = Callable[[Tensor, Tensor, int], Tensor]
 """Maps logits (R, V), the indices of their rows (R,) and the number of the step to the selected ids (R,)."""
 
@@ -60,7 +62,9 @@ class Generated:
         return found
 
 
-def decode_loop(model: Model, start: GenerationState, pick: Pick, scores: bool, sites: Iterable[str]) -> Generated:
+def decode_loop(
+    model: Model, start: GenerationState, pick: Pick, scores: bool, sites: Iterable[str], emit: Emit | None = None
+) -> Generated:
     """Generate until all rows have ended. Rows that have ended are removed from the batch.
 
     Args:
@@ -69,6 +73,7 @@ def decode_loop(model: Model, start: GenerationState, pick: Pick, scores: bool, 
         pick: Selects the tokens of a step.
         scores: Whether to return log-probabilities.
         sites: Sites whose attention weights are returned.
+        emit: Is given the tokens of every step.
 
     Returns:
         The tokens of all rows.
@@ -86,6 +91,8 @@ def decode_loop(model: Model, start: GenerationState, pick: Pick, scores: bool, 
     for step in range(max_tokens):
         chosen = pick(logits, rows, step)
         ids[rows, step] = chosen
+        if emit is not None:
+            emit(rows, chosen)
         if scores:
             logits = logits.to(wide).contiguous()
             log_probs[rows, step] = torch.log_softmax(logits, 1, out=logits).gather(1, chosen[:, None])[:, 0]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..nn.model import Model
-from .decode_loop import Generated, decode_loop
+from .decode_loop import Emit, Generated, decode_loop
 from .prefill import prefill
 from .top_k import most_probable
 
@@ -26,6 +26,7 @@ def greedy(
     segments: Mapping[str, Tensor] | None = None,
     scores: bool = False,
     attention: Iterable[str] = (),
+    emit: Emit | None = None,
     **inputs: Tensor,
 ) -> Generated:
     """Generate the most probable token at every step, until each row has its end token.
@@ -43,6 +44,7 @@ def greedy(
         segments: As `masks`.
         scores: Whether to return the log-probability of every token.
         attention: Sites (`decoder.*.cross_attention`) whose weights are returned.
+        emit: Is given the indices of rows (R,) and their new ids (R,) at every step.
         **inputs: (B, L) ids of inputs by name.
 
     Returns:
@@ -53,4 +55,4 @@ def greedy(
             positions.
     """
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
-    return decode_loop(model, start, lambda logits, rows, step: most_probable(logits), scores, attention)
+    return decode_loop(model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..errors import Diagnostic, InputError
 from ..nn.model import Model
-from .decode_loop import decode_loop
+from .decode_loop import Emit, decode_loop
 from .hypothesis import Hypothesis
 from .prefill import prefill
 from .top_k import best, most_probable
@@ -45,6 +45,7 @@ def sample(
     lengths: Mapping[str, Tensor] | None = None,
     segments: Mapping[str, Tensor] | None = None,
     attention: Iterable[str] = (),
+    emit: Emit | None = None,
     **inputs: Tensor,
 ) -> list[list[Hypothesis]]:
     """Sample sequences for every row.
@@ -67,6 +68,7 @@ def sample(
         lengths: As in `greedy`.
         segments: As in `greedy`.
         attention: Sites whose weights every hypothesis holds.
+        emit: As in `greedy`; the samples of a row are rows of their own.
         **inputs: As in `greedy`.
 
     Returns:
@@ -97,7 +99,7 @@ def sample(
             return most_probable(logits)
         return _draw(logits, uniforms[rows, step], temperature, top_k, top_p)
 
-    found = decode_loop(model, start, pick, True, attention).hypotheses()
+    found = decode_loop(model, start, pick, True, attention, emit).hypotheses()
     return [[one for (one,) in found[row : row + samples]] for row in range(0, len(found), samples)]
 
 

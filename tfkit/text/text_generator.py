@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ..catalogue import Catalogue
 from ..data import TextTokeniser, read_tokenisers, roles_for
 from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
+from ..nn.cpu.prepacked import PrepackedWeights
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
 
@@ -86,7 +87,14 @@ class TextGenerator:
         return cls(model, read_tokenisers(place, ("target",))["target"])
 
     def continue_all(
-        self, prompts: Sequence[str], search: Search, *, batch_tokens: int = 4096, workers: int = 1
+        self,
+        prompts: Sequence[str],
+        search: Search,
+        *,
+        batch_tokens: int = 4096,
+        workers: int = 1,
+        prepacked: PrepackedWeights | None = None,
+        emit: Callable[[int, str], None] | None = None,
     ) -> list[list[Continuation]]:
         """Continue every prompt.
 
@@ -95,6 +103,9 @@ class TextGenerator:
             search: The kind of search and its settings.
             batch_tokens: As in `generate_batched`.
             workers: As in `generate_batched`.
+            prepacked: As in `generate_batched`.
+            emit: Is given the index of a prompt and new text of its continuation, as soon as whole characters are there. All
+                parts together are the text of the continuation. For a greedy search, or one sample.
 
         Returns:
             The continuations of each prompt, best first; none for a prompt without a token.
@@ -102,21 +113,24 @@ class TextGenerator:
         encoded, frame = self.tokeniser.encode(list(prompts)), self.tokeniser.prompt_frame
         read = [self._read(ids, search) for ids in encoded]
         nonempty = [number for number, ids in enumerate(encoded) if ids]
+        parts = _Parts(self, emit, nonempty, read) if emit else None
         training = self.model.training
         self.model.eval()
         try:
             found = generate_batched(
                 self.model, [read[number] for number in nonempty], search, batch_tokens=batch_tokens, target=self.roles.target,
-                output=self.roles.output, workers=workers,
+                output=self.roles.output, workers=workers, prepacked=prepacked, emit=parts.add if parts else None,
             )  # fmt: skip
         finally:
             self.model.train(training)
         hypotheses = dict(zip(nonempty, found, strict=True))
+        if parts:
+            parts.finish()
         return [
             [
                 Continuation(
                     prompt,
-                    self._tail(ids, each),
+                    self._tail(ids, each.ids.tolist()),
                     each,
                     tuple(self.tokeniser.pieces(each.ids.tolist())),
                     len(ids),
@@ -136,7 +150,34 @@ class TextGenerator:
             ids = ids[-max(1, room - len(frame)) :]
         return frame(ids)
 
-    def _tail(self, ids: list[int], hypothesis: Hypothesis) -> str:
+    def _tail(self, ids: list[int], new: list[int]) -> str:
         """The text after the prompt. Both are decoded together, because the bytes of one character may be in both."""
-        whole, before = self.tokeniser.decode([*ids, *hypothesis.ids.tolist()]), self.tokeniser.decode(ids)
+        whole, before = self.tokeniser.decode([*ids, *new]), self.tokeniser.decode(ids)
         return whole.removeprefix(before)
+
+
+class _Parts:
+    """Gives the text of continuations part by part. Characters whose bytes are incomplete wait for the next token."""
+
+    def __init__(
+        self, generator: TextGenerator, emit: Callable[[int, str], None], numbers: list[int], read: list[list[int]]
+    ) -> None:
+        self.generator, self.emit, self.numbers, self.read = generator, emit, numbers, read
+        self.new: list[list[int]] = [[] for _ in numbers]
+        self.given = [""] * len(numbers)
+
+    def add(self, row: int, chosen: int) -> None:
+        self.new[row].append(chosen)
+        self._give(row, self._text(row).rstrip("\ufffd"))
+
+    def finish(self) -> None:
+        for row in range(len(self.numbers)):
+            self._give(row, self._text(row))
+
+    def _text(self, row: int) -> str:
+        return self.generator._tail(self.read[self.numbers[row]], self.new[row])
+
+    def _give(self, row: int, text: str) -> None:
+        if len(text) > len(self.given[row]) and text.startswith(self.given[row]):
+            self.emit(self.numbers[row], text[len(self.given[row]) :])
+            self.given[row] = text

@@ -136,17 +136,20 @@ class Translator:
             model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers
         )
 
-    def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
+    def translate(
+        self, lines: Iterable[str], *, chunk: int = 1000, prepacked: PrepackedWeights | None = None
+    ) -> Iterator[Translation]:
         """Translate lines.
 
         Args:
             lines: Read `chunk` at a time. If the iterable raises an exception, the lines before it are translated first.
             chunk: Lines that are sorted by length and batched together.
+            prepacked: As in `generate_batched`.
 
         Yields:
             The translation of each line, in order.
         """
-        prepacked = PrepackedWeights()
+        prepacked = prepacked or PrepackedWeights()
         for group in groups(lines, chunk):
             yield from self._translate_chunk(group, prepacked)
 

@@ -1,0 +1,140 @@
+"""The endpoints, in this process."""
+
+import json
+
+import pytest
+
+pytest.importorskip("uvicorn")
+from starlette.testclient import TestClient
+
+from tfkit.generate import Search
+from tfkit.serve.app import Server
+from tfkit.serve.limits import Limits
+from tfkit.serve.tasks import load_task
+from tfkit.text import Classifier, TextGenerator, Translator
+from translation_task import sentences
+
+pytestmark = pytest.mark.xdist_group("served")
+LIMITS = Limits(body=4000, texts=8, length=60, new_tokens=15, requests=4)
+TEXTS = [source for source, _ in sentences(4, seed=5)]
+
+
+@pytest.fixture(scope="module")
+def tasks(runs):
+    return {name: load_task(run, LIMITS, Search(), batch_tokens=400, workers=1) for name, run in runs.items()}
+
+
+@pytest.fixture
+def client_of(tasks):
+    opened = []
+
+    def client(name, **settings):
+        found = TestClient(Server(tasks[name], **settings).app()).__enter__()
+        opened.append(found)
+        return found
+
+    yield client
+    for each in opened:
+        each.__exit__(None, None, None)
+
+
+def test_translations_are_those_of_the_library(client_of, runs):
+    found = client_of("translate").post("/translate", json={"texts": [*TEXTS, ""]})
+    assert found.status_code == 200
+    alone = Translator.load(runs["translate"])
+    expected = [next(alone.translate([text])).text for text in [*TEXTS, ""]]
+    assert [each["text"] for each in found.json()["results"]] == expected
+    assert any(expected)
+
+
+def test_classes_are_those_of_the_library(client_of, runs):
+    found = client_of("classify").post("/classify", json={"texts": TEXTS}).json()["results"]
+    expected = list(Classifier.load(runs["classify"]).classify(TEXTS))
+    assert [each["label"] for each in found] == [each.label for each in expected]
+    assert [each["probabilities"] for each in found] == [pytest.approx(each.probabilities, abs=1e-6) for each in expected]
+
+
+@pytest.mark.parametrize("sampled", [{}, {"temperature": 0.9, "seed": 7}])
+def test_a_continuation_is_that_of_the_library_whole_or_streamed(client_of, runs, sampled):
+    client, wanted = client_of("generate"), {"prompt": "the old", "max_tokens": 6, **sampled}
+    whole = client.post("/generate", json=wanted).json()
+    kind = "sample" if sampled else "greedy"
+    search = Search(kind=kind, length_factor=0.0, extra_length=6, **sampled)
+    ((expected,),) = TextGenerator.load(runs["generate"]).continue_all(["the old"], search)
+    assert (whole["text"], whole["tokens"]) == (expected.text, len(expected.hypothesis.ids))
+    with client.stream("POST", "/generate", json={**wanted, "stream": True}) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        *parts, done = response.read().decode().strip().split("\n\n")
+    assert len(parts) > 1
+    assert "".join(json.loads(part.removeprefix("data: "))["text"] for part in parts) == expected.text
+    assert json.loads(done.removeprefix("event: done\ndata: ")) == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "sent", "status", "code"),
+    [
+        ("translate", "/translate", {"content": b'{"texts": ['}, 400, "malformed_json"),
+        ("translate", "/translate", {"content": b"\xff\xfe"}, 400, "malformed_json"),
+        ("translate", "/translate", {"content": b"[" * 3000}, 400, "malformed_json"),
+        ("translate", "/translate", {"json": {"texts": []}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": [1]}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "beams": 9}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"] * 9}}, 413, "too_many_texts"),
+        ("translate", "/translate", {"json": {"texts": ["dog", "dog " * 70]}}, 413, "text_too_long"),
+        ("translate", "/translate", {"content": b'"' + b"a" * 4000}, 413, "body_too_large"),
+        ("translate", "/translate", {"content": iter([b"a" * 3000] * 2)}, 413, "body_too_large"),
+        (
+            "translate",
+            "/translate",
+            {"content": b"{}", "headers": {"Content-Type": "text/plain"}},
+            415,
+            "unsupported_media_type",
+        ),
+        ("translate", "/generate", {"json": {"prompt": "a"}}, 404, "wrong_endpoint"),
+        ("translate", "/none", {"json": {}}, 404, "not_found"),
+        ("generate", "/generate", {"json": {"prompt": "dog", "max_tokens": 16}}, 413, "too_many_tokens"),
+        ("generate", "/generate", {"json": {"prompt": ""}}, 413, "too_many_tokens"),
+        ("generate", "/generate", {"json": {"prompt": "", "max_tokens": 3}}, 422, "empty_prompt"),
+        ("generate", "/generate", {"json": {"prompt": "dog", "max_tokens": 3, "seed": 1}}, 422, "invalid_request"),
+        ("classify", "/classify", {"json": {"pairs": [["a", "b"]]}}, 422, "invalid_request"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_a_typed_error(client_of, name, path, sent, status, code):
+    headers = {"Content-Type": "application/json", **sent.get("headers", {})}
+    found = client_of(name).post(path, **{**sent, "headers": headers})
+    assert (found.status_code, found.json()["error"]["code"]) == (status, code)
+    assert found.json()["error"]["message"]
+    assert "Traceback" not in found.text
+
+
+def test_a_wrong_method_is_refused(client_of):
+    found = client_of("translate").get("/translate")
+    assert (found.status_code, found.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+def test_a_full_queue_is_refused_with_the_time_to_wait(client_of):
+    found = client_of("translate", max_queue=3).post("/translate", json={"texts": TEXTS})
+    assert (found.status_code, found.json()["error"]["code"]) == (503, "busy")
+    assert found.headers["Retry-After"] == "1"
+
+
+def test_a_failure_of_the_model_is_a_typed_error_without_its_words(client_of, tasks, monkeypatch, capsys):
+    def broken(items):
+        raise RuntimeError("secret words")
+
+    monkeypatch.setattr(tasks["translate"], "work", broken)
+    found = client_of("translate").post("/translate", json={"texts": ["a dog"]})
+    assert (found.status_code, found.json()["error"]["code"]) == (500, "failed")
+    assert "secret" not in found.text
+    assert "RuntimeError: secret words" in capsys.readouterr().err
+
+
+def test_health_readiness_and_metrics(client_of):
+    client = client_of("translate")
+    client.post("/translate", json={"texts": TEXTS})
+    assert client.get("/health").json() == {"status": "alive"}
+    assert client.get("/ready").json() == {"status": "ready", "path": "/translate"}
+    lines = client.get("/metrics").text.splitlines()
+    assert 'tfkit_requests_total{path="/translate",status="200"} 1.0' in lines
+    assert "tfkit_batch_texts_sum 4.0" in lines
+    assert "tfkit_running_requests 0.0" in lines

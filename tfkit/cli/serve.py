@@ -1,0 +1,103 @@
+"""`tfkit serve`: a model behind HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from ..errors import Diagnostic, InputError
+from .options import READ, common, placement, whole
+from .packages import TEXT, need_packages
+from .search_args import check_workers, search_of, workers_of, workers_option
+
+BEAMS = 5
+EPILOG = """\b
+tfkit serve MODEL --port 8000
+curl -H 'Content-Type: application/json' -d '{"texts": ["a dog runs"]}' \\
+     http://127.0.0.1:8000/translate
+
+\b
+/translate, /generate or /classify, whichever the model does; /health, /ready
+and /metrics. SIGTERM: no new request is taken, all that were are answered.
+"""
+
+
+def _port(value: str | int) -> int:
+    found = whole(value, 0)
+    if found > 65535:
+        raise ValueError(f"a port is 0 to 65535, `{value}` is written")
+    return found
+
+
+def _milliseconds(value: str | int) -> int:
+    return whole(value, 0)
+
+
+@click.command("serve", epilog=EPILOG)
+@click.argument("model", type=READ, help="A directory that `tfkit train` wrote, or a model in it.")
+@click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=_port, metavar="N", default=8000, help="Port; 0 takes a free one.")
+@click.option("--beams", type=whole, metavar="N", default=BEAMS, help="Beams of a translation; 1 is greedy.")
+@click.option(
+    "--extra-length", type=whole, metavar="N", default=50, help="Tokens of a translation more than the source at most."
+)
+@click.option("--max-length", type=whole, metavar="N", default=1024, help="Longest text, in tokens; longer ones are refused.")
+@click.option("--max-tokens", type=whole, metavar="N", default=1024, help="New tokens of a generation at most.")
+@click.option("--max-texts", type=whole, metavar="N", default=64, help="Texts of a request at most.")
+@click.option("--max-body", type=whole, metavar="BYTES", default=1 << 20, help="Bytes of a request at most.")
+@click.option("--max-requests", type=whole, metavar="N", default=256, help="Requests answered at once at most.")
+@click.option("--max-queue", type=whole, metavar="N", default=2048, help="Texts that wait at most.")
+@click.option("--max-batch", type=whole, metavar="N", default=256, help="Texts given to the model at once.")
+@click.option("--max-wait-ms", type=_milliseconds, metavar="MS", default=0, help="Wait for more texts before a batch.")
+@click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch of the search.")
+@click.option("--dry-run", is_flag=True, help="Load the model, print what would be served, and stop.")
+@workers_option
+@placement
+@common
+def command(
+    model: str, host: str, port: int, beams: int, extra_length: int, max_length: int, max_tokens: int, max_texts: int,
+    max_body: int, max_requests: int, max_queue: int, max_batch: int, max_wait_ms: int, batch_tokens: int, dry_run: bool,
+    workers: int | None, device: str, backend: list[str] | None, auto_table: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Answer requests over HTTP with a trained model.
+
+    Texts that wait are computed in one batch as soon as the model is free. A text gets the result that it gets alone. There is
+    no authentication and no encryption: put a proxy in front of the server before other machines may reach it.
+    """
+    need_packages("serve", "starlette", "uvicorn", "prometheus_client")
+    need_packages("train", *TEXT)
+    if max_queue < max_texts:
+        message = f"--max-queue {max_queue} is smaller than --max-texts {max_texts}"
+        raise InputError(Diagnostic("TFK090", message, "a request of that many texts would never have room"))
+    from ..serve.app import Server
+    from ..serve.limits import Limits
+    from ..serve.listen import serve
+    from ..serve.tasks import Generate, Translate, load_task
+    from .device import placed
+
+    search = search_of(
+        BEAMS, beams=beams, n_best=1, penalty=None, alpha=None, sample=False, temperature=None, top_k=None, top_p=None,
+        seed=None, extra_length=extra_length,
+    )  # fmt: skip
+    limits = Limits(body=max_body, texts=max_texts, length=max_length, new_tokens=max_tokens, requests=max_requests)
+    place: dict[str, Any] = placed(device, backend, auto_table)
+    task = load_task(model, limits, search, batch_tokens=batch_tokens, workers=workers_of(workers, device), **place)
+    if isinstance(task, (Translate, Generate)):
+        check_workers(workers, device, task.model)
+    if dry_run:
+        _announce(None, task.path, as_json)
+        return 0
+    server = Server(
+        task, max_batch=max_batch, batch_tokens=max_batch * max_length, max_queue=max_queue, max_wait=max_wait_ms / 1e3
+    )
+    serve(server, host, port, lambda url: _announce(url, task.path, as_json))
+    return 0
+
+
+def _announce(url: str | None, path: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"url": url, "path": path}), flush=True)
+    else:
+        print(f"POST {url or ''}{path}", flush=True)

@@ -1,0 +1,244 @@
+"""The endpoints of a server, as a Starlette application."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from .batcher import Batcher, Closed, QueueFull
+from .refusals import Refusal, busy
+from .tasks import Generate, Request, Task
+
+PATHS = ("/translate", "/generate", "/classify")
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+END = object()
+
+
+class Metrics:
+    """What Prometheus reads. Labels have few values, none of them from a request."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        words: Any = {"registry": self.registry}
+        self.requests = Counter("tfkit_requests", "Requests that were answered", ["path", "status"], **words)
+        self.seconds = Histogram("tfkit_request_seconds", "Seconds from request to response", ["path"], **words)
+        self.batches = Histogram("tfkit_batch_texts", "Texts of a batch", buckets=SIZES, **words)
+        self.waiting = Gauge("tfkit_waiting_texts", "Texts that wait for the model", **words)
+        self.running = Gauge("tfkit_running_requests", "Requests that are being answered", **words)
+
+
+class _Stream(StreamingResponse):
+    """Server-sent events. `ended` is called in every case, also if the client has gone before the first event."""
+
+    def __init__(self, events: AsyncIterator[str], ended: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self.ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.ended()
+
+
+class Server:
+    """Answers requests with a task.
+
+    Args:
+        task: What the model does.
+        max_batch: The limit of texts of a batch.
+        batch_tokens: The limit of tokens of a batch.
+        max_queue: The limit of texts that wait.
+        max_wait: Seconds that a batch which is not full waits.
+    """
+
+    def __init__(
+        self, task: Task, *, max_batch: int = 256, batch_tokens: int = 16384, max_queue: int = 2048, max_wait: float = 0.0
+    ) -> None:
+        self.task, self.limits, self.metrics, self.running = task, task.limits, Metrics(), 0
+        self.settings: Any = {
+            "max_items": max_batch, "max_size": batch_tokens, "max_queue": max_queue, "max_wait": max_wait,
+            "watch": self.metrics.batches.observe,
+        }  # fmt: skip
+        self.batcher: Batcher[Any, Any] | None = None
+        self.metrics.waiting.set_function(lambda: self.batcher.waiting if self.batcher else 0)
+        self.metrics.running.set_function(lambda: self.running)
+
+    def app(self) -> Starlette:
+        """The application.
+
+        Returns:
+            An ASGI application for one event loop.
+        """
+        routes = [Route(path, self._counted(path, self._compute), methods=["POST"]) for path in PATHS]
+        routes += [Route("/health", self._health), Route("/ready", self._ready), Route("/metrics", self._metrics)]
+        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: _http_error})
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.batcher = Batcher(self.task.work, **self.settings)
+        self.batcher.start()
+        try:
+            yield
+        finally:
+            await self.batcher.drain()
+
+    async def _health(self, request: HttpRequest) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def _ready(self, request: HttpRequest) -> Response:
+        if self.batcher is None or self.batcher.closed:
+            return _refused(Refusal(503, "not_ready", "the server starts or stops"))
+        return JSONResponse({"status": "ready", "path": self.task.path})
+
+    async def _metrics(self, request: HttpRequest) -> Response:
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    def _counted(
+        self, path: str, answer: Callable[[HttpRequest], Awaitable[Response]]
+    ) -> Callable[[HttpRequest], Awaitable[Response]]:
+        """An endpoint that counts its requests, limits how many run, and turns exceptions into typed errors."""
+
+        async def endpoint(request: HttpRequest) -> Response:
+            start = time.monotonic()
+            if self.running >= self.limits.requests:
+                response = _refused(busy(f"{self.limits.requests:,} requests are being answered"))
+            else:
+                self.running += 1
+                response = await self._safely(answer, request)
+                if not isinstance(response, _Stream):
+                    self.running -= 1  # a stream ends later
+            self.metrics.requests.labels(path, response.status_code).inc()
+            self.metrics.seconds.labels(path).observe(time.monotonic() - start)
+            return response
+
+        return endpoint
+
+    async def _safely(self, answer: Callable[[HttpRequest], Awaitable[Response]], request: HttpRequest) -> Response:
+        try:
+            return await answer(request)
+        except Refusal as refusal:
+            return _refused(refusal)
+        except ClientDisconnect:
+            return _refused(Refusal(400, "disconnected", "the body did not arrive"))
+        except Exception as reason:
+            return _refused(_failed(reason))
+
+    async def _compute(self, request: HttpRequest) -> Response:
+        if request.url.path != self.task.path:
+            message = f"this model {self.task.verb}: send the request to {self.task.path}"
+            raise Refusal(404, "wrong_endpoint", message, path=self.task.path)
+        wanted = _parsed(self.task.body, await self._body(request))
+        items = self.task.items(wanted)
+        if isinstance(self.task, Generate) and wanted.stream:
+            return await self._stream(self.task, items[0])
+        return JSONResponse(self.task.answer(await self._submit(items)))
+
+    async def _submit(self, items: list[Any]) -> list[Any]:
+        assert self.batcher is not None
+        try:
+            return await self.batcher.submit(items)
+        except QueueFull:
+            raise busy(f"the queue has no room for {len(items):,} more texts") from None
+        except Closed:
+            raise Refusal(503, "shutting_down", "the server stops; send the request to another one") from None
+
+    async def _stream(self, task: Generate, item: Any) -> Response:
+        """Server-sent events: `data: {"text": ...}` for each part, at the end `event: done` with the result."""
+        loop, parts = asyncio.get_running_loop(), asyncio.Queue[Any]()
+
+        def emit(text: str) -> None:
+            loop.call_soon_threadsafe(parts.put_nowait, text)
+
+        result = loop.create_task(self._submit([task.streamed(item, emit)]))
+        result.add_done_callback(lambda done: parts.put_nowait(END))
+        first = await parts.get()
+        if first is END:
+            result.result()  # a refusal or a failure before the first part has a status of its own
+
+        async def events() -> AsyncIterator[str]:
+            try:
+                part = first
+                while part is not END:
+                    yield f"data: {json.dumps({'text': part})}\n\n"
+                    part = await parts.get()
+                try:
+                    yield f"event: done\ndata: {json.dumps(task.answer(result.result()))}\n\n"
+                except Exception as reason:
+                    yield f"event: error\ndata: {json.dumps(_failed(reason).as_data())}\n\n"
+            finally:
+                result.cancel()  # of a client that has gone: what still waits is not computed
+
+        return _Stream(events(), self._stream_ended)
+
+    def _stream_ended(self) -> None:
+        self.running -= 1
+
+    async def _body(self, request: HttpRequest) -> bytes:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refusal(415, "unsupported_media_type", "send JSON with `Content-Type: application/json`")
+        limit, said = self.limits.body, request.headers.get("content-length", "")
+        too_large = Refusal(413, "body_too_large", f"the body has more than {limit:,} bytes; send less", limit=limit)
+        if said.isascii() and said.isdigit() and (len(said) > 18 or int(said) > limit):
+            raise too_large
+
+        async def read() -> bytes:
+            found = bytearray()
+            async for part in request.stream():
+                found += part
+                if len(found) > limit:
+                    raise too_large
+            return bytes(found)
+
+        try:
+            return await asyncio.wait_for(read(), self.limits.seconds)
+        except asyncio.TimeoutError:
+            raise Refusal(408, "timeout", f"the body did not arrive in {self.limits.seconds:g} s") from None
+
+
+def _parsed(kind: type[Request], body: bytes) -> Any:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as wrong:
+        errors = wrong.errors(include_url=False, include_context=False, include_input=False)[:10]
+        fields = [{"field": ".".join(map(str, each["loc"]))[:200], "message": each["msg"]} for each in errors]
+        if errors[0]["type"] == "json_invalid":
+            raise Refusal(400, "malformed_json", fields[0]["message"]) from None
+        shown = "; ".join(f"{each['field']}: {each['message']}" for each in fields)
+        raise Refusal(422, "invalid_request", shown, fields=fields) from None
+
+
+def _refused(refusal: Refusal) -> Response:
+    headers = {"Retry-After": "1"} if refusal.status == 503 else None
+    return JSONResponse(refusal.as_data(), refusal.status, headers)
+
+
+def _failed(reason: BaseException) -> Refusal:
+    """The error of an unexpected exception. What it says goes to standard error, not to the client."""
+    print(f"tfkit serve: a batch failed: {type(reason).__name__}: {' '.join(str(reason).split())}", file=sys.stderr)
+    return Refusal(500, "failed", "the model could not compute this; the server's standard error says why")
+
+
+async def _http_error(request: HttpRequest, error: Exception) -> Response:
+    """The typed error for a wrong path or a wrong method."""
+    assert isinstance(error, HTTPException)
+    codes = {404: "not_found", 405: "method_not_allowed"}
+    message = f"{error.detail}; there are POST {', '.join(PATHS)} and GET /health, /ready, /metrics"
+    refusal = Refusal(error.status_code, codes.get(error.status_code, "http_error"), message)
+    return JSONResponse(refusal.as_data(), error.status_code, error.headers)

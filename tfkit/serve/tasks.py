@@ -1,0 +1,306 @@
+"""What a model can do for requests: translate, generate or classify."""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..data import Roles, read_labels, read_tokenisers, reads_pairs, roles_for
+from ..errors import Diagnostic, InputError
+from ..generate import Search
+from ..io import load, model_in
+from ..nn.cpu.prepacked import PrepackedWeights
+from ..nn.model import Model
+from ..text import Classifier, TextGenerator, Translator
+from .limits import Limits
+from .refusals import Refusal
+
+
+class Request(BaseModel):
+    """The body of a request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class Texts(Request):
+    """Texts to translate or to classify."""
+
+    texts: Annotated[list[str], Field(min_length=1)]
+
+
+class Pairs(Request):
+    """Pairs of texts to classify."""
+
+    pairs: Annotated[list[Annotated[list[str], Field(min_length=2, max_length=2)]], Field(min_length=1)]
+
+
+class Prompt(Request):
+    """A prompt to continue; with `temperature` a sample, else greedily."""
+
+    prompt: str
+    max_tokens: Annotated[int, Field(ge=1)] = 200
+    temperature: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    stream: bool = False
+
+
+Item = tuple[Any, Hashable, int]
+"""What the batcher computes, its key, and its size in tokens."""
+
+
+class Task(ABC):
+    """One thing that a model does. `path` is its endpoint, `verb` says what the model does."""
+
+    path: str
+    verb: str
+    body: type[Request]
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+
+    @abstractmethod
+    def items(self, request: Any) -> list[Item]:
+        """The items of a request.
+
+        Args:
+            request: An instance of `body`.
+
+        Returns:
+            The items for the batcher.
+
+        Raises:
+            Refusal: The request exceeds a limit.
+        """
+
+    @abstractmethod
+    def work(self, items: Sequence[Any]) -> list[Any]:
+        """Compute a batch.
+
+        Args:
+            items: Items whose keys are equal.
+
+        Returns:
+            The result of each, as JSON data.
+        """
+
+    def answer(self, results: list[Any]) -> dict[str, Any]:
+        """The body of the response.
+
+        Args:
+            results: The results of the items of a request.
+
+        Returns:
+            JSON data.
+        """
+        return {"results": results}
+
+    def check_count(self, count: int) -> None:
+        """Check the number of texts.
+
+        Args:
+            count: The number of texts of a request.
+
+        Raises:
+            Refusal: There are too many.
+        """
+        if count > self.limits.texts:
+            message = f"the request has {count:,} texts, and at most {self.limits.texts:,} are allowed; send several requests"
+            raise Refusal(413, "too_many_texts", message, limit=self.limits.texts)
+
+    def check_length(self, number: int, tokens: int, limit: int) -> int:
+        """Check the length of a text. No text is cut off silently.
+
+        Args:
+            number: The index of the text.
+            tokens: Its tokens, special tokens included.
+            limit: The tokens that the model reads at most.
+
+        Returns:
+            The tokens, at least 1.
+
+        Raises:
+            Refusal: The text is too long.
+        """
+        limit = min(limit, self.limits.length)
+        if tokens > limit:
+            message = f"text {number} has {tokens:,} tokens, and at most {limit:,} are read; shorten or split it"
+            raise Refusal(413, "text_too_long", message, index=number, tokens=tokens, limit=limit)
+        return max(1, tokens)
+
+
+class Translate(Task):
+    """Translates texts, as `tfkit translate` does."""
+
+    path, verb, body = "/translate", "translates", Texts
+
+    def __init__(self, translator: Translator, limits: Limits) -> None:
+        super().__init__(limits)
+        self.translator, self.model, self.prepacked = translator, translator.model, PrepackedWeights()
+
+    def items(self, request: Texts) -> list[Item]:
+        self.check_count(len(request.texts))
+        tokeniser = self.translator.tokenisers["source"]
+        lengths = [len(ids) + len(tokeniser.source_frame) for ids in tokeniser.encode(request.texts)]
+        sizes = [self.check_length(number, count, self.translator.max_source) for number, count in enumerate(lengths)]
+        return [(text, None, size) for text, size in zip(request.texts, sizes, strict=True)]
+
+    def work(self, items: Sequence[str]) -> list[Any]:
+        made = self.translator.translate(items, chunk=len(items), prepacked=self.prepacked)
+        return [{"text": each.text, "score": each.hypotheses[0].score if each.hypotheses else None} for each in made]
+
+
+class Classify(Task):
+    """Classifies texts or pairs of texts, as `tfkit classify` does."""
+
+    path, verb = "/classify", "classifies"
+
+    def __init__(self, classifier: Classifier, limits: Limits) -> None:
+        super().__init__(limits)
+        self.classifier, self.body = classifier, Pairs if classifier.pairs else Texts
+
+    def items(self, request: Texts | Pairs) -> list[Item]:
+        rows = [tuple(pair) for pair in request.pairs] if isinstance(request, Pairs) else [(text,) for text in request.texts]
+        self.check_count(len(rows))
+        found: list[Item] = []
+        for number, row in enumerate(rows):
+            tokens = sum(map(len, self.classifier.tokeniser.encode(list(row)))) + len(self.classifier.frame)
+            size = self.check_length(number, tokens, self.classifier.max_length)
+            found.append((row if len(row) > 1 else row[0], None, size))
+        return found
+
+    def work(self, items: Sequence[Any]) -> list[Any]:
+        made = self.classifier.classify(items, chunk=len(items))
+        return [{"label": each.label, "probability": each.probability, "probabilities": each.probabilities} for each in made]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A prompt with its search. `emit` is given the text part by part."""
+
+    prompt: str
+    search: Search
+    emit: Callable[[str], None] | None = None
+
+
+class Generate(Task):
+    """Continues prompts, as `tfkit generate` does. Samples are computed alone: they depend on their place in a batch."""
+
+    path, verb, body = "/generate", "generates", Prompt
+
+    def __init__(self, generator: TextGenerator, limits: Limits, workers: int = 1, batch_tokens: int = 4096) -> None:
+        super().__init__(limits)
+        self.generator, self.model = generator, generator.model
+        self.workers, self.batch_tokens = workers, batch_tokens
+        self.prepacked = PrepackedWeights()
+
+    def items(self, request: Prompt) -> list[Item]:
+        if request.max_tokens > self.limits.new_tokens:
+            message = f"max_tokens is {request.max_tokens:,}, and at most {self.limits.new_tokens:,} are allowed"
+            raise Refusal(413, "too_many_tokens", message, limit=self.limits.new_tokens)
+        given = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "seed")}
+        sampled = {name: value for name, value in given.items() if value is not None}
+        if sampled and request.temperature is None:
+            message = f"{next(iter(sampled))} belongs to sampling; give a temperature too"
+            raise Refusal(422, "invalid_request", message)
+        tokeniser, positions = self.generator.tokeniser, self.generator.positions
+        count = len(tokeniser.encode([request.prompt])[0])
+        if not count:
+            raise Refusal(422, "empty_prompt", "the prompt has no token; give at least one")
+        tokens = count + len(tokeniser.prompt_frame)
+        room = self.limits.length if positions is None else positions + 1 - request.max_tokens
+        if room < 1:
+            message = f"max_tokens is {request.max_tokens:,}, and the model has {positions:,} positions"
+            raise Refusal(413, "too_many_tokens", message, limit=positions)
+        size = self.check_length(0, tokens, room)
+        limits: dict[str, Any] = {"length_factor": 0.0, "extra_length": request.max_tokens}
+        if not sampled:
+            search = Search(kind="greedy", **limits)
+            return [(Wanted(request.prompt, search), search, size + request.max_tokens)]
+        search = Search(kind="sample", **{"seed": secrets.randbits(63), **sampled}, **limits)
+        return [(Wanted(request.prompt, search), object(), size + request.max_tokens)]
+
+    def streamed(self, item: Item, emit: Callable[[str], None]) -> Item:
+        """An item that gives its text part by part.
+
+        Args:
+            item: The item of a request.
+            emit: Is given new text. The worker thread calls it.
+
+        Returns:
+            The item.
+        """
+        return (replace(item[0], emit=emit), *item[1:])
+
+    def work(self, items: Sequence[Wanted]) -> list[Any]:
+        def emit(number: int, text: str) -> None:
+            if (given := items[number].emit) is not None:
+                given(text)
+
+        made = self.generator.continue_all(
+            [each.prompt for each in items], items[0].search, workers=self.workers, batch_tokens=self.batch_tokens,
+            prepacked=self.prepacked, emit=emit if any(each.emit for each in items) else None,
+        )  # fmt: skip
+        return [
+            {
+                "text": found.text, "finished": found.hypothesis.finished, "tokens": len(found.hypothesis.ids),
+                "log_probability": found.hypothesis.log_probability, "seed": items[0].search.seed,
+            }
+            for (found,) in made
+        ]  # fmt: skip
+
+    def answer(self, results: list[Any]) -> dict[str, Any]:
+        return results[0]  # type: ignore[no-any-return]
+
+
+KINDS = {"parallel": "translates", "language": "generates", "classification": "classifies", "pairs": "classifies"}
+
+
+def load_task(directory: str | Path, limits: Limits, search: Search, *, batch_tokens: int, workers: int, **place: Any) -> Task:
+    """Load a model, and choose what it does.
+
+    Args:
+        directory: directory of a saved model or of a training run.
+        limits: the limits of the server.
+        search: the search of a translation.
+        batch_tokens: as in `Translator`.
+        workers: as in `Translator`.
+        **place: device, backend and catalogue, as in `tfkit.load`.
+
+    Returns:
+        The task.
+
+    Raises:
+        StoreError: a file is missing or altered.
+        InputError: the model neither translates, nor generates, nor classifies text.
+    """
+    path = model_in(Path(directory))
+    model = load(path, **place)
+    kind = next((name for name in KINDS if _roles(model, name) is not None), None)
+    if kind == "parallel":
+        tokenisers = read_tokenisers(path, ("source", "target"))
+        options: dict[str, Any] = {"max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers}
+        return Translate(Translator(model, tokenisers, search, **options), limits)
+    if kind == "language":
+        generator = TextGenerator(model, read_tokenisers(path, ("target",))["target"])
+        return Generate(generator, limits, workers, batch_tokens)
+    if kind is not None:
+        tokeniser, pairs = read_tokenisers(path, ("target",))["target"], reads_pairs(path)
+        options = {"max_length": limits.length, "batch_tokens": batch_tokens, "pairs": pairs}
+        return Classify(Classifier(model, tokeniser, read_labels(path), **options), limits)
+    message = f"`{model.plan.name}` neither translates, nor generates, nor classifies text"
+    raise InputError(Diagnostic("TFK107", message, "serve a model of data kind parallel, language, classification or pairs"))
+
+
+def _roles(model: Model, kind: str) -> Roles | None:
+    try:
+        return roles_for(model.plan, kind)
+    except InputError:
+        return None
