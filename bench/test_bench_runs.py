@@ -55,7 +55,6 @@ def test_exported(tmp_path):
 
 def test_serve(tmp_path):
     import serve
-
     from tfkit.cli import main
     from translation_task import write_task
 
@@ -260,3 +259,27 @@ def test_import_weights(tmp_path):
 
     small = ["--layers", "1", "--width", "24", "--rounds", "1", "--folder", str(tmp_path)]
     assert import_weights.main(small)["bytes"] > 0
+
+
+def test_int8():
+    import int8
+
+    from tfkit.nn.cpu import onednn
+
+    before = onednn.PRODUCT
+    try:
+        assert int8.main(["--weights", "7x5", "--rows", "1 3", "--rounds", "1"])["speed"]["float32"] == 1.0
+    finally:
+        onednn.PRODUCT = before
+
+
+def test_int8_scores(tmp_path):
+    import int8_scores
+
+    from tfkit.cli import main
+    from translation_task import write_task
+
+    assert main(["train", str(write_task(tmp_path)), "-o", str(tmp_path / "run"), "--set", "stopping.max_steps=2"]) == 0
+    files = ["--source", str(tmp_path / "train.src"), "--target", str(tmp_path / "train.trg"), "--beams", "2"]
+    rows = int8_scores.main([str(tmp_path / "run"), *files, "--json", str(tmp_path / "scores.json")])["rows"]
+    assert rows["float32"]["lines_as_float32"] == len((tmp_path / "train.src").read_text().splitlines())

@@ -23,6 +23,7 @@ from interleaved import report
 from torch import Tensor
 
 import tfkit
+from tfkit.doctor.machine import machine_here
 from tfkit.generate.batched import _batches
 from tfkit.generate.threads import map_in_threads
 from tfkit.nn.cpu.prepacked import PrepackedWeights
@@ -117,9 +118,20 @@ def hugging_face(options: argparse.Namespace, model: Model, todo: Any) -> Candid
     return run
 
 
-def ctranslate2(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
+def ours_int8(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
     with tempfile.TemporaryDirectory() as directory:
-        peer = peers.ctranslate2(model, Path(directory) / "model", MOST, torch.get_num_threads(), options.workers)
+        place = tfkit.save(model, Path(directory) / "model")
+        return ours(options, tfkit.load(place, precision="int8").eval(), todo)
+
+
+def ctranslate2_int8(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
+    return ctranslate2(options, model, todo, "int8")
+
+
+def ctranslate2(options: argparse.Namespace, model: Model, todo: Any, precision: str = "float32") -> Candidate:
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory) / "model"
+        peer = peers.ctranslate2(model, place, MOST, torch.get_num_threads(), options.workers, precision)
     ends = model.plan.inputs["target"].end_id is not None
     words = [[[peers.token(one) for one in row if one] for row in ids.tolist()] for _, ids, _ in todo]
     numbers = {peers.token(number): number for number in range(model.plan.inputs["target"].vocab_size)}
@@ -189,6 +201,8 @@ CANDIDATES = {
     "Hugging Face generate": hugging_face,
     "CTranslate2 float32": ctranslate2,
     "bare matrix products": bare_products,
+    "tfkit int8": ours_int8,
+    "CTranslate2 int8": ctranslate2_int8,
 }
 
 
@@ -214,6 +228,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "--workers", type=int, default=1, help="batches at once with their share of the threads; Hugging Face has no such way"
     )
     parser.add_argument("--cpu-time", action="store_true", help="count processor time: for one thread on a busy machine")
+    parser.add_argument("--int8", action="store_true", help="also tfkit and CTranslate2 in int8")
     parser.add_argument("--sentences", type=int, help="only so many, evenly over the file")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--width", type=int)
@@ -227,24 +242,32 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     todo = batches(options, model)
     sentences = sum(len(rows) for rows, _, _ in todo)
     clock = "processor time" if options.cpu_time else "wall"
-    seconds, made = timed_apart({name: (candidate, (name, options)) for name in CANDIDATES}, options.rounds, clock)
+    named = [name for name in CANDIDATES if options.int8 or not name.endswith("int8")]
+    seconds, made = timed_apart({name: (candidate, (name, options)) for name in named}, options.rounds, clock)
     alike = {
         name: sum(mine == its for mine, its in zip(made["tfkit"], made[name], strict=True)) / sentences
-        for name in CANDIDATES if name != "bare matrix products"
+        for name in named if name != "bare matrix products"
     }  # fmt: skip
     way = "greedily" if options.beams == 1 else f"with {options.beams} beams, alpha {options.alpha}"
     title = f"{model.plan.name}: {sentences} sentences {way}, {len(todo)} batches"
     result = report(
         title, seconds, "Hugging Face generate", options.json, sentences=sentences, batches=len(todo),
         tokens=sum(len(row) for row in made["tfkit"]), workers=options.workers,
-        clock=clock, share_of_equal_outputs=alike, versions=_versions(),
+        clock=clock, share_of_equal_outputs=alike, versions=_versions(), **_processor(),
     )  # fmt: skip
     for name, share in alike.items():
         rate = sentences / result["median_seconds"][name]
         print(f"{name}: {rate:.1f} sentences/s, {share:.1%} of the outputs are tfkit's")
     ratio = result["median_seconds"]["CTranslate2 float32"] / result["median_seconds"]["tfkit"]
     print(f"tfkit / CTranslate2 float32: {ratio:.2f}")
+    if options.int8:
+        mine, its = (result["median_seconds"][name] for name in ("tfkit int8", "CTranslate2 int8"))
+        print(f"tfkit int8 / tfkit: {result['median_seconds']['tfkit'] / mine:.2f}, / CTranslate2 int8: {its / mine:.2f}")
     return result
+
+
+def _processor() -> dict[str, Any]:
+    return {name: machine_here()[name] for name in ("processor", "instructions")}
 
 
 def _versions() -> dict[str, str]:

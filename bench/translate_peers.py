@@ -91,7 +91,7 @@ def token(number: int) -> str:
     return {0: "<blank>", 1: "<s>", 2: "</s>", 3: "<unk>"}.get(number, f"t{number}")
 
 
-def ctranslate2(model: tfkit.Model, directory: Path, most: int, threads: int, workers: int) -> Any:
+def ctranslate2(model: tfkit.Model, directory: Path, most: int, threads: int, workers: int, precision: str = "float32") -> Any:
     import ctranslate2 as peer
     import numpy
     from ctranslate2.specs import common_spec, transformer_spec
@@ -139,7 +139,7 @@ def ctranslate2(model: tfkit.Model, directory: Path, most: int, threads: int, wo
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
     return peer.Translator(
-        str(directory), device="cpu", compute_type="float32", inter_threads=workers, intra_threads=max(1, threads // workers)
+        str(directory), device="cpu", compute_type=precision, inter_threads=workers, intra_threads=max(1, threads // workers)
     )
 
 

@@ -272,6 +272,7 @@ def measurements(run: Run) -> str:
             speeds = "; ".join(f"{_cell(name)} {speed:.2f}" for name, speed in found["speed"].items())
             device = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}, torch {found['torch']}"
             device += "".join(f", {name} {version}" for name, version in found.get("versions", {}).items())
+            device += f", {found['processor']} with {' '.join(found['instructions'])}" if "processor" in found else ""
             body.append([f"{_cell(found['title'])}", speeds, f"{device}, Python {found['python']}", f"`{found['command']}`"])
     return rows(["what", "relative speed", "versions and device", "command"], *body)
 

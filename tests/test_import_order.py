@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "serve": "errors io nn data generate text",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
     "comparison": "errors files catalogue recipe spec train",
-    "doctor": "errors slots catalogue graph view",
+    "doctor": "errors slots catalogue graph nn view",
     "starters": "errors files slots catalogue hooks plugin",
     "view": "errors files slots attention catalogue certificate spec graph nn recipe train comparison",
     "cli": "errors files slots attention catalogue certificate spec graph nn builder io interop recipe data generate text "

@@ -85,6 +85,7 @@ def test_a_wrong_command_line_is_one_error(tfkit, words, expected):
         (StoreError(Diagnostic("TFK081", "")), 1),
         (BuildError(Diagnostic("TFK045", "")), 2),
         (BuildError(Diagnostic("TFK046", "")), 2),
+        (BuildError(Diagnostic("TFK047", "")), 2),
         (BuildError(Diagnostic("TFK054", "")), 1),
         (BuildError(Diagnostic("TFK091", "")), 1),
         (PluginError(Diagnostic("TFK052", "")), 1),

@@ -71,6 +71,23 @@ def test_text_classes_load_models_with_tokenisers(tfkit, written, table, monkeyp
     assert (seen["device"], seen["backend"]) == ("cpu", ["auto"])
 
 
+@pytest.mark.parametrize(("name", "kind"), [("translate", Translator), ("generate", TextGenerator)])
+def test_commands_that_decode_take_a_precision(tfkit, written, monkeypatch, name, kind):
+    seen = []
+
+    def load(cls, *given, **named):
+        seen.append(named["precision"])
+        raise InputError(Diagnostic("TFK073", "enough"))
+
+    monkeypatch.setattr(kind, "load", classmethod(load))
+    assert tfkit(*written(name)).code == 2
+    assert tfkit(*written(name), "--precision", "int8").code == 2
+    assert seen == ["float32", "int8"]
+    done = tfkit(*written(name), "--precision", "int9")
+    assert (done.code, done.out, seen) == (2, "", ["float32", "int8"])
+    assert "unknown precision `int9`; did you mean `int8`?" in done.err
+
+
 def test_a_run_uses_the_auto_table(tfkit, written, table, tmp_path):
     done = tfkit(*written("train"), "--auto-table", table, "--set", "stopping.max_steps=1")
     assert done.code == 0

@@ -225,3 +225,28 @@ def test_sites_where_the_backward_of_sdpa_cancels_are_reported(tfkit):
     assert tfkit(*bare[:-1], "eager", "--json").json()["cancelling"] == []
     for spec in ("transformer-prenorm", "gpt2", "transformer-base", "albert-base"):
         assert tfkit("plan", f"specs/{spec}.yaml", "--backend", "sdpa", "--json").json()["cancelling"] == [], spec
+
+
+def test_int8_says_what_computes_it_and_what_it_saves(tfkit, monkeypatch):
+    from tfkit.nn import precision
+    from tfkit.nn.cpu import int8
+
+    kernel = int8.KERNELS[2]
+    monkeypatch.setattr(precision, "kernel_here", lambda: kernel)
+    words = ["plan", BASE, "--inference", "--precision", "int8"]
+    products = tfkit(*words, "--json").json()["products"]
+    assert products["kernel"] == "FBGEMM with AVX2"
+    assert len(products["weights"]) == 6 * 6 + 6 * 10 + 1
+    assert products["weights"]["nodes.logits"][1] == 512
+    assert 0.24 < products["bytes"] / products["float32_bytes"] < 0.27
+    assert "int8: 97 products by FBGEMM with AVX2, weights of " in tfkit(*words).out
+    small = ["--set", "defaults.d_model=16", "--set", "defaults.vocab_size=500", "--set", "expect=null"]
+    assert "int8: no weight is large enough" in tfkit(*words, *small).out
+    assert "products" not in tfkit("plan", BASE, "--json").json()
+    for more, code in ((["--device", "cuda:sm90"], "TFK047"), (["--dtype", "bfloat16"], "TFK090")):
+        done = tfkit(*words, *more)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(code)
+    assert tfkit("plan", BASE, "--precision", "int8").err.startswith("TFK090 --precision int8 is for decoding")
+    monkeypatch.setattr(precision, "kernel_here", lambda: None)
+    assert "no int8 products" in tfkit(*words).err

@@ -159,7 +159,7 @@ def exit_code(error: Exception) -> int:
     codes = {diagnostic.code for diagnostic in error.diagnostics} if isinstance(error, TfkitError) else set()
     if isinstance(error, StoreError):
         return 1 if codes == {"TFK081"} else 2
-    return 2 if codes & {"TFK045", "TFK046", "TFK097"} else 1
+    return 2 if codes & {"TFK045", "TFK046", "TFK047", "TFK097"} else 1
 
 
 def _check_working_directory() -> None:

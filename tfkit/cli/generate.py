@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Diagnostic, InputError
-from .options import READ, common, placement, whole
+from .options import READ, common, placement, precision_option, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
 from .search_args import check_workers, search_of, search_options, workers_of, workers_option
@@ -47,11 +47,12 @@ log_probability).
 @click.option("--tokens", type=whole, metavar="N", show_default=str(TOKENS), help="New tokens at most.")
 @search_options(beams=1)
 @workers_option
+@precision_option
 @placement
 @common
 def command(
-    model: str, prompt: tuple[str, ...], tokens: int | None, n_best: int, workers: int | None, device: str,
-    backend: list[str] | None, auto_table: str | None, as_json: bool, **search: Any,
+    model: str, prompt: tuple[str, ...], tokens: int | None, n_best: int, workers: int | None, precision: str,
+    device: str, backend: list[str] | None, auto_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
     """Continue prompts with a trained decoder.
 
@@ -66,7 +67,7 @@ def command(
 
     settings = search_of(1, n_best=n_best, length_factor=0.0, extra_length=tokens or TOKENS, **search)
     threads = workers_of(workers, device)
-    generator = TextGenerator.load(model, **placed(device, backend, auto_table))
+    generator = TextGenerator.load(model, precision=precision, **placed(device, backend, auto_table))
     check_workers(workers, device, generator.model)
     # All lines at once, because the samples of a line depend on its number. If a line cannot be read, those before it.
     read = iter([list(prompt)]) if prompt else groups(lines_of(standard_input(), "<stdin>"), sys.maxsize)

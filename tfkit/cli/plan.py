@@ -6,14 +6,17 @@ import re
 
 import click
 
-from .options import auto_table_option, backend_option, common, dtype_option, set_option, spec_argument, whole
+from .options import auto_table_option, backend_option, common, dtype_option, precision_option, set_option, spec_argument, whole
 from .output import print_diagnostics, print_json, print_rich
+from .usage import usage_error
 
 EPILOG = """\b
 --json prints an object with `name`, `target` and `sites`: for each group of
 equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `chosen`, and `candidates` (`backend`, `accepted`, `reasons`, `depends`,
-`relative_time`); `unmeasured`, the backends that auto never considers; and
+`relative_time`); `products` (with --precision int8: `precision`, `kernel`,
+`weights`, the int8 ones by module with their shapes, `bytes`, and
+`float32_bytes`); `unmeasured`, the backends that auto never considers; and
 `cancelling`, the sites of a model without norms whose gradients may be lost.
 Exit code 1 if no backend can serve some site on this target.
 """
@@ -48,13 +51,14 @@ def _queries_by_keys(text: str) -> tuple[int, int]:
 @click.option("--lengths", type=_queries_by_keys, metavar="QxK", help="Queries and keys, for instance 128x512, or 128.")
 @click.option("--compiled", is_flag=True, help="Under torch.compile.")
 @click.option("--inference", is_flag=True, help="No gradients, no dropout.")
+@precision_option
 @backend_option
 @auto_table_option
 @common
 def command(
     spec: str, overrides: tuple[str, ...], place: tuple[str, tuple[int, int] | None], dtype: str,
-    lengths: tuple[int, int] | None, compiled: bool, inference: bool, backend: list[str] | None, auto_table: str | None,
-    as_json: bool,
+    lengths: tuple[int, int] | None, compiled: bool, inference: bool, precision: str, backend: list[str] | None,
+    auto_table: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Show which attention backend each site will use, and why."""
     from ..graph import Target, graph_of
@@ -71,11 +75,19 @@ def command(
     graph = graph_of(described)
     queries, keys = lengths or (None, None)
     check_lengths(graph, lengths or ())
+    if precision == "int8" and (dtype != "float32" or not inference):
+        raise usage_error("--precision int8 is for decoding with float32 activations", "add --inference, leave out --dtype")
     target = Target(*place, dtype, not inference, compiled, queries, keys)
     groups = fold(all_sites(graph, requested_backends_of(backend, catalogue)).items())
     plans = planned(groups, catalogue, target)
     data = plan_data(graph.name, target, plans, catalogue)
     lost = set(cancelling(graph, [plan for _, found in plans for plan in found]) if target.training else ())
+    if precision == "int8":
+        from ..builder import build
+        from ..nn.precision import check_precision, int8_plan
+
+        check_precision(precision, place[0])
+        data["products"] = int8_plan(build(described, catalogue, device="meta"))
     data["cancelling"] = [group.name for group in groups if group.sites[0] in lost]
     if as_json:
         print_json(data)

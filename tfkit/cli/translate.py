@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import READ, common, placement, whole
+from .options import READ, common, placement, precision_option, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 from .search_args import check_workers, search_of, search_options, workers_of, workers_option
@@ -41,11 +41,13 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
 @click.option("--attention", metavar="SITE", multiple=True, help="With --json: `decoder.*.cross_attention`.")
 @workers_option
+@precision_option
 @placement
 @common
 def command(
     model: str, n_best: int, extra_length: int, max_source: int, batch_tokens: int, attention: tuple[str, ...],
-    workers: int | None, device: str, backend: list[str] | None, auto_table: str | None, as_json: bool, **search: Any,
+    workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None, as_json: bool,
+    **search: Any,
 ) -> int:  # fmt: skip
     """Translate lines of text with a trained model.
 
@@ -65,6 +67,7 @@ def command(
     translator = Translator.load(
         model, search_of(BEAMS, n_best=n_best, extra_length=extra_length, **search), max_source=max_source,
         batch_tokens=batch_tokens, attention=list(attention), workers=workers_of(workers, device),
+        precision=precision,
         **placed(device, backend, auto_table),
     )  # fmt: skip
     check_workers(workers, device, translator.model)

@@ -32,9 +32,18 @@ def torch_here(findings: Findings, processors: int) -> dict[str, Any] | None:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": threads,
         "onednn": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
+        "int8": int8(),
         "cudnn": _cudnn(),
         "flash": flash(),
     }
+
+
+def int8() -> str | None:
+    """How int8 products are computed here; None if they are not."""
+    from ..nn.cpu.int8 import kernel_here
+
+    kernel = kernel_here()
+    return None if kernel is None else kernel.name
 
 
 def _check_cuda(findings: Findings) -> None:

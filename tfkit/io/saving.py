@@ -45,7 +45,7 @@ def save(
         The absolute path of the directory.
 
     Raises:
-        StoreError: the directory exists, or cannot be written. Its content is unchanged.
+        StoreError: the directory exists, or cannot be written, or the model is int8. Its content is unchanged.
     """
     model = getattr(model, "_orig_mod", model)  # the model inside torch.compile's wrapper
     directory = Path(directory).absolute()
@@ -54,6 +54,9 @@ def save(
     if empty:
         message = f"`{empty[0]}` and {len(empty) - 1} more are on the meta device and have no values"
         raise StoreError(Diagnostic("TFK081", message, "build the model on another device"))
+    if model.precision != "float32":
+        message = f"the model was loaded with {model.precision} weights, which are not those that were trained"
+        raise StoreError(Diagnostic("TFK081", message, "load it without `precision` and save that"))
     catalogue = catalogue or load_catalogue()
     first = next(model.parameters(), None)
     device, dtype = (first.device.type, first.dtype) if first is not None else ("cpu", torch.float32)

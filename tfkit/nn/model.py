@@ -33,7 +33,7 @@ class Model(Placed):
     """`model(source=ids, target=ids).logits`: one keyword per input node, one entry per output.
 
     `tfkit.build` makes it. Parameter names depend on the structure of the spec, never on the backends. `spec` is the spec it
-    was built from; `tfkit.save` needs it.
+    was built from; `tfkit.save` needs it. `precision` is that of its linear maps (precision.py).
 
     Args:
         plan: the edges, inputs and outputs of the graph.
@@ -52,6 +52,7 @@ class Model(Placed):
         self.plan = plan
         self.nodes = nn.ModuleDict(nodes)
         self.spec: Any = None
+        self.precision = "float32"
         self.prepacked: PrepackedWeights | None = None
         self.executor = GraphExecutor(plan, self.nodes)
         self.backends = SiteBackends(self.nodes, resolve)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ..attention.positions import PositionRange
 from .cpu.dropout import Dropout
+from .cpu.int8_head import Int8Head
 from .cpu.linear import linear
 from .cpu.small_batch import small_batch_linear
 from .runtime.context import ForwardContext
@@ -106,6 +107,7 @@ class TokenLogits(nn.Module):
         self.logits = weight
         self.bias = bias
         self.scale, self.softcap = scale, softcap
+        self.int8: Int8Head | None = None
 
     def forward(self, context: ForwardContext, input: NodeOutput, table: Tensor | None = None) -> NodeOutput:
         """The logits.
@@ -121,11 +123,12 @@ class TokenLogits(nn.Module):
         x = input.tensor if self.scale == 1.0 else input.tensor * self.scale
         weight = table if self.logits is None else self.logits.weight
         assert weight is not None
-        logits = (
-            linear(x, weight, self.bias)
-            if context.prepacked is None
-            else small_batch_linear(x, weight, self.bias, context.prepacked)
-        )
+        if self.int8 is not None:
+            logits = self.int8.logits(x, weight, self.bias)
+        elif context.prepacked is None:
+            logits = linear(x, weight, self.bias)
+        else:
+            logits = small_batch_linear(x, weight, self.bias, context.prepacked)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return NodeOutput(logits, input.padding, input.ids)

@@ -65,7 +65,7 @@ class TextGenerator:
     @classmethod
     def load(
         cls, directory: str | Path, *, device: str | torch.device = "cpu", backend: Any = None,
-        catalogue: Catalogue | None = None,
+        precision: str = "float32", catalogue: Catalogue | None = None,
     ) -> TextGenerator:  # fmt: skip
         """Load a generator.
 
@@ -73,6 +73,7 @@ class TextGenerator:
             directory: directory of a saved model, or of a training run, whose best model is loaded.
             device: as in `tfkit.load`.
             backend: as in `tfkit.load`.
+            precision: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
         Returns:
@@ -80,10 +81,11 @@ class TextGenerator:
 
         Raises:
             StoreError: a file is missing or altered.
+            BuildError: the precision cannot be computed here.
             InputError: the model is of another kind.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, precision=precision, catalogue=catalogue)
         return cls(model, read_tokenisers(place, ("target",))["target"])
 
     def continue_all(

@@ -103,6 +103,7 @@ class Translator:
         *,
         device: str | torch.device = "cpu",
         backend: Any = None,
+        precision: str = "float32",
         max_source: int = 1024,
         batch_tokens: int = 4096,
         attention: Iterable[str] = (),
@@ -116,6 +117,7 @@ class Translator:
             search: as in the constructor.
             device: as in `tfkit.load`.
             backend: as in `tfkit.load`.
+            precision: as in `tfkit.load`.
             max_source: as in the constructor.
             batch_tokens: as in the constructor.
             attention: as in the constructor.
@@ -127,10 +129,11 @@ class Translator:
 
         Raises:
             StoreError: a file is missing or altered.
+            BuildError: the precision cannot be computed here.
             InputError: the model is of another kind.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, precision=precision, catalogue=catalogue)
         tokenisers = read_tokenisers(place, ("source", "target"))
         return cls(
             model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers

@@ -9,6 +9,7 @@ sites                 one object for each group of equal sites and class of leng
                       eager = 1; null if unknown), published (a link if that figure was not measured here),
                       rows (of the table of `auto`, one for each class of lengths: dtypes, lengths, conditions, capability,
                       relative_time, measured (on what), published, estimated (how))
+products              with `--precision int8`, as `tfkit.nn.precision.int8_plan` returns it
 flash_implementation  of torch, where another one than torch's own is active in this process
 unmeasured            installed backends that `auto` never considers, because they have no measured times
 """

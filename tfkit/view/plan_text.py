@@ -14,6 +14,7 @@ from rich.text import Text
 from .auto_formatting import row_in_words
 from .plan_data import lengths_in_words
 from .terminal import shown
+from .units import bytes_in_words
 
 
 def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
@@ -40,6 +41,8 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     if how:
         unlock = "`tfkit bench auto --device cuda` measures this device"
         parts += ["", Text(f"figures marked (estimated) were measured by nobody: {'; '.join(how)}. {unlock}", "dim")]
+    if "products" in data:
+        parts += ["", _products(data["products"])]
     if data.get("cancelling"):
         why = "no norm bounds their inputs; for large values the backward of sdpa loses gradients by cancellation"
         parts += ["", Text(f"{', '.join(data['cancelling'])}: {why}; `tfkit verify` shows it, eager rounds less", "yellow")]
@@ -56,6 +59,16 @@ def _title(name: str, target: Mapping[str, Any]) -> Text:
         words.append("compiled")
     words.append(f"{target['queries']} queries x {target['keys']} keys" if target["queries"] else "any lengths")
     return Text(shown(name), "bold").append(f" on {', '.join(words)}", "")
+
+
+def _products(found: Mapping[str, Any]) -> Text:
+    count = len(found["weights"])
+    if not count:
+        return Text("int8: no weight is large enough; all products are float32")
+    sizes = f"weights of {bytes_in_words(found['bytes'])} instead of {bytes_in_words(found['float32_bytes'])}"
+    return Text(
+        f"int8: {count} {'product' if count == 1 else 'products'} by {found['kernel']}, {sizes}; ids may differ from float32's"
+    )
 
 
 def _chosen(row: Mapping[str, Any]) -> Text:

@@ -39,6 +39,7 @@ ORDER = {
     "suite": "finding differences profile raised attention limit report mutants relations resolve search snippets",
     "callables": "finding raised attention report resolve snippets suite",
     "caches": "finding differences limit profile raised attention report resolve callables",
+    "products": "finding profile report resolve",
     "verification": "finding differences raised out_of_memory site_hooks attention resolve",
     "bench": "attention out_of_memory",
     "process": "finding attention report relations resolve laws suite snippets callables caches",
@@ -46,7 +47,7 @@ ORDER = {
     "commands": "profile report resolve verification bench process view",
     "pytest_plugin": "profile process",
     "write_check_texts": "check_texts relations laws suite verification",
-    "__init__": "finding attention report relations laws suite callables caches verification",
+    "__init__": "finding attention report relations laws suite callables caches products verification",
 }
 """Every package and module of `tfkit_conformance`, and those that it may import."""
 

@@ -7,6 +7,7 @@
 
 Functions   `check_callable` checks a plain function of a known form (`Signature`), without a plugin.
 Caches      `check_cache` checks a class of caches for decoding (`DecodingCache`), without a plugin.
+Products    `check_product` checks a linear map in int8, without a plugin.
 Checks      `check_backend` and `check_part` give a `ConformanceReport` (`CheckResult`, `Finding`, `LedgerRow`); `verify` gives
             a `VerifyReport`; `replay` runs one stored case again. `RELATIONS` are the metamorphic relations (`Relation`).
 Cases       `Case` is one attention call as data, `case_of` reads one, `cases` draws them (Hypothesis), `backend_under_test`
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .callables.signature import FunctionCall, Rendering, Signature
     from .finding import Finding, Inconclusive, Violation
     from .laws import check_part
+    from .products.check import check_product
     from .relations import RELATIONS, Relation
     from .report import CheckResult, ConformanceReport, LedgerRow
     from .suite.again import replay
@@ -70,6 +72,7 @@ _HOMES = {
     "check_cache": "caches.check",
     "check_callable": "callables.check",
     "check_part": "laws",
+    "check_product": "products.check",
     "error_ratios": "attention.compare",
     "function_under_test": "callables.check",
     "reference_attention": "attention.reference",
@@ -118,6 +121,7 @@ __all__ = [
     "check_cache",
     "check_callable",
     "check_part",
+    "check_product",
     "error_ratios",
     "function_under_test",
     "reference_attention",

@@ -1,0 +1,70 @@
+"""BLEU and chrF of a trained translator in float32 and in int8, and how many lines are translated alike.
+
+    python bench/int8_scores.py RUN --source test.en --target test.de [--beams 5] [--json FILE]
+
+`int8` is what `--precision int8` does here; the other rows make small weights int8 too, with each kernel of this processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from interleaved import versions
+
+import tfkit
+from tfkit.doctor.machine import machine_here
+from tfkit.metrics import corpus_scores
+from tfkit.nn import precision
+from tfkit.nn.cpu import int8
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="a run or a model with tokenisers")
+    parser.add_argument("--source", type=Path, required=True, help="a sentence per line")
+    parser.add_argument("--target", type=Path, required=True, help="its translations")
+    parser.add_argument("--beams", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    lines, references = (path.read_text(encoding="utf-8").splitlines() for path in (options.source, options.target))
+    kernels = [kernel for kernel in int8.KERNELS if int8.is_supported(kernel)]
+    ways: dict[str, tuple[str, int, int8.Int8Kernel | None]] = {"float32": ("float32", 0, None)}
+    if kernels:
+        ways["int8"] = "int8", int8.MIN_ELEMENTS, kernels[0]
+    ways |= {f"all weights int8, {kernel.name}": ("int8", 1, kernel) for kernel in kernels}
+    usual = int8.MIN_ELEMENTS, precision.kernel_here
+    rows: dict[str, Any] = {}
+    first: list[str] = []
+    try:
+        for name, (chosen, least, kernel) in ways.items():
+            int8.MIN_ELEMENTS, precision.kernel_here = least, lambda kernel=kernel: kernel  # type: ignore[assignment,misc]
+            translator = tfkit.Translator.load(options.model, tfkit.Search(beams=options.beams), precision=chosen)
+            started = time.process_time()
+            texts = [each.text for each in translator.translate(lines)]
+            seconds = time.process_time() - started
+            first = first or texts
+            scores = {metric: round(score.value, 2) for metric, score in corpus_scores(texts, references).items()}
+            alike = sum(mine == its for mine, its in zip(texts, first, strict=True))
+            rows[name] = {**scores, "lines_as_float32": alike, "cpu_seconds": round(seconds, 1)}
+            print(f"{name}: {rows[name]}")
+    finally:
+        int8.MIN_ELEMENTS, precision.kernel_here = usual  # type: ignore[assignment]
+    found = {
+        "title": f"{translator.model.plan.name} in int8, {len(lines)} sentences, {options.beams} beams",
+        "command": " ".join(["python", *sys.argv]), **versions(),
+        **{name: machine_here()[name] for name in ("processor", "instructions")}, "rows": rows,
+    }  # fmt: skip
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+if __name__ == "__main__":
+    main()

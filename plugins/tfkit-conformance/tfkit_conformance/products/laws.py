@@ -1,0 +1,177 @@
+"""What every int8 product owes: its bound, rows that do not depend on each other, and the numbers at the ends of float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..finding import Violation
+from .bound import ROUNDING, SLACK, exact_product, product_bound
+
+Product = Callable[[Tensor], Tensor]
+Make = Callable[[Tensor, Tensor | None], Product]
+SHAPES = ((1, 1, 1), (3, 7, 33), (1, 64, 64), (17, 40, 130), (80, 96, 256), (5, 16, 1025))
+"""Rows, output channels, input features."""
+
+
+@dataclass(frozen=True)
+class ProductCase:
+    """One product. `x` (N, in), `weight` (out, in), `bias` (out,) or None."""
+
+    make: Make
+    levels: int
+    weight_levels: int
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    def run(self, x: Tensor | None = None) -> Tensor:
+        """The product of the rows `x`, by default all. Raises Violation for another shape or dtype."""
+        x = self.x if x is None else x
+        found = self.make(self.weight.clone(), None if self.bias is None else self.bias.clone())(x.clone())
+        wanted = (len(x), len(self.weight))
+        if tuple(found.shape) != wanted or found.dtype != torch.float32:
+            raise Violation("", f"returned {tuple(found.shape)} {found.dtype}, expected {wanted} torch.float32")
+        return found
+
+    @property
+    def shape(self) -> str:
+        return f"{len(self.x)} rows, weight {len(self.weight)} x {self.weight.shape[1]}"
+
+
+@dataclass(frozen=True)
+class ProductLaw:
+    """`cases` are drawn from a seed; `evaluate` raises Violation, or returns the largest error over its bound."""
+
+    name: str
+    rule: str
+    cases: Callable[[Make, int, int, int], Iterator[ProductCase]]
+    evaluate: Callable[[ProductCase], float | None]
+
+
+def _drawn(make: Make, levels: int, weight_levels: int, seed: int) -> Iterator[ProductCase]:
+    """Rows and channels of very different sizes: one scale for all of them rounds the small ones to zero."""
+    generator = torch.Generator().manual_seed(seed)
+    for number, (rows, outer, inner) in enumerate(SHAPES):
+        spread = 10 ** torch.linspace(-3, 3, rows)[torch.randperm(rows, generator=generator)]
+        channels = 10 ** torch.linspace(-2, 2, outer)[torch.randperm(outer, generator=generator)]
+        x = torch.randn(rows, inner, generator=generator) * spread[:, None]
+        weight = torch.randn(outer, inner, generator=generator) * channels[:, None]
+        bias = torch.randn(outer, generator=generator) * channels if number % 2 else None
+        yield ProductCase(make, levels, weight_levels, x, weight, bias)
+
+
+def _largest(make: Make, levels: int, weight_levels: int, seed: int) -> Iterator[ProductCase]:
+    """Every product of a pair has the largest size: their sums need more than 16 bits."""
+    for inner in (2, 8, 64, 1000, 2048):
+        x, weight = torch.ones(4, inner), torch.ones(18, inner)
+        x[1], x[2, 1::2] = -1, -1
+        weight[1::2] = -1
+        weight[2::3, 1::2] = -1
+        yield ProductCase(make, levels, weight_levels, x * (1 + seed % 5), weight, None)
+
+
+def _one_hot_rows(make: Make, levels: int, weight_levels: int, seed: int) -> Iterator[ProductCase]:
+    for case in _drawn(make, levels, weight_levels, seed):
+        inner = case.weight.shape[1]
+        yield replace(case, x=3 * torch.eye(inner)[: 2 * SHAPES[-2][0]], bias=None)
+
+
+def _one_hot_channels(make: Make, levels: int, weight_levels: int, seed: int) -> Iterator[ProductCase]:
+    for case in _drawn(make, levels, weight_levels, seed):
+        yield replace(case, weight=2 * torch.eye(case.x.shape[1])[:64], bias=None)
+
+
+def _within(case: ProductCase, found: Tensor, want: Tensor, bound: Tensor, said: str) -> float:
+    error = (found.double() - want).abs()
+    share = torch.where(error == 0, 0.0, error / bound).nan_to_num(torch.inf, torch.inf)
+    worst = float(share.max())
+    if worst > 1:
+        index = tuple(int(at) for at in torch.unravel_index(share.argmax(), share.shape))
+        raise Violation(
+            "", f"{said} ({case.shape})", tensor="y", index=index,
+            got=float(found[index]), want=float(want[index]), bound=float(bound[index]),
+        )  # fmt: skip
+    return worst
+
+
+def _bound(case: ProductCase) -> float:
+    bound = product_bound(case.x, case.weight, case.bias, case.levels, case.weight_levels)
+    said = "the error is larger than the steps of its row and its channel allow"
+    return _within(case, case.run(), exact_product(case.x, case.weight, case.bias), bound, said)
+
+
+def _exact(case: ProductCase) -> float:
+    """Numbers of one size are integers times their scale, so nothing is rounded but the result."""
+    want = exact_product(case.x, case.weight, case.bias)
+    bound = 8 * ROUNDING * (case.x.double().abs() @ case.weight.double().abs().t())
+    return _within(case, case.run(), want, bound, "a sum of the largest integers is cut off")
+
+
+def _weights(case: ProductCase) -> float:
+    """A row of one number reads a column of the weight: nothing else is rounded."""
+    step = 3 * case.weight.double().abs().amax(1) / case.weight_levels
+    want = exact_product(case.x, case.weight, None)
+    bound = (1 + SLACK) * step.expand_as(want) / 2 + 8 * ROUNDING * want.abs()
+    return _within(case, case.run(), want, bound, "a weight is moved by more than half a step of its channel")
+
+
+def _activations(case: ProductCase) -> float:
+    """A channel of one number reads a number of each row."""
+    step = 2 * case.x.double().abs().amax(1, keepdim=True) / case.levels
+    want = exact_product(case.x, case.weight, None)
+    bound = (1 + SLACK) * step.expand_as(want) / 2 + 8 * ROUNDING * want.abs()
+    return _within(case, case.run(), want, bound, "an activation is moved by more than half a step of its row")
+
+
+def _alone(case: ProductCase) -> None:
+    together = case.run()
+    for first in range(0, len(case.x), max(1, len(case.x) // 5)):
+        for last in (first + 1, first + 3):
+            if not torch.equal(case.run(case.x[first:last]), together[first:last]):
+                raise Violation("", f"rows {first}..{min(last, len(case.x)) - 1} have other bits alone ({case.shape})")
+
+
+def _unchanged(case: ProductCase) -> None:
+    x, product = case.x.clone(), case.make(case.weight.clone(), case.bias)
+    first = product(x)
+    if not torch.equal(x, case.x):
+        raise Violation("", f"the product overwrites its input ({case.shape})")
+    if not torch.equal(product(x), first):
+        raise Violation("", f"a second call gives another result ({case.shape})")
+
+
+def _ends(case: ProductCase) -> None:
+    """Zeros, NaN, infinities and huge numbers, each in one row, between rows that must not feel them."""
+    inner = case.weight.shape[1]
+    rows = case.x[:1].repeat(5, 1)
+    rows[1] = 0
+    rows[2, inner // 2] = torch.nan
+    rows[3, 0] = torch.inf
+    want = torch.nn.functional.linear(rows, case.weight, case.bias)
+    found = case.run(rows)
+    zero = torch.zeros(len(case.weight)) if case.bias is None else case.bias
+    if not torch.equal(found[1], zero):
+        raise Violation("", f"a row of zeros does not give the bias, or zeros without one ({case.shape})")
+    if not bool(found[2].isnan().all()):
+        raise Violation("", f"a row with NaN gives numbers ({case.shape})")
+    # A small weight may be rounded to zero, and zero times infinity is NaN.
+    zeros = case.weight[:, 0].abs() <= case.weight.abs().amax(1) / case.weight_levels
+    if not bool(((found[3] == want[3]) | (found[3].isnan() & (want[3].isnan() | zeros))).all()):
+        raise Violation("", f"a row with infinity does not give what float32 gives ({case.shape})")
+    if not torch.equal(found[0], found[4]) or not bool(found[0].isfinite().all()):
+        raise Violation("", f"rows beside NaN and infinity feel them ({case.shape})")
+
+
+LAWS = (
+    ProductLaw("error bound", "every element is within the steps of its own row and its own channel", _drawn, _bound),
+    ProductLaw("weights", "a weight is rounded to the nearest step of its channel", _one_hot_rows, _weights),
+    ProductLaw("activations", "an activation is rounded to the nearest step of its row", _one_hot_channels, _activations),
+    ProductLaw("largest integers", "sums of the largest integers are exact", _largest, _exact),
+    ProductLaw("row alone", "a row has the same bits alone and in a batch", _drawn, _alone),
+    ProductLaw("inputs", "inputs are not overwritten, and no call changes the next", _drawn, _unchanged),
+    ProductLaw("ends", "zeros, NaN and infinities behave as in float32, and other rows do not feel them", _drawn, _ends),
+)
