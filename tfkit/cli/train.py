@@ -36,8 +36,8 @@ names on the command line are relative to the working directory.
 of each step among N processes; set `batching.accumulate` to N or more.
 
 \b
---json prints one JSON object per line, of kind start, step, reach, validation,
-checkpoint, warning or end.
+--json prints one JSON object per line, of kind start, step, reach,
+validation, checkpoint, warning or end.
 """
 
 DATA = {

@@ -135,14 +135,14 @@ INSTEAD: dict[str, dict[tuple[str, int, int, str, bool, bool], Shape]] = {
         ("forward", 2, 64, "rich", False, True): (32, 64, 8, 2), ("forward", 2, 128, "rich", False, True): (32, 64, 8, 2),
         ("keys", 2, 64, "plain", True, True): (32, 64, 4, 2), ("keys", 2, 64, "dropout", True, True): (16, 64, 4, 2),
         ("keys", 2, 64, "dropout", False, True): (16, 128, 8, 2), ("keys", 2, 64, "rich", False, True): (32, 32, 8, 2),
-        ("keys", 2, 64, "rich", False, False): (32, 32, 8, 2), ("keys", 2, 128, "plain", False, True): (32, 128, 8, 1),
+        ("keys", 2, 64, "rich", False, False): (32, 32, 8, 2), ("keys", 2, 128, "plain", False, True): (16, 128, 8, 2),
         ("keys", 2, 128, "position", False, True): (16, 128, 8, 2), ("keys", 2, 128, "dropout", False, True): (32, 32, 8, 2),
         ("keys", 2, 128, "rich", False, False): (32, 32, 8, 1), ("keys", 2, 256, "rich", False, False): (16, 16, 8, 1),
         ("together", 2, 64, "rich", False, True): (16, 128, 8, 1),
     },
     "3.7": {
         ("keys", 2, 64, "dropout", False, True): (16, 128, 8, 2), ("keys", 2, 64, "dropout", False, False): (32, 32, 8, 2),
-        ("keys", 2, 64, "dropout", True, False): (32, 32, 8, 2), ("keys", 2, 128, "plain", False, True): (32, 128, 8, 1),
+        ("keys", 2, 64, "dropout", True, False): (32, 32, 8, 2), ("keys", 2, 128, "plain", False, True): (16, 128, 8, 2),
         ("keys", 2, 128, "position", False, True): (16, 128, 8, 2),
     },
     "3.8": {
