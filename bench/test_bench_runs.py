@@ -67,6 +67,16 @@ def test_serve(tmp_path):
     assert result["exit_codes_on_sigterm"] == [0, 0]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+def test_fused_overhead(tmp_path):
+    import fused_overhead
+
+    found = fused_overhead.main(["--calls", "2", "--rounds", "1", "--json", str(tmp_path / "overhead.json")])
+    assert set(found["microseconds"]) > {"bare SDPA", "fused"}
+    assert (tmp_path / "overhead.json").exists()
+
+
 def test_overhead(tmp_path):
     import overhead
 
