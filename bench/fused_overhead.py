@@ -3,7 +3,8 @@
     python bench/fused_overhead.py --json bench/results/fused_overhead_cpu.json
 
 All that Python does before a kernel runs is done: checks, the choice of tiles, allocation, the launch of Triton's compiled
-kernel up to the call of its C launcher. Times are processor times of this thread: the least of the rounds, which noise only adds to.
+kernel up to the call of its C launcher. Times are processor times of this thread, and of the rounds the least, which noise only
+adds to.
 """
 
 from __future__ import annotations
