@@ -15,43 +15,19 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import tfkit_fused
 import torch
 import triton
-from tfkit_fused import launch, tiles
 from tfkit_fused.attend import attend
 from torch.nn.functional import scaled_dot_product_attention
-from triton.compiler import CompiledKernel
 
 from tfkit.attention.types import AttentionInputs, Mask
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "plugins" / "tfkit-fused" / "tests")]
 import aot  # noqa: E402
-
-
-class Unmeasured:
-    """A tuner that has measured nothing."""
-
-    def chosen(self, call_class: str, choices: tuple[tiles.Tiles, ...], *_: Any) -> tiles.Tiles:
-        return choices[0]
-
-
-def without_a_device(stack: ExitStack) -> None:
-    """Meanwhile kernels are compiled for an H100, and launched nowhere."""
-    triton.runtime.driver.set_active(aot.Absent(90))
-    chosen = lambda kernel, query, key, value, features, *_: tiles.of_row(  # noqa: E731
-        tiles.row_for(kernel, query, key, value, features), True
-    )
-    for owner, name, stand_in in (
-        (CompiledKernel, "_init_handles", lambda self: None), (CompiledKernel, "run", property(lambda self: lambda *_: None)),
-        (launch, "tiles_for", chosen), (launch, "tuner_of", lambda device: Unmeasured()),
-    ):  # fmt: skip
-        stack.enter_context(patch.object(owner, name, stand_in))
 
 
 def microseconds(call: Callable[[], Any], calls: int) -> float:
@@ -97,8 +73,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(words)
     torch.set_num_threads(1)
-    with ExitStack() as stack:
-        without_a_device(stack)
+    with aot.without_a_device(90):
         calls = cases()
         for call in calls.values():
             call()

@@ -1,13 +1,25 @@
 #!/usr/bin/env bash
 # What is proven on a CUDA device, and attention measured, in stages of at most ten minutes; reports and logs go to OUT.
 #
-#     bench/on_cuda.sh kernels|models|timed|races|tune|speed|auto OUT
-#     bench/on_cuda.sh conformance OUT fused|fused.atomic|cudnn DTYPE
+#     bench/on_cuda.sh all OUT [--dry-run]
+#     bench/on_cuda.sh kernels|models|timed|races|tune|speed|auto OUT [--dry-run]
+#     bench/on_cuda.sh conformance OUT fused|fused.atomic|cudnn DTYPE [--dry-run]
 #
-# Run from the root of a source tree in which tfkit and the plugins are installed (`tfkit plugins` lists them), and their tests can
-# be imported. A stage goes on after what fails in it, and ends with the number of its commands that failed. What runs too long is
-# interrupted, and still writes what it has found. WORKERS is the number of processes that compile and test at once.
+# `all` is a first run on a device in at most 25 minutes: the stages of most worth, in their order, each in less than 8 minutes.
+# A stage that ended leaves OUT/STAGE.done and is not run again, so the same command goes on after an interruption. --dry-run
+# prints the commands with their limits in seconds, and runs none.
+#
+# Run from the root of a source tree in which tfkit and the plugins are installed (`tfkit plugins` lists them), and their tests
+# can be imported. A stage goes on after what fails in it, and ends with the number of its commands that failed. What runs too
+# long is interrupted, and still writes what it has found. WORKERS is the number of processes that compile and test at once.
 set -uo pipefail
+dry=no words=()
+for word in "$@"; do if [ "$word" = --dry-run ]; then dry=yes; else words+=("$word"); fi; done
+set -- "${words[@]}"
+if [ $# -lt 2 ]; then
+    echo "usage: bench/on_cuda.sh STAGE OUT [--dry-run]; the head of this file lists the stages" >&2
+    exit 2
+fi
 stage=$1 out=$2 failed=0
 python=${PYTHON:-python}
 processors=$(nproc)
@@ -16,11 +28,15 @@ mkdir -p "$out"
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 # cuBLAS is deterministic with it, and torch warns without
 
 parallel=()
-if "$python" -c "import xdist" 2> /dev/null; then parallel=(-n "$workers"); fi
+if "$python" -c "import xdist" > /dev/null 2>&1; then parallel=(-n "$workers"); fi
 
 run() { # run NAME SECONDS COMMAND...: its output goes to OUT/NAME.txt
     local name=$1 seconds=$2
     shift 2
+    if [ $dry = yes ]; then
+        echo "$name: at most $seconds s: $*"
+        return
+    fi
     timeout --signal INT --kill-after 15 "$seconds" "$@" > "$out/$name.txt" 2>&1
     local code=$?
     echo "$name: exit code $code; $(tail -n 1 "$out/$name.txt")"
@@ -33,47 +49,77 @@ tests() { # tests NAME SECONDS ARGUMENTS...: those that need a device, compiling
     run "$name" "$seconds" env OMP_NUM_THREADS=1 "$python" -m pytest -v -m gpu --durations 10 "$@"
 }
 
+run_all() { # each stage in a process of its own, with its share of the 25 minutes
+    local name=$1 seconds=$2
+    shift 2
+    if [ -e "$out/$name.done" ]; then
+        echo "$name: done before"
+        return
+    fi
+    local flag=()
+    if [ $dry = yes ]; then flag=(--dry-run); fi
+    LIMIT=$seconds bash "$0" "$@" "${flag[@]}"
+    failed=$((failed + $?))
+    if [ $dry = no ]; then touch "$out/$name.done"; fi
+}
+
+limit() { # limit SECONDS: so many, or LIMIT where it is less
+    local seconds=$1
+    echo $((${LIMIT:-$seconds} < seconds ? LIMIT : seconds))
+}
+
 case $stage in
+all)
+    run_all conformance 470 conformance "$out" fused bfloat16
+    run_all models 350 models "$out"
+    run_all auto 330 auto "$out"
+    run_all speed 340 speed "$out"
+    ;;
 kernels) # some thousand compilations
-    tests kernels 570 "${parallel[@]}" plugins/tfkit-fused --ignore plugins/tfkit-fused/tests/test_races.py
+    tests kernels "$(limit 570)" "${parallel[@]}" plugins/tfkit-fused --ignore plugins/tfkit-fused/tests/test_races.py
     ;;
 models) # without what compiles or plans every call anew: flex takes hours, cudnn has its own stage, and clocks want to be alone
     conformant=tests/builtin/attention/test_conformance.py::test_it_is_conformant_on_cuda
     mapfile -t files < <(grep -rl --include "*.py" "mark.gpu" tests)
-    tests models 570 "${parallel[@]}" "${files[@]}" --deselect "$conformant[flex]" --deselect "$conformant[cudnn]" \
-        --deselect tests/bench/test_run.py::test_a_run_on_the_device
+    tests models "$(limit 570)" "${parallel[@]}" "${files[@]}" --deselect "$conformant[flex]" --deselect "$conformant[cudnn]"
     ;;
 timed)
-    tests timed 570 tests/bench/test_run.py
+    tests timed "$(limit 570)" plugins/tfkit-conformance/tests/bench/test_run.py
     ;;
 conformance)
-    backend=$3 dtype=$4 ahead=0
+    if [ $# -lt 4 ]; then
+        echo "usage: bench/on_cuda.sh conformance OUT BACKEND DTYPE" >&2
+        exit 2
+    fi
+    backend=$3 dtype=$4 ahead=0 whole=$(limit 565)
     if [ "${backend%.*}" = fused ]; then
-        ahead=300
+        ahead=$((whole / 2))
         run "ahead_$backend" $ahead "$python" bench/compiled_ahead.py "$backend" --dtypes "$dtype" --workers "$workers"
     fi
-    run "conformance_$backend" $((565 - ahead)) "$python" -m tfkit conformance "$backend" --device cuda --profile quick \
+    run "conformance_$backend" $((whole - ahead)) "$python" -m tfkit conformance "$backend" --device cuda --profile quick \
         --dtype "$dtype" --limit 200 --json "$out/conformance_$backend.json"
     ;;
 races)
-    tests races 570 "${parallel[@]}" plugins/tfkit-fused/tests/test_races.py
+    tests races "$(limit 570)" "${parallel[@]}" plugins/tfkit-fused/tests/test_races.py
     ;;
 tune) # before `speed` and `auto`, on the same machine, which then have the tiles that were found
     run tune 560 "$python" -m tfkit_fused tune
     run tuned 20 "$python" -m tfkit_fused show
     ;;
 speed)
-    run attention 400 "$python" -m tfkit bench attention --device cuda --dtype bfloat16 --budget 360 \
-        --backends eager,sdpa,cudnn,fused,fused.atomic --json "$out/attention_cuda.json" --html "$out/attention_cuda.html"
-    run flex 150 "$python" -m tfkit bench attention --device cuda --dtype bfloat16 --budget 120 --backends sdpa,flex \
-        --cells 'dense*,causal*' --json "$out/attention_cuda_flex.json"
+    whole=$(limit 550) # 8 and 3 parts of 11, of which the measurements take 7 and 2
+    run attention $((whole * 8 / 11)) "$python" -m tfkit bench attention --device cuda --dtype bfloat16 \
+        --budget $((whole * 7 / 11)) --backends eager,sdpa,cudnn,fused,fused.atomic --json "$out/attention_cuda.json" --html "$out/attention_cuda.html"
+    run flex $((whole * 3 / 11)) "$python" -m tfkit bench attention --device cuda --dtype bfloat16 \
+        --budget $((whole * 2 / 11)) --backends sdpa,flex --cells 'dense*,causal*' --json "$out/attention_cuda_flex.json"
     ;;
 auto)
-    run auto 570 "$python" -m tfkit bench auto --device cuda --backends sdpa,fused,cudnn --dtype bfloat16 --budget 520 \
-        --lengths 512,4096 --json "$out/auto_cuda.json"
+    whole=$(limit 570)
+    run auto "$whole" "$python" -m tfkit bench auto --device cuda --backends sdpa,fused,cudnn --dtype bfloat16 \
+        --budget $((whole - 40)) --lengths 512,4096 --json "$out/auto_cuda.json"
     ;;
 *)
-    echo "stages: kernels models timed conformance races tune speed auto" >&2
+    echo "stages: all kernels models timed conformance races tune speed auto" >&2
     exit 2
     ;;
 esac

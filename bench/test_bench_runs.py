@@ -1,6 +1,7 @@
 """Every benchmark runs, once and small; nothing is timed."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -293,3 +294,57 @@ def test_int8_scores(tmp_path):
     files = ["--source", str(tmp_path / "train.src"), "--target", str(tmp_path / "train.trg"), "--beams", "2"]
     rows = int8_scores.main([str(tmp_path / "run"), *files, "--json", str(tmp_path / "scores.json")])["rows"]
     assert rows["float32"]["lines_as_float32"] == len((tmp_path / "train.src").read_text().splitlines())
+
+
+def on_cuda(*words, **variables):
+    script = Path(__file__).with_name("on_cuda.sh")
+    command = ["bash", script, *words]
+    return subprocess.run(
+        command, cwd=script.parents[1], capture_output=True, text=True, env=os.environ | variables, timeout=60
+    )
+
+
+def test_a_first_run_on_a_device_has_its_stages_in_order_and_fits_in_25_minutes(tmp_path):
+    done = on_cuda("all", str(tmp_path), "--dry-run", PYTHON="python3")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = re.findall(r"^(\w+): at most (\d+) s: (.*)$", done.stdout, re.MULTILINE)
+    assert [name for name, _, _ in found] == ["ahead_fused", "conformance_fused", "models", "auto", "attention", "flex"]
+    assert sum(int(seconds) for _, seconds, _ in found) <= 25 * 60
+    assert max(int(seconds) for _, seconds, _ in found) < 8 * 60
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("stage", ["kernels", "models", "timed", "races", "tune", "speed", "auto"])
+def test_what_a_stage_names_is_there(stage, tmp_path):
+    done = on_cuda(stage, str(tmp_path), "--dry-run")
+    assert done.returncode == 0
+    named = re.findall(r"[\w/.-]+\.py|plugins/\S+", done.stdout)
+    assert all((Path(__file__).parents[1] / name).exists() for name in named), named
+
+
+def test_a_stage_that_is_done_is_not_run_again(tmp_path):
+    for stage in ("conformance", "models", "auto"):
+        (tmp_path / f"{stage}.done").touch()
+    done = on_cuda("all", str(tmp_path), "--dry-run")
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["conformance: done before", "models: done before", "auto: done before"]
+    assert [line.partition(":")[0] for line in lines[3:]] == ["attention", "flex"]
+
+
+@pytest.mark.parametrize("words", [[], ["all"], ["nonsense", "."], ["conformance", "."]])
+def test_a_wrong_stage_is_refused_in_a_sentence(words):
+    done = on_cuda(*words, "--dry-run")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_stage_runs_its_commands_writes_what_they_say_and_counts_failures(tmp_path):
+    """With a stand-in for Python that fails wherever flex is measured."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *sdpa,flex*) exit 3;; esac\n')
+    python.chmod(0o755)
+    done = on_cuda("speed", str(tmp_path / "out"), PYTHON=str(python))
+    assert done.returncode == 1
+    assert (tmp_path / "out" / "flex.txt").read_text().startswith("-m tfkit bench attention --device cuda")
+    assert done.stdout.splitlines()[0].startswith("attention: exit code 0; ")
+    assert done.stdout.splitlines()[1].startswith("flex: exit code 3; ")

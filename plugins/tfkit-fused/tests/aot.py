@@ -9,16 +9,18 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import triton
+from tfkit_fused import launch, tiles
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
+from triton.compiler import CompiledKernel
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,38 @@ def driven(kernel: Any, capability: int) -> Iterator[None]:
         kernel.device_caches.clear()
 
 
-def compiled(launch: Launch, capability: int) -> Cost:
+class Unmeasured:
+    """A tuner that has measured nothing."""
+
+    def chosen(self, call_class: str, choices: tuple[tiles.Tiles, ...], *_: Any) -> tiles.Tiles:
+        return choices[0]
+
+
+@contextmanager
+def without_a_device(capability: int) -> Iterator[None]:
+    """Meanwhile calls on CPU tensors compile kernels for such a GPU, and launch nothing: results are whatever is in memory."""
+    large = capability in (90, 100)
+
+    def tiles_for(kernel: str, query: Any, key: Any, value: Any, features: str, *_: Any) -> tuple[tiles.Tiles, ...]:
+        return tiles.of_row(tiles.row_for(kernel, query, key, value, features), large)
+
+    with ExitStack() as stack:
+        for owner, name, stand_in in (
+            (CompiledKernel, "_init_handles", lambda self: None), (launch, "tiles_for", tiles_for),
+            (CompiledKernel, "run", property(lambda self: lambda *_: None)), (launch, "tuner_of", lambda device: Unmeasured()),
+            (launch, "_masks_all", lambda device: capability < 90),
+        ):  # fmt: skip
+            stack.enter_context(patch.object(owner, name, stand_in))
+        triton.runtime.driver.set_active(Absent(capability))
+        yield
+
+
+def compiled(recorded: Launch, capability: int) -> Cost:
     """Recompile for sm_`capability` with the options that Triton gives ptxas. Raises what Triton raises."""
     heard = io.StringIO()
     with knobs.compilation.scope(), knobs.nvidia.scope(), redirect_stdout(heard):
         knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
-        found = _found(launch, capability)
+        found = _found(recorded, capability)
     said = heard.getvalue()
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said)))
     advisories = tuple(sorted(set(re.findall(r"\(C75\d\d\).*", said))))
@@ -108,7 +136,7 @@ class _Program(Exception):
     """Ends a compilation; its argument is the program so far."""
 
 
-def intermediate(launch: Launch, capability: int) -> str:
+def intermediate(recorded: Launch, capability: int) -> str:
     """The program in Triton's own intermediate language, optimised, without source locations. Compilation stops there."""
 
     def only_the_first(backend: CUDABackend, stages: dict[str, Any], *arguments: Any) -> None:
@@ -124,12 +152,12 @@ def intermediate(launch: Launch, capability: int) -> str:
     with knobs.compilation.scope(), patch.object(CUDABackend, "add_stages", only_the_first):
         knobs.compilation.always_compile = True
         try:
-            _found(launch, capability)
+            _found(recorded, capability)
         except _Program as program:
             return re.sub(r"(?m) loc\(.*$|^#loc.*$", "", program.args[0])
     raise AssertionError("Triton compiled no program")
 
 
-def _found(launch: Launch, capability: int) -> Any:
-    with driven(launch.kernel, capability):
-        return launch.kernel.warmup(*launch.arguments, grid=(1,), **{"enable_fp_fusion": True, **launch.named})
+def _found(recorded: Launch, capability: int) -> Any:
+    with driven(recorded.kernel, capability):
+        return recorded.kernel.warmup(*recorded.arguments, grid=(1,), **{"enable_fp_fusion": True, **recorded.named})

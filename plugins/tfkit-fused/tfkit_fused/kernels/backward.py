@@ -127,11 +127,12 @@ def keys_and_values(
             dot = tl.dot(key, tl.trans(query), input_precision="ieee")
             score, bent = scored(
                 dot, rows[None], keys[:, None], position[None], b, h, Q, K, far, is_near, scores, bias)  # fmt: skip
-            weights = tl.exp2(score - lse[None])
+            power = score - lse[None]
             first, last = seen_keys(rows, stands, b, Q, K, mask)
             if MASK_ALL or never_whole(mask) or (row < whole_from) | (row + TILE_Q > whole_to):
                 here = shown(rows[None], keys[:, None], first[None], last[None], b, h, Q, K, mask)
-                weights = tl.where(here, weights, 0.0)
+                power = tl.where(here, power, float("-inf"))
+            weights = tl.exp2(power)
             dot_value = tl.dot(value, tl.trans(grad), input_precision="ieee")
             dropped, slope, raw = pulled(
                 weights, dot_value, sums[None], bent, rows[None], keys[:, None], start, b, h, scores, dropout)  # fmt: skip
@@ -210,10 +211,11 @@ def slopes(
     dot = tl.dot(query, tl.trans(key), input_precision="ieee")
     dot_value = tl.dot(grad, tl.trans(value), input_precision="ieee")
     score, bent = scored(dot, rows[:, None], keys[None], position[:, None], b, h, Q, K, far, is_near, scores, bias)
-    weights = tl.exp2(score - lse[:, None])
+    power = score - lse[:, None]
     if never_whole(mask) or not is_whole:
         here = shown(rows[:, None], keys[None], first[:, None], last[:, None], b, h, Q, K, mask)
-        weights = tl.where(here, weights, 0.0)
+        power = tl.where(here, power, float("-inf"))
+    weights = tl.exp2(power)
     _, slope, raw = pulled(
         weights, dot_value, sums[:, None], bent, rows[:, None], keys[None], start, b, h, scores, dropout)  # fmt: skip
     return slope, raw, is_near
