@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,8 +33,9 @@ of the weights; `--set pretrained_share=0.3` lowers the limit.
 names on the command line are relative to the working directory.
 
 \b
-`torchrun --nproc-per-node N --no-python tfkit train ...` shares the batches
-of each step among N processes; set `batching.accumulate` to N or more.
+--processes N shares the batches of each step among N processes here; set
+`batching.accumulate` to N or more. Over several machines:
+`torchrun --nproc-per-node N --no-python tfkit train ...`.
 
 \b
 --json prints one JSON object per line, of kind start, step, reach,
@@ -78,12 +80,14 @@ def _data_options(command: Declared) -> Declared:
 @click.option("-o", "--output", metavar="DIR", type=WRITE, help="A new directory for the run.")
 @click.option("--resume", metavar="DIR", type=READ, help="Continue the run in this directory.")
 @click.option("--earlier", is_flag=True, help="With --resume: skip a damaged checkpoint.")
-@click.option("--fsdp", is_flag=True, help="Under torchrun: shard weights, gradients and moments (FSDP2).")
+@click.option("--processes", metavar="N", type=click.IntRange(1, 1024), default=1, help="Train in N processes, here.")
+@click.option("--fsdp", is_flag=True, help="With several processes: shard weights, gradients and moments (FSDP2).")
 @placement
 @set_option
 @common
 def command(
-    recipe: str | None, start: str | None, output: str | None, resume: str | None, earlier: bool, fsdp: bool, device: str,
+    recipe: str | None, start: str | None, output: str | None, resume: str | None, earlier: bool, processes: int,
+    fsdp: bool, device: str,
     backend: list[str] | None, auto_table: str | None, overrides: tuple[str, ...], as_json: bool, **data: str | None,
 ) -> int:  # fmt: skip
     """Train a model from text, or resume a run.
@@ -103,6 +107,10 @@ def command(
         raise usage_error("-o is missing", "name a new directory for the run")
     if resume is None and earlier:
         raise usage_error("--earlier belongs to --resume")
+    if processes > 1:
+        code = _in_processes(processes)
+        if code is not None:
+            return code
     chosen = None if recipe is None else _recipe_of_all_ranks(recipe, overrides, given, data, start)
     from ..train import resume as run_again
     from ..train import train
@@ -117,6 +125,17 @@ def command(
         else:
             outcome = train(chosen, directory, **settings)
     return _ended(outcome, directory, as_json)
+
+
+def _in_processes(count: int) -> int | None:
+    """The exit code in the process that waits; None in those that train."""
+    if "RANK" in os.environ:
+        raise usage_error("--processes under torchrun", "leave one of them out: both start processes")
+    if not hasattr(os, "fork"):
+        raise usage_error("--processes needs a system that can copy a process", "use torchrun")
+    from .local_processes import start_processes
+
+    return start_processes(count)
 
 
 def _quoted(name: str) -> str:
