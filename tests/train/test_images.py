@@ -96,7 +96,7 @@ def test_the_model_classifies_files(run: Path, tmp_path: Path, capsys: pytest.Ca
     assert row.keys() == {"file", "label", "probability", "probabilities"}
     assert row["probabilities"].keys() == {"0", "1"}
     assert sum(row["probabilities"].values()) == pytest.approx(1)
-    made = next(tfkit.ImageClassifier.load(run).classify(files))
+    made = next(tfkit.ImageClassifier.load(run).classify(files[:1]))
     assert made.probabilities == row["probabilities"]
 
 

@@ -32,7 +32,7 @@ def candidate(backend, *reasons, depends=(), time=None):
         "depends": list(depends),
         "relative_time": time,
         "published": None,
-        "rows": [] if time is None else [{"relative_time": time, "measured": None}],
+        "rows": [] if time is None else [{"relative_time": time, "measured": None, "published": None, "estimated": None}],
     }
 
 
