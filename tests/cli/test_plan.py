@@ -1,6 +1,7 @@
 """`tfkit plan`."""
 
 import types
+from pathlib import Path
 
 import pytest
 
@@ -250,3 +251,86 @@ def test_int8_says_what_computes_it_and_what_it_saves(tfkit, monkeypatch):
     assert tfkit("plan", BASE, "--precision", "int8").err.startswith("TFK090 --precision int8 is for decoding")
     monkeypatch.setattr(precision, "kernel_here", lambda: None)
     assert "no int8 products" in tfkit(*words).err
+
+
+OLMO = ("plan", "specs/olmo2-7b.yaml", "--lengths", "4096", "--gpus")
+
+
+def test_a_decoder_of_7b_is_planned_for_8_gpus(tfkit):
+    """Weights, gradients and Adam's state take 16 bytes a weight over all GPUs, as in ZeRO, section 3.1."""
+    done = tfkit(*OLMO, "8", "--memory", "80GB", "--json")
+    assert done.code == 0
+    data = done.json()
+    assert (data["target"]["device"], data["target"]["dtype"]) == ("cuda", "bfloat16")
+    plan = data["training"]
+    by_name = {(each["sharding"], each["checkpointing"]): each for each in plan["choices"]}
+    full = by_name["fsdp", False]
+    assert full["bytes"]["optimiser"] == 2 * full["bytes"]["weights"] == 8 * 7298617344 // 8
+    assert by_name["ddp", False]["bytes"]["optimiser"] == 8 * 7298617344
+    assert [each["fits"] for each in plan["choices"]] == [False, True, True, False, True, True]
+    assert plan["choices"][plan["chosen"]] == full
+    assert plan["command"] == (
+        "torchrun --nproc-per-node 8 --no-python tfkit train RECIPE -o RUN --device cuda --fsdp --set batching.tokens=4096 "
+        "--set batching.max_length=4096 --set precision=bfloat16 --set batching.accumulate=8"
+    )
+    text = tfkit(*OLMO, "8", "--memory", "80GB").out
+    assert "fits with fsdp" in text
+    joined = " ".join(text.replace("\\\n", " ").split())
+    assert plan["command"] in joined
+
+
+def test_what_a_gpu_sends_is_that_of_the_collectives(tfkit):
+    """A ring sends each rank's part 7 times of 8; all-reduce does it twice. Root weights are gathered once, in float32."""
+    (ddp, zero2, fsdp, *_) = tfkit(*OLMO, "8", "--memory", "80GB", "--json").json()["training"]["choices"]
+    weights, root = 7298617344, 2 * 100352 * 4096 + 4096
+    assert ddp["sent"] == {"all_reduce": 2 * 4 * weights * 7 // 8}
+    gathered = (2 * 2 * (weights - root) + 4 * root) * 7 // 8
+    assert fsdp["sent"] == {"all_gather": gathered, "reduce_scatter": 4 * weights * 7 // 8}
+    assert zero2["sent"]["all_gather"] == (2 * (weights - root) + 4 * root) * 7 // 8
+
+
+def test_what_does_not_fit_is_said_with_the_reason(tfkit):
+    done = tfkit(*OLMO, "64", "--memory", "24GB")
+    assert done.code == 1
+    assert "a process validates a copy of the whole model, 27.2 GiB, however many GPUs there are" in " ".join(done.out.split())
+    assert tfkit(*OLMO, "64", "--memory", "24GB", "--json").json()["training"]["command"] is None
+    small = tfkit("plan", "specs/transformer-big.yaml", "--gpus", "2", "--memory", "4GB", "--batch-tokens", "25000")
+    assert (small.code, "use more GPUs, fewer --batch-tokens" in " ".join(small.out.split())) == (1, True)
+
+
+def test_checkpointing_and_several_machines_are_in_the_command(tfkit):
+    words = ("plan", "specs/transformer-big.yaml", "--batch-tokens", "25000", "--memory", "24GB", "--json", "--gpus")
+    assert "activation_checkpointing=true" in tfkit(*words, "4").json()["training"]["command"]
+    command = tfkit(*words, "16").json()["training"]["command"]
+    assert command.startswith("torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 ")
+    assert tfkit(*words, "1").json()["training"]["command"].startswith("tfkit train RECIPE")
+    image = tfkit("plan", "specs/vit-b16.yaml", "--gpus", "1", "--memory", "8GiB", "--json").json()["training"]
+    assert (image["batch"]["rows"], "batching.images=20" in image["command"]) == (20, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--memory", "80GB"], "--memory belongs to --gpus"),
+        (["--batch-tokens", "80"], "--batch-tokens belongs to --gpus"),
+        (["--gpus", "8"], "--gpus needs the memory of a GPU"),
+        (["--gpus", "8", "--memory", "80GB", "--inference"], "--gpus plans training, and --inference is given"),
+        (["--gpus", "8", "--memory", "80GB", "--device", "cpu"], "--gpus plans CUDA devices"),
+        (["--gpus", "8", "--memory", "80GB", "--dtype", "float64"], "models are not trained in float64"),
+        (["--gpus", "8", "--memory", "80"], "a size is written 80GB or 80GiB, `80` is written"),
+        (["--gpus", "8", "--memory", "0GB"], "a size is written 80GB or 80GiB, `0GB` is written"),
+        (["--gpus", "0", "--memory", "80GB"], "a whole number from 1 is expected, `0` is written"),
+        (["--gpus", "99999999", "--memory", "80GB"], "at most 65,536 GPUs are planned for"),
+        (["--gpus", "8", "--memory", "80GB", "--batch-tokens", "0"], "a whole number from 1 is expected"),
+    ],
+)
+def test_wrong_arguments_of_gpus_are_refused(tfkit, words, message):
+    done = tfkit("plan", BASE, *words)
+    assert (done.code, message in done.err, done.out) == (2, True, ""), done.err
+
+
+def test_every_shipped_spec_is_planned(tfkit):
+    for spec in sorted(Path("specs").glob("*.yaml")):
+        plan = tfkit("plan", str(spec), "--gpus", "2", "--memory", "9999999GB", "--json").json()["training"]
+        assert plan["choices"][0]["bytes"]["weights"] > 0, spec
+        assert plan["choices"][0]["fits"], spec

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from tfkit.errors import InputError
+from tfkit.graph.training import Regime, command_for
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
@@ -32,6 +33,7 @@ VARIANTS = {
     "fsdp-again": ([*FOUR, "activation_checkpointing=true", "optimiser=adamw", "clip_norm=0.5", "average=null"], True),
     "fsdp-half": ([*FOUR, "precision=float16", "validation.every_steps=100"], True),
     "ddp-half": ([*FOUR, "precision=float16", "validation.every_steps=100"], False),
+    "fsdp-bfloat-half": ([*FOUR, "precision=bfloat16", "activation_checkpointing=true"], True),
     "ddp-unused": ([*FOUR, "model={folder}/unused.yaml", "validation.metric=bleu"], False),
     "fsdp-unused": ([*FOUR, "model={folder}/unused.yaml", "validation.metric=bleu"], True),
     "fsdp-shared": ([*FOUR, "model={folder}/shared.yaml"], True),
@@ -361,6 +363,18 @@ def test_shards_use_the_process_group_of_the_run(task, tmp_path):
     command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "shards.py"), str(task.parent / "small.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())
     assert (done.returncode, done.stdout) == (0, "[True, True]\n"), done.stderr
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_the_command_that_a_plan_prints_trains(task, tmp_path, sharding):
+    """As `tfkit plan --gpus 2` prints it, with torchrun of this Python, on CPUs."""
+    line = command_for(Regime(2, sharding, checkpointing=True), ["batching.tokens=60", "precision=bfloat16"])
+    start, _, rest = line.partition(" --no-python tfkit ")
+    words = rest.replace("RECIPE", str(task)).replace("RUN", str(tmp_path / "run")).replace("cuda", "cpu").split()
+    command = [*LAUNCH, *start.split()[1:], "-m", "tfkit", *words, "--set", "stopping.max_steps=2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert len(log(tmp_path / "run", "step")) == 2
 
 
 def test_one_process_shares_with_nobody(task, tmp_path):

@@ -6,6 +6,7 @@ import re
 
 import click
 
+from .gpu_args import gpu_options, gpu_plan, placed_on_gpus, settings_of, step_of
 from .options import auto_table_option, backend_option, common, dtype_option, precision_option, set_option, spec_argument, whole
 from .output import print_diagnostics, print_json, print_rich
 from .usage import usage_error
@@ -18,7 +19,11 @@ equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `weights`, the int8 ones by module with their shapes, `bytes`, and
 `float32_bytes`); `unmeasured`, the backends that auto never considers; and
 `cancelling`, the sites of a model without norms whose gradients may be lost.
-Exit code 1 if no backend can serve some site on this target.
+With --gpus, `training`: `gpus`, `memory`, `usable`, `batch`, `choices` (from the
+cheapest: `sharding`, `checkpointing`, `bytes` of a rank by purpose, `peak`,
+`sent`, `fits`, `available`), `chosen` and `command`, null if nothing fits.
+Exit code 1 if no backend can serve some site on this target, or if the model
+does not fit in the memory of --gpus.
 """
 
 
@@ -52,13 +57,14 @@ def _queries_by_keys(text: str) -> tuple[int, int]:
 @click.option("--compiled", is_flag=True, help="Under torch.compile.")
 @click.option("--inference", is_flag=True, help="No gradients, no dropout.")
 @precision_option
+@gpu_options
 @backend_option
 @auto_table_option
 @common
 def command(
     spec: str, overrides: tuple[str, ...], place: tuple[str, tuple[int, int] | None], dtype: str,
-    lengths: tuple[int, int] | None, compiled: bool, inference: bool, precision: str, backend: list[str] | None,
-    auto_table: str | None, as_json: bool,
+    lengths: tuple[int, int] | None, compiled: bool, inference: bool, precision: str, gpus: int | None, memory: int | None,
+    batch_tokens: int, backend: list[str] | None, auto_table: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Show which attention backend each site will use, and why."""
     from ..graph import Target, graph_of
@@ -77,6 +83,9 @@ def command(
     check_lengths(graph, lengths or ())
     if precision == "int8" and (dtype != "float32" or not inference):
         raise usage_error("--precision int8 is for decoding with float32 activations", "add --inference, leave out --dtype")
+    training = gpu_plan(gpus, memory, batch_tokens, inference)
+    if training is not None:
+        place, dtype = placed_on_gpus(place, dtype)
     target = Target(*place, dtype, not inference, compiled, queries, keys)
     groups = fold(all_sites(graph, requested_backends_of(backend, catalogue)).items())
     plans = planned(groups, catalogue, target)
@@ -89,11 +98,18 @@ def command(
         check_precision(precision, place[0])
         data["products"] = int8_plan(build(described, catalogue, device="meta"))
     data["cancelling"] = [group.name for group in groups if group.sites[0] in lost]
+    if training is not None:
+        from ..view.training_plan import training_data, training_text
+
+        step = step_of(graph, training.tokens, queries, dtype, plans)
+        settings = settings_of(graph, step, training.tokens, queries, dtype)
+        data["training"] = training_data(graph, step, training.gpus, training.memory, settings, dtype)
     if as_json:
         print_json(data)
     else:
         from ..view.plan_text import plan_text
 
-        print_rich(*plan_text(data))
+        print_rich(*plan_text(data), *(training_text(data["training"]) if training is not None else ()))
         print_diagnostics(with_origins(group_refusals(groups, catalogue, target), described, graph, groups), False)
-    return 0 if all(row["chosen"] for row in data["sites"]) else 1
+    fits = training is None or data["training"]["chosen"] is not None
+    return 0 if fits and all(row["chosen"] for row in data["sites"]) else 1

@@ -40,16 +40,17 @@ class Batch:
 
 def node_costs(graph: Graph, batch: Batch) -> dict[str, tuple[Cost, ...]]:
     """The cost terms of every node for one forward pass."""
-    return {name: node.kind.costs(node.options, node.context, _sizes(node, batch)) for name, node in graph.nodes.items()}
+    return {name: node.kind.costs(node.options, node.context, sizes_of(node, batch)) for name, node in graph.nodes.items()}
 
 
 def layer_costs(node: Node, layers: tuple[Layer, ...], batch: Batch) -> tuple[Cost, ...]:
     """The cost terms of some layers of a stack. Those of all its layers sum to the costs of the stack."""
     options = node.options.model_copy(update={name: layers for name, _ in field_annotations(type(node.options), LayersField)})
-    return node.kind.costs(options, node.context, _sizes(node, batch))
+    return node.kind.costs(options, node.context, sizes_of(node, batch))
 
 
-def _sizes(node: Node, batch: Batch) -> dict[str, Sizes]:
+def sizes_of(node: Node, batch: Batch) -> dict[str, Sizes]:
+    """The sizes of a call of a node: its own under the empty name, and those with each memory."""
     signal = node.context.signals.get("input", node.signal)
     own = batch.length(signal)
     sizes = {"": Sizes(batch.size, own, own)}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..attention.positions import PositionRange
 from .cpu.dropout import Dropout
 from .cpu.int8_head import Int8Head
 from .cpu.linear import linear
 from .cpu.small_batch import small_batch_linear
+from .divided_vocabulary import is_divided, logits_of_divided, lookup
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput
 
@@ -72,7 +72,7 @@ class Tokens(nn.Module):
         ids, padding = context.inputs[self.name], context.padding[self.name]
         weight = table if self.embedding is None else self.embedding.weight
         assert weight is not None
-        x = functional.embedding(ids, weight)
+        x = lookup(ids, weight)
         if self.scale != 1.0:
             x = x * self.scale
         if self.segments is not None:
@@ -125,6 +125,8 @@ class TokenLogits(nn.Module):
         assert weight is not None
         if self.int8 is not None:
             logits = self.int8.logits(x, weight, self.bias)
+        elif is_divided(weight):
+            logits = logits_of_divided(x, weight, self.bias)
         elif context.prepacked is None:
             logits = linear(x, weight, self.bias)
         else:

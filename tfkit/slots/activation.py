@@ -28,12 +28,14 @@ class Activation(Entry):
     Args:
         function: `"module:function"`, called as `function(x, options)`; the result has the shape of x.
         gated: whether the FFN has a gate.
+        kept: tensors of the size of x that its backward pass needs, without its result.
         claims: `claims(options)` gives the `CLAIMS` that hold; `tfkit conformance` checks them.
         same_as: the built-in activation with the same function; `tfkit conformance` compares them.
     """
 
     function: str
     gated: bool = False
+    kept: int = 1
     claims: Callable[[Any], frozenset[str]] = lambda options: frozenset()
     same_as: str = ""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .cost import Cost, Sizes
+from .kept import Kept, Numbers
 from .options import Entry
 from .parameter import ParameterGroup
 from .placement import PlacementContext
@@ -158,6 +159,8 @@ class NodeKind(Entry):
         output: `output(options, context)` gives the signal. It is called even if a rule is broken, to find all errors.
         parameters: `parameters(options, context)` gives the groups of parameters.
         costs: `costs(options, context, sizes)`; `sizes` are by memory reference, "" for the node itself.
+        kept: `kept(options, context, sizes, numbers)`, the bytes that training keeps for the backward pass, for
+            `tfkit plan --gpus`; None: estimated by the elements of its costs.
         sites: the attention sites, named below the node, lazily.
         rules: every broken rule between fields.
         input_rule: `input_rule(options, context)` describes a model input: its ids, images or features; None: the kind is not
@@ -180,5 +183,6 @@ class NodeKind(Entry):
     mixes_positions: bool = False
     parameters: Callable[[Any, NodeContext], tuple[ParameterGroup, ...]] = lambda options, context: ()
     costs: Callable[[Any, NodeContext, Mapping[str, Sizes]], tuple[Cost, ...]] = lambda options, context, sizes: ()
+    kept: Callable[[Any, NodeContext, Mapping[str, Sizes], Numbers], Kept] | None = None
     sites: Callable[[Any, NodeContext], Iterator[tuple[str, AttentionSite]]] = lambda options, context: iter(())
     rules: Callable[[Any, NodeContext], tuple[Rule, ...]] = lambda options, context: ()

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .cost import Cost, Sizes
+from .kept import KeptBySublayer
 from .options import Component, Entry, Options
 from .parameter import Parameter
 
@@ -88,6 +89,10 @@ class SublayerKind(Entry):
         build: `"module:function"`, called as `build(options, context, wiring)` with a `tfkit.plugin.model_parts.Wiring`. It
             returns an `nn.Module` with `forward(x (B,L,M), context, index) -> (B,L,M)`.
         costs: `costs(options, context, sizes)` gives the terms of its cost.
+        kept: `kept(options, context, sizes, numbers)` gives the bytes that training keeps for its backward pass, for
+            `tfkit plan --gpus`; None: estimated by the elements of its costs.
+        undivided: `undivided(options, context, ranks)` says why its weights cannot be divided among ranks by columns and rows,
+            by the roles `query`, `ffn_in`, ...; empty if they can. None: they are never divided.
         site: `site(options, context)` is its attention site; None: no attention.
         unsupported: `unsupported(options, context)` gives (option, reason, fix) for each option that cannot be built.
     """
@@ -97,5 +102,7 @@ class SublayerKind(Entry):
     parameters: Callable[[Any, SublayerContext], tuple[Parameter, ...]]
     build: str
     costs: Callable[[Any, SublayerContext, Sizes], tuple[Cost, ...]] = lambda options, context, sizes: ()
+    kept: KeptBySublayer | None = None
+    undivided: Callable[[Any, SublayerContext, int], str] | None = None
     site: Callable[[Any, SublayerContext], AttentionSite | None] = lambda options, context: None
     unsupported: Callable[[Any, SublayerContext], tuple[tuple[str, str, str], ...]] = lambda options, context: ()

@@ -31,9 +31,8 @@ from .loss import LossSums, smoothed_cross_entropy
 from .not_finite import NotFinite
 from .optimiser import set_rate
 from .scheduled_sampling import ScheduledSampling
-from .train_state import TrainState
+from .train_state import DTYPES, TrainState
 
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 MIN_LOSS_SCALE = 2.0**-10
 """The smallest loss scale. If it still gives infinite float16 gradients, the loss scale is not the cause."""
 
@@ -230,4 +229,5 @@ class TrainStep:
     def try_longest(self) -> None:
         """Run the longest rows once, so that a lack of memory is reported before the training starts."""
         for batch in self.batches.longest_rows():
-            self.model.eval()(**batch.arguments)
+            with self._autocast():
+                self.model.eval()(**batch.arguments)

@@ -25,6 +25,9 @@ from .moving_average import MovingAverage
 from .optimiser import optimiser_for, optimiser_tensors, restore_optimiser
 from .parameter_rates import freeze
 
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+"""The dtype of autocast by `precision` of a recipe."""
+
 
 class TrainState:
     """The weights, the optimiser, their moving average, the loss scale of float16, and the progress of the run.
@@ -40,7 +43,7 @@ class TrainState:
         self.model, self.fsdp, self.progress = model, fsdp, Progress()
         freeze(recipe, model)
         if fsdp:
-            shard(model, processes)
+            shard(model, processes, DTYPES.get(recipe.precision))
         self.optimiser = optimiser_for(recipe, model)
         self.average = MovingAverage(model, recipe.average) if recipe.average is not None else None
         device = next(model.parameters()).device.type
@@ -131,5 +134,7 @@ class TrainState:
             return
         weights = {**self.model.state_dict(), **(self.average.values if self.average is not None else {})}
         copy = build()
-        copy.load_state_dict({name: full_tensor(value) for name, value in weights.items()})
+        own = copy.state_dict()
+        for name, value in weights.items():  # one at a time: all of them whole would be another copy of the model
+            own[name].copy_(full_tensor(value))
         yield copy.eval()

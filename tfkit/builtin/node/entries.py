@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...plugin import NodeKind, Parameter, linear
 from ...slots.cost import Cost, Sizes
@@ -11,6 +12,7 @@ from ...slots.parameter import ParameterGroup
 from ...slots.position import PositionSite
 from .audio_entries import CONVOLUTIONS, FEATURES
 from .image_entries import PATCHES
+from .kept import logits_kept, stack_kept, tokens_kept
 from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
 from .rnn_entry import RNN
 from .similarity_entry import SIMILARITY
@@ -188,11 +190,12 @@ ENTRIES = [
         output=_tokens_output,
         parameters=_tokens_parameters,
         costs=_tokens_costs,
+        kept=tokens_kept,
         rules=_tokens_rules,
         build="tfkit.builtin.node.build:tokens",
         source="tfkit.builtin.node:tokens.py.jinja",
     ),
-    STACK,
+    replace(STACK, kept=stack_kept),
     RNN,
     NodeKind(
         name="dense",
@@ -214,6 +217,9 @@ ENTRIES = [
         output=lambda options, context: context.signals["input"].wide(vocab_size(options, context)),
         parameters=_logits_parameters,
         costs=_logits_costs,
+        kept=lambda options, context, sizes, numbers: logits_kept(
+            options, context, sizes, numbers, vocab_size(options, context)
+        ),
         rules=_logits_rules,
         build="tfkit.builtin.node.build:token_logits",
         source="tfkit.builtin.node:token_logits.py.jinja",

@@ -7,6 +7,7 @@ from ...slots.cost import Cost, Sizes
 from ...slots.position import PositionSite
 from ...slots.score import ScoreSite
 from ...slots.sublayer import AttentionSite, SublayerContext
+from .kept import attention_kept, ffn_kept
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
@@ -179,6 +180,25 @@ def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> 
     return tuple(broken)
 
 
+def attention_undivided(options: SelfAttentionOptions, context: SublayerContext, ranks: int) -> str:
+    """Why the heads cannot be divided among ranks, each with its part of the projections and nothing else of its own."""
+    scheme = scheme_of(options, context)
+    for name, heads in (("num_heads", options.num_heads), ("num_kv_heads", options.kv_heads)):
+        if heads % ranks:
+            return f"{name} {heads} is not divisible by {ranks}"
+    if options.query_key_norm.kind != "none":
+        return "the norm of queries and keys has weights for all heads"
+    if options.sink or options.value_residual == "learned" or options.score.kind != "dot":
+        return "its sinks, value factors or scores have weights for all heads"
+    if "scores" in scheme.entry.acts or own_table(options, context):
+        return f"{scheme.kind} gives each head a bias"
+    return ""
+
+
+def ffn_undivided(options: FeedForwardOptions, context: SublayerContext, ranks: int) -> str:
+    return f"d_ff {options.d_ff} is not divisible by {ranks}" if options.d_ff % ranks else ""
+
+
 def ffn_parameters(options: FeedForwardOptions, context: SublayerContext) -> tuple[Parameter, ...]:
     width, inner, bias = context.width, options.d_ff, options.bias
     gate = linear("gate", "ffn_gate", width, inner, bias) if options.activation.entry.gated else ()
@@ -203,6 +223,8 @@ ENTRIES = [
         reads="self",
         parameters=attention_parameters,
         costs=attention_costs,
+        kept=attention_kept,
+        undivided=attention_undivided,
         site=attention_site,
         unsupported=attention_rules,
         build="tfkit.builtin.sublayer.build:attention",
@@ -217,6 +239,8 @@ ENTRIES = [
         reads="memory",
         parameters=attention_parameters,
         costs=attention_costs,
+        kept=attention_kept,
+        undivided=attention_undivided,
         site=attention_site,
         unsupported=attention_rules,
         build="tfkit.builtin.sublayer.build:attention",
@@ -231,6 +255,8 @@ ENTRIES = [
         reads="none",
         parameters=ffn_parameters,
         costs=ffn_costs,
+        kept=ffn_kept,
+        undivided=ffn_undivided,
         build="tfkit.builtin.sublayer.build:feed_forward",
         source="tfkit.builtin.sublayer:ffn.py.jinja",
     ),

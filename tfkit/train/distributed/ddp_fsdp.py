@@ -7,9 +7,12 @@ https://arxiv.org/abs/2006.15704   https://arxiv.org/abs/2304.11277
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from types import MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ...errors import BuildError, Diagnostic
 from ...nn.model import Model
@@ -35,17 +38,24 @@ def replicated(model: nn.Module, unused: bool) -> nn.Module:
     )
 
 
-def shard(model: Model, processes: ProcessGroup) -> None:
+def shard(model: Model, processes: ProcessGroup, product: torch.dtype | None = None) -> None:
     """Shard every weight over the processes by FSDP2, in place, with one FSDP unit for each layer.
 
     Weights outside layers stay gathered from the forward to the backward pass, because other nodes may share them, such as
     embeddings.
 
+    Args:
+        model: The model.
+        processes: The processes that share the weights.
+        product: The half dtype of autocast. The weights of layers are then gathered in it: autocast would copy each gathered
+            weight and keep the copies of all layers. Shards, gradients after their reduction, and weights outside layers stay
+            float32.
+
     Raises:
         BuildError: A parameter is a scalar.
     """
     from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     scalars = [name for name, parameter in model.named_parameters() if not parameter.dim()]
     if scalars:
@@ -54,10 +64,21 @@ def shard(model: Model, processes: ProcessGroup) -> None:
     place = next(model.parameters()).device.type
     # On a CPU use the single-threaded group of the run (gloo.py); torch's default group may have been created elsewhere.
     mesh = DeviceMesh.from_group(processes.group, place) if place == "cpu" else init_device_mesh(place, (processes.count,))
+    # The inputs of a layer keep their dtype: the residual stream is float32.
+    policy = MixedPrecisionPolicy(product, torch.float32 if product else None, cast_forward_inputs=False)
     for stack in model.nodes.values():
         for layer in stack.layers if isinstance(stack, Stack) else ():
-            fully_shard(layer, mesh=mesh)
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+            for module in layer.modules() if product else ():
+                if isinstance(module, nn.LayerNorm):
+                    module.forward = MethodType(_layer_norm_in_dtype_of_input, module)  # type: ignore[method-assign]
     fully_shard(model, mesh=mesh)
+
+
+def _layer_norm_in_dtype_of_input(module: nn.LayerNorm, x: Tensor) -> Tensor:
+    """The norm with its half weights cast to the dtype of x. Autocast does so on CUDA; torch's kernel for CPUs refuses them."""
+    weight, bias = (None if each is None else each.to(x.dtype) for each in (module.weight, module.bias))
+    return functional.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
 
 
 def gradient_sync(runner: nn.Module, now: bool) -> AbstractContextManager[Any]:

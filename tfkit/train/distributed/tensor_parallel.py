@@ -1,0 +1,78 @@
+"""Tensor parallelism: a plan for torch's `parallelize_module`, made from the graph of a model.
+
+mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (4,))
+parallelize_module(model, mesh, tensor_parallel_plan(model, 4))
+
+Every rank then computes some heads of each attention, some hidden features of each feed-forward layer and some rows of each
+table, on the same batch. https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
+
+from ...errors import Diagnostic, InputError
+from ...graph import Graph, graph_of
+from ...graph.training import Division, divide
+from ...nn.model import Model
+from ...nn.multi_head import MultiHeadAttention
+
+
+class DividedHeads(ParallelStyle):
+    """Gives each rank its part of the heads of an attention."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        assert isinstance(module, MultiHeadAttention)
+        ranks, config = device_mesh.size(), module.config
+        module.config = replace(config, num_heads=config.num_heads // ranks, num_kv_heads=config.num_kv_heads // ranks)
+        return module
+
+
+class DividedVocabulary(ParallelStyle):
+    """Divides the rows of an embedding table or of the map to the logits; see `tfkit/nn/divided_vocabulary.py`."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        weight = module.get_parameter("weight")
+        divided = distribute_tensor(weight.detach(), device_mesh, [Shard(0)], src_data_rank=None)
+        module.register_parameter("weight", nn.Parameter(divided, weight.requires_grad))
+        return module
+
+
+def tensor_parallel_plan(model: Model | Graph, ranks: int) -> dict[str, ParallelStyle]:
+    """A plan that divides a model among ranks, by the roles of its parameters.
+
+    What cannot be divided stays whole on every rank, which computes it like all others: an attention whose heads share other
+    weights than the projections, such as a norm of queries and keys; an indivisible number of heads, features or rows.
+    `tfkit.graph.training.divide` lists it with the reasons.
+
+    Args:
+        model: a model, or its graph.
+        ranks: number of processes.
+
+    Returns:
+        A style of `torch.distributed.tensor.parallel` by the name of the module, for `parallelize_module`.
+
+    Raises:
+        InputError: nothing can be divided among so many ranks.
+    """
+    division = divide(graph_of(model.spec) if isinstance(model, Model) else model, ranks)
+    plan = _styles(division)
+    if ranks > 1 and not plan:
+        where, reason = next(iter(division.whole.items()), ("it", "it has no attention, feed-forward layer or table"))
+        message = f"nothing of the model can be divided among {ranks} processes: {where}: {reason}"
+        raise InputError(Diagnostic("TFK118", message, "use another number of processes, or shard the weights with `--fsdp`"))
+    return plan
+
+
+def _styles(division: Division) -> dict[str, ParallelStyle]:
+    found: dict[str, ParallelStyle] = {}
+    found |= {name: ColwiseParallel() for name in division.columns}
+    found |= {name: RowwiseParallel() for name in division.rows}
+    found |= {name: DividedHeads() for name in division.heads}
+    found |= {name: DividedVocabulary() for name in division.vocabulary}
+    return found
