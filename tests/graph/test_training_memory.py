@@ -20,10 +20,11 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tfkit
 from tfkit.graph import Batch
-from tfkit.graph.training import Regime, Step, memory_of, weights_of
+from tfkit.graph.training import Regime, Step, memory_of, sent_per_step, weights_of
 from tfkit.graph.training.memory import kept_by_node
 from tfkit.nn.cpu import dropout
 from tfkit.nn.runtime import model_inputs, real_inputs
@@ -210,3 +211,38 @@ def test_weights_gradients_and_moments_are_those_of_torch(name, count, catalogue
     size = sum(each.nbytes for each in parts)
     assert (found.weights, found.gradients, found.optimiser) == (size, size, sum(each.nbytes for each in state))
     assert weights_of(graph).elements() == graph.parameters()
+
+
+class Sent(TorchDispatchMode):
+    """Counts what a rank sends, as a ring does, by the collectives that torch dispatches."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.found = count, dict.fromkeys(("all_gather", "reduce_scatter"), 0)
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        name = function.__name__
+        if name.startswith("_allgather_base_"):
+            self.found["all_gather"] += arguments[0].nbytes * (self.count - 1) // self.count
+        elif name.startswith("_reduce_scatter_base_"):
+            self.found["reduce_scatter"] += arguments[1].nbytes * (self.count - 1) // self.count
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("name", "changes"), [("transformer-big", []), ("llama3-8b", SHORT)])
+def test_what_a_rank_sends_is_what_torch_dispatches(name, changes, checkpointing, catalogue, ranks, monkeypatch) -> None:
+    """All first dimensions are divisible by 4, so that no shard is padded. DDP needs processes that are there."""
+    model, graph = model_of(name, ["expect=null", *changes], checkpointing, catalogue)
+    group = ranks(4)
+    mesh = DeviceMesh.from_group(group, "cpu")
+    monkeypatch.setattr(DeviceMesh, "from_group", lambda *arguments: mesh)
+    with FakeTensorMode():
+        materialise(model)
+        shard(model, ProcessGroup(0, 4, group), HALF)
+        ids = {node.name: torch.randint(3, 100, (2, 16)) for node in graph.inputs()}
+        with Sent(4) as sent:
+            backward_of_batch(model, ids, True)
+    step = Step(Batch(2, dict.fromkeys(ids, 16)), 2)
+    assert sent.found == sent_per_step(weights_of(graph), step, Regime(4, "fsdp", checkpointing))

@@ -82,6 +82,7 @@ BESIDE = {
     ("serve", "model"): ["--dry-run"],
     ("serve", "auto_table"): ["run", "--dry-run"],
     ("bench", "auto_table"): ["attention", "--list"],
+    ("plan", "spec"): ["--gpus", "2", "--memory", "80GB"],
     ("positions", "spec"): ["-o", "new.svg"],
     ("positions", "before"): ["small.yaml", "-o", "new.svg"],
     ("verify", "weights"): ["small.yaml"],

@@ -99,10 +99,11 @@ def command(
         data["products"] = int8_plan(build(described, catalogue, device="meta"))
     data["cancelling"] = [group.name for group in groups if group.sites[0] in lost]
     if training is not None:
+        length = max(lengths) if lengths else None
         from ..view.training_plan import training_data, training_text
 
-        step = step_of(graph, training.tokens, queries, dtype, plans)
-        settings = settings_of(graph, step, training.tokens, queries, dtype)
+        step = step_of(graph, training.tokens, length, dtype, plans)
+        settings = settings_of(graph, step, training.tokens, length, dtype)
         data["training"] = training_data(graph, step, training.gpus, training.memory, settings, dtype)
     if as_json:
         print_json(data)

@@ -181,17 +181,24 @@ def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> 
 
 
 def attention_undivided(options: SelfAttentionOptions, context: SublayerContext, ranks: int) -> str:
-    """Why the heads cannot be divided among ranks, each with its part of the projections and nothing else of its own."""
+    """Why the heads cannot be divided among ranks. A rank has its part of the projections; weights that all heads share are
+    whole, and their gradients are summed over the ranks."""
     scheme = scheme_of(options, context)
     for name, heads in (("num_heads", options.num_heads), ("num_kv_heads", options.kv_heads)):
         if heads % ranks:
             return f"{name} {heads} is not divisible by {ranks}"
-    if options.query_key_norm.kind != "none":
-        return "the norm of queries and keys has weights for all heads"
-    if options.sink or options.value_residual == "learned" or options.score.kind != "dot":
-        return "its sinks, value factors or scores have weights for all heads"
-    if "scores" in scheme.entry.acts or own_table(options, context):
-        return f"{scheme.kind} gives each head a bias"
+    if options.query_key_norm_over == "all_heads":
+        return "the norm of queries and keys is over all heads"
+    if options.sink:
+        return "each head has a sink"
+    score, dim = options.score, options.dim(context.width)
+    of_all, of_one = (score.entry.parameters(score.options, ScoreSite(heads, dim)) for heads in (options.num_heads, 1))
+    if of_all != of_one:
+        return f"the score {score.kind} has weights of each head"
+    if acts_in_attention(scheme):
+        tables = scheme.entry.parameters(scheme.options, position_site(options, context))
+        if tables or "scores" in scheme.entry.acts:
+            return f"{scheme.kind} has a bias or a table for all heads"
     return ""
 
 

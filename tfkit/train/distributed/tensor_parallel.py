@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
@@ -24,12 +25,24 @@ from ...nn.multi_head import MultiHeadAttention
 
 
 class DividedHeads(ParallelStyle):
-    """Gives each rank its part of the heads of an attention."""
+    """Gives each rank its part of the heads of an attention. The gradients of weights that all heads share, such as those of a
+    norm of queries and keys, are summed over the ranks."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, MultiHeadAttention)
         ranks, config = device_mesh.size(), module.config
         module.config = replace(config, num_heads=config.num_heads // ranks, num_kv_heads=config.num_kv_heads // ranks)
+
+        def summed(gradient: Tensor) -> Tensor:
+            total = gradient.clone()
+            torch.distributed.all_reduce(total, group=device_mesh.get_group())
+            return total
+
+        linear = (module.query, module.key, module.value, module.output, module.gate)
+        projections = {each for part in linear if part is not None for each in part.parameters()}
+        for parameter in module.parameters():
+            if parameter.requires_grad and parameter not in projections:
+                parameter.register_hook(summed)  # type: ignore[no-untyped-call]
         return module
 
 
@@ -46,8 +59,8 @@ class DividedVocabulary(ParallelStyle):
 def tensor_parallel_plan(model: Model | Graph, ranks: int) -> dict[str, ParallelStyle]:
     """A plan that divides a model among ranks, by the roles of its parameters.
 
-    What cannot be divided stays whole on every rank, which computes it like all others: an attention whose heads share other
-    weights than the projections, such as a norm of queries and keys; an indivisible number of heads, features or rows.
+    What cannot be divided stays whole on every rank, which computes it like all others: an attention with a bias or a sink for
+    each head, or a norm over all heads; an indivisible number of heads, features or rows.
     `tfkit.graph.training.divide` lists it with the reasons.
 
     Args:
