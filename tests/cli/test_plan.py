@@ -308,6 +308,19 @@ def test_checkpointing_and_several_machines_are_in_the_command(tfkit):
     assert (image["batch"]["rows"], "batching.images=20" in image["command"]) == (20, True)
 
 
+def test_kinds_that_do_not_say_what_they_keep_are_named(tfkit):
+    words = ("--gpus", "2", "--memory", "80GB")
+    assert "Less exact: activations of rnn" in " ".join(tfkit("plan", "specs/rnnsearch.yaml", *words).out.split())
+    assert tfkit("plan", BASE, *words, "--json").json()["training"]["inexact"] == []
+
+
+def test_a_stack_that_checkpoints_by_itself_keeps_less(tfkit):
+    words = ("plan", "specs/olmo2-7b.yaml", "--gpus", "8", "--memory", "80GB", "--json")
+    plain, own = (tfkit(*words, *more).json()["training"]["choices"] for more in ((), ("--set", "body.checkpoint=true")))
+    assert own[0]["bytes"]["activations"] < plain[0]["bytes"]["activations"] / 5
+    assert own[3] == plain[3]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -19,9 +19,10 @@ equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `weights`, the int8 ones by module with their shapes, `bytes`, and
 `float32_bytes`); `unmeasured`, the backends that auto never considers; and
 `cancelling`, the sites of a model without norms whose gradients may be lost.
-With --gpus, `training`: `gpus`, `memory`, `usable`, `batch`, `choices` (from the
-cheapest: `sharding`, `checkpointing`, `bytes` of a rank by purpose, `peak`,
-`sent`, `fits`, `available`), `chosen` and `command`, null if nothing fits.
+With --gpus, `training`: `gpus`, `memory`, `usable`, `batch`, `inexact`,
+`choices` (from the cheapest: `sharding`, `checkpointing`, `bytes` of a rank
+by purpose, `peak`, `sent`, `fits`, `available`), `chosen` and `command`, null
+if nothing fits.
 Exit code 1 if no backend can serve some site on this target, or if the model
 does not fit in the memory of --gpus.
 """

@@ -11,9 +11,10 @@ sites                 one object for each group of equal sites and class of leng
                       relative_time, measured (on what), published, estimated (how))
 products              with `--precision int8`, as `tfkit.nn.precision.int8_plan` returns it
 flash_implementation  of torch, where another one than torch's own is active in this process
-training              with `--gpus`: gpus, memory and usable (bytes of each), batch (rows, lengths, precision), choices from the
-                      cheapest (sharding, checkpointing, bytes of a rank by purpose, peak, sent by collective in a step, fits,
-                      available: whether `tfkit train` has it), chosen (an index) and command, null if nothing fits
+training              with `--gpus`: gpus, memory and usable (bytes of each), batch (rows, lengths, precision), inexact
+                      (kinds of nodes and sub-layers that do not say what they keep), choices from the cheapest (sharding,
+                      checkpointing, bytes of a rank by purpose, peak, sent by collective in a step, fits, available: whether
+                      `tfkit train` has it), chosen (an index) and command, null if nothing fits
 unmeasured            installed backends that `auto` never considers, because they have no measured times
 """
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..graph import Graph
-from ..graph.training import Step, cheapest, choices, command_for, usable_bytes
+from ..graph.training import Step, cheapest, choices, command_for, inexact, usable_bytes
 from .terminal import shown
 from .units import bytes_in_words
 
@@ -46,6 +46,7 @@ def training_data(graph: Graph, step: Step, gpus: int, memory: int, settings: Se
         "memory": memory,
         "usable": usable_bytes(memory),
         "batch": {"rows": step.batch.size, "lengths": dict(step.batch.lengths), "precision": dtype},
+        "inexact": inexact(graph),
         "choices": rows,
         "chosen": None if chosen is None else found.index(chosen),
         "command": None if chosen is None else command_for(chosen.regime, settings),
@@ -64,6 +65,9 @@ def training_text(data: Mapping[str, Any]) -> list[RenderableType]:
     parts += [Text(f"* with activation checkpointing. All figures are estimates. {usable}", "dim")]
     if any(not each["available"] for each in data["choices"]):
         parts += [Text("zero2 is for comparison: `tfkit train` has ddp, and fsdp (--fsdp).", "dim")]
+    if data["inexact"]:
+        kinds = ", ".join(map(shown, data["inexact"]))
+        parts += [Text(f"Less exact: activations of {kinds}, which do not say what they keep.", "dim")]
     if data["command"] is None:
         copied = max(each["bytes"]["validation"] for each in data["choices"])
         fix = "use more GPUs, fewer --batch-tokens, or a smaller model"
@@ -105,4 +109,5 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _cell(size: int) -> str:
-    return f"{size / 2**30:.2f}" if size else "-"
+    found = size / 2**30
+    return "-" if not size else f"{found:.2f}" if found >= 0.01 else f"{found:.1g}"

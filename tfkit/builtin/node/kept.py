@@ -26,7 +26,8 @@ def stack_kept(options: StackOptions, context: NodeContext, sizes: Mapping[str, 
     final = kept_of_norm(tokens, width) if options.final_norm.kind != "none" else 0
     read = sum(size.batch * size.keys * context.memories[ref].width for ref, size in sizes.items() if ref) * WIDE
     memory = 0 if numbers.autocast else read  # its projections share it
-    return Kept(every + final + memory, inputs + final + read, largest)
+    checkpointed = inputs + final + read
+    return Kept(checkpointed + largest if options.checkpoint else every + final + memory, checkpointed, largest)
 
 
 def _layer(options: StackOptions, context: NodeContext, layer: Layer, sizes: Mapping[str, Sizes], numbers: Numbers) -> int:

@@ -4,7 +4,7 @@ parallelism divides."""
 from .communication import sent_per_step
 from .division import Division, divide
 from .fit import Choice, cheapest, choices, usable_bytes
-from .memory import Memory, Regime, Step, Weights, memory_of, weights_of
+from .memory import Memory, Regime, Step, Weights, inexact, memory_of, weights_of
 from .torchrun import command_for
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "choices",
     "command_for",
     "divide",
+    "inexact",
     "memory_of",
     "sent_per_step",
     "usable_bytes",

@@ -27,9 +27,10 @@ from itertools import islice
 from math import prod
 
 from ...slots.kept import WIDE, Kept, Numbers, kept_by_costs
+from ...slots.layer import leaves
 from ...slots.parameter import Parameter
 from ..costs import Batch, node_costs, sizes_of
-from ..model_graph import Graph, base
+from ..model_graph import Graph, base, layers_of
 
 TABLES = frozenset({"embedding", "segment_table", "position_table", "relative_table"})
 """Roles of weights that are looked up, and no operand of a product."""
@@ -193,6 +194,18 @@ def kept_by_node(graph: Graph, step: Step) -> Mapping[str, Kept]:
             estimate = kept_by_costs(node_costs(Graph(graph.name, {name: node}, ()), step.batch)[name])
             found[name] = Kept(estimate, estimate)
     return found
+
+
+def inexact(graph: Graph) -> list[str]:
+    """The kinds of nodes and sub-layers with activations that do not say what they keep, so that it is estimated."""
+    found: dict[str, None] = {}
+    lengths = {node.name: 1 for node in graph.inputs()}
+    for name, node in graph.nodes.items():
+        if node.kind.kept is None and node_costs(Graph(name, {name: node}, ()), Batch(1, lengths))[name]:
+            found[node.kind.name] = None
+        for leaf in leaves(layers_of(node.options)):
+            found |= {each.entry.name: None for each in leaf.layer.sublayers or () if each.entry.kept is None}
+    return list(found)
 
 
 @dataclass(frozen=True)
