@@ -1,8 +1,8 @@
-"""Weights packed for oneDNN's product: what a product costs with and without, and what packing costs.
+"""Products of few rows: by MKL, by oneDNN with plain and with packed weights, and W times the rows as columns; and packing.
 
     python bench/packed.py [--threads 1] [--rounds 21]
 
-What the limits in `tfkit/nn/cpu/prepacked.py` rest on. Processor time where there is one thread.
+What the rules in `tfkit/nn/cpu/small_batch.py` and `prepacked.py` rest on. Processor time where there is one thread.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from interleaved import report, timed
 from torch.nn import functional
 
+from tfkit.doctor.machine import machine_here
 from tfkit.nn.cpu import onednn
 from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
 
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         raise SystemExit("this torch packs no weights")
     clock = time.process_time if options.threads == 1 else time.perf_counter
     microseconds: dict[str, dict[str, float]] = {}
-    total: dict[str, list[float]] = {name: [0.0] * options.rounds for name in ("MKL", "oneDNN", "packed")}
+    total: dict[str, list[float]] = {name: [0.0] * options.rounds for name in ("MKL", "oneDNN", "packed", "transposed")}
     for shape in options.weights.split():
         outer, inner = (int(size) for size in shape.split("x"))
         weight, bias = torch.randn(outer, inner), torch.randn(outer)
@@ -54,6 +55,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 "MKL": lambda: functional.linear(x, weight, bias),  # noqa: B023
                 "oneDNN": lambda: onednn.product(x, weight, bias),  # noqa: B023
                 "packed": lambda: onednn.product(x, prepacked, bias),  # noqa: B023
+                "transposed": lambda: torch.addmm(bias[:, None], weight, x.t()).t().contiguous(),  # noqa: B023
             }
             seconds = timed(candidates, options.rounds, clock=clock)
             for name, taken in seconds.items():
@@ -61,7 +63,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             row = {name: round(1e6 * median(taken), 1) for name, taken in seconds.items()}
             microseconds[f"{rows} x {shape}"] = {**row, "packing": round(1e6 * median(packing), 1)}
             print(f"  {rows:4} rows  " + "   ".join(f"{name} {taken:.0f} us" for name, taken in row.items()))
-    return report("all weights and rows", total, "MKL", options.json, microseconds=microseconds)
+    here = {name: machine_here()[name] for name in ("processor", "instructions")}
+    return report("all weights and rows", total, "MKL", options.json, microseconds=microseconds, **here)
 
 
 if __name__ == "__main__":

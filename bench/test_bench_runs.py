@@ -28,7 +28,7 @@ def test_greedy():
     assert greedy.main([*SMALL, "--batch", "2", "--source", "5", "--tokens", "3"])["tokens_per_call"] == 6
 
 
-@pytest.mark.parametrize(("beams", "given"), [("1", ""), ("1", "words"), ("3", "ids")])
+@pytest.mark.parametrize(("beams", "given"), [("1", "words"), ("3", "ids")])
 def test_translate(beams, given, tmp_path):
     import translate
 
@@ -36,7 +36,7 @@ def test_translate(beams, given, tmp_path):
     words, ids = tmp_path / "words", tmp_path / "ids"
     words.write_text("A dog\nTwo dogs are running\n", encoding="utf-8")
     ids.write_text("5 6 2\n7 2\n9 9 9 2\n", encoding="utf-8")
-    files = {"": [], "words": ["--source", str(words)], "ids": ["--source", str(ids), "--target", str(ids), "--ids"]}
+    files = {"words": ["--source", str(words)], "ids": ["--source", str(ids), "--target", str(ids), "--ids"]}
     result = translate.main([*small, "--beams", beams, "--alpha", "0", *files[given]])
     assert len(result["speed"]) == 4
     assert result["share_of_equal_outputs"] == {"tfkit": 1.0, "Hugging Face generate": 1.0, "CTranslate2 float32": 1.0}
@@ -161,7 +161,7 @@ def test_conformance_bench(tmp_path, monkeypatch):
     import conformance
 
     monkeypatch.setattr(conformance, "subjects", lambda: conformance_subjects(conformance)[:2])
-    found = conformance.correct_kernels(24)
+    found = conformance.correct_kernels(8)
     assert found["runs"] > 0
     assert found["alarms"] == 0
     monkeypatch.setattr(conformance, "ATTENTION_MUTANTS", conformance.ATTENTION_MUTANTS[-1:])

@@ -91,8 +91,10 @@ def ours(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
         said = {"beams": options.beams, "length_penalty": penalty, "max_new_tokens": limit}
         return [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, **said)]
 
+    prepacked = PrepackedWeights()  # as a `Translator` keeps them, and CTranslate2 its weights
+
     def run() -> list[list[int]]:
-        with model.shared_prepacked(PrepackedWeights()):  # as `generate_batched` does for its batches
+        with model.shared_prepacked(prepacked):
             return [row for rows in map_in_threads(search, todo, options.workers) for row in rows]
 
     return run

@@ -155,8 +155,8 @@ def share_of(reads: Reads, value: Path) -> int:
     """
     first = reads == next(each for each in ARGUMENTS if each.good == reads.good)
     if value.is_file():
-        return 2 if first else 10
-    return 10 if first else 30
+        return 4 if first else 20
+    return 20 if first else 60
 
 
 def remove(path: Path) -> None:

@@ -13,7 +13,7 @@ from tfkit.nn.cpu import onednn
 from tfkit.nn.cpu import prepacked as prepacked
 from tfkit.nn.cpu import small_batch as thin
 from tfkit.nn.cpu.prepacked import PrepackedWeights
-from tfkit.nn.cpu.small_batch import project, small_batch_linear
+from tfkit.nn.cpu.small_batch import ANY, Rule, project, small_batch_linear
 
 SPEC = """
 tfkit: 1
@@ -46,7 +46,6 @@ def small() -> tfkit.Model:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Every weight that is packed, with a rule that packs at the second use, on every make of processor."""
-    monkeypatch.setattr(onednn, "PRODUCT", onednn.probe())
     pack = onednn.probe_packing()
     if pack is None:
         pytest.skip("not run: this torch packs no weights")
@@ -54,7 +53,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     monkeypatch.setattr(onednn, "PACK", lambda weight, rows: (found.append(weight), pack(weight, rows))[1])
     for name in ("AFTER_FEW", "AFTER_MANY"):
         monkeypatch.setattr(prepacked, name, 2)
-    monkeypatch.setattr(thin, "ENOUGH_PACKED", 1)
+    monkeypatch.setattr(thin, "RULE", Rule(packed=(1, ANY)))
     return found
 
 

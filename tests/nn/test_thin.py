@@ -8,14 +8,14 @@ from torch.nn import functional
 from tfkit.nn.cpu import onednn
 from tfkit.nn.cpu import small_batch as thin
 from tfkit.nn.cpu.prepacked import PrepackedWeights
-from tfkit.nn.cpu.small_batch import project, small_batch_linear
+from tfkit.nn.cpu.small_batch import Rule, project, rule_here, small_batch_linear
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (2, 1), (3, 1), (2, 4), (9, 1), (1, 7)])
 @pytest.mark.parametrize(("inner", "outer"), [(5, 11), (11, 5), (6, 6)])
 def test_it_equals_the_linear_map(inner, outer, batch, length, bias, monkeypatch):
-    monkeypatch.setattr(thin, "LARGE", 1)
+    monkeypatch.setattr(thin, "RULE", Rule(transposed=(2, 8)))
     linear = nn.Linear(inner, outer, bias, dtype=torch.float64)
     x = torch.randn(batch, length, inner, dtype=torch.float64)
     with torch.no_grad():
@@ -47,8 +47,7 @@ def test_a_module_that_is_more_than_a_linear_map_is_called_itself():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("batch", "length"), [(300, 1), (40, 7)])
 def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, monkeypatch):
-    for bound in ("ENOUGH", "ENOUGH_PACKED"):
-        monkeypatch.setattr(thin, bound, 1)
+    monkeypatch.setattr(thin, "ENOUGH", 1)
     called = []
     if (product := onednn.probe()) is not None:
         monkeypatch.setattr(onednn, "PRODUCT", lambda *given: (called.append(1), product(*given))[1])
@@ -71,3 +70,30 @@ def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, m
         assert project(linear, x, PrepackedWeights()).dtype == torch.bfloat16
     with torch.no_grad():
         assert torch.equal(project(linear.double(), x.double(), PrepackedWeights()), linear(x.double()))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "capability", "transposed", "packed"),
+    [
+        ("AuthenticAMD", "AVX512", {(4, 37000, 512), (8, 2048, 512), (4, 512, 512)}, {(60, 2048, 512), (300, 10000, 128)}),
+        ("AuthenticAMD", "AVX2", {(4, 37000, 512), (8, 2048, 512), (4, 512, 512)}, set()),
+        ("GenuineIntel", "AVX512", {(8, 37000, 512), (8, 2048, 512)}, {(4, 512, 512), (60, 2048, 512), (60, 512, 2048)}),
+        ("GenuineIntel", "AVX2", set(), {(8, 37000, 512)}),
+        ("", "DEFAULT", {(4, 37000, 512), (8, 2048, 512)}, set()),
+    ],
+)
+def test_the_rule_depends_on_the_processor(vendor, capability, transposed, packed, monkeypatch):
+    monkeypatch.setattr(onednn, "vendor", lambda: vendor)
+    monkeypatch.setattr(thin, "vendor", lambda: vendor)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    rule = rule_here()
+    assert all(rule.transposes(*shape) for shape in transposed)
+    assert all(rule.packs(*shape) for shape in packed)
+    assert not any(rule.transposes(*shape) for shape in ((1, 37000, 512), (8, 512, 2048)))
+    if vendor == "GenuineIntel":
+        assert not any(rule.transposes(rows, 37000, 512) for rows in (2, 4, 6))
+        assert not rule.packs(300, 10000, 128)
+    if capability != "AVX512":
+        assert not rule.packs(60, 2048, 512)

@@ -25,7 +25,7 @@ def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         values, indices = scores.sort(dim=1, descending=True, stable=True)
         return functional.pad(values, (0, lacking), value=-torch.inf), functional.pad(indices, (0, lacking))
     values, indices = scores.topk(count + 1, 1)
-    if _tied(values):
+    if bool(_tied(values).any()):
         indices = _lowest(scores, count)
         return _ordered(scores.gather(1, indices), indices)
     return _ordered(values[:, :count], indices[:, :count])
@@ -51,8 +51,12 @@ def best_tokens(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, 
             rest = torch.arange(k * V, device=log_probs.device).view(k, V)[:, groups * GROUP :]
             index = torch.cat([index, rest.flatten().expand(S, -1)], 1)
         values, at = candidates.topk(count + 1, 1)
-        if not _tied(values):
-            return _ordered(values[:, :count], index.gather(1, at[:, :count]))
+        found = _ordered(values[:, :count], index.gather(1, at[:, :count]))
+        for row in _tied(values).nonzero()[:, 0].tolist():  # equal scores may be in a group that was not chosen
+            exact = best((log_probs[row] + totals[row, :, None]).view(1, k * V), count)
+            for whole, one in zip(found, exact, strict=True):
+                whole[row] = one[0]
+        return found
     return best((log_probs + totals[:, :, None]).view(S, k * V), count)
 
 
@@ -71,10 +75,10 @@ def most_probable(logits: Tensor) -> Tensor:
     return found[:, 0]
 
 
-def _tied(values: Tensor) -> bool:
-    """Whether the last two of values (S, count + 1) are equal in any row, so that `topk` chose between them arbitrarily."""
+def _tied(values: Tensor) -> Tensor:
+    """The rows (S,) of values (S, count + 1) whose last two are equal, so that `topk` chose between them arbitrarily."""
     last, beyond = values[:, -2], values[:, -1]
-    return bool(((last == beyond) & (beyond > -torch.inf)).any())
+    return (last == beyond) & (beyond > -torch.inf)
 
 
 def _lowest(scores: Tensor, count: int) -> Tensor:

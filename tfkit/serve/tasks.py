@@ -15,7 +15,6 @@ from ..data import Roles, read_labels, read_tokenisers, reads_pairs, roles_for
 from ..errors import Diagnostic, InputError
 from ..generate import Search
 from ..io import load, model_in
-from ..nn.cpu.prepacked import PrepackedWeights
 from ..nn.model import Model
 from ..text import Classifier, TextGenerator, Translator
 from .limits import Limits
@@ -143,7 +142,7 @@ class Translate(Task):
 
     def __init__(self, translator: Translator, limits: Limits) -> None:
         super().__init__(limits)
-        self.translator, self.model, self.prepacked = translator, translator.model, PrepackedWeights()
+        self.translator, self.model = translator, translator.model
 
     def items(self, request: Texts) -> list[Item]:
         self.check_count(len(request.texts))
@@ -153,7 +152,7 @@ class Translate(Task):
         return [(text, None, size) for text, size in zip(request.texts, sizes, strict=True)]
 
     def work(self, items: Sequence[str]) -> list[Any]:
-        made = self.translator.translate(items, chunk=len(items), prepacked=self.prepacked)
+        made = self.translator.translate(items, chunk=len(items))
         return [{"text": each.text, "score": each.hypotheses[0].score if each.hypotheses else None} for each in made]
 
 
@@ -199,7 +198,6 @@ class Generate(Task):
         super().__init__(limits)
         self.generator, self.model = generator, generator.model
         self.workers, self.batch_tokens = workers, batch_tokens
-        self.prepacked = PrepackedWeights()
 
     def items(self, request: Prompt) -> list[Item]:
         if request.max_tokens > self.limits.new_tokens:
@@ -246,7 +244,7 @@ class Generate(Task):
 
         made = self.generator.continue_all(
             [each.prompt for each in items], items[0].search, workers=self.workers, batch_tokens=self.batch_tokens,
-            prepacked=self.prepacked, emit=emit if any(each.emit for each in items) else None,
+            emit=emit if any(each.emit for each in items) else None,
         )  # fmt: skip
         return [
             {

@@ -58,7 +58,7 @@ class TextGenerator:
     """
 
     def __init__(self, model: Model, tokeniser: TextTokeniser) -> None:
-        self.model, self.tokeniser = model, tokeniser
+        self.model, self.tokeniser, self.prepacked = model, tokeniser, PrepackedWeights()
         self.roles = roles_for(model.plan, "language")
         self.positions = model.plan.max_input_lengths.get(self.roles.target)
 
@@ -95,7 +95,6 @@ class TextGenerator:
         *,
         batch_tokens: int = 4096,
         workers: int = 1,
-        prepacked: PrepackedWeights | None = None,
         emit: Callable[[int, str], None] | None = None,
     ) -> list[list[Continuation]]:
         """Continue every prompt.
@@ -105,7 +104,6 @@ class TextGenerator:
             search: The kind of search and its settings.
             batch_tokens: As in `generate_batched`.
             workers: As in `generate_batched`.
-            prepacked: As in `generate_batched`.
             emit: Is given the index of a prompt and new text of its continuation, as soon as whole characters are there. All
                 parts together are the text of the continuation. For a greedy search, or one sample.
 
@@ -121,7 +119,7 @@ class TextGenerator:
         try:
             found = generate_batched(
                 self.model, [read[number] for number in nonempty], search, batch_tokens=batch_tokens, target=self.roles.target,
-                output=self.roles.output, workers=workers, prepacked=prepacked, emit=parts.add if parts else None,
+                output=self.roles.output, workers=workers, prepacked=self.prepacked, emit=parts.add if parts else None,
             )  # fmt: skip
         finally:
             self.model.train(training)

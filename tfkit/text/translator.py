@@ -91,6 +91,7 @@ class Translator:
                 "worker"
             )
             raise InputError(Diagnostic("TFK078", message, fix))
+        self.prepacked = PrepackedWeights()
         self.roles = roles_for(model.plan, "parallel")
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, tokenisers)
@@ -139,24 +140,20 @@ class Translator:
             model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers
         )
 
-    def translate(
-        self, lines: Iterable[str], *, chunk: int = 1000, prepacked: PrepackedWeights | None = None
-    ) -> Iterator[Translation]:
+    def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
         """Translate lines.
 
         Args:
             lines: Read `chunk` at a time. If the iterable raises an exception, the lines before it are translated first.
             chunk: Lines that are sorted by length and batched together.
-            prepacked: As in `generate_batched`.
 
         Yields:
             The translation of each line, in order.
         """
-        prepacked = prepacked or PrepackedWeights()
         for group in groups(lines, chunk):
-            yield from self._translate_chunk(group, prepacked)
+            yield from self._translate_chunk(group)
 
-    def _translate_chunk(self, lines: list[str], prepacked: PrepackedWeights) -> Iterator[Translation]:
+    def _translate_chunk(self, lines: list[str]) -> Iterator[Translation]:
         encoded = self.tokenisers["source"].encode(lines)
         frame = self.tokenisers["source"].source_frame
         sources = [frame(ids[: self.max_source - len(frame)]) for ids in encoded]
@@ -167,7 +164,7 @@ class Translator:
             found = generate_batched(
                 self.model, [sources[number] for number in nonempty], self.search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
-                prepacked=prepacked,
+                prepacked=self.prepacked,
             )  # fmt: skip
         finally:
             self.model.train(training)

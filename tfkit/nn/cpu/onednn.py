@@ -2,7 +2,8 @@
 
 Torch multiplies float32 on a CPU with MKL. On AMD processors MKL uses AVX2 only, even if they have AVX-512 with twice the
 throughput. oneDNN, which torch uses for half dtypes, uses AVX-512: the products of a training step take half the time
-(bench/products.py). On Intel and older AMD processors both use the same instructions, and tfkit keeps MKL.
+(bench/products.py). On Intel and older AMD processors both use the same instructions, and tfkit keeps MKL for plain weights.
+Packed weights are faster on Intel processors too, with few rows (small_batch.py).
 
 The choice is a fixed rule and not a measurement, so that results on one machine never change. It is made once, at import.
 `torch.backends.mkldnn.flags(enabled=False)` turns oneDNN off.
@@ -60,7 +61,8 @@ def probe_packing() -> Callable[..., Tensor] | None:
     try:
         found: Callable[..., Tensor] = torch.ops.mkldnn._reorder_linear_weight
         left, right = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)
-        if PRODUCT is not None and torch.equal(PRODUCT(left, found(right, None), None, "none", [], ""), left @ right.t()):
+        multiply = probe()
+        if multiply is not None and torch.equal(multiply(left, found(right, None), None, "none", [], ""), left @ right.t()):
             return found
     except (AttributeError, RuntimeError, TypeError, ValueError):
         pass
@@ -68,14 +70,22 @@ def probe_packing() -> Callable[..., Tensor] | None:
 
 
 def can_multiply(*tensors: Tensor | None) -> bool:
-    """Whether oneDNN is available, enabled and able to multiply these tensors.
+    """Whether oneDNN is faster with plain weights, enabled and able to multiply these tensors.
 
     They must be plain float32 CPU tensors, and nothing may observe or replace operators: a compiler, a tracer, autocast,
     `torch.func`, forward-mode differentiation, modes and tensor subclasses get torch's own operators.
     """
+    return PRODUCT is not None and _may_multiply(*tensors)
+
+
+def can_pack(*tensors: Tensor | None) -> bool:
+    """Whether oneDNN can pack weights, and is enabled and able to multiply these tensors; as `can_multiply`."""
+    return PACK is not None and _may_multiply(*tensors)
+
+
+def _may_multiply(*tensors: Tensor | None) -> bool:
     return (
-        PRODUCT is not None
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()
         and torch._C._get_mkldnn_enabled()
         and not torch.is_autocast_enabled("cpu")
         and _are_plain(*tensors)
@@ -99,8 +109,9 @@ def _are_plain(*tensors: Tensor | None) -> bool:
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b, x (N, in), W (out, in) or packed, b (out,) -> (N, out). Strides are arbitrary but must not overlap."""
-    assert PRODUCT is not None
-    return PRODUCT(x, weight, bias, "none", [], "")
+    multiply = PRODUCT or MULTIPLY
+    assert multiply is not None
+    return multiply(x, weight, bias, "none", [], "")
 
 
 def _plain() -> tuple[object, ...]:
@@ -111,5 +122,7 @@ def _plain() -> tuple[object, ...]:
 
 
 PLAIN = _plain()
-PRODUCT = probe() if is_faster() else None
+MULTIPLY = probe()
+PRODUCT = MULTIPLY if is_faster() else None
+"""The product with a plain weight, where it is faster than MKL's."""
 PACK = probe_packing()

@@ -1,33 +1,92 @@
 """Linear maps y = x W^T + b while decoding on a CPU, with the fastest kernel for the number of rows.
 
-For 2 to 8 rows and a W larger than the cache, the time is that of reading W once. Torch's product of (rows, in) with W^T
-reads it at half the speed of W times (in, rows): 8 ms instead of 4 for 4 rows and 37,000 x 512 weights (bench/greedy.py). For
-one row both are equal.
+For few rows and a W larger than the cache, the time is that of reading W once. Some of MKL's products of (rows, in) with W^T
+read it at half that speed or less. Two other ways are faster there, and which one depends on the processor (`Rule`):
+
+transposed   W times (in, rows). AMD: 4 ms instead of 8 for 4 rows and 37,000 x 512 weights. Intel with AVX-512: 11 ms instead
+             of 20 for 12 rows, but 11 instead of 5 for 2 rows (bench/packed.py).
+packed       oneDNN with packed weights (prepacked.py), once a search has used a weight often enough. Intel with AVX-512: 5 ms
+             instead of 10 for 5 rows and 37,000 x 512 weights, and 0.18 instead of 0.32 for 2,048 x 512.
 
 Other products are bound by arithmetic. Where MKL is slow, oneDNN computes them (onednn.py): 3.7 ms instead of 8.3 for 280 rows
-and 10,000 x 128 weights (bench/translate.py). Its call costs 10 microseconds more, so MKL keeps the small products. Weights
-that a search uses repeatedly are packed (prepacked.py).
+and 10,000 x 128 weights (bench/translate.py). Its call costs 10 microseconds more, so MKL keeps the small products.
 
-All kernels sum the same products, in different order.
+All kernels sum the same products, in different order. The rule depends on the processor alone and not on a measurement, so
+that results on one machine never change.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .linear import linear
-from .onednn import can_multiply, product
+from .onednn import can_multiply, can_pack, is_faster, product, vendor
 from .prepacked import PrepackedWeights
 
-MIN_ROWS, MAX_ROWS = 2, 8
-LARGE = 2**18
-"""From this many elements on, reading W bounds a product with few rows."""
 HUGE, FEW = 2**23, 4
 """From `HUGE` elements of W on, reading W bounds a product with up to `FEW` rows even with oneDNN."""
-ENOUGH, ENOUGH_PACKED = 1_000_000, 700_000
-"""From this many multiplications per thread on, oneDNN is faster: with a plain and with a packed weight."""
+ENOUGH = 1_000_000
+"""From this many multiplications per thread on, oneDNN is faster with a plain weight, where it is faster at all."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which kernel is faster than MKL's product on a processor.
+
+    Args:
+        transposed: rows for which W times (in, rows) is faster, if W has at least as many outputs as inputs; first and last.
+        transposed_size: and so many elements.
+        packed: rows for which a packed W is faster, first and last.
+        packed_size: and so many elements.
+        packed_outputs: and so many outputs.
+        packed_work: and so many multiplications per thread.
+        narrow: whether MKL is faster again with more rows than W has inputs.
+    """
+
+    transposed: tuple[int, int] = (1, 0)
+    transposed_size: int = 0
+    packed: tuple[int, int] = (1, 0)
+    packed_size: int = 0
+    packed_outputs: int = 0
+    packed_work: int = 0
+    narrow: bool = False
+
+    def transposes(self, rows: int, outer: int, inner: int) -> bool:
+        first, last = self.transposed
+        return first <= rows <= last and outer >= inner and outer * inner >= self.transposed_size
+
+    def packs(self, rows: int, outer: int, inner: int) -> bool:
+        first, last = self.packed
+        return (
+            first <= rows <= (min(last, inner) if self.narrow else last)
+            and outer >= self.packed_outputs
+            and outer * inner >= self.packed_size
+            and rows * outer * inner >= self.packed_work * torch.get_num_threads()
+        )
+
+
+ANY = 2**62
+MKL_WITH_AVX2 = Rule(transposed=(2, 8), transposed_size=2**18, packed=(1, ANY), packed_work=700_000)
+"""AMD processors with AVX-512. MKL uses AVX2 there, and oneDNN AVX-512."""
+INTEL_AVX512 = Rule(transposed=(7, 16), transposed_size=2**20, packed=(4, ANY), packed_size=2**18, narrow=True)
+INTEL_AVX2 = Rule(packed=(2, 32), packed_outputs=4096)
+OTHER = Rule(transposed=(2, 8), transposed_size=2**18)
+
+
+def rule_here() -> Rule:
+    """The rule of this processor."""
+    if is_faster():
+        return MKL_WITH_AVX2
+    if vendor() == "GenuineIntel":
+        return INTEL_AVX512 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else INTEL_AVX2
+    return OTHER
+
+
+RULE = rule_here()
 
 
 def project(module: nn.Module, x: Tensor, prepacked: PrepackedWeights | None) -> Tensor:
@@ -52,16 +111,18 @@ def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked
     count = B * L
     if not x.is_cpu or torch.is_grad_enabled():
         return functional.linear(x, weight, bias)
-    size = inner * outer
-    few = MIN_ROWS <= count <= MAX_ROWS and outer >= inner
-    per_thread = count * size / torch.get_num_threads()
-    if per_thread >= ENOUGH_PACKED and can_multiply(x, weight, bias):
+    rows = x.reshape(count, inner)
+    if RULE.packs(count, outer, inner) and can_pack(x, weight, bias):
         packed = prepacked.of(weight, count)
-        if packed is not weight or (per_thread >= ENOUGH and not (few and count <= FEW and size >= HUGE)):
-            return product(x.reshape(count, inner), packed, bias).view(B, L, outer)
-    if few and size >= LARGE:
-        rows = x.reshape(count, inner).t()  # (in, B * L)
-        columns = torch.mm(weight, rows) if bias is None else torch.addmm(bias[:, None], weight, rows)  # (out, B * L)
+        if packed is not weight:
+            return product(rows, packed, bias).view(B, L, outer)
+    transposes = RULE.transposes(count, outer, inner)
+    bound_by_reading = transposes and count <= FEW and outer * inner >= HUGE
+    enough = count * outer * inner >= ENOUGH * torch.get_num_threads()
+    if enough and not bound_by_reading and can_multiply(x, weight, bias):
+        return product(rows, weight, bias).view(B, L, outer)
+    if transposes:
+        columns = torch.mm(weight, rows.t()) if bias is None else torch.addmm(bias[:, None], weight, rows.t())  # (out, B * L)
         return columns.t().reshape(B, L, outer)
     return functional.linear(x, weight, bias)
 
