@@ -32,18 +32,7 @@ def object_named(target: str, option: str) -> Any:
     if not (colon and name and all(part.isidentifier() for part in (*module_name.split("."), *name.split(".")))):
         fix = "write the module, a colon and the name, for instance my_package.kernels:attention"
         raise _error(f"{option}: `{target}` is not MODULE:NAME", fix)
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)  # last, so that no file there hides an installed module
-    try:
-        found: Any = import_module(module_name)
-    except ModuleNotFoundError as reason:
-        if reason.name is None or not f"{module_name}.".startswith(f"{reason.name}."):
-            raise _failed(option, module_name, reason) from None
-        fix = f"install it, or run the command in the directory that holds {module_name.partition('.')[0]}"
-        raise _error(f"{option}: there is no module `{reason.name}`", fix) from None
-    except Exception as reason:  # whatever the author's module raises is the answer
-        raise _failed(option, module_name, reason) from None
+    found: Any = imported(option, module_name)
     at = module_name
     for part in name.split("."):
         if not hasattr(found, part):
@@ -51,6 +40,22 @@ def object_named(target: str, option: str) -> Any:
             raise _error(f"{option}: `{at}` has no `{part}`", nearest(part, public, "it has"))
         found, at = getattr(found, part), f"{at}.{part}"
     return found
+
+
+def imported(option: str, module_name: str) -> Any:
+    """The module of this name; the working directory is searched last. Raises InputError."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)  # last, so that no file there hides an installed module
+    try:
+        return import_module(module_name)
+    except ModuleNotFoundError as reason:
+        if reason.name is None or not f"{module_name}.".startswith(f"{reason.name}."):
+            raise _failed(option, module_name, reason) from None
+        fix = f"install it, or run the command in the directory that holds {module_name.partition('.')[0]}"
+        raise _error(f"{option}: there is no module `{reason.name}`", fix) from None
+    except Exception as reason:  # whatever the author's module raises is the answer
+        raise _failed(option, module_name, reason) from None
 
 
 def transformers_function(name: str) -> Callable[..., Any]:

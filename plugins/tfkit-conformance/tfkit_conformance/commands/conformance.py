@@ -48,6 +48,11 @@ tiny calls find what it supports; an argument that it takes and ignores is a
 failure. The module is imported and run, from the working directory too.
 
 \b
+--flash-implementation NAME activates an implementation of flash attention of
+torch's registry for the run, which changes what torch's functions compute
+with. MODULE:NAME imports the module that registers it. The report names it.
+
+\b
 --cache MODULE:NAME checks a class of caches for decoding: `append` and
 `attend`, and where it has them `reorder`, `truncate` and `free`. Programs of
 these operations are compared with attention over what each row must hold.
@@ -90,6 +95,9 @@ def words(text: str) -> list[str]:
 @click.option("--signature", metavar="FORM", help="How the function is called, such as sdpa or flash_attn.")
 @click.option("--supports", type=words, metavar="FEATURE,...", help="What the function supports, such as causal,gqa.")
 @click.option("--slot", metavar="SLOT", default="backend", help="backend, or a slot with laws: norm, score, ...")
+@click.option(
+    "--flash-implementation", metavar="NAME", help="What torch's functions run, such as FA3 or FA4; restored afterwards."
+)
 @click.option("--profile", metavar="PROFILE", help="quick, standard or deep.", default="standard")
 @click.option(
     "--device",
@@ -112,9 +120,9 @@ def words(text: str) -> list[str]:
 @click.option("--traceback", is_flag=True, help=TRACEBACK)
 def command(
     name: str | None, target: str | None, cache: str | None, huggingface: str | None, signature: str | None,
-    supports: list[str] | None, slot: str, profile: str, place: str | None, only: list[str] | None,
-    settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None, junit: str | None,
-    certificate: str | None, check_certificate: str | None, replay: str | None, traceback: bool,
+    supports: list[str] | None, slot: str, flash_implementation: str | None, profile: str, place: str | None,
+    only: list[str] | None, settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None,
+    junit: str | None, certificate: str | None, check_certificate: str | None, replay: str | None, traceback: bool,
 ) -> int:  # fmt: skip
     """Check that an attention backend, or another part, does what it declares.
 
@@ -124,7 +132,8 @@ def command(
     if replay and junit:
         raise usage_error("--replay and --junit exclude each other", "leave one out")
     if check_certificate:
-        others = (name, target, cache, huggingface, signature, supports, place, only, settings, junit, certificate, replay)
+        functions = (name, target, cache, huggingface, signature, supports, flash_implementation)
+        others = (*functions, place, only, settings, junit, certificate, replay)
         if any(other is not None for other in others):
             raise usage_error("--check-certificate takes no other option than --json", "the certificate names the part")
         from .certificate import show_comparison
@@ -147,10 +156,11 @@ def command(
 
     try:
         if replay:
-            data = _replay(replay, _name(function) or name, place, limit, function)
+            data = _replay(replay, _name(function) or name, place, limit, function, flash_implementation)
         else:
             task = {"slot": slot, "device": place or "cpu", "dtypes": only, "options": settings, "seed": number, "limit": limit}
             task |= {"cache": True} if cache else {}
+            task |= {"flash_implementation": flash_implementation} if flash_implementation else {}
             named = _name(function) or name
             source = _source_before(slot, named) if certificate and named else None
             data = _evaluate(named, profile, {**task, **({"function": function} if function else {})})
@@ -211,12 +221,15 @@ def _name(function: dict[str, Any] | None) -> str | None:
     return None if function is None else function["target"] or f"transformers:{function['huggingface']}"
 
 
-def _replay(file: str, name: str | None, place: str | None, limit: float, function: dict[str, Any] | None) -> dict[str, Any]:
+def _replay(
+    file: str, name: str | None, place: str | None, limit: float, function: dict[str, Any] | None, implementation: str | None
+) -> dict[str, Any]:
     from ..process.parent import replayed
     from ..process.stored import read_stored, replay_data
 
     stored = read_stored(file, name, place)
-    return replay_data(stored, replayed([each for each in stored if each.case], limit, function=function))
+    cases = [each for each in stored if each.case]
+    return replay_data(stored, replayed(cases, limit, function=function, flash_implementation=implementation))
 
 
 def _write(data: dict[str, Any], json_file: str | None, junit_file: str | None, *, replayed: bool) -> None:

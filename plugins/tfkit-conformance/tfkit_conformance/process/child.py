@@ -21,6 +21,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from difflib import get_close_matches
 from itertools import islice
@@ -46,7 +47,8 @@ def main() -> None:
     code = 0
     try:
         task = json.loads(sys.stdin.read())
-        say("answer", DOES[task["do"]](task, say))
+        with _flash_implementation(task.get("flash_implementation")):
+            say("answer", DOES[task["do"]](task, say))
     except TfkitError as error:
         say("diagnostics", {"kind": type(error).__name__, "diagnostics": [asdict(each) for each in error.diagnostics]})
     except Exception as bug:
@@ -59,6 +61,14 @@ def main() -> None:
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _flash_implementation(name: str | None) -> AbstractContextManager[None]:
+    if name is None:
+        return nullcontext()
+    from ..callables.flash_activation import flash_implementation_active
+
+    return flash_implementation_active(name)
 
 
 def _channel() -> Say:

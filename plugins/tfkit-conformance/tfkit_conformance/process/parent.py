@@ -111,13 +111,13 @@ def _shrink(task: dict[str, Any], child_run: ChildRun, grace: float) -> None:
         return
 
 
-def replayed(stored: Sequence[Stored], limit: float, grace: float = GRACE, function: dict[str, Any] | None = None) -> list[str]:
-    """What every stored case says now, "passed" or in words what is wrong; a process that dies is followed by another.
-    `function` names the plain function that the cases are of."""
+def replayed(stored: Sequence[Stored], limit: float, grace: float = GRACE, **given: Any) -> list[str]:
+    """What every stored case says now, "passed" or in words what is wrong; a process that dies is followed by another. `given`
+    is more of the task: `function` names the plain function that the cases are of, `flash_implementation` what is active."""
     said: list[str] = []
     while len(said) < len(stored):
         left = [asdict(each) for each in stored[len(said) :]]
-        task = {"do": "replay", "stored": left, "limit": limit, "function": function, "name": left[0]["name"]}
+        task = {"do": "replay", "stored": left, "limit": limit, "name": left[0]["name"], **given}
         child_run = run(task, limit, grace)
         said += child_run.said + ([child_run.ended] if child_run.ended else [])
     return said
