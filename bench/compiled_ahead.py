@@ -16,8 +16,10 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -27,9 +29,39 @@ from tfkit.attention.types import AttentionInputs, AttentionOutput
 from tfkit.builtin.attention import eager
 from tfkit.catalogue import load_catalogue
 from tfkit.plugin import NoOptions, require_capabilities
-from tfkit_conformance.attention.backend_under_test import Attend, BackendUnderTest, backend_under_test
+from tfkit_conformance.attention.backend_under_test import Attend, backend_under_test
 from tfkit_conformance.attention.compare import leaves_of
 from tfkit_conformance.suite.conformance import check_backend
+
+
+@dataclass
+class Counted:
+    """Kernels that Triton found in its cache on disk, and those that it compiled."""
+
+    found: int = 0
+    compiled: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.found} kernels from the cache, {self.compiled} compiled"
+
+
+@contextmanager
+def counted() -> Iterator[Counted]:
+    """Counts, by Triton's own word, how kernels are got meanwhile; none where Triton is not installed."""
+    kernels = Counted()
+
+    def listener(*, cache_hit: bool, **others: Any) -> None:
+        kernels.found += cache_hit
+        kernels.compiled += not cache_hit
+
+    if find_spec("triton") is None:
+        yield kernels
+        return
+    from triton import knobs
+
+    with knobs.compilation.scope():
+        knobs.compilation.listener = listener
+        yield kernels
 
 
 class Beside(torch.autograd.Function):
@@ -55,32 +87,42 @@ def kind_of(inputs: AttentionInputs) -> int:
     return zlib.crc32(repr(words).encode())
 
 
-def sharing(subject: BackendUnderTest, rank: int, workers: int) -> tuple[Attend, list[int]]:
-    """`eager`, beside which one of so many workers calls the backend; and the number of these calls, in a list."""
-    made, check = [0], require_capabilities(subject.name, subject.capabilities)
+def beside_eager(attend: Attend, rank: int, workers: int, made: list[int]) -> Attend:
+    """`eager`, beside which one of so many workers calls the backend; `made` gets an entry for each of these calls."""
 
-    def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
-        check(inputs)
+    def attend_both(inputs: AttentionInputs, options: Any) -> AttentionOutput:
         found = eager.attend(replace(inputs, prepared=None), NoOptions())
         if kind_of(inputs) % workers != rank:
             return found
-        made[0] += 1
-        other = subject.attend(inputs, options).output
+        made.append(rank)
+        other = attend(inputs, options).output
         leaves = [leaf for leaf in leaves_of(inputs).values() if leaf.requires_grad]
         if not (other.requires_grad and found.output.requires_grad and leaves):
             return found
         return replace(found, output=Beside.apply(found.output, [other], leaves))
 
-    return attend, made
+    return attend_both
 
 
 def work(name: str, device: str, dtypes: list[str], rank: int, workers: int) -> dict[str, Any]:
     """One process's share."""
-    entry = load_catalogue().find("backend", name)
-    subject = backend_under_test(entry, device=device)
-    attend, made = sharing(subject, rank, workers)
-    report = check_backend(replace(subject, attend=attend), profile="quick", dtypes=dtypes, limit=600.0, shrink_steps=0)
-    return {"calls": made[0], "seconds": report.seconds, "raised": [finding.message for finding in report.findings][:3]}
+    subject = backend_under_test(load_catalogue().find("backend", name), device=device)
+    made: list[int] = []
+    both, check = beside_eager(subject.attend, rank, workers, made), require_capabilities(subject.name, subject.capabilities)
+
+    def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
+        check(inputs)
+        return both(inputs, options)
+
+    with counted() as kernels:
+        report = check_backend(replace(subject, attend=attend), profile="quick", dtypes=dtypes, limit=600.0, shrink_steps=0)
+    return {
+        "calls": len(made),
+        "found": kernels.found,
+        "compiled": kernels.compiled,
+        "seconds": report.seconds,
+        "raised": [finding.message for finding in report.findings][:3],
+    }
 
 
 def main(words: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -104,10 +146,11 @@ def main(words: Sequence[str] | None = None) -> list[dict[str, Any]]:
     ]
     said = [process.communicate()[0].splitlines() for process in started]
     rows = [json.loads(lines[-1]) for lines in said if lines]
+    kernels = Counted(sum(row["found"] for row in rows), sum(row["compiled"] for row in rows))
     calls, seconds = sum(row["calls"] for row in rows), time.perf_counter() - state
     for message in {message for row in rows for message in row["raised"]}:
         print(message)
-    print(f"{calls} calls of {options.name} in {len(rows)} of {options.workers} processes, {seconds:.0f} s")
+    print(f"{calls} calls of {options.name} in {len(rows)} of {options.workers} processes, {seconds:.0f} s; {kernels}")
     return rows
 
 

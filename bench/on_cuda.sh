@@ -2,12 +2,17 @@
 # What is proven on a CUDA device, and attention measured, in stages of at most ten minutes; reports and logs go to OUT.
 #
 #     bench/on_cuda.sh all OUT [--dry-run]
-#     bench/on_cuda.sh kernels|models|timed|races|tune|speed|auto OUT [--dry-run]
+#     bench/on_cuda.sh carried|kernels|models|timed|races|tune|speed|auto OUT [--dry-run]
 #     bench/on_cuda.sh conformance OUT fused|fused.atomic|cudnn DTYPE [--dry-run]
+#     bench/on_cuda.sh fill OUT CAPABILITY [--dry-run]
 #
 # `all` is a first run on a device in at most 25 minutes: the stages of most worth, in their order, each in less than 8 minutes.
 # A stage that ended leaves OUT/STAGE.done and is not run again, so the same command goes on after an interruption. --dry-run
 # prints the commands with their limits in seconds, and runs none.
+#
+# `fill` needs no device: it compiles the kernels of the first stages on a CPU for a device of that compute capability (9.0 is an
+# H100) and packs them in OUT/triton.tar.xz. Carried to the device in OUT, they are unpacked and checked by `all`, and used by
+# every stage, which says how many kernels it had to compile all the same.
 #
 # Run from the root of a source tree in which tfkit and the plugins are installed (`tfkit plugins` lists them), and their tests
 # can be imported. A stage goes on after what fails in it, and ends with the number of its commands that failed. What runs too
@@ -27,6 +32,17 @@ workers=${WORKERS:-$((processors > 3 ? processors - 2 : 1))}
 mkdir -p "$out"
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 # cuBLAS is deterministic with it, and torch warns without
 
+cache=$out/triton # what `fill` made is used where it is there
+if [ $dry = no ] && [ "$stage" != fill ] && [ -e "$cache.tar.xz" ] && [ ! -e "$cache" ]; then
+    mkdir "$cache.part" && tar xJf "$cache.tar.xz" -C "$cache.part" --strip-components 1 && mv "$cache.part" "$cache"
+fi
+if [ -e "$cache/filled.json" ]; then
+    TRITON_CACHE_DIR=$(realpath "$cache")
+    export TRITON_CACHE_DIR TRITON_DISABLE_LINE_INFO=1 # the second is part of Triton's keys, see bench/kernel_cache.py
+fi
+
+kernels() { find "${TRITON_CACHE_DIR:-$HOME/.triton/cache}" -maxdepth 2 -name '__grp__*' 2> /dev/null | wc -l; }
+
 parallel=()
 if "$python" -c "import xdist" > /dev/null 2>&1; then parallel=(-n "$workers"); fi
 
@@ -37,9 +53,11 @@ run() { # run NAME SECONDS COMMAND...: its output goes to OUT/NAME.txt
         echo "$name: at most $seconds s: $*"
         return
     fi
+    local before code
+    before=$(kernels)
     timeout --signal INT --kill-after 15 "$seconds" "$@" > "$out/$name.txt" 2>&1
-    local code=$?
-    echo "$name: exit code $code; $(tail -n 1 "$out/$name.txt")"
+    code=$?
+    echo "$name: exit code $code; $(tail -n 1 "$out/$name.txt"); $(($(kernels) - before)) kernels compiled"
     [ $code -eq 0 ] || failed=$((failed + 1))
 }
 
@@ -69,9 +87,21 @@ limit() { # limit SECONDS: so many, or LIMIT where it is less
 }
 
 case $stage in
+fill)
+    if [ $# -lt 3 ]; then
+        echo "usage: bench/on_cuda.sh fill OUT CAPABILITY, such as 9.0" >&2
+        exit 2
+    fi
+    run fill "${LIMIT:-7200}" "$python" bench/kernel_cache.py fill "$cache" --capability "$3" --workers "${WORKERS:-$processors}"
+    run packed 600 tar cJf "$cache.tar.xz" -C "$out" triton
+    ;;
+carried)
+    run carried "$(limit 60)" "$python" bench/kernel_cache.py check "$cache"
+    ;;
 all)
-    run_all conformance 470 conformance "$out" fused bfloat16
-    run_all models 350 models "$out"
+    if [ -e "$cache.tar.xz" ] || [ -e "$cache/filled.json" ]; then run_all carried 45 carried "$out"; fi
+    run_all conformance 450 conformance "$out" fused bfloat16
+    run_all models 335 models "$out"
     run_all auto 330 auto "$out"
     run_all speed 340 speed "$out"
     ;;
@@ -119,7 +149,7 @@ auto)
         --budget $((whole - 40)) --lengths 512,4096 --json "$out/auto_cuda.json"
     ;;
 *)
-    echo "stages: all kernels models timed conformance races tune speed auto" >&2
+    echo "stages: all fill carried kernels models timed conformance races tune speed auto" >&2
     exit 2
     ;;
 esac

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from product.drawn import trials
 from product.evaluated import Trial, causal, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
-from tfkit_conformance.models.covering import covering
+from tfkit_conformance.models.covering import Row, covering
 from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of
 
 CATALOGUE = load_catalogue()
@@ -58,15 +58,22 @@ def test_drawn_decoders_on_the_device(trial):
     stepwise(on("cuda", trial), (1, 2, 3), "eager")
 
 
+def every_pair() -> tuple[Row, ...]:
+    factors = factors_of(CATALOGUE)
+    return covering(factors, {name: PLAIN[name] for name in factors}, lambda row: refusal(row, CATALOGUE, "cuda")).rows
+
+
+def one_of_the_pairs(number: int, row: Row) -> None:
+    trial = on("cuda", Trial(spec_of(row, CATALOGUE), CATALOGUE, seed=number))
+    sites_within_bounds(trial, torch.float32, (row["backend"],))
+    same_under_every_backend(trial, torch.float32, (row["backend"],))
+
+
 @pytest.mark.gpu
 @ABSENT
 def test_every_pair_of_parts_on_the_device():
-    factors = factors_of(CATALOGUE)
-    array = covering(factors, {name: PLAIN[name] for name in factors}, lambda row: refusal(row, CATALOGUE, "cuda"))
-    for number, row in enumerate(array.rows):
-        trial = Trial(spec_of(row, CATALOGUE), CATALOGUE, seed=number, device="cuda")
-        sites_within_bounds(trial, torch.float32, (row["backend"],))
-        same_under_every_backend(trial, torch.float32, (row["backend"],))
+    for number, row in enumerate(every_pair()):
+        one_of_the_pairs(number, row)
 
 
 def test_device_scripts_run_on_a_cpu():

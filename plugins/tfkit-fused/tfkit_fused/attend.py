@@ -17,7 +17,7 @@ from tfkit.plugin import (
     require_capabilities,
 )
 
-from . import ATOMIC, FUSED, FusedOptions
+from . import ATOMIC, FUSED, INTERPRETED, FusedOptions
 from .checks import check_call
 from .operator import attended as operator
 
@@ -42,7 +42,7 @@ def attend_atomic(inputs: AttentionInputs, options: FusedOptions) -> AttentionOu
 
 def _attended(inputs: AttentionInputs, options: FusedOptions, atomic: bool) -> AttentionOutput:
     check_call(inputs)
-    if inputs.query.dtype == torch.bfloat16 and not inputs.query.is_cuda:
+    if INTERPRETED and inputs.query.dtype == torch.bfloat16 and not inputs.query.is_cuda:
         raise BackendRefused(Diagnostic("TFK060", "`fused`: Triton's interpreter computes wrongly in bfloat16", "use float16"))
     mask, bias = inputs.mask, inputs.bias
     left, right = mask.window or (None, None)

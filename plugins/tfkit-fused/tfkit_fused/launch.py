@@ -105,7 +105,7 @@ def _decode(given: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
     constants = {**sizes, **tiles.constants, "CHUNK": chunk, "TILE_Q": power_of_two(max(Q * (H // G), 16))}
     decode_chunks(key, chunks * B * G, (*rows, Q, K, given.offset, chunks, *terms), constants)
     if outputs is not None:
-        constants = {"V": V, "CHUNKS": 16, "TILE_V": sizes["TILE_V"], **(FP_FUSION if output.is_cuda else {})}
+        constants = {"V": V, "CHUNKS": 16, "TILE_V": sizes["TILE_V"], **({} if INTERPRETED else FP_FUSION)}
         join_chunks(key, B * H * Q, (outputs, lses, _rows(output), lse, Q, chunks, *terms), constants)
 
 
@@ -116,7 +116,7 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
     sums, grad = torch.empty_like(lse), _near(grad)
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
     key = (signature(given), K, grad.stride(), grad_lse is None, wants_bias)
-    constants = {"V": V, "TILE_Q": 64, "TILE_V": power_of_two(max(V, 16)), **(FP_FUSION if grad.is_cuda else {})}
+    constants = {"V": V, "TILE_Q": 64, "TILE_V": power_of_two(max(V, 16)), **({} if INTERPRETED else FP_FUSION)}
     row_sums(key, _tiles_along(Q, 64) * B * H, (_rows(output), _rows(grad), grad_lse, lse, sums, H, Q), constants)
     together = given.atomic and not torch.are_deterministic_algorithms_enabled() and bool(_tiles(given, "together"))
     grad_key, grad_value = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (given.key, given.value))
