@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import graph_stand_in
 from kinds_task import recipe_for
 from tfkit.cli import main
 from tfkit.text import TextGenerator
@@ -108,3 +109,19 @@ def test_all_lines_before_a_bad_one_are_continued(run, command_output):
     code, out, err = command_output(["generate", run, "--tokens", "1"], b"cat\ndog\ncaf\xe9\nthe\n")
     assert (code, len(out.splitlines())) == (2, 2)
     assert err.startswith("<stdin>:3:4: TFK101 byte 0xe9 is no UTF-8")
+
+
+def test_cuda_graphs_need_a_cuda_device(run, command_output):
+    code, out, err = command_output(["generate", run, "--prompt", "cat", "--cuda-graphs"])
+    assert (code, out) == (2, "")
+    assert err.startswith("TFK063 CUDA graphs need a CUDA device, and the model is on cpu")
+
+
+def test_a_step_is_recorded_for_all_prompts_of_a_length(run, command_output, monkeypatch):
+    """With a stand-in for the device: the continuations are those without a recording."""
+    from tfkit.generate import step_graphs
+
+    plain = command_output(["generate", run, "--prompt", "the dog", "--tokens", "4"])
+    monkeypatch.setattr(step_graphs, "check_device", lambda device: None)
+    monkeypatch.setattr(step_graphs, "cuda_graph", graph_stand_in.capture)
+    assert command_output(["generate", run, "--prompt", "the dog", "--tokens", "4", "--cuda-graphs"]) == plain

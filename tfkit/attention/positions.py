@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import Diagnostic, InputError
+
 
 @dataclass(frozen=True)
 class PositionRange:
@@ -39,6 +41,11 @@ class PositionRange:
     dtype: torch.dtype
     visible: Tensor | None = None
     grid: tuple[int, int] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the new keys are at the positions of the queries."""
+        return (self.offset, self.offset + self.queries) == (self.key_start, self.keys)
 
     def query_positions(self) -> Tensor:
         """The positions of the queries.
@@ -66,3 +73,50 @@ class PositionRange:
             return self.query_positions()
         counted = self.visible.cumsum(1) - self.visible.to(torch.int64)
         return counted[:, self.offset : self.offset + self.queries]
+
+
+class PositionAt(PositionRange):
+    """One query, and one new key, at a position that is a tensor: of a decoding step that is captured once and runs at every
+    position. A scheme that asks for the position as a number is refused, because the capture would keep the number of its
+    first run.
+
+    Args:
+        place: (1,) int64, the position.
+        keys: number of keys, those of later positions included, which the mask hides.
+        dtype: the dtype of queries and keys.
+    """
+
+    place: Tensor
+
+    def __init__(self, place: Tensor, keys: int, dtype: torch.dtype) -> None:
+        known = {
+            "place": place, "queries": 1, "keys": keys, "device": place.device, "dtype": dtype, "visible": None, "grid": None,
+        }  # fmt: skip
+        for name, value in known.items():
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> int:
+        if name in ("offset", "key_start"):
+            message = f"a position scheme reads `{name}` as a number, which a captured step does not have"
+            raise InputError(Diagnostic("TFK063", message, "leave CUDA graphs out, or use `query_positions()` in the scheme"))
+        raise AttributeError(name)
+
+    @property
+    def is_whole(self) -> bool:
+        return True
+
+    def query_positions(self) -> Tensor:
+        """The position of the query.
+
+        Returns:
+            (1,) integers.
+        """
+        return self.place
+
+    def key_positions(self) -> Tensor:
+        """The position of the new key.
+
+        Returns:
+            (1,) integers.
+        """
+        return self.place

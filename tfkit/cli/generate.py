@@ -46,13 +46,14 @@ log_probability).
 @click.option("--prompt", metavar="TEXT", multiple=True, help="Text to continue. May be repeated.")
 @click.option("--tokens", type=whole, metavar="N", show_default=str(TOKENS), help="New tokens at most.")
 @search_options(beams=1)
+@click.option("--cuda-graphs", is_flag=True, help="Record a step once and replay it (greedy or --sample, on a GPU).")
 @workers_option
 @precision_option
 @placement
 @common
 def command(
     model: str, prompt: tuple[str, ...], tokens: int | None, n_best: int, workers: int | None, precision: str,
-    device: str, backend: list[str] | None, auto_table: str | None, as_json: bool, **search: Any,
+    cuda_graphs: bool, device: str, backend: list[str] | None, auto_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
     """Continue prompts with a trained decoder.
 
@@ -62,17 +63,22 @@ def command(
     need_packages("train", *TEXT)
     speak_utf8()
     from ..data import groups, lines_of
+    from ..generate import StepGraphs
+    from ..generate.step_graphs import check_device
     from ..text import TextGenerator
     from .device import placed
 
     settings = search_of(1, n_best=n_best, length_factor=0.0, extra_length=tokens or TOKENS, **search)
     threads = workers_of(workers, device)
+    if cuda_graphs:
+        check_device(device)
     generator = TextGenerator.load(model, precision=precision, **placed(device, backend, auto_table))
     check_workers(workers, device, generator.model)
+    graphs = StepGraphs(generator.model) if cuda_graphs else None
     # All lines at once, because the samples of a line depend on its number. If a line cannot be read, those before it.
     read = iter([list(prompt)]) if prompt else groups(lines_of(standard_input(), "<stdin>"), sys.maxsize)
     for prompts in read:
-        continued = generator.continue_all(prompts, settings, workers=threads)
+        continued = generator.continue_all(prompts, settings, workers=threads, graphs=graphs)
         for number, (text, made) in enumerate(zip(prompts, continued, strict=True), 1):
             name = f"prompt {number}" if prompt else f"<stdin>:{number}"
             if prompt and not made:

@@ -8,6 +8,7 @@ from .hypothesis import Hypothesis
 from .penalty import GnmtLengthPenalty, PowerLengthPenalty
 from .sample import sample
 from .settings import Search
+from .step_graphs import StepGraphs
 
 __all__ = [
     "Generated",
@@ -15,6 +16,7 @@ __all__ = [
     "Hypothesis",
     "PowerLengthPenalty",
     "Search",
+    "StepGraphs",
     "beam_search",
     "greedy",
     "sample",

@@ -17,6 +17,7 @@ from .greedy import greedy
 from .hypothesis import Hypothesis
 from .sample import sample
 from .settings import Search
+from .step_graphs import StepGraphs
 from .threads import map_in_threads, workers_for
 
 BEAM = Search()
@@ -36,6 +37,7 @@ def generate_batched(
     workers: int = 1,
     prepacked: PrepackedWeights | None = None,
     emit: EmitToken | None = None,
+    graphs: StepGraphs | None = None,
 ) -> list[list[Hypothesis]]:
     """Generate from many sources.
 
@@ -54,6 +56,7 @@ def generate_batched(
         prepacked: Prepacked weights of earlier calls with this model, whose weights must not have changed since.
         emit: Is given the number of a source and its new id, as soon as a token is chosen: for a greedy search, or one
             sample of each source. With several `workers`, threads call it.
+        graphs: Captured steps of the model, for a greedy search or samples on a CUDA device.
 
     Returns:
         The hypotheses of every source, in the order of `sources`. Samples of a source depend on its index there, not on its
@@ -64,7 +67,7 @@ def generate_batched(
             one; and as the search.
     """
     prepacked = prepacked or PrepackedWeights()
-    return _search(model, search, target, output, attention, emit).run(sources, 0, batch_tokens, workers, prepacked)
+    return _search(model, search, target, output, attention, emit, graphs).run(sources, 0, batch_tokens, workers, prepacked)
 
 
 def generate_stream(
@@ -108,7 +111,7 @@ def generate_stream(
 
 def _search(
     model: Model, search: Search, target: str | None, output: str | None, attention: Iterable[str],
-    emit: EmitToken | None = None,
+    emit: EmitToken | None = None, graphs: StepGraphs | None = None,
 ) -> BatchedSearch:  # fmt: skip
     if not isinstance(search, Search):
         raise InputError(Diagnostic("TFK078", f"the search is a {type(search).__name__}", "it is a tfkit.Search(...)"))
@@ -119,8 +122,11 @@ def _search(
     if emit is not None and (search.kind == "beam" or search.width > 1):
         message = f"`emit` is given for {search.width} hypotheses of a {search.kind} search"
         raise InputError(Diagnostic("TFK078", message, "use a greedy search, or one sample of each source"))
+    if graphs is not None and search.kind == "beam":
+        message = "the beams of a search change places at each step, and a captured step cannot"
+        raise InputError(Diagnostic("TFK063", message, "use a greedy search or samples, or leave CUDA graphs out"))
     target, source = _inputs(model, target)
-    return BatchedSearch(model, search, target, source, output, tuple(attention), emit)
+    return BatchedSearch(model, search, target, source, output, tuple(attention), emit, graphs)
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,7 @@ class BatchedSearch:
     output: str | None
     attention: tuple[str, ...]
     emit: EmitToken | None = None
+    graphs: StepGraphs | None = None
 
     @property
     def continues(self) -> bool:
@@ -190,7 +197,7 @@ class BatchedSearch:
                 visible = torch.arange(longest) < torch.tensor(lengths)[:, None]
                 arguments["masks"] = {self.source: visible.to(device)}
         if search.kind == "greedy":
-            found = greedy(model, scores=True, **arguments).hypotheses()
+            found = greedy(model, scores=True, graphs=self.graphs, **arguments).hypotheses()
         elif search.kind == "beam":
             found = beam_search(
                 model, beams=search.beams, length_penalty=search.length_penalty, n_best=search.n_best, **arguments
@@ -198,7 +205,7 @@ class BatchedSearch:
         else:
             found = sample(
                 model, temperature=search.temperature, top_k=search.top_k, top_p=search.top_p, seed=search.seed,
-                samples=search.n_best, streams=streams, **arguments,
+                samples=search.n_best, streams=streams, graphs=self.graphs, **arguments,
             )  # fmt: skip
         if not self.attention:
             return found

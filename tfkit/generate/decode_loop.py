@@ -13,6 +13,7 @@ from ..errors import Diagnostic, InputError
 from ..nn.model import Model
 from .hypothesis import Hypothesis
 from .prefill import GenerationState
+from .step_graphs import StepGraphs
 
 Emit = Callable[[Tensor, Tensor], None]
 """Is given the indices of rows (R,) and their new ids (R,) at every step."""
@@ -63,9 +64,10 @@ class Generated:
 
 
 def decode_loop(
-    model: Model, start: GenerationState, pick: Pick, scores: bool, sites: Iterable[str], emit: Emit | None = None
-) -> Generated:
-    """Generate until all rows have ended. Rows that have ended are removed from the batch.
+    model: Model, start: GenerationState, pick: Pick, scores: bool, sites: Iterable[str], emit: Emit | None = None,
+    graphs: StepGraphs | None = None,
+) -> Generated:  # fmt: skip
+    """Generate until all rows have ended. Rows that have ended are removed from the batch; a captured step computes all rows.
 
     Args:
         model: The model.
@@ -74,10 +76,15 @@ def decode_loop(
         scores: Whether to return log-probabilities.
         sites: Sites whose attention weights are returned.
         emit: Is given the tokens of every step.
+        graphs: Captured steps of the model, or None.
 
     Returns:
         The tokens of all rows.
+
+    Raises:
+        InputError: Logits are NaN or infinite, or the steps cannot be captured.
     """
+    following = None if graphs is None else graphs.begin(start, sites)
     decoding, logits, rule, weights = start.decoding, start.logits, start.rule, start.weights
     batch, device, max_tokens = decoding.batch, logits.device, start.max_tokens
     wide = torch.promote_types(logits.dtype, torch.float32)
@@ -88,6 +95,7 @@ def decode_loop(
     counts = start.limits.clone()
     finished = torch.zeros(batch, dtype=torch.bool, device=device)
     rows = torch.arange(batch, device=device)
+    fed = torch.zeros_like(rows)
     for step in range(max_tokens):
         chosen = pick(logits, rows, step)
         ids[rows, step] = chosen
@@ -114,7 +122,12 @@ def decode_loop(
             if not len(remaining):
                 break
             rows, chosen = rows[remaining], chosen[remaining]
-            decoding.reorder(remaining)
+            if following is None:
+                decoding.reorder(remaining)
+        if following is not None:
+            fed[rows] = chosen  # a row that has ended is computed on with its last token, and not read
+            logits = following(fed)[rows]
+            continue
         # `True`: a selected token is never padding, whatever its id, so the model need not check for it.
         outputs = model.step(decoding, chosen[:, None], True, sites)
         logits, weights = outputs[start.output][:, -1], outputs.get("weights", {})

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..nn.model import Model
 from .decode_loop import Emit, Generated, decode_loop
 from .prefill import prefill
+from .step_graphs import StepGraphs
 from .top_k import most_probable
 
 
@@ -27,6 +28,7 @@ def greedy(
     scores: bool = False,
     attention: Iterable[str] = (),
     emit: Emit | None = None,
+    graphs: StepGraphs | None = None,
     **inputs: Tensor,
 ) -> Generated:
     """Generate the most probable token at every step, until each row has its end token.
@@ -45,6 +47,7 @@ def greedy(
         scores: Whether to return the log-probability of every token.
         attention: Sites (`decoder.*.cross_attention`) whose weights are returned.
         emit: Is given the indices of rows (R,) and their new ids (R,) at every step.
+        graphs: Captured steps of the model: `tfkit.generate.StepGraphs(model)`.
         **inputs: (B, L) ids of inputs by name.
 
     Returns:
@@ -55,4 +58,4 @@ def greedy(
             positions.
     """
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
-    return decode_loop(model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit)
+    return decode_loop(model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs)

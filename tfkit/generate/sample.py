@@ -24,6 +24,7 @@ from ..nn.model import Model
 from .decode_loop import Emit, decode_loop
 from .hypothesis import Hypothesis
 from .prefill import prefill
+from .step_graphs import StepGraphs
 from .top_k import best, most_probable
 
 
@@ -46,6 +47,7 @@ def sample(
     segments: Mapping[str, Tensor] | None = None,
     attention: Iterable[str] = (),
     emit: Emit | None = None,
+    graphs: StepGraphs | None = None,
     **inputs: Tensor,
 ) -> list[list[Hypothesis]]:
     """Sample sequences for every row.
@@ -69,6 +71,7 @@ def sample(
         segments: As in `greedy`.
         attention: Sites whose weights every hypothesis holds.
         emit: As in `greedy`; the samples of a row are rows of their own.
+        graphs: As in `greedy`.
         **inputs: As in `greedy`.
 
     Returns:
@@ -99,7 +102,7 @@ def sample(
             return most_probable(logits)
         return _draw(logits, uniforms[rows, step], temperature, top_k, top_p)
 
-    found = decode_loop(model, start, pick, True, attention, emit).hypotheses()
+    found = decode_loop(model, start, pick, True, attention, emit, graphs).hypotheses()
     return [[one for (one,) in found[row : row + samples]] for row in range(0, len(found), samples)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..attention.positions import PositionRange
+from ..attention.positions import PositionAt, PositionRange
 from .cpu.dropout import Dropout
 from .cpu.int8_head import Int8Head
 from .cpu.linear import linear
@@ -78,16 +78,22 @@ class Tokens(nn.Module):
         if self.segments is not None:
             x = x + self.segments(context.segments[self.name]) if self.name in context.segments else x + self.segments.weight[0]
         if self.position is not None:
-            offset = context.state.length if context.state is not None and context.state.target == self.name else 0
-            length = offset + ids.shape[1]
-            visible = padding.as_visible(length)
-            x = self.position.embed(x, PositionRange(ids.shape[1], length, offset, offset, ids.device, x.dtype, visible))  # type: ignore[operator]
+            x = self.position.embed(x, self._positions(context, ids, x.dtype))  # type: ignore[operator]
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         if self.dropout is not None:
             x = self.dropout(x)
         seen = ids if context.state is None or context.state.ids is None else torch.cat([context.state.ids, ids], 1)
         return NodeOutput(x, padding, seen)
+
+    def _positions(self, context: ForwardContext, ids: Tensor, dtype: torch.dtype) -> PositionRange:
+        state = context.state if context.state is not None and context.state.target == self.name else None
+        if state is not None and state.place is not None:
+            return PositionAt(state.place, state.capacity, dtype)
+        offset = 0 if state is None else state.length
+        length = offset + ids.shape[1]
+        visible = context.padding[self.name].as_visible(length)
+        return PositionRange(ids.shape[1], length, offset, offset, ids.device, dtype, visible)
 
 
 class TokenLogits(nn.Module):

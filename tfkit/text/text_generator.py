@@ -11,7 +11,7 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, read_tokenisers, roles_for
-from ..generate import Hypothesis, Search, generate_batched
+from ..generate import Hypothesis, Search, StepGraphs, generate_batched
 from ..io import load, model_in
 from ..nn.cpu.prepacked import PrepackedWeights
 from ..nn.model import Model
@@ -96,6 +96,7 @@ class TextGenerator:
         batch_tokens: int = 4096,
         workers: int = 1,
         emit: Callable[[int, str], None] | None = None,
+        graphs: StepGraphs | None = None,
     ) -> list[list[Continuation]]:
         """Continue every prompt.
 
@@ -106,6 +107,7 @@ class TextGenerator:
             workers: As in `generate_batched`.
             emit: Is given the index of a prompt and new text of its continuation, as soon as whole characters are there. All
                 parts together are the text of the continuation. For a greedy search, or one sample.
+            graphs: As in `generate_batched`.
 
         Returns:
             The continuations of each prompt, best first; none for a prompt without a token.
@@ -120,6 +122,7 @@ class TextGenerator:
             found = generate_batched(
                 self.model, [read[number] for number in nonempty], search, batch_tokens=batch_tokens, target=self.roles.target,
                 output=self.roles.output, workers=workers, prepacked=self.prepacked, emit=parts.add if parts else None,
+                graphs=graphs,
             )  # fmt: skip
         finally:
             self.model.train(training)

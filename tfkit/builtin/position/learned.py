@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...attention.positions import PositionRange
+from ...attention.positions import PositionAt, PositionRange
 from ...plugin import Diagnostic, InputError
 from ...slots.position import PositionSite
 from .combine import combined, projection
@@ -50,6 +50,8 @@ class Learned(nn.Module):
         """The rows of the positions, (L,P), or (B,L,P) if padding shifts them."""
         if span.grid is not None and self.grid is not None and span.grid != self.grid:
             return self._interpolated(self.grid, span.grid)
+        if isinstance(span, PositionAt):
+            return nn.functional.embedding(self.offset + span.query_positions(), self.table)
         last, exporting = span.offset + span.queries, torch.compiler.is_exporting()
         if not exporting and last > self.max_len:
             message = f"the input reaches position {last}, and the table of learned positions ends at `max_len` {self.max_len}"

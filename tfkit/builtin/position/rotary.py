@@ -34,7 +34,7 @@ class Rotary(nn.Module):
     def prepare(self, span: PositionRange) -> tuple[Waves, Waves]:
         """The waves of queries and keys, in float32, or in float64 for a float64 model."""
         queries = self._waves(span.query_positions(), span.dtype)
-        if (span.offset, span.offset + span.queries) == (span.key_start, span.keys):
+        if span.is_whole:
             return queries, queries
         return queries, self._waves(span.key_positions(), span.dtype)
 

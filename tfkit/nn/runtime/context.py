@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.choice import BoundBackend
-from ...attention.positions import PositionRange
+from ...attention.positions import PositionAt, PositionRange
 from ...attention.types import Bias, Mask, Prepared, Shapes
 from ..cpu.prepacked import PrepackedWeights
 from ..cpu.small_batch import project
@@ -125,6 +125,12 @@ class StackContext:
         return self.model.state if self.causal else None
 
     @property
+    def place(self) -> Tensor | None:
+        """(1,) the position of the one new token as a tensor, in a step of fixed shapes."""
+        state = self.state
+        return None if state is None else state.place
+
+    @property
     def tree(self) -> BeamTree | None:
         """The beams that share prefixes, if there are any."""
         state = self.state
@@ -155,6 +161,9 @@ class StackContext:
         mask = self.memo.get(("self", window))
         if mask is None and self.tree is not None:
             mask = self.memo["self", window] = self.tree.mask(window, self.offset)
+        if mask is None and self.place is not None:
+            offset = self.place.expand(self.model.state.batch)  # type: ignore[union-attr]
+            mask = self.memo["self", window] = Mask(causal=True, window=window, offset=offset)
         if mask is None:
             lengths, visible = self.padding.lengths, self.padding.visible
             mask = self.memo["self", window] = Mask(
@@ -194,6 +203,8 @@ class StackContext:
         Returns:
             The positions, as a position scheme's `prepare` reads them.
         """
+        if self.place is not None:
+            return PositionAt(self.place, self.model.state.capacity, like.dtype)  # type: ignore[union-attr]
         visible = self.padding.as_visible(self.offset + self.queries)
         return PositionRange(self.queries, keys, self.offset, key_start, like.device, like.dtype, visible)
 

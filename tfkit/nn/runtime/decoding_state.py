@@ -84,6 +84,37 @@ class KeyValueCache:
         return picked
 
 
+class FixedCache(KeyValueCache):
+    """A cache whose tensors keep their shape: a step writes one position, `place` (1,), and gets all `capacity` positions. The
+    mask of the step hides the later ones."""
+
+    def __init__(self, like: KeyValueCache, capacity: int, place: Tensor) -> None:
+        super().__init__(capacity)
+        assert like.key is not None
+        assert like.value is not None
+        self.place = place
+        self.key, self.value = (
+            held.new_zeros(*held.shape[:2], capacity, held.shape[3]) for held in (like.key, like.value)
+        )  # fmt: skip
+
+    def load(self, other: KeyValueCache) -> None:
+        """Copy what another cache holds."""
+        for mine, held in ((self.key, other.key), (self.value, other.value)):
+            assert mine is not None
+            assert held is not None
+            mine[:, :, : other.length] = held[:, :, : other.length]
+
+    def write(
+        self, start: int, key: Float[Tensor, "B G n D"], value: Float[Tensor, "B G n V"]
+    ) -> tuple[Float[Tensor, "B G K D"], Float[Tensor, "B G K V"]]:
+        """Write one key and value at `place`; `start` says nothing here."""
+        assert self.key is not None
+        assert self.value is not None
+        self.key.index_copy_(2, self.place, key)
+        self.value.index_copy_(2, self.place, value)
+        return self.key, self.value
+
+
 @dataclass
 class DecodingState:
     """The state of incremental decoding.
@@ -104,6 +135,7 @@ class DecodingState:
         tree: the beams, if they share prefixes.
         shares: whether beams may share prefixes; None until the first branch.
         prepacked: prepacked weights of the search.
+        place: (1,) int64, the position of the next token in a step of fixed shapes, whose `length` is 0; None otherwise.
     """
 
     target: str
@@ -120,6 +152,7 @@ class DecodingState:
     tree: BeamTree | None = None
     shares: bool | None = None
     prepacked: PrepackedWeights = field(default_factory=PrepackedWeights)
+    place: Tensor | None = None
 
     def reorder(self, rows: Tensor) -> None:
         """Keep some rows, in a new order.
