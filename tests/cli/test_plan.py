@@ -204,6 +204,19 @@ def test_an_estimated_figure_is_marked_with_its_formula(tfkit):
     assert (row["estimated"], row["measured"]) == ("roofline with the rates of https://arxiv.org/abs/2407.08608", None)
 
 
+def test_the_kernels_of_sdpa_are_named_and_how_others_get_into_the_table(tfkit):
+    words = ("plan", "specs/transformer-base.yaml", "--device", "cuda:sm80", "--dtype", "bfloat16")
+    text = " ".join(tfkit(*words).out.split())
+    assert "sdpa runs torch's flash kernel, and efficient for batches with padding, whose mask is dense" in text
+    data = tfkit(*words, "--json").json()
+    assert f"sdpa: torch {data['sdpa']['torch']} tries flash, efficient, math, cudnn; " in text
+    assert {row["sdpa_kernels"]["masked"] for row in data["sites"]} == {"efficient"}
+    names = ",".join(sorted({name for row in data["sites"] for name in row["without_dense"]}))
+    assert f"tfkit bench auto --device cuda --backends sdpa,{names} --json auto.json" in text
+    assert "fused" in names.split(",")
+    assert "sdpa" not in tfkit("plan", "specs/transformer-base.yaml", "--json").json()
+
+
 def test_cudnn_is_planned_for_a_gpu_and_refused_for_known_bugs(tfkit):
     words = ["plan", "specs/transformer-base.yaml", "--backend", "cudnn", "--device", "cuda:sm90", "--dtype", "bfloat16"]
     assert {row["chosen"] for row in tfkit(*words, "--lengths", "512", "--json").json()["sites"]} == {"cudnn"}

@@ -9,6 +9,10 @@ sites                 one object for each group of equal sites and class of leng
                       eager = 1; null if unknown), published (a link if that figure was not measured here),
                       rows (of the table of `auto`, one for each class of lengths: dtypes, lengths, conditions, capability,
                       relative_time, measured (on what), published, estimated (how))
+                      on CUDA also: sdpa_kernels, the family of torch's kernels that `sdpa` runs, `plain` without a mask and
+                      `masked` with a dense one, where the site has such calls; without_dense, the unmeasured backends that
+                      accept the site and prepare no dense mask
+sdpa                  on CUDA: torch and cudnn (versions, null: none here), order (of the families), depends (on what), source
 products              with `--precision int8`, as `tfkit.nn.precision.int8_plan` returns it
 flash_implementation  of torch, where another one than torch's own is active in this process
 training              with `--gpus`: gpus, memory and usable (bytes of each), batch (rows, lengths, precision), inexact
@@ -20,13 +24,15 @@ unmeasured            installed backends that `auto` never considers, because th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..attention.backend import check_request
 from ..catalogue import Catalogue
 from ..graph import SitePlan, Target
 from ..graph.flash_implementation import flash_implementation
-from ..graph.plan import plan_site
+from ..graph.plan import plan_site, request_for
+from ..graph.sdpa_kernels import facts, families
 from .auto_formatting import row_data
 from .sites import SiteGroup
 
@@ -39,6 +45,12 @@ def planned(groups: Sequence[SiteGroup], catalogue: Catalogue, target: Target) -
 
 
 def plan_data(name: str, target: Target, plans: Sequence[Planned], catalogue: Catalogue) -> dict[str, Any]:
+    sdpa = facts(target.cuda_capability) if target.device == "cuda" else None
+    rows = [
+        _row(group, plan) | (_on_cuda(group, target, catalogue, sdpa) if sdpa else {})
+        for group, found in plans
+        for plan in found
+    ]
     return {
         "name": name,
         "target": {
@@ -51,7 +63,8 @@ def plan_data(name: str, target: Target, plans: Sequence[Planned], catalogue: Ca
             "keys": target.keys,
         },
         **({"flash_implementation": implementation} if (implementation := flash_implementation()) else {}),
-        "sites": [_row(group, plan) for group, rows in plans for plan in rows],
+        **({"sdpa": sdpa} if sdpa else {}),
+        "sites": rows,
         "unmeasured": [entry.name for entry in catalogue.entries("backend") if not entry.auto],
     }
 
@@ -76,6 +89,15 @@ def _row(group: SiteGroup, plan: SitePlan) -> dict[str, Any]:
             for candidate in plan.candidates
         ],
     }
+
+
+def _on_cuda(group: SiteGroup, target: Target, catalogue: Catalogue, sdpa: Mapping[str, Any]) -> dict[str, Any]:
+    request = request_for(group.site, target)
+    dense_free = [
+        entry.name for entry, options in catalogue.ready("backend")
+        if not entry.auto and entry.prepare is None and check_request(entry, request, options).accepted
+    ]  # fmt: skip
+    return {"sdpa_kernels": families(request, tuple(sdpa["order"])), "without_dense": dense_free}
 
 
 def in_short(plans: Sequence[SitePlan]) -> str:

@@ -16,6 +16,8 @@ from .plan_data import lengths_in_words
 from .terminal import shown
 from .units import bytes_in_words
 
+SAME = ("requested", "lengths", "chosen", "candidates", "sdpa_kernels", "without_dense")
+
 
 def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     """The text of `plan_data`. Sites with equal plans share a block."""
@@ -25,12 +27,18 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     for row in data["sites"]:
         by_name.setdefault(row["name"], []).append(row)
     for name, rows in by_name.items():
-        plan = json.dumps([{key: row[key] for key in ("requested", "lengths", "chosen", "candidates")} for row in rows])
+        plan = json.dumps([{key: row.get(key) for key in SAME} for row in rows])
         blocks.setdefault(plan, ([], rows))[0].append(name)
     for names, rows in blocks.values():
         parts += ["", Text(", ".join(names), "bold"), Text(f"  requested: {rows[0]['requested']}")]
         for row in rows:
             parts += [_chosen(row), Padding(_candidates(row["candidates"]), (0, 0, 0, 4))]
+            if row.get("sdpa_kernels") and any(each["backend"] == "sdpa" for each in row["candidates"]):
+                parts.append(Text(f"    sdpa runs {_kernels(row['sdpa_kernels'])}", "dim"))
+    if "sdpa" in data:
+        parts += ["", Text(_sdpa(data["sdpa"]), "dim")]
+        if unlocked := _unlocked(data["sites"]):
+            parts += ["", Text(unlocked)]
     if data["unmeasured"] and any(row["requested"] == "auto" for row in data["sites"]):
         parts += ["", Text(f"auto does not consider backends without measured times: {', '.join(data['unmeasured'])}", "dim")]
     shown_rows = [each for row in data["sites"] for candidate in row["candidates"] for each in candidate["rows"]]
@@ -49,6 +57,33 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     if not blocks:
         parts += ["", Text("The model has no attention.")]
     return parts
+
+
+def _kernels(found: Mapping[str, str]) -> str:
+    """`torch's flash kernel, and efficient for batches with padding`."""
+    if "plain" not in found:
+        return f"torch's {found['masked']} kernel, because each call has a dense mask or bias"
+    padded = f", and {found['masked']} for batches with padding, whose mask is dense" if "masked" in found else ""
+    return f"torch's {found['plain']} kernel{padded}"
+
+
+def _sdpa(found: Mapping[str, Any]) -> str:
+    cudnn = f"cuDNN {found['cudnn']}" if found["cudnn"] else "no cuDNN is installed here"
+    order = f"tries {', '.join(found['order'])}; " if found["order"] else ""
+    depends = f"; {found['depends']}" if found["depends"] else ""
+    return f"sdpa: torch {found['torch']} {order}{cudnn}{depends} ({found['source']})"
+
+
+def _unlocked(sites: list[dict[str, Any]]) -> str:
+    """How unmeasured backends that need no dense mask get into the table of `auto`."""
+    names = sorted({name for row in sites if row["requested"] == "auto" for name in row.get("without_dense", ())})
+    if not names:
+        return ""
+    command = f"tfkit bench auto --device cuda --backends sdpa,{','.join(names)} --json auto.json"
+    return (
+        f"{', '.join(names)}: accepted, without a dense mask or bias prepared for padding, T5 or ALiBi, but not measured; "
+        f"`{command}` checks and measures on the device, and with `--auto-table auto.json` auto takes the fastest"
+    )
 
 
 def _title(name: str, target: Mapping[str, Any]) -> Text:
