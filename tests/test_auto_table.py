@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,8 @@ import tfkit
 from tfkit.attention.auto_table import AutoRow, AutoTable, parse_table
 from tfkit.attention.capabilities import AttentionRequest
 from tfkit.attention.selection import auto_row, ranked
-from tfkit.builtin.attention.auto_cuda import RATES, SHORT, SINGLE, eager_time, sdpa_time
+from tfkit.builtin.attention.auto_cuda import RATES, SHORT, SINGLE, TIE, eager_time, sdpa_time
+from tfkit.builtin.attention.published_cuda import PAPER, PULL, ROWS, SOURCES
 from tfkit.errors import InputError, PluginError
 
 TABLE = {
@@ -141,6 +143,10 @@ def test_the_shipped_table_is_read_without_torch():
         ({"biased": True}, {"bias": "linear"}, {}),
         ({"decoding": True}, {"queries": 1}, {"queries": None}),
         ({"decoding": False}, {"queries": 2}, {"queries": 1}),
+        ({"head_dims": (65, 128)}, {"head_dim": 128}, {"head_dim": 64}),
+        ({"head_dims": (65, None)}, {"head_dim": None}, {"head_dim": 64}),
+        ({"scores": (1, 4096)}, {"scores": 4096}, {"scores": 4097}),
+        ({"scores": (4097, None)}, {"scores": None}, {"scores": 4096}),
         ({"capability": (9, 0)}, {"cuda_capability": (9, 0)}, {"cuda_capability": (8, 0)}),
         ({"capability": (9, 0)}, {"cuda_capability": None}, {"cuda_capability": (10, 0)}),
     ],
@@ -179,6 +185,30 @@ def test_no_estimate_is_carried_to_another_capability():
     assert found.capability is None
     assert (found.relative_time, found.published) == (0.9, "")
     assert found.estimated == "no figure for this device, taken as a tie"
+
+
+def test_the_published_rows_are_those_of_their_sources():
+    """The slower kernel of a class of head dims and lengths, to two digits."""
+    for row in ROWS:
+        (source,) = [each for each in SOURCES if each.source == row.published and each.head_dim == min(row.head_dims[1], 128)]
+        times = [
+            time for length, time in source.relative("flash").items() if row.lengths[0] <= length <= (row.lengths[1] or length)
+        ]
+        assert min(times) <= row.relative_time + 0.005
+        assert statistics.geometric_mean(times) == pytest.approx(row.relative_time, rel=0.06)
+
+
+def test_leaving_a_source_out_changes_no_choice():
+    """Back-test: what one source says of head dim 128 on an H100 is foretold from the other, as the faster of two backends. The
+    times themselves differ by up to 1.9, since one card has less bandwidth."""
+    paper, pull = (next(each for each in SOURCES if each.source == name and each.head_dim == 128) for name in (PAPER, PULL))
+    worst = 1.0
+    for known, left_out in ((paper, pull), (pull, paper)):
+        foretold = statistics.geometric_mean(known.relative("cudnn").values())
+        for time in left_out.relative("cudnn").values():
+            assert (foretold < 1.0 - TIE) == (time < 1.0 - TIE)
+            worst = max(worst, time / foretold, foretold / time)
+    assert worst < 2.2
 
 
 def test_the_estimates_are_near_what_is_published_for_an_h100():

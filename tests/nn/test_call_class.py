@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tfkit.attention.choice import BackendChoice, CallClass
+import tfkit
+from tfkit.attention.auto_table import AutoRow
+from tfkit.attention.choice import BackendChoice, CallClass, bind
 from tfkit.attention.types import DenseBias, Mask
+from tfkit.builtin.attention.entries import EAGER
 from tfkit.nn.model import Model
 
 LENGTHS, ROW = torch.tensor([3, 2]), torch.zeros(2, 4, dtype=torch.int64)
@@ -84,3 +88,14 @@ def test_a_class_is_found_again(model_of: Callable[..., Model]) -> None:
     (found,) = choice.decided
     assert isinstance(found, CallClass)
     assert found.request().mask_terms == frozenset()
+
+
+def test_calls_of_few_scores_are_a_class_of_their_own_where_a_row_says_so(class_of: Callable[..., CallClass]) -> None:
+    assert class_of().scores is None
+    row = AutoRow(device="cpu", dtypes={"float32"}, scores=(1, 200), relative_time=0.5)
+    bound = bind(replace(EAGER, auto=(row,)), EAGER.options())
+    choice = BackendChoice("site", ["eager"], (bound,), True, ())
+    choice.select(tensor(4), tensor(4), tensor(4), Mask(offset=0), None, 0.0, None, "dot")  # 2 x 4 x 4 x 4 scores
+    assert [found.scores for found in choice.decided] == [1]
+    with pytest.raises(tfkit.BackendRefused, match="no figure"):
+        choice.select(tensor(8), tensor(8), tensor(8), Mask(offset=0), None, 0.0, None, "dot")

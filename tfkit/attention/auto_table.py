@@ -35,6 +35,8 @@ class AutoRow(Options):
         capability: CUDA compute capability of the device it was measured on.
         dtypes: dtypes of the calls.
         lengths: smallest and largest max(Q, K), both included.
+        head_dims: smallest and largest head dim D, both included.
+        scores: smallest and largest number of scores B H Q K of a call, both included.
         gradients: calls with gradients.
         dropout: calls with dropout.
         masked: calls with mask terms other than causality.
@@ -52,6 +54,8 @@ class AutoRow(Options):
     capability: tuple[int, int] | None = None
     dtypes: Names
     lengths: tuple[int, int | None] = (1, None)
+    head_dims: tuple[int, int | None] = (1, None)
+    scores: tuple[int, int | None] = (1, None)
     gradients: bool | None = None
     dropout: bool | None = None
     masked: bool | None = None
@@ -65,7 +69,8 @@ class AutoRow(Options):
     estimated: str = ""
 
     def covers(self, request: AttentionRequest) -> bool:
-        """Whether the row covers a class of calls. Unknown lengths count as long, unknown gradients as needed.
+        """Whether the row covers a class of calls. Unknown lengths count as long, unknown numbers of scores as large, unknown
+        gradients as needed, and an unknown head dim as any.
 
         Args:
             request: the requirements of the class.
@@ -87,9 +92,15 @@ class AutoRow(Options):
             request.device in (None, self.device)
             and (self.capability is None or request.cuda_capability in (None, self.capability))
             and (request.dtype is None or request.dtype in self.dtypes)
-            and self.lengths[0] <= length <= (self.lengths[1] or length)
+            and _within(length, self.lengths)
+            and (request.head_dim is None or _within(request.head_dim, self.head_dims))
+            and _within(request.scores or 2**60, self.scores)
             and all(getattr(self, name) in (None, value) for name, value in wanted.items())
         )
+
+
+def _within(number: int, limits: tuple[int, int | None]) -> bool:
+    return limits[0] <= number <= (limits[1] or number)
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,7 @@ class AttentionRequest:
         deterministic: gradients must be equal in every run.
         compiled: the call runs under torch.compile.
         exported: the call runs under torch.export.
+        scores: number of scores B H Q K.
     """
 
     device: str | None = None
@@ -189,3 +190,4 @@ class AttentionRequest:
     deterministic: bool = False
     compiled: bool = False
     exported: bool = False
+    scores: int | None = None

@@ -29,7 +29,8 @@ Prepare = Callable[[Mask, "Bias | None", Shapes, Any], "Prepared | None"]
 class CallClass(NamedTuple):
     """All properties of a call that the choice of a backend may depend on.
 
-    `queries` and `keys` are lengths, or the smallest lengths of their class; None in an exported program. From `causal` to
+    `queries` and `keys` are lengths, or the smallest lengths of their class; None in an exported program. `scores` is the least
+    B H Q K of its class, None if no row of the device's tables depends on it. From `causal` to
     `visible` the fields say which mask terms are present.
     """
 
@@ -56,6 +57,7 @@ class CallClass(NamedTuple):
     visible: bool
     score: str
     deterministic: bool
+    scores: int | None
 
     def request(self) -> AttentionRequest:
         """What this class of calls needs from a backend."""
@@ -77,6 +79,7 @@ class CallClass(NamedTuple):
             score=self.score,
             gradients=self.gradients,
             deterministic=self.deterministic,
+            scores=self.scores,
         )
 
 
@@ -144,7 +147,7 @@ class BackendChoice:
         self.candidates = candidates
         self.automatic = automatic
         self.others = others
-        self.cuts = sorted({end for candidate in candidates for row in candidate.entry.auto for end in row.lengths if end})
+        self.length_cuts, self.score_cuts = _cuts(candidates, "lengths"), _cuts(candidates, "scores")
         self.decoding = any(row.decoding is not None for candidate in candidates for row in candidate.entry.auto)
         self.exact = any(
             (allowed.minimum, allowed.maximum, allowed.multiple) != (1, None, 1)
@@ -212,7 +215,7 @@ class BackendChoice:
             query.device.type,
             query.device.index or 0,
             query.dtype,
-            *self._lengths(query.shape[2], key.shape[2]),
+            *self._lengths(query.device.type, query.shape[2], key.shape[2]),
             query.shape[3],
             value.shape[3],
             query.shape[1] != key.shape[1],
@@ -231,6 +234,7 @@ class BackendChoice:
             mask.visible is not None,
             score,
             torch.are_deterministic_algorithms_enabled(),
+            self._scores(query, key) if self.score_cuts else None,
         )
         if torch.compiler.is_compiling():
             traced: int = self._select_traced(call, torch.compiler.is_exporting())
@@ -241,7 +245,7 @@ class BackendChoice:
             found = self.decided[call_class] = self.check_request(call_class.request())
         return self.candidates[found]
 
-    def _lengths(self, queries: int, keys: int) -> tuple[int | None, int | None]:
+    def _lengths(self, device: str, queries: int, keys: int) -> tuple[int | None, int | None]:
         """The lengths of the class of a call.
 
         These are the lengths themselves if a candidate limits its lengths, otherwise the smallest of their class: a growing
@@ -253,13 +257,21 @@ class BackendChoice:
         if torch.compiler.is_exporting():
             return None, None
         length, low = max(queries, keys), 1
-        for cut in self.cuts:
+        for cut in self.length_cuts.get(device, ()):
             if length <= cut:
                 break
             low = cut + 1
         if not self.decoding:
             return low, low
         return (1, low) if queries == 1 else (max(low, 2), max(low, 2))
+
+    def _scores(self, query: Tensor, key: Tensor) -> int | None:
+        """The least number of scores of a call's class; None if no table of the device asks, and in an exported program."""
+        cuts = self.score_cuts.get(query.device.type)
+        if cuts is None or torch.compiler.is_exporting():
+            return None
+        number = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
+        return max((cut + 1 for cut in cuts if number > cut), default=1)
 
     def check_request(self, request: AttentionRequest) -> int:
         """The candidate that serves a request.
@@ -293,6 +305,16 @@ class BackendChoice:
 
     # torch.compiler.assume_constant_result sets this attribute. Calling it would import Dynamo, which takes over a second.
     _select_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _cuts(candidates: tuple[BoundBackend, ...], name: str) -> dict[str, list[int]]:
+    """By device, the numbers at which a class of calls ends: of `lengths` or of `scores`."""
+    found: dict[str, set[int]] = {}
+    for candidate in candidates:
+        for row in candidate.entry.auto:
+            low, high = getattr(row, name)
+            found.setdefault(row.device, set()).update(end for end in (low - 1, high) if end)
+    return {device: sorted(ends) for device, ends in found.items() if ends}
 
 
 def _bias_tensor(bias: Bias) -> Tensor:

@@ -119,7 +119,7 @@ def plan_site(name: str, site: AttentionSite, catalogue: Catalogue, target: Targ
     if automatic and target.queries is None:
         plans = [
             _planned(name, requested, site, candidates, True, _at(target, low), (low, high))
-            for low, high in _classes(candidates)
+            for low, high in _classes(candidates, target.device)
         ]
         merged: list[SitePlan] = []
         for plan in plans:
@@ -142,8 +142,9 @@ def _joined(shorter: SitePlan, longer: SitePlan) -> SitePlan:
     return replace(longer, candidates=candidates, lengths=(shorter.lengths[0], longer.lengths[1]))
 
 
-def _classes(candidates: list[tuple[AttentionBackend, Any]]) -> list[tuple[int, int | None]]:
-    ends = sorted({row.lengths[1] for entry, _ in candidates for row in entry.auto if row.lengths[1]})
+def _classes(candidates: list[tuple[AttentionBackend, Any]], device: str | None) -> list[tuple[int, int | None]]:
+    rows = [row for entry, _ in candidates for row in entry.auto if device in (None, row.device)]
+    ends = sorted({row.lengths[1] for row in rows if row.lengths[1]})
     starts = [1, *(end + 1 for end in ends)]
     return list(zip(starts, [*ends, None], strict=True))
 

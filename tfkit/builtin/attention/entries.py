@@ -10,7 +10,8 @@ from typing import Any, Literal
 from ...attention.auto_table import AutoRow
 from ...attention.capabilities import BIAS_KINDS, MASK_TERMS
 from ...plugin import AttentionBackend, AttentionRequest, AutoTable, Capabilities, Device, NoOptions, Numerics, Options, Range
-from .auto_cuda import PUBLISHED_FROM, SHORT, sdpa_rows
+from .auto_cuda import sdpa_rows
+from .published_cuda import ROWS
 
 TERMS, BIASES = frozenset(MASK_TERMS), frozenset(BIAS_KINDS)
 DEVICES = (Device(kind="cpu"), Device(kind="cuda"))
@@ -134,13 +135,6 @@ def _flash_attn_4() -> list[str]:
     return []
 
 
-PUBLISHED = AutoRow(
-    device="cuda", capability=(9, 0), dtypes=SHORT, lengths=(PUBLISHED_FROM, None), dropout=False, masked=False, biased=False,
-    decoding=False, relative_time=0.2, published="https://arxiv.org/abs/2407.08608",
-)  # fmt: skip
-"""`sdpa` on an H100: a published measurement (figure 5) of lengths from 512 up. 282 to 324 TFLOP/s, against 52 to 73 for plain
-torch, without dropout, bias and masks other than causality."""
-
 EAGER = AttentionBackend(
     name="eager",
     summary="The equation in plain torch: every feature, whole score matrix in memory.",
@@ -203,7 +197,7 @@ SDPA = AttentionBackend(
         export=True,
         numerics=Numerics(gradients="storage", tf32=True),
     ),
-    auto=AutoTable("tfkit.builtin.attention", ("auto_cpu.json",), "sdpa", more=(PUBLISHED, *sdpa_rows())),
+    auto=AutoTable("tfkit.builtin.attention", ("auto_cpu.json",), "sdpa", more=(*ROWS, *sdpa_rows())),
     threads=True,
 )
 
