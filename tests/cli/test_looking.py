@@ -104,6 +104,50 @@ def test_models_of_every_kind_have_a_page(look, words, sites):
     assert page.startswith("<!doctype html>")
 
 
+def test_several_texts_are_on_one_page_with_their_targets(look, folder, tmp_path):
+    """The weights of each text are those of a page of its own."""
+    texts, targets = ["the old dog", "the cat", "a dog sees the cat"], ["la olda hundo", "la kato", "hundo vidas"]
+    for name, rows in (("some.src", texts), ("some.trg", targets)):
+        (tmp_path / name).write_text("".join(f"{row}\n" for row in rows))
+    code, out, err, page = look("run", "attentive", *(word for text in texts for word in ("--text", text)))
+    assert (code, err) == (0, "")
+    assert re.findall(r"text (\d), ([^:]*): (\d)", out) == [
+        (str(at), name, count) for at in (1, 2, 3) for name, count in (("small", "3"), ("rnn-search", "1"))
+    ]
+    assert re.findall("<option>(.*?)</option>", page) == [f"{at}. {text}" for at, text in enumerate(texts, 1)]
+    files = ["--texts", str(tmp_path / "some.src"), "--targets", str(tmp_path / "some.trg")]
+    code, out, _, _ = look("run", *files, "--lines", output="lines.svg")
+    assert code == 0
+    assert [line.removeprefix("output: ") for line in out.splitlines() if "output" in line] == targets
+    figure = attention(folder / "run", text=texts, target=targets)
+    for observation, text, target in zip(figure.observations, texts, targets, strict=True):
+        [alone] = attention(folder / "run", text=text, target=target).observations
+        assert (observation.text, observation.output) == (text, target)
+        for site, expected in zip(observation.sites, alone.sites, strict=True):
+            assert np.array_equal(site.weights, expected.weights)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--text", "a", "--text", "b", "--target", "c"], "there are 2 texts and 1 targets"),
+        (["--text", "a", "--texts", "few.src"], "--text and --texts are given"),
+        (["--text", "a", "--target", "b", "--targets", "few.src"], "--target and --targets are given"),
+        (["--texts", "empty.src"], "empty.src has no line"),
+        (["--texts", "gap.src"], "gap.src:2"),
+        (["--texts", "many.src"], "many.src has more than 32 lines"),
+        (["--texts", "nowhere.src"], "nowhere.src cannot be read"),
+        (["--text", "dog"] * 33, "33 texts are given"),
+    ],
+)
+def test_texts_that_cannot_be_shown_together_are_named(look, folder, words, message):
+    for name, text in (("few", "a\n"), ("empty", ""), ("gap", "a\n \nb\n"), ("many", "a\n" * 33)):
+        (folder / f"{name}.src").write_text(text)
+    code, out, err, page = look("run", *words)
+    assert (code, out, page) == (2, "", "")
+    assert message in err
+
+
 def test_weights_of_an_rnn_add_up_to_one_and_those_of_a_pair_are_of_both_segments(folder):
     [observation] = attention(folder / "attentive", text="the old dog", target="la").observations
     [site] = observation.sites

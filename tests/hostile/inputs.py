@@ -44,6 +44,7 @@ BY_NAME = {
     "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
     "directory": ("huggingface",), "image": ("images/bar.png",), "features": ("audio/frames.npy",),
+    "texts": ("few.src",), "targets": ("few.trg",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
@@ -75,6 +76,8 @@ BESIDE = {
     ("look", "second"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "image"): ["images/run", "-o", "new"],
     ("look", "features"): ["audio", "--tokens", "2", "--beams", "1", "-o", "new"],
+    ("look", "texts"): ["run", "--beams", "1", "-o", "new"],
+    ("look", "targets"): ["run", "--text", "dog", "--text", "cat", "-o", "new"],
     ("look", "auto_table"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
     ("build", "spec"): ["-o", "new"],
     ("export", "model"): ["--to", "ctranslate2", "-o", "new"],
@@ -213,6 +216,8 @@ def make_good(folder: Path) -> None:
     train(load_recipe(write_recipe(folder / "images"), files), folder / "images" / "run")
     Image.fromarray(bars(1)[0][0]).save(folder / "images" / "bar.png")
     train(load_recipe(recipe, ["stopping.max_steps=4", "validation.every_steps=2", "keeping.every_steps=2"]), folder / "run")
+    for side in ("src", "trg"):
+        (folder / f"few.{side}").write_text("".join((folder / f"train.{side}").read_text().splitlines(keepends=True)[:2]))
     catalogue = load_catalogue()
     save(build(load_spec(folder / "small.yaml", catalogue), catalogue), folder / "model", catalogue=catalogue)
     gpt2 = ["expect=null", "defaults.d_model=8", "defaults.attention.num_heads=2", "body.num_layers=1", "tokens.vocab_size=9"]

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import xml.etree.ElementTree as ElementTree
 import zlib
 from html.parser import HTMLParser
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tfkit.errors import InputError
 from tfkit.io import load
 from tfkit.look import AttentionFigure, Beam, Observation, Prediction, SiteWeights, attention
 from tfkit.look.attention_page import attention_page
@@ -19,6 +21,7 @@ from tfkit.train import train
 from translation_task import write_task
 
 TEXT = "the old dog sees"
+SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = (
     "</script><script>alert(1)</script>", '"><img src=https://example.com onerror=alert(1)>', "\u202eevil\u2066", "x" * 10_000,
     "</bdi><!--", "שלום", "猫", "{{ 7 * 7 }}",
@@ -33,7 +36,12 @@ def run(tmp_path_factory):
 
 
 def data_of(page):
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1))
+    """The data of a page, with the tokens of each site in their place."""
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1))
+    for model in data["models"]:
+        for site in model["sites"]:
+            site.update({side: model["names"][site[side]] for side in ("queries", "keys")})
+    return data
 
 
 def weights_in(site):
@@ -153,6 +161,20 @@ def test_a_page_of_200_tokens_is_small_and_names_what_it_leaves_out(monkeypatch)
     assert shown["notices"][-1].startswith(f"{7 - len(shown['sites'])} sites are not on this page")
 
 
+def test_a_page_of_several_texts_is_small_and_each_text_has_its_share():
+    """Short texts leave their share to longer ones; the page is bounded by its data, names of tokens in them."""
+    short, long = (synthetic(length, layers=6, heads=8, tokens=["猫" * 20] * length) for length in (20, 200))
+    data = data_of(attention_page([short] * 5 + [long], texts=6))
+    assert [len(each["sites"]) for each in data["models"]] == [7] * 6
+    assert len(data["models"][0]["names"]) == 1
+    page = attention_page([long] * 6, texts=6)
+    assert len(page.encode()) < 2_000_000
+    counts = [len(each["sites"]) for each in data_of(page)["models"]]
+    assert max(counts) < 7
+    assert min(counts) > 0
+    assert Elements(page).names.count("option") == 6
+
+
 def test_statistics_and_rollout_of_known_weights():
     eye, first = np.eye(4, dtype=np.float32), np.zeros((4, 4), np.float32)
     first[:, 0] = 1
@@ -170,6 +192,52 @@ def test_statistics_and_rollout_of_known_weights():
     [rollout] = rollouts(Observation("m", "t", sites=(one, two, cross)))
     assert rollout.name == "encoder.rollout"
     assert rollout.weights[0] == pytest.approx((uniform + eye) / 2 @ ((first + eye) / 2))
+
+
+def lines_in(svg):
+    """The strokes of each head: group -> (colour, dashes, width, from, to), in coordinates of the picture."""
+    found = {}
+    for group in ElementTree.parse(svg).iter(f"{SVG}g"):
+        if ", head " in group.get("id", ""):
+            for path in group.iter(f"{SVG}path"):
+                style = dict(part.split(": ") for part in path.get("style").split("; "))
+                ends = [float(each) for each in re.findall(r"-?[0-9.]+", path.get("d"))]
+                stroke = style["stroke"], style.get("stroke-dasharray"), float(style["stroke-width"]), ends
+                found.setdefault(group.get("id"), []).append(stroke)
+    return found
+
+
+def test_lines_join_each_query_with_the_keys_of_its_weights(tmp_path):
+    """The reference counts the weights; the ends of a line are at the height of its words."""
+    first = synthetic(5, layers=2, heads=3, tokens=["$x$", "猫", "</text>", "שלום", "a"])
+    second = synthetic(7, layers=2, heads=3, seed=1)
+    figure = AttentionFigure((first, second), texts=2)
+    figure.save(tmp_path / "lines.svg", lines=True)
+    figure.save(tmp_path / "lines.png", lines=True)
+    assert (tmp_path / "lines.png").read_bytes().startswith(b"\x89PNG")
+    found = lines_in(tmp_path / "lines.svg")
+    assert len(found) == 2 * 2 * 3
+    for number, observation in enumerate((first, second), 1):
+        for site in observation.sites:
+            strokes = [found[f"text {number}, {site.name}, head {head}"] for head in range(3)]
+            assert len({each[0][:2] for each in strokes}) == 3
+            heights = sorted({round(end, 3) for head in strokes for *_, ends in head for end in ends[1::2]})
+            assert len(heights) == len(site.queries)
+            for weights, head in zip(site.weights, strokes, strict=True):
+                drawn = {
+                    (heights.index(round(ends[1], 3)), heights.index(round(ends[3], 3))): width for *_, width, ends in head
+                }
+                assert set(drawn) == {(q, k) for q, k in np.argwhere(weights >= 0.05).tolist()}
+                assert sorted(drawn, key=drawn.get) == sorted(drawn, key=lambda at: weights[at])
+    text = (tmp_path / "lines.svg").read_text()
+    assert all(each in text for each in ("$x$", "&lt;/text&gt;", ">head 2<"))
+
+
+@pytest.mark.parametrize(("lines", "length", "layers"), [(True, 101, 1), (True, 3, 201), (False, 3, 101)])
+def test_a_picture_that_would_be_too_large_is_refused(tmp_path, lines, length, layers):
+    with pytest.raises(InputError, match="TFK161"):
+        AttentionFigure((synthetic(length, layers),)).save(tmp_path / "too-large.svg", lines)
+    assert not list(tmp_path.iterdir())
 
 
 def test_pictures_are_drawn_from_all_heads(tmp_path):

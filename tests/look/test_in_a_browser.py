@@ -96,6 +96,47 @@ def test_keys_move_and_choose_and_the_caption_says_the_weight(write):
         assert row.locator("td").first.text_content().startswith(f"word{best} ")
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_one_of_several_texts_is_chosen_with_the_keyboard_and_keeps_the_view(tmp_path, width, scheme):
+    runs = [synthetic(length, layers=2, heads=2, tokens=[f"{name}{at}" for at in range(length)], seed=length)
+            for length, name in ((4, "first"), (6, "second"), (5, "third"))]  # fmt: skip
+    path = tmp_path / "page.html"
+    path.write_text(attention_page(runs, texts=3, lines=True), encoding="utf-8")
+    with opened(path, width, scheme) as page:
+        page.wait_for_selector(".stage svg.lines")
+        assert page.locator(".run:visible").count() == 1
+        page.locator("#site0").select_option("decoder.1.self_attention")
+        page.locator("#head0").select_option("1")
+        page.locator("#text").focus()
+        page.keyboard.press("ArrowDown")
+        page.locator("svg.lines:visible text", has_text="second5").first.wait_for()
+        assert page.locator("#site1").input_value() == "decoder.1.self_attention"
+        assert page.locator(".caption:visible").text_content().startswith("decoder.1.self_attention, head 1. Query 1, second0")
+        page.locator("input[value=map]:visible").check()
+        page.locator("#text").focus()
+        page.keyboard.press("ArrowDown")
+        canvas = page.locator("canvas[aria-label^='Heat map of decoder.1']:visible")
+        canvas.wait_for()
+        weights = runs[2].sites[1].weights[1]
+        canvas.press("ArrowDown")
+        page.locator(".caption:visible", has_text="Query 2, third1").wait_for()
+        weight = float(re.search(r"weight (\S+) on key 1", page.locator(".caption:visible").text_content()).group(1))
+        assert weight == pytest.approx(weights[1, 0], abs=0.5 / 255 + 0.005)
+        assert violations(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_page_of_many_texts_decodes_those_of_the_one_that_is_shown(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(attention_page([synthetic(40, layers=4, heads=4)] * 20, texts=20), encoding="utf-8")
+    with opened(path) as page:
+        page.wait_for_selector(".stage canvas")
+        page.add_init_script(COUNT_DECODED)
+        page.reload()
+        page.wait_for_selector(".stage canvas")
+        assert page.evaluate("window.decoded") == 4
+
+
 def test_a_page_of_200_tokens_decodes_one_layer_to_open(write):
     """`bench/look_page.py` measures the time."""
     with opened(write(synthetic(200, layers=6, heads=8))) as page:

@@ -59,11 +59,21 @@ function pixelsOf(map) {
 }
 
 class Run {
-  constructor(data, place, number) {
-    Object.assign(this, { data, place, number, head: MEAN, query: 0, key: 0, view: "map", maps: new Map() });
+  constructor(data, place, number, view) {
+    Object.assign(this, { data, place, number, view, head: MEAN, query: 0, key: 0, maps: new Map() });
+    for (const site of data.sites) Object.assign(site, { queries: data.names[site.queries], keys: data.names[site.keys] });
     this.site = data.sites.find((site) => site.name.endsWith("cross_attention")) ?? data.sites[0];
-    if (this.site?.patches) this.view = "patches";
+    if (this.site?.patches && view === "map") this.view = "patches";
     this.build();
+  }
+
+  /* Show the site, head and view of another run, that of the text chosen before. */
+  follow(other) {
+    if (!this.site || !other.site) return;
+    const site = this.data.sites.find((each) => each.name === other.site.name) ?? this.site;
+    this.view = other.view;
+    this.radios.forEach((label) => { label.firstChild.checked = label.firstChild.value === this.view; });
+    this.choose(site, Math.min(other.head, site.heads.length - 1));
   }
 
   async map(site, head) {
@@ -396,6 +406,20 @@ class Run {
   }
 }
 
-const runs = JSON.parse(document.getElementById("data").textContent).models.map((data, at) =>
-  new Run(data, document.querySelectorAll(".run")[at], at));
-dark.addEventListener("change", () => runs.forEach((run) => run.data.sites.length && run.draw()));
+const { models, view: opened } = JSON.parse(document.getElementById("data").textContent);
+const places = [...document.querySelectorAll(".runs")], together = models.length / places.length, made = new Map();
+let shown = [];
+
+function showText(number) {
+  places.forEach((place, at) => { place.hidden = at !== number; });
+  if (!made.has(number)) {
+    made.set(number, [...places[number].querySelectorAll(".run")].map((place, at) =>
+      new Run(models[number * together + at], place, number * together + at, opened)));
+  }
+  made.get(number).forEach((run, at) => shown[at] && run.follow(shown[at]));
+  shown = made.get(number);
+}
+
+document.getElementById("text")?.addEventListener("change", (event) => showText(event.target.selectedIndex));
+showText(0);
+dark.addEventListener("change", () => shown.forEach((run) => run.data.sites.length && run.draw()));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,49 +17,73 @@ from .labels import short
 from .observation import Beam, Observation, Picture, SiteWeights, Weights
 from .statistics import HeadStatistics, head_statistics, rollouts
 
-MOST_BYTES = 1_700_000
-"""The limit of encoded weights in a page. Sites beyond it are left out, and the page names them."""
+MOST_BYTES = 1_800_000
+"""The limit of the data of a page. Sites beyond it are left out, and the page names them."""
+LONGEST_TEXT, LONGEST_CHOICE = 2000, 70
+"""The largest numbers of characters of a text above its run, and in the list of texts."""
 
 
-def attention_page(observations: Sequence[Observation]) -> str:
-    """The page of the runs of one or two models on one text.
+def attention_page(observations: Sequence[Observation], texts: int = 1, lines: bool = False) -> str:
+    """The page of the runs of one or two models on texts, of which it shows one at a time.
 
     Weights are stored with 8 bits, `round(255 * weight)`: one zlib stream per head, in base64, which the page decodes when it
     draws the head.
 
     Args:
-        observations: the runs.
+        observations: the runs: those on the first text, one for each model, then those on the next.
+        texts: the number of texts.
+        lines: whether the page opens with lines between words.
 
     Returns:
         The HTML text.
     """
     folder = Path(__file__).parent
-    budget = MOST_BYTES // len(observations)
-    data = {"models": [_model(each, budget) for each in observations]}
+    models: list[dict[str, Any]] = []
+    left = MOST_BYTES
+    for number, each in enumerate(observations):
+        models.append(_model(each, left // (len(observations) - number)))
+        left -= _size(models[-1])
+    together = len(observations) // texts
+    groups = [observations[at : at + together] for at in range(0, len(observations), together)]
     names = " and ".join(dict.fromkeys(each.model for each in observations))
     script = (folder / "attention.js").read_text(encoding="utf-8")
-    return page(folder / "attention.html", script=script, data=data, title=f"Attention of {names}", runs=observations)
+    choices = [short(f"{number}. {group[0].text}", LONGEST_CHOICE) for number, group in enumerate(groups, 1)]
+    return page(
+        folder / "attention.html", script=script, data={"models": models, "view": "lines" if lines else "map"},
+        title=f"Attention of {names}", groups=groups, choices=choices, cut=lambda text: short(text, LONGEST_TEXT),
+    )  # fmt: skip
+
+
+def _size(data: Any) -> int:
+    """The bytes of data as JSON."""
+    return len(json.dumps(data, ensure_ascii=False).encode())
 
 
 def _model(observation: Observation, budget: int) -> dict[str, Any]:
-    """The data of a run for the script."""
+    """The data of a run for the script, with as many sites as fit into `budget` bytes."""
+    names: list[tuple[str, ...]] = []
+    rest = _rest(observation)
+    budget -= _size(rest)
     sites: list[dict[str, Any]] = []
     left_out: list[str] = []
     for site in [*observation.sites, *rollouts(observation)]:
-        heads = [] if left_out else [encoded(head) for head in site.weights]
-        budget -= sum(map(len, heads))
+        data = {} if left_out else _site(site, names, observation.picture)
+        budget -= _size(data)
         if budget < 0:
             left_out.append(site.name)
         else:
-            sites.append(_site(site, heads, observation.picture))
+            sites.append(data)
     notices = list(observation.notices)
     if left_out:
         shown = ", ".join(left_out[:6]) + (", ..." if len(left_out) > 6 else "")
         notices.append(f"{len(left_out)} sites are not on this page, to keep it small: {shown}. Choose sites with --site.")
+    return {"notices": notices, "sites": sites, "names": [[short(name) for name in each] for each in names], **rest}
+
+
+def _rest(observation: Observation) -> dict[str, Any]:
+    """The data of a run but its sites."""
     return {
         "name": observation.model,
-        "notices": notices,
-        "sites": sites,
         "predictions": [
             {
                 "token": each.token,
@@ -87,12 +112,16 @@ def encoded(weights: Weights) -> str:
     return base64.b64encode(zlib.compress(rounded.tobytes(), 6)).decode()
 
 
-def _site(site: SiteWeights, heads: list[str], picture: Picture | None) -> dict[str, Any]:
+def _site(site: SiteWeights, names: list[tuple[str, ...]], picture: Picture | None) -> dict[str, Any]:
+    """The data of a site. Its tokens are the number of a list in `names`, to which new lists are added."""
+    for each in (site.queries, site.keys):
+        if each not in names:
+            names.append(each)
     return {
         "name": site.name,
-        "queries": [short(name) for name in site.queries],
-        "keys": [short(name) for name in site.keys],
-        "heads": heads,
+        "queries": names.index(site.queries),
+        "keys": names.index(site.keys),
+        "heads": [encoded(head) for head in site.weights],
         "itself": site.itself,
         "patches": site.patches,
         "statistics": [_statistics(each) for each in head_statistics(site, picture)],

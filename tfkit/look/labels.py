@@ -19,9 +19,9 @@ def labels(tokeniser: TextTokeniser, ids: Sequence[int]) -> tuple[str, ...]:
     return tuple(map(short, _texts(tokeniser, ids)))
 
 
-def short(label: str) -> str:
-    """A label of at most `LONGEST` characters."""
-    return label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
+def short(label: str, longest: int = LONGEST) -> str:
+    """A label of at most `longest` characters."""
+    return label if len(label) <= longest else label[: longest - 1] + "…"
 
 
 def _texts(tokeniser: TextTokeniser, ids: Sequence[int]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,15 @@ def observe(directory: str | Path, request: Request, **place: Any) -> Observatio
         StoreError: a file is missing or altered.
         InputError: the model reads something else, or has no such site.
     """
+    [observation] = observe_each(directory, [request], **place)
+    return observation
+
+
+def observe_each(directory: str | Path, requests: Sequence[Request], **place: Any) -> list[Observation]:
+    """Load a model, and run it once for each request. Arguments and errors as in `observe`."""
     found = model_in(Path(directory))
     model = load(found, **place).eval()
-    return _Run(model, found, request).observation()
+    return [_Run(model, found, request).observation() for request in requests]
 
 
 class _Run:
