@@ -1,4 +1,4 @@
-"""Which commands never import torch, tried in fresh interpreters."""
+"""Which commands never import torch, and what others leave out, tried in fresh interpreters: that is what start-up costs."""
 
 import json
 import subprocess
@@ -7,6 +7,9 @@ import sys
 import pytest
 
 from command_line import ROOT
+from tfkit.recipe import load_recipe
+from tfkit.train import train
+from translation_task import write_task
 
 pytestmark = pytest.mark.slow
 
@@ -16,16 +19,43 @@ from tfkit.cli import main
 seen = {}
 for words in json.loads(sys.argv[1]):
     code = main(words)
-    seen[" ".join(words)] = [code, sorted({"torch", "rich"} & set(sys.modules))]
+    seen[" ".join(words)] = [code, sorted(set(json.loads(sys.argv[2])) & set(sys.modules))]
 print(json.dumps(seen), file=sys.stderr)
 """
 
 
-def imported_by(*commands):
-    """By command its exit code and which heavy modules are there after it, all in one interpreter."""
+UNUSED = [
+    "rich", "sympy", "torch._dynamo", "torch._inductor", "triton", "matplotlib", "pandas", "transformers", "datasets",
+    "networkx", "scipy", "sentencepiece", "onnx", "tensorboard", "PIL", "starlette", "uvicorn", "tfkit.train", "tfkit.serve",
+    "tfkit.look", "tfkit.interop.export",
+]  # fmt: skip
+"""What translating does not need."""
+
+
+def imported_by(*commands, heavy=("torch", "rich"), text=""):
+    """By command its exit code and which heavy modules are there after it, all in one interpreter that reads `text`."""
     words = json.dumps([command.split() for command in commands])
-    done = subprocess.run([sys.executable, "-c", PROBE, words], capture_output=True, text=True, cwd=ROOT, check=True)
+    program = [sys.executable, "-c", PROBE, words, json.dumps(heavy)]
+    done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=True, input=text)
     return json.loads(done.stderr.splitlines()[-1])
+
+
+def test_explaining_imports_neither_torch_nor_pydantic_nor_the_catalogue():
+    heavy = ("torch", "rich", "pydantic", "numpy", "pluggy", "tfkit.catalogue", "tfkit.spec")
+    commands = ("explain TFK001", "explain TFK1", "explain A2", "explain R19", "explain checks", "explain --json", "explain")
+    seen = imported_by(*commands, heavy=heavy)
+    assert {words: modules for words, (_, modules) in seen.items()} == {words: [] for words in commands}
+
+
+def test_checking_imports_no_package_of_numbers():
+    command = "check specs/transformer-base.yaml"
+    assert imported_by(command, heavy=("torch", "numpy", "pyarrow", "tokenizers", *UNUSED)) == {command: [0, []]}
+
+
+def test_translating_imports_only_what_it_uses(tmp_path):
+    train(load_recipe(write_task(tmp_path), ["stopping.max_steps=1"]), tmp_path / "run")
+    command = f"translate {tmp_path / 'run'}"
+    assert imported_by(command, heavy=("torch", *UNUSED), text="one red dog\n") == {command: [0, ["torch"]]}
 
 
 def test_commands_that_only_look_import_no_torch():

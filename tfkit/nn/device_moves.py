@@ -52,8 +52,17 @@ class Placed(nn.Module):
         return super().cuda(device)
 
     def to_empty(self: Own, *, device: Any, recurse: bool = True) -> Own:
-        """As torch.nn.Module.to_empty. Raises BuildError if this machine lacks the device."""
-        return super().to_empty(device=None if device is None else device_here(device), recurse=recurse)
+        """As torch.nn.Module.to_empty. Raises BuildError if this machine lacks the device.
+
+        `torch.empty_like` of a meta tensor runs torch's symbolic shapes, and so imports sympy: `empty_strided` does not.
+        """
+        place = None if device is None else device_here(device)
+
+        def empty(tensor: Tensor) -> Tensor:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=place or tensor.device)
+
+        self._apply(empty, recurse=recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def __copy__(self: Own) -> Own:
         return self._with_state(dict(self.__dict__))
