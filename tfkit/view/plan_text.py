@@ -34,7 +34,7 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
         for row in rows:
             parts += [_chosen(row), Padding(_candidates(row["candidates"]), (0, 0, 0, 4))]
             if row.get("sdpa_kernels") and any(each["backend"] == "sdpa" for each in row["candidates"]):
-                parts.append(Text(f"    sdpa runs {_kernels(row['sdpa_kernels'])}", "dim"))
+                parts.append(Text(f"    sdpa runs {_kernels(row['sdpa_kernels'], bool(data['sdpa']['depends']))}", "dim"))
     if "sdpa" in data:
         parts += ["", Text(_sdpa(data["sdpa"]), "dim")]
         if unlocked := _unlocked(data["sites"]):
@@ -59,8 +59,9 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     return parts
 
 
-def _kernels(found: Mapping[str, str]) -> str:
-    """`torch's flash kernel, and efficient for batches with padding`."""
+def _kernels(found: Mapping[str, str], depends: bool) -> str:
+    """`torch's flash kernel, and efficient for batches with padding`. What cuDNN computes, flash can compute."""
+    found = {name: "cudnn or flash" if depends and family == "cudnn" else family for name, family in found.items()}
     if "plain" not in found:
         return f"torch's {found['masked']} kernel, because each call has a dense mask or bias"
     padded = f", and {found['masked']} for batches with padding, whose mask is dense" if "masked" in found else ""
