@@ -2,7 +2,7 @@
 
     python bench/conformance.py correct --runs 20000    # -> bench/results/correct_kernels.json
     python bench/conformance.py kills                   # -> bench/results/kill_matrix.json
-    python bench/conformance.py kills --only a,b        # these mutants anew, in the same file
+    python bench/conformance.py kills --only a,b        # these mutants, or kernels, anew in the same file
 
 `correct` evaluates correct implementations on drawn cases, under seeds from 1,000 on, with which nothing was tuned; it counts
 runs, alarms and undecided cases, and keeps the largest error as a share of its bound. `kills` runs the whole quick profile on
@@ -27,10 +27,12 @@ from hypothesis import seed as seeded
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "tfkit-conformance" / "tests"))  # holds the kill matrix
 
 from kill_matrix.correct_kernels import CORRECT_KERNELS
+from kill_matrix.independent_kernels import INDEPENDENT
 from tfkit.catalogue import load_catalogue
 from tfkit_conformance.attention.backend_under_test import BackendUnderTest, backend_under_test
 from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.strategies import cases
+from tfkit_conformance.callables.check import function_under_test
 from tfkit_conformance.finding import Inconclusive, Violation
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.suite.conformance import check_backend
@@ -50,7 +52,11 @@ def subjects() -> list[tuple[str, BackendUnderTest, float]]:
     ]
     installed = [(name, backend_under_test(catalogue.find("backend", name)), 0.1 if name == "flex" else 1.0)
                  for name in catalogue.names("backend")]  # fmt: skip
-    return found + [each for each in installed if "cpu" in {device.kind for device in each[1].capabilities.devices}]
+    functions = [
+        (name, function_under_test(function, "additive_mask", supports=[*supports, "strides"], dtypes=DTYPES).subject, 0.5)
+        for name, (function, supports) in INDEPENDENT.items()
+    ]
+    return found + [each for each in installed if "cpu" in {device.kind for device in each[1].capabilities.devices}] + functions
 
 
 def evaluate_all(subject: BackendUnderTest, dtype: str, runs: int, seed: int) -> dict[str, Any]:
@@ -79,12 +85,14 @@ def evaluate_all(subject: BackendUnderTest, dtype: str, runs: int, seed: int) ->
     return row
 
 
-def correct_kernels(runs: int) -> dict[str, Any]:
-    """False alarms on held-out seeds."""
+def correct_kernels(runs: int, before: Sequence[dict[str, Any]] = (), only: Collection[str] = ()) -> dict[str, Any]:
+    """False alarms on held-out seeds. With `only`, the other rows are those of `before`."""
     kernels = subjects()
     each = runs / (sum(share for _, _, share in kernels) * len(DTYPES))
-    rows = []
+    rows = [row for row in before if row["name"] not in only]
     for number, (name, subject, share) in enumerate(kernels):
+        if only and name not in only:
+            continue
         for dtype in DTYPES:
             if dtype not in subject.capabilities.dtypes:
                 continue
@@ -132,11 +140,9 @@ def main(words: list[str] | None = None) -> None:
     options = parser.parse_args(words)
     torch.set_num_threads(1)
     place = options.output or RESULTS / FILES[options.what]
-    if options.what == "correct":
-        found = correct_kernels(options.runs)
-    else:
-        before = json.loads(place.read_text())["rows"] if options.only else []
-        found = kills(before, set(filter(None, options.only.split(","))))
+    before = json.loads(place.read_text())["rows"] if options.only else []
+    only = set(filter(None, options.only.split(",")))
+    found = correct_kernels(options.runs, before, only) if options.what == "correct" else kills(before, only)
     found |= {"torch": torch.__version__, "python": platform.python_version(), "device": "cpu"}
     place.write_text(json.dumps(found, indent=1) + "\n")
     print({key: value for key, value in found.items() if key != "rows"})

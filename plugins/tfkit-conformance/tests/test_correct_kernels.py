@@ -11,6 +11,7 @@ import torch
 
 from attention_calls import typed
 from kill_matrix.correct_kernels import CORRECT_KERNELS
+from kill_matrix.independent_kernels import INDEPENDENT
 from tfkit.attention.backend import check_request
 from tfkit.attention.capabilities import Numerics
 from tfkit.attention.types import AttentionInputs, Mask
@@ -19,10 +20,14 @@ from tfkit_conformance.attention.bound import bounds, worst_ratio
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import gradients_of, leaves_of, request_of
 from tfkit_conformance.attention.elements import REGIMES, drawn_call
+from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.reference import reference
 from tfkit_conformance.attention.table import CASES
+from tfkit_conformance.callables.check import function_under_test
+from tfkit_conformance.finding import Inconclusive
 from tfkit_conformance.mutants.kernel import stages
 from tfkit_conformance.mutants.kernel.kernel import Kernel
+from tfkit_conformance.suite.layers import LAYERS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 BY_NAME = {kernel.name: kernel for kernel in CORRECT_KERNELS}
@@ -177,3 +182,25 @@ def test_recomputed_attention_keeps_its_draw():
         )
         found.append(torch.autograd.grad(given.sum(), inputs.query)[0])
     assert torch.equal(*found)
+
+
+def undecided_or_right(subject, case):
+    """False where the bound says nothing of the case. Raises Violation."""
+    evaluated = Evaluated(subject, case)
+    try:
+        for layer in LAYERS:
+            layer.evaluate(evaluated)
+    except Inconclusive:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_independent_functions_raise_no_alarm(name):
+    function, supports = INDEPENDENT[name]
+    for seed, dtype in enumerate(("float32", "bfloat16")):
+        subject = function_under_test(function, "additive_mask", supports=[*supports, "strides"], dtypes=(dtype,)).subject
+        cases = [replace(case, dtype=dtype, seed=seed) for case in CASES]
+        found = [undecided_or_right(subject, case) for case in cases if subject.accepts(case.request("cpu"))]
+        assert sum(found) > 10
