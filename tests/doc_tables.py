@@ -335,14 +335,16 @@ def claims(run: Run) -> str:
 
 
 def claims_by_length(run: Run) -> str:
-    """The share of right letters by the length of the text, mean over the seeds, of every claim that measured it."""
+    """Quality by the length of the text, mean over the seeds, of every claim that measured it."""
     tables = []
     for place in sorted((ROOT / "bench" / "results" / "claims").glob("*.json")):
-        found = json.loads(place.read_text(encoding="utf-8")).get("accuracy_by_length")
+        result = json.loads(place.read_text(encoding="utf-8"))
+        found = result.get("accuracy_by_length")
         if found:
+            unit = "words" if "chrF" in result.get("measure_by_length", "") else "letters"
             lengths = list(next(iter(found.values())))
             body = [[name, *(f"{sum(row[each]) / len(row[each]):.1f}" for each in lengths)] for name, row in found.items()]
-            tables.append(rows([f"`{place.stem}`", *(f"{each} letters" for each in lengths)], *body))
+            tables.append(rows([f"`{place.stem}`", *(f"{each} {unit}" for each in lengths)], *body))
     return "\n\n".join(tables)
 
 

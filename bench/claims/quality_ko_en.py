@@ -7,7 +7,7 @@ import gzip
 from pathlib import Path
 
 from quality_by_length import SPECS as LETTER_SPECS
-from quality_by_length import VARIANTS
+from quality_by_length import VARIANTS, verdict
 from reversal import RECIPE as LETTER_RECIPE
 from reversal import SPEC, main
 
@@ -16,14 +16,14 @@ from tfkit.comparison import CandidateResult
 from tfkit.metrics import corpus_scores
 
 TEXT = "Without attention, translations of long sentences are worse than those of short ones"
-SIZES = {"vocab_size: 24": "vocab_size: 3000", "64": "128", "d_ff: 128": "d_ff: 512"}
-RECIPE = """\
-tokeniser: {kind: bpe, vocab_size: 3000}
-batching: {tokens: 1024}
-loss: {label_smoothing: 0.1}
-schedule: {kind: inverse_sqrt, peak: 2.0e-3, warmup_steps: 200}
-stopping: {max_steps: 1000}
-validation: {every_steps: 500}
+VOCABULARY = 1000
+RECIPE = f"""\
+tokeniser: {{kind: bpe, vocab_size: {VOCABULARY}}}
+batching: {{tokens: 1024}}
+loss: {{label_smoothing: 0.1}}
+schedule: {{kind: inverse_sqrt, peak: 3.0e-3, warmup_steps: 100}}
+stopping: {{max_steps: 400}}
+validation: {{every_steps: 200}}
 """
 VALIDATION, SCORED, WORDS = 200, 50, 10
 
@@ -35,11 +35,9 @@ def read(directory: Path, part: str) -> list[tuple[str, str]]:
     return list(zip(*sides, strict=True))
 
 
-def larger(spec: str) -> str:
-    """The spec of the letters with more features and words."""
-    for small, large in SIZES.items():
-        spec = spec.replace(small, large)
-    return spec
+def with_vocabulary(spec: str) -> str:
+    """The spec of the letters with the vocabulary of the sentences."""
+    return spec.replace("vocab_size: 24", f"vocab_size: {VOCABULARY}")
 
 
 def write_task(directory: Path, place: Path) -> Path:
@@ -48,7 +46,7 @@ def write_task(directory: Path, place: Path) -> Path:
     for name, part in (("valid", rows[:VALIDATION]), ("train", rows[VALIDATION:])):
         for side, suffix in enumerate(("src", "trg")):
             (place / f"{name}.{suffix}").write_text("".join(f"{row[side]}\n" for row in part), encoding="utf-8")
-    (place / "reversal.yaml").write_text(larger(SPEC), encoding="utf-8")
+    (place / "reversal.yaml").write_text(with_vocabulary(SPEC), encoding="utf-8")
     recipe = place / "recipe.yaml"
     recipe.write_text(LETTER_RECIPE.partition("tokeniser:")[0] + RECIPE, encoding="utf-8")
     return recipe
@@ -69,13 +67,13 @@ def chrf_by_words(directory: Path, runs: CandidateResult, tiny: bool) -> dict[st
     return found
 
 
-SETTINGS = {"specs": {name: larger(spec) for name, spec in LETTER_SPECS.items()}}
+SETTINGS = {"specs": {name: with_vocabulary(spec) for name, spec in LETTER_SPECS.items()}, "verdict": verdict}
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=TEXT, add_help=False)
-    parser.add_argument("directory_of_data", type=Path, help="with train.ko.gz, train.en.gz, test.ko.gz and test.en.gz")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIRECTORY", help="train.ko.gz, train.en.gz, test.*.gz")
     options, rest = parser.parse_known_args()
-    data = options.directory_of_data
+    data = options.data
     main(
-        TEXT, VARIANTS, rest, **SETTINGS, given=" DATA",
+        TEXT, VARIANTS, rest, **SETTINGS, given=" --data DIRECTORY",
         write=lambda place: write_task(data, place), score=lambda runs, tiny: chrf_by_words(data, runs, tiny),
     )  # fmt: skip

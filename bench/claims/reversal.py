@@ -35,6 +35,8 @@ nodes:
   logits:  {kind: token_logits, input: decoder, share: source}
 outputs: [logits]
 """
+ByLength = Mapping[str, Mapping[str, Sequence[float]]]
+"""Recipe -> bucket of lengths -> one number per seed."""
 RECIPE = """\
 tfkit: 1
 name: reversal
@@ -97,6 +99,7 @@ def main(
     write: Callable[[Path], Path] | None = None,
     score: Callable[[CandidateResult, bool], dict[str, list[float]]] | None = None,
     given: str = "",
+    verdict: Callable[[Comparison, ByLength], str] | None = None,
 ) -> dict[str, Any]:
     """The command of a claim that trains: recipes that differ by overrides, compared with the first.
 
@@ -110,6 +113,8 @@ def main(
         write: writes another task into a directory and returns its recipe.
         score: measures a recipe by length: one number per seed. By default the share of right letters.
         given: what the command line has before the options.
+        verdict: whether the data agree, from the scores and the measurements by length. By default the differences to the
+            first recipe.
     """
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--seeds", type=int, default=3)
@@ -131,6 +136,9 @@ def main(
             if score or buckets
         }
         _print(text, found, by_length, "chrF" if score else "right letters, per cent,")
+        said = {"verdict": verdict(found, by_length)} if verdict else {}
+        if said:
+            print(f"verdict: {said['verdict']}")
         if options.figure and options.figure.suffix == ".html":
             options.figure.write_text(comparison_page(found, text), encoding="utf-8")
     shared = {
@@ -140,7 +148,7 @@ def main(
         "threads": 1,
     }
     overrides = {name: list(changes) for name, changes in variants.items()}
-    result = {**shared, "variants": overrides, **comparison_data(found), "accuracy_by_length": by_length}
+    result = {**shared, **said, "variants": overrides, **comparison_data(found), "accuracy_by_length": by_length}
     if by_length:
         result["measure_by_length"] = "chrF, higher is better" if score else "letters right, per cent"
     if options.json:

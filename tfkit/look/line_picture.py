@@ -85,13 +85,13 @@ def _draw(axis: Any, title: str, site: SiteWeights) -> None:
     from matplotlib.collections import LineCollection
 
     most = max(site.weights.shape[1:])
-    axis.set(xlim=(-1.1, 2.1), ylim=(most - 0.5, -0.9))
+    axis.set(xlim=(-0.7, 1.7), ylim=(most - 0.5, -0.9))
     axis.set_title(title, fontsize=9, parse_math=False)
     for head, weights in enumerate(site.weights):
         queries, keys = np.nonzero(weights >= LINES_FROM)
         strong = weights[queries, keys]
         ends = [((0.0, float(query)), (1.0, float(key))) for query, key in zip(queries, keys, strict=True)]
-        lines = LineCollection(ends, **_style(head), linewidths=0.5 + 3 * strong, alpha=0.25 + 0.75 * strong.clip(0, 1))
+        lines = LineCollection(ends, **_style(head), linewidths=0.5 + 3 * strong, alpha=0.15 + 0.85 * strong.clip(0, 1))
         lines.set_gid(f"{title}, head {head}")
         axis.add_collection(lines)
     for x, label, names, side in ((-0.05, "queries", site.queries, "right"), (1.05, "keys", site.keys, "left")):
