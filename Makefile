@@ -3,6 +3,9 @@ BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt
 PLUGINS := $(patsubst %/,-e ./%,$(sort $(dir $(wildcard plugins/*/pyproject.toml))))
 
+# One more than there are processors, because tests of several processes wait.
+WORKERS := $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 # Where products are computed, and their results compared with a bound or with a reference.
 NUMBERS := $(patsubst %,tests/%.py, \
@@ -22,12 +25,12 @@ demo: .venv/.demo  ## build the paper's base model, train a tiny one for a minut
 	$(BIN)/tfkit translate build/demo < build/question.txt
 
 test: .venv/.test  ## the tests of every part, without the exhaustive ones
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not exhaustive"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not exhaustive"
 
 test-all: .venv/.test  ## every test, then kernels in the interpreter, then the tests of numbers as on a processor without AVX-512
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m ""
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n auto -m kernel plugins/tfkit-fused
-	$(AVX2) OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "" $(NUMBERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m ""
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n $(WORKERS) -m kernel plugins/tfkit-fused
+	$(AVX2) OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "" $(NUMBERS)
 
 lint: .venv/.lint  ## style, types and words
 	$(BIN)/ruff check .
