@@ -130,7 +130,7 @@ def test_several_texts_are_on_one_page_with_their_targets(look, folder, tmp_path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--text", "a", "--text", "b", "--target", "c"], "there are 2 texts and 1 targets"),
+        (["--text", "a", "--text", "b", "--target", "c"], "the number of texts is 2, that of targets 1"),
         (["--text", "a", "--texts", "few.src"], "--text and --texts are given"),
         (["--text", "a", "--target", "b", "--targets", "few.src"], "--target and --targets are given"),
         (["--texts", "empty.src"], "empty.src has no line"),

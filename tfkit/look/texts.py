@@ -55,6 +55,6 @@ def with_targets(texts: str | Sequence[str] | None, targets: str | Sequence[str]
     if not 1 <= len(read) <= MOST_TEXTS:
         raise InputError(Diagnostic("TFK161", f"{len(read)} texts are given", f"a page has 1 to {MOST_TEXTS} texts"))
     if len(read) != len(written):
-        message = f"there are {len(read)} texts and {len(written)} targets"
+        message = f"the number of texts is {len(read)}, that of targets {len(written)}"
         raise InputError(Diagnostic("TFK102", message, "give one target for each text, in the same order, or none"))
     return list(zip(read, written, strict=True))
