@@ -76,7 +76,8 @@ def _model(observation: Observation, budget: int) -> dict[str, Any]:
     notices = list(observation.notices)
     if left_out:
         shown = ", ".join(left_out[:6]) + (", ..." if len(left_out) > 6 else "")
-        notices.append(f"{len(left_out)} sites are not on this page, to keep it small: {shown}. Choose sites with --site.")
+        fix = "Choose sites with --site, or give fewer or shorter texts."
+        notices.append(f"{len(left_out)} sites are not on this page, to keep it small: {shown}. {fix}")
     return {"notices": notices, "sites": sites, "names": [[short(name) for name in each] for each in names], **rest}
 
 
