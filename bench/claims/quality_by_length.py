@@ -47,7 +47,7 @@ def verdict(found: Comparison, by_length: ByLength) -> str:
     (short, long), (attentive_short, attentive_long) = ends
     seeds = list(zip(short, long, attentive_short, attentive_long, strict=True))
     better = sum(attentive > plain for _, plain, _, attentive in seeds)
-    keeps = sum(attentive / begin > plain / start for start, plain, begin, attentive in seeds)
+    keeps = sum(attentive * start > plain * begin for start, plain, begin, attentive in seeds)
     said = "The data agree" if better == keeps == len(seeds) else "Not seen at this size"
     losses = ", ".join(f"{each.name} {each.mean:.2f}" for each in found.candidates)
     return (
