@@ -91,6 +91,14 @@ def test_startup():
     assert startup.main(["--rounds", "1"])["peak_over_parameters"] > 0
 
 
+def test_chunked_loss():
+    import chunked_loss
+
+    found = chunked_loss.main(["--rounds", "1", "--shapes", "9", "50", "8"])
+    assert found["speed"]["all logits"] == 1.0
+    assert found["shapes"][0]["bytes"].keys() == found["speed"].keys()
+
+
 def test_products():
     import products
 

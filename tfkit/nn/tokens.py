@@ -6,6 +6,8 @@ logits  softcap(scale * x E^T + b)            E may be the same table
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -114,6 +116,8 @@ class TokenLogits(nn.Module):
         self.bias = bias
         self.scale, self.softcap = scale, softcap
         self.int8: Int8Head | None = None
+        self.loss: Callable[[Tensor, Tensor, Tensor | None, float | None], Tensor] | None = None
+        """Takes x, W, b and c in a step of training; its result takes the place of the logits, which are then not computed."""
 
     def forward(self, context: ForwardContext, input: NodeOutput, table: Tensor | None = None) -> NodeOutput:
         """The logits.
@@ -129,6 +133,8 @@ class TokenLogits(nn.Module):
         x = input.tensor if self.scale == 1.0 else input.tensor * self.scale
         weight = table if self.logits is None else self.logits.weight
         assert weight is not None
+        if self.loss is not None:
+            return NodeOutput(self.loss(x, weight, self.bias, self.softcap), input.padding, input.ids)
         if self.int8 is not None:
             logits = self.int8.logits(x, weight, self.bias)
         elif is_divided(weight):

@@ -36,10 +36,14 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, kin
         The sums over the labels.
     """
     size = logits.shape[-1]
-    # Both variants are a weight of the label and a weight of every id.
-    every = smoothing / size if kind == "uniform" else smoothing / (size - 1)
-    label = 1 - smoothing - (0.0 if kind == "uniform" else every)
+    label, every = weights_of(smoothing, kind, size)
     return LossSums(*_Smoothed.apply(logits.reshape(-1, size), labels.reshape(-1), label, every, ignore_index))  # type: ignore[no-untyped-call]
+
+
+def weights_of(smoothing: float, kind: str, size: int) -> tuple[float, float]:
+    """Both variants are a weight of the label and a weight of every id."""
+    every = smoothing / size if kind == "uniform" else smoothing / (size - 1)
+    return 1 - smoothing - (0.0 if kind == "uniform" else every), every
 
 
 BLOCK = 2**18

@@ -23,6 +23,7 @@ from ..recipe import Recipe
 from ..slots.node import ImageRule
 from .batches import TrainingBatches
 from .callbacks import Progress, Step
+from .chunked_loss import losses_in_chunks
 from .compiled import CompiledModel
 from .distributed.ddp_fsdp import full_tensor, gradient_sync, replicated
 from .distributed.process_group import ProcessGroup
@@ -200,13 +201,21 @@ class TrainStep:
             with self._autocast(), self.compiled.compiling(batch):
                 outputs = model(**batch.arguments)
         else:
-            with self._autocast(), labelled_rows(self.model.nodes, by_output) as by_output:
+            with (
+                self._autocast(),
+                losses_in_chunks(self.model, by_output, self.recipe, NO_LABEL) as others,
+                labelled_rows(self.model.nodes, others) as by_output,
+            ):
                 outputs = model(**batch.arguments)
         options = self.recipe.loss
         total: LossSums | None = None
-        for name, labels in by_output.items():
-            logits = self.model.plan.label_rows(name, outputs[name])
-            sums = smoothed_cross_entropy(logits, labels, options.label_smoothing, options.smoothing, NO_LABEL)
+        for name in self.roles.outputs:
+            if name in by_output:
+                logits = self.model.plan.label_rows(name, outputs[name])
+                sums = smoothed_cross_entropy(logits, by_output[name], options.label_smoothing, options.smoothing, NO_LABEL)
+            else:
+                loss, nll = outputs[name]
+                sums = LossSums(loss, nll.detach())
             weighted = LossSums(sums.loss * weights[name], sums.nll * weights[name])
             total = weighted if total is None else LossSums(total.loss + weighted.loss, total.nll + weighted.nll)
         assert total is not None, "there is an output"

@@ -44,9 +44,24 @@ class _Linear(torch.autograd.Function):
             of_weight = gradient.t() @ x if wants_weight else None
         else:
             gradient = gradient.contiguous()
-            of_x = product(gradient, weight.t()) if wants_x else None
+            of_x = gradient_of_input(gradient, weight) if wants_x else None
             of_weight = _weight_gradient(gradient, x) if wants_weight else None
         return of_x, of_weight, gradient.sum(0) if wants_bias else None
+
+
+def gradient_of_input(gradient: Tensor, weight: Tensor) -> Tensor:
+    """dy W: (N, out) and (out, in) -> (N, in)."""
+    return product(gradient, weight.t()) if can_multiply(gradient, weight) else gradient @ weight
+
+
+def add_gradient_of_weight(gradient: Tensor, x: Tensor, total: Tensor) -> None:
+    """Add dy^T x, of (N, out) and (N, in), to a total (out, in), which may have a wider dtype."""
+    if can_multiply(gradient, x):
+        total += _weight_gradient(gradient, x)
+    elif total.dtype == x.dtype:
+        total.addmm_(gradient.t(), x)
+    else:
+        total += gradient.t() @ x
 
 
 def _weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:

@@ -1,0 +1,172 @@
+"""The loss of token logits that are never held for all tokens.
+
+The logits x W^T + b of a batch, tokens x vocabulary, are the largest tensor of a step on text: they are written once and read
+five times. Here the logits of a few hundred tokens are computed, and in place of them their gradient
+
+    dlogits = (label + every V) softmax(logits) - label [v = y] - every
+
+while they are in the cache; dx = dlogits W, dW = sum dlogits^T x and db = sum dlogits are complete when the loss is. Tokens
+without a label take no part. `label` and `every` are the weights of `loss.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ..nn.cpu.linear import add_gradient_of_weight, gradient_of_input, linear
+from ..nn.divided_vocabulary import is_divided
+from ..nn.model import Model
+from ..nn.tokens import TokenLogits
+from ..recipe import Recipe
+from .loss import LossSums, weights_of
+
+CHUNK = 2**20
+"""Logits of a chunk: 4 MiB in float32."""
+MIN_ROWS = 256
+"""Tokens of a chunk at least. With fewer, reading W and adding to dW would bound its products."""
+ENOUGH = 2**20
+"""Logits of a batch from which chunks pay (bench/chunked_loss.py)."""
+
+
+def chunked_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, kind: str, ignore_index: int,
+    softcap: float | None = None,
+) -> LossSums:  # fmt: skip
+    """The loss of the logits x W^T + b against labels: the sums of `smoothed_cross_entropy`, in other order.
+
+    Under autocast the products are computed in its dtype, and everything else in float32.
+
+    Args:
+        x: (..., M).
+        weight: (V, M).
+        bias: (V,), or None.
+        labels: (...) int64.
+        smoothing: as in `smoothed_cross_entropy`.
+        kind: as in `smoothed_cross_entropy`.
+        ignore_index: the label of positions to ignore.
+        softcap: c in c * tanh(logit / c), or None.
+
+    Returns:
+        The sums over the labels. The gradient of the loss cannot be differentiated again.
+    """
+    label, every = weights_of(smoothing, kind, len(weight))
+    rows = (labels != ignore_index).reshape(-1).nonzero().squeeze(1)
+    parts = x.reshape(-1, x.shape[-1])[rows], weight, bias, labels.reshape(-1)[rows]
+    return LossSums(*_Chunked.apply(*parts, label, every, softcap))  # type: ignore[no-untyped-call]
+
+
+class _Chunked(torch.autograd.Function):
+    """x (N, M), weight (V, M), bias (V,) or None, labels (N,) -> loss and nll. The gradients are computed with the loss."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label: float, every: float,
+        softcap: float | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        ctx.dtypes = x.dtype, weight.dtype
+        device, wide = x.device.type, torch.promote_types(x.dtype, torch.float32)
+        if torch.is_autocast_enabled(device):
+            x, weight = x.to(torch.get_autocast_dtype(device)), weight.to(torch.get_autocast_dtype(device))
+        wanted = ctx.needs_input_grad[:3]
+        of_x = torch.empty(x.shape, dtype=wide, device=x.device) if wanted[0] else None
+        of_weight = torch.zeros(weight.shape, dtype=wide, device=x.device) if wanted[1] else None
+        of_bias = torch.zeros(len(weight), dtype=wide, device=x.device) if wanted[2] else None
+        loss, total_nll = torch.zeros(2, dtype=wide, device=x.device)
+        size = max(MIN_ROWS, CHUNK // len(weight))
+        with torch.autocast(device, enabled=False):
+            for first in range(0, len(x), size):
+                rows = slice(first, first + size)
+                logits = linear(x[rows], weight, None).to(wide)
+                if bias is not None:
+                    logits += bias
+                capped = None if softcap is None else logits.div_(softcap).tanh_().clone()
+                if softcap is not None:
+                    logits *= softcap
+                sums = logits.sum(1) if every else None
+                chosen = logits.gather(1, labels[rows, None]).squeeze(1)
+                top = logits.amax(1, keepdim=True)
+                weights = logits.sub_(top).exp_()
+                total = weights.sum(1)
+                logsumexp = total.log() + top.squeeze(1)
+                nll = (logsumexp - chosen).sum()
+                total_nll += nll
+                loss += label * nll
+                if sums is not None:
+                    loss += every * (len(weight) * logsumexp - sums).sum()
+                if not any(wanted):
+                    continue
+                gradient = weights.mul_(((label + every * len(weight)) / total)[:, None])
+                if every:
+                    gradient -= every
+                gradient[torch.arange(len(gradient), device=x.device), labels[rows]] -= label
+                if capped is not None:
+                    gradient.mul_(capped.square_().neg_().add_(1))  # d tanh = 1 - tanh^2
+                if of_bias is not None:
+                    of_bias += gradient.sum(0)
+                gradient = gradient.to(x.dtype)
+                if of_x is not None:
+                    of_x[rows] = gradient_of_input(gradient, weight)
+                if of_weight is not None:
+                    add_gradient_of_weight(gradient, x[rows], of_weight)
+        ctx.save_for_backward(of_x, of_weight, of_bias)
+        ctx.mark_non_differentiable(total_nll)
+        return loss, total_nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        of_x, of_weight, of_bias = (None if each is None else each * gradient for each in ctx.saved_tensors)
+        of_x = of_x if of_x is None else of_x.to(ctx.dtypes[0])
+        of_weight, of_bias = (each if each is None else each.to(ctx.dtypes[1]) for each in (of_weight, of_bias))
+        return of_x, of_weight, of_bias, None, None, None, None
+
+
+@contextmanager
+def losses_in_chunks(
+    model: Model, labels: Mapping[str, Tensor], recipe: Recipe, ignore_index: int
+) -> Iterator[Mapping[str, Tensor]]:
+    """Let the model give the sums of the loss, (2,), in place of token logits, for the outputs where that pays.
+
+    Args:
+        model: the model, which is called in the context.
+        labels: the labels (B, L) of every output.
+        recipe: its `loss` says how labels are smoothed.
+        ignore_index: the label of positions to ignore.
+
+    Yields:
+        The labels of the outputs that remain logits.
+    """
+    chosen = {name: model.nodes[name] for name, own in labels.items() if _pays(model, name, own, ignore_index)}
+    try:
+        for name, node in chosen.items():
+            node.loss = partial(_sums, labels=labels[name], recipe=recipe, ignore_index=ignore_index)  # type: ignore[assignment]
+        yield {name: own for name, own in labels.items() if name not in chosen}
+    finally:
+        for node in chosen.values():
+            node.loss = None  # type: ignore[assignment]
+
+
+def _sums(
+    x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None, labels: Tensor, recipe: Recipe, ignore_index: int
+) -> Tensor:
+    smoothing, kind = recipe.loss.label_smoothing, recipe.loss.smoothing
+    return torch.stack(chunked_cross_entropy(x, weight, bias, labels, smoothing, kind, ignore_index, softcap))
+
+
+def _pays(model: Model, name: str, labels: Tensor, ignore_index: int) -> bool:
+    """Whether chunks pay for an output: token logits on a CPU, of many labels, whose weight is whole, read by nothing else."""
+    node = model.nodes[name]
+    if type(node) is not TokenLogits or not labels.is_cpu or node.int8 is not None:
+        return False
+    owner = model.plan.wires[name].owner
+    weight = model.nodes[owner].table() if node.logits is None else node.logits.weight  # type: ignore[index,operator]
+    plain = type(weight) in (Tensor, nn.Parameter) and not is_divided(weight) and weight.is_cpu
+    read = any(name in model.executor.reads(other) for other in model.plan.wires)
+    return plain and not read and int((labels != ignore_index).sum()) * len(weight) >= ENOUGH
