@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     flat = options.shapes
     shapes = tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=True)) if flat else SHAPES
     seconds: dict[str, list[float]] = {ALL: [0.0] * options.rounds, CHUNKS: [0.0] * options.rounds}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for shape in shapes:
         timings = timed({way: step(way, *shape) for way in seconds}, options.rounds, clock=time.process_time)
         bytes_of = {way: memory(way, shape, options.threads) for way in seconds}
@@ -88,7 +88,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         rows.append({"tokens": shape[0], "vocabulary": shape[1], "width": shape[2], "seconds": medians, "bytes": bytes_of})
         faster, less = medians[ALL] / medians[CHUNKS], bytes_of[CHUNKS] / max(1, bytes_of[ALL])
         print(f"{shape[0]} tokens, {shape[1]} x {shape[2]}: chunks {faster:.2f} x as fast, memory {less:.2f} x")
-    facts = {"clock": "processor time", "machine": machine_here(), "shapes": rows}
+    machine = machine_here()
+    facts = {"clock": "processor time", "shapes": rows}
+    facts |= {"processor": machine["processor"], "instructions": machine["instructions"]}
     return report(f"head and loss of a step, {len(shapes)} shapes", seconds, ALL, options.json, **facts)
 
 

@@ -9,6 +9,7 @@ Without files a corpus with lengths like Multi30k's is made up. Tokens are count
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from torch.nn import functional
 
 import tfkit
 from tfkit.data import NO_LABEL, Batch, prepare
+from tfkit.doctor.machine import machine_here
 from tfkit.recipe import recipe_of
 from tfkit.train.fit_spec import fitted_spec, roles_in
 from tfkit.train.step import TrainStep
@@ -124,6 +126,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="float32", help="of tfkit; the peer has float32"
+    )
     parser.add_argument("--threads", type=int)
     parser.add_argument("--cpu-time", action="store_true", help="processor time of all threads: fair on a busy machine")
     parser.add_argument("--json", type=Path)
@@ -133,7 +138,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         torch.set_num_threads(options.threads)
     clock = time.process_time if options.cpu_time else time.perf_counter
     with tempfile.TemporaryDirectory() as folder:
-        train_step = step_for(options, Path(folder))
+        train_step = step_for(options, Path(folder), f"precision: {options.precision}\n")
         epoch = train_step.batches.epoch(1)
         # As many batches as there are rounds, so that both meet the same ones, warm-up included.
         epoch.batches[:] = epoch.batches[: options.steps + 2]
@@ -148,11 +153,18 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         counts = [batch.source_tokens + batch.target_tokens for batch in batches[2:]]
         rates = {name: sum(counts) / sum(times) for name, times in seconds.items()}
         title = f"a step of training, transformer-{options.shape}, at most {options.tokens} tokens a side"
+        title += f", tfkit in {options.precision}" if options.precision != "float32" else ""
+        kernels = torch.backends.cpu.get_cpu_capability()
+        title += f", kernels of torch: {kernels}" if os.environ.get("ATEN_CPU_CAPABILITY") else ""
+        machine = machine_here()
         facts = {
             "tokens_per_second": rates,
             "padding": epoch.padding,
             "parameters": train_step.model.parameter_count(),
             "clock": "processor time" if options.cpu_time else "wall",
+            "processor": machine["processor"],
+            "instructions": machine["instructions"],
+            "kernels": kernels,
         }
         return report(title, seconds, "Hugging Face Marian", options.json, **facts)
 
