@@ -156,7 +156,7 @@ def share_of(reads: Reads, value: Path) -> int:
     first = reads == next(each for each in ARGUMENTS if each.good == reads.good)
     if value.is_file():
         return 4 if first else 20
-    return 20 if first else 60
+    return 30 if first else 90
 
 
 def remove(path: Path) -> None:
