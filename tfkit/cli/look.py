@@ -20,7 +20,7 @@ tfkit look run --text "the old dog sees the cat" -o page.html
 tfkit look rnn transformer --text "..." --target "..." -o both.html
 tfkit look run --text "the dog sees" --text "the cat sleeps" -o page.html
 tfkit look run --texts test.en --targets test.de -o page.html
-tfkit look run --text "..." --site "decoder.*.cross_attention" --lines -o l.svg
+tfkit look run --text "..." --site "decoder.0.*" --lines -o lines.svg
 tfkit look run --text "..." --site "decoder.*.cross_attention" -o heads.png
 tfkit look vit --image digit.png -o page.html
 tfkit look clip --image cat.png --text "a cat" -o page.html
