@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import tfkit_fused
@@ -116,3 +117,21 @@ def test_a_direct_call_with_what_is_not_declared_is_refused():
         attend(call(return_weights=True), OPTIONS)
     with pytest.raises(BackendRefused, match="dtypes other than"):
         attend(call(query=torch.zeros(2, 4, 3, 8, dtype=torch.float64)), OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_the_short_way_of_the_checks_lets_nothing_pass_that_the_long_one_finds(name):
+    """Whatever a tensor's shape and dtype, with and without what needs an offset."""
+    from tfkit_fused.checks import _axes, _misfits, _three_tensors_fit
+
+    passed = 0
+    shapes = [
+        (2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 3, 8), (1, 4, 3, 8), (2, 3, 3, 8), (2, 4, 3, 7), (2, 4, 0, 8), (2, 2, 5, 300), (4,)
+    ]  # fmt: skip
+    for shape, dtype in product(shapes, (torch.float32, torch.float16)):
+        for changes in ({}, {"mask": Mask()}, {"mask": Mask(causal=True)}, {"mask": Mask(window=(1, 0))}, {"dropout": 1.0}):
+            made = call(**{name: torch.zeros(shape, dtype=dtype), "mask": Mask(causal=True, offset=1), **changes})
+            wrong = list(_axes(made)) or list(_misfits(made))
+            assert _three_tensors_fit(made) == (not wrong), (shape, dtype, changes, wrong)
+            passed += not wrong
+    assert passed

@@ -73,7 +73,7 @@ def forward(given: Call) -> tuple[Tensor, Tensor]:
         arguments = (*rows, Q, given.key.shape[2], given.offset, *_terms(given))
         key = signature(given)
         _run(given, "forward", lambda tiles: forward_kernel(
-            (key, tiles), _tiles_along(Q, tiles.queries) * B * H, arguments, {**_sizes(given), **tiles.constants},
+            (key, tiles), _tiles_along(Q, tiles.queries) * B * H, arguments, _constants(given, tiles),
         ))  # fmt: skip
     return output, lse
 
@@ -132,7 +132,7 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
         number = _tiles_along(Q, tiles.queries)
         bias_sums = sums_for(number)
         arguments = (*saved, _rows(grad_query), bias_sums, *warned)
-        queries((key, tiles), number * B * H, arguments, {**_sizes(given), **tiles.constants})
+        queries((key, tiles), number * B * H, arguments, _constants(given, tiles))
         return bias_sums
 
     def of_keys(tiles: Tiles) -> Tensor | None:
@@ -167,7 +167,7 @@ def _dense_bias(given: Call, saved: tuple[Any, ...], key: Hashable) -> Tensor:
     def of_pairs(tiles: Tiles) -> None:
         programs = shape[0] * shape[1] * _tiles_along(shape[2], tiles.queries) * _tiles_along(shape[3], tiles.keys)
         arguments = (*saved, found, B, *shape, Q, K, given.offset, *_terms(given))
-        dense((key, tiles), programs, arguments, {**_sizes(given), **tiles.constants})
+        dense((key, tiles), programs, arguments, _constants(given, tiles))
 
     _run(given, "bias", of_pairs)
     return found.reshape(given.bias.shape).to(given.bias.dtype)
@@ -229,8 +229,21 @@ def _rows(tensor: Tensor) -> call.Rows:
     return call.Rows(tensor, *tensor.stride())
 
 
+def _constants(given: Call, tiles: Tiles) -> dict[str, Any]:
+    """Shared among calls: not to be changed."""
+    return _constants_of(given.query.shape[3], given.value.shape[3], tiles)
+
+
+@functools.cache
+def _constants_of(D: int, V: int, tiles: Tiles) -> dict[str, Any]:
+    return {**_sizes_of(D, V), **tiles.constants}
+
+
 def _sizes(given: Call) -> dict[str, int]:
-    D, V = given.query.shape[3], given.value.shape[3]
+    return _sizes_of(given.query.shape[3], given.value.shape[3])
+
+
+def _sizes_of(D: int, V: int) -> dict[str, int]:
     return {"D": D, "V": V, "TILE_D": power_of_two(max(D, 16)), "TILE_V": power_of_two(max(V, 16))}
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
+import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Call:
-    """A call as the operators have it: its tensors, and what is no tensor."""
+    """A call as the operators have it: its tensors, and what is no tensor. Nothing is assigned to it; a frozen class takes
+    longer to make."""
 
     query: Tensor
     key: Tensor
@@ -43,17 +46,28 @@ def class_of(kernel: str, given: Call) -> str:
 
     In words: `forward bfloat16 d64 v64 group1 q1024 k1024 right key_lengths`.
     """
-    (Q, D), (K, V) = given.query.shape[2:], given.value.shape[2:]
-    sizes = {"d": max(D, 16), "v": max(V, 16), "q": Q, "k": K}
-    d, v, q, k = (f"{name}{power_of_two(size)}" for name, size in sizes.items())
-    group = f"group{given.query.shape[1] // given.key.shape[1]}"
-    there = {
-        "left": given.left, "right": given.right, "key_lengths": given.key_lengths, "query_lengths": given.query_lengths,
-        "key_visible": given.key_visible, "segments": given.query_segments, "visible": given.visible,
-        given.bias_kind: given.bias, "softcap": given.softcap, "dropout": given.seed,
-    }  # fmt: skip
-    terms = (name for name, term in there.items() if term is not None)
-    return " ".join([kernel, str(given.query.dtype).removeprefix("torch."), d, v, group, q, k, *terms])
+    query, value = given.query, given.value
+    _, H, Q, D = query.shape
+    _, G, K, V = value.shape
+    return _in_words(
+        kernel, query.dtype, max(D, 16), max(V, 16), H // G, (Q - 1).bit_length(), (K - 1).bit_length(), given.bias_kind,
+        given.left is None, given.right is None, given.key_lengths is None, given.query_lengths is None,
+        given.key_visible is None, given.query_segments is None, given.visible is None, given.bias is None,
+        given.softcap is None, given.seed is None,
+    )  # fmt: skip
+
+
+@cache
+def _in_words(
+    kernel: str, dtype: torch.dtype, D: int, V: int, group: int, queries: int, keys: int, bias_kind: str, *absent: bool
+) -> str:
+    """`queries` and `keys` are exponents of powers of two; `absent` says of each term whether the call is without it."""
+    names = (
+        "left", "right", "key_lengths", "query_lengths", "key_visible", "segments", "visible", bias_kind, "softcap", "dropout"
+    )  # fmt: skip
+    terms = (name for name, lacks in zip(names, absent, strict=True) if not lacks)
+    sizes = (f"d{power_of_two(D)}", f"v{power_of_two(V)}", f"group{group}", f"q{1 << queries}", f"k{1 << keys}")
+    return " ".join([kernel, str(dtype).removeprefix("torch."), *sizes, *terms])
 
 
 def power_of_two(size: int) -> int:
