@@ -18,13 +18,13 @@ STALE = "<!-- generated: hooks -->\n```python\n```\n<!-- end -->"
 
 
 def tier(name):
-    """`exhaustive` for a page that trains twice or proves a backend, `slow` for one that builds, trains or proves something.
+    """`exhaustive` for a page that trains several models or proves a backend, `slow` for one that builds, trains or proves something.
 
     What an earlier page does is not counted; a page with the help of every command is slow, too."""
     text = PAGES[name].read_text(encoding="utf-8")
     new = "\n".join(set(documented.blocks(text)) - documented.shown_before(PAGES[name]))
-    does = re.findall(r"^\$ tfkit (build|train|verify|conformance)", new, re.MULTILINE)
-    if does.count("train") > 1 or "conformance" in does:
+    does = re.findall(r"^\$ tfkit (build|train|verify|conformance|compare)", new, re.MULTILINE)
+    if does.count("train") > 1 or {"conformance", "compare"} & set(does):
         return [pytest.mark.exhaustive]
     return [pytest.mark.slow] if does or "<!-- generated: commands -->" in text else []
 

@@ -58,7 +58,7 @@ def test_commands_without_a_child_run_nothing_of_it_either(hostile, small):
     assert not (hostile / "mark").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_processes_that_train_together_run_nothing_of_it(hostile):
     recipe = write_task(hostile.parent)
     place = ["-o", hostile / "run", "--set", "stopping.max_steps=1", "--set", "batching.accumulate=2"]

@@ -113,7 +113,7 @@ def test_the_command(task, tmp_path, tfkit, in_process):
     assert tfkit("compare", task, task, "--directory", tmp_path / "two").code == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_process_fails_alone_and_is_resumed(task, tmp_path):
     """Killed after its first checkpoint, a run ends with the score of a run that nobody killed."""
     place, started = tmp_path / "runs", []

@@ -143,7 +143,7 @@ PEAKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [1, 8])
 @pytest.mark.parametrize(("name", "changes", "rows", "length", "checkpointing"), PEAKS)
 def test_the_peak_of_a_rank_is_what_torch_tracks(

@@ -13,7 +13,7 @@ from tfkit.train import train
 RECIPE = Path(__file__).parents[2] / "specs" / "recipes" / "sample.yaml"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_sample_is_learnt_in_half_the_steps_of_the_demo(tmp_path):
     outcome = train(load_recipe(RECIPE, ["stopping.max_steps=125"]), tmp_path / "run")
     assert outcome.progress.best > 80  # BLEU of 40 sentences that were held out

@@ -43,7 +43,7 @@ def graphs():
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
     step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
     torch._dynamo.utils.counters.clear()

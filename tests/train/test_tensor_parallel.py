@@ -67,7 +67,7 @@ CASES = [
 that stays whole."""
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_processes_with_a_part_of_each_weight_train_as_one(tmp_path):
     """Losses, and the gradients of the first step, differ by the order of sums alone: n u for n tokens, as with shared
     batches."""

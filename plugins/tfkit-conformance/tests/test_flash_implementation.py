@@ -55,7 +55,7 @@ attention.register_flash_attention_impl("OWN", register_fn=Handle)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("wrong", [False, True])
 def test_the_command_activates_one_and_finds_what_is_wrong_with_it(wrong, tmp_path, monkeypatch, capsys):
     (tmp_path / "own.py").write_text(OWN.format(wrong=wrong))

@@ -144,7 +144,7 @@ def test_an_alarm_on_a_correct_backend_fails_the_run(monkeypatch):
     assert kill_matrix.KillMatrixReport("quick", (3,), (), (row,), 0.0).exit_code == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_documented_command_prints_and_writes_the_matrix(tmp_path):
     command = [
         sys.executable,

@@ -74,7 +74,7 @@ def test_a_refused_backend_has_no_row_and_a_reason(drawn):
     assert "sdpa has no row for 9 classes: why not" in text
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_measuring_and_reading_back(catalogue, tmp_path, monkeypatch):
     monkeypatch.setattr("tfkit_conformance.bench.measure.ceiling_of", lambda clock, dtype, device: {})
     monkeypatch.setattr(CpuClock, "peak", lambda self, step: step() and None)

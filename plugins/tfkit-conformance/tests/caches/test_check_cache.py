@@ -48,7 +48,7 @@ class LargePages(PagedCache):
     page_size = 300
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("cache", [PagedCache, LargePages, RingCache, ExactRing, Joined, OfTfkit])
 def test_right_caches_pass(cache):
     report = check_cache(cache, dtypes=["bfloat16"] if cache is PagedCache else ["float32"])
