@@ -18,7 +18,7 @@ STALE = "<!-- generated: hooks -->\n```python\n```\n<!-- end -->"
 
 
 def tier(name):
-    """`exhaustive` for a page that trains several models or proves a backend, `slow` for one that builds, trains or proves something.
+    """`exhaustive` for a page that trains several models or proves a backend, `slow` for one that builds, trains or proves.
 
     What an earlier page does is not counted; a page with the help of every command is slow, too."""
     text = PAGES[name].read_text(encoding="utf-8")
