@@ -250,3 +250,12 @@ def test_pictures_are_drawn_from_all_heads(tmp_path):
     assert "&lt;/text&gt;" in text
     assert "$x$" in text
     assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_characters_that_no_font_has_are_named(tmp_path, lines):
+    figure = AttentionFigure((synthetic(3, tokens=["a", "\ue123", "b"]),))
+    [notice] = figure.save(tmp_path / "heads.png", lines)
+    assert "boxes stand for characters that no installed font has (\ue123, 1 in all)" in notice
+    assert figure.save(tmp_path / "heads.svg", lines) == []
+    assert AttentionFigure((synthetic(3, tokens=["a", "c", "b"]),)).save(tmp_path / "plain.png", lines) == []

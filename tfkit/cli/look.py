@@ -87,8 +87,8 @@ def command(
         features=features, sites=sites, beams=beams, tokens=tokens, max_tokens=max_tokens,
         **placed(device, backend, auto_table),
     )  # fmt: skip
-    figure.save(place, lines)
-    for notice in dict.fromkeys(notice for each in figure.observations for notice in each.notices):
+    saved = figure.save(place, lines)
+    for notice in dict.fromkeys([*(notice for each in figure.observations for notice in each.notices), *saved]):
         print(notice, file=sys.stderr)
     rows: list[dict[str, Any]] = [
         {

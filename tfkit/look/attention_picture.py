@@ -6,23 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import Diagnostic, InputError
 from .forms import check_matplotlib
 from .observation import Observation
-from .picture_file import MOST_INCHES, panels, write_figure
+from .picture_file import MOST_INCHES, check_number, panels, write_figure
 
 MOST_LABELS = 60
 """The largest number of tokens of an axis with labels."""
 MOST_ROWS = 100
 
 
-def draw_attention(observations: Sequence[Observation], texts: int, place: Path) -> None:
+def draw_attention(observations: Sequence[Observation], texts: int, place: Path) -> list[str]:
     """Write one heat map per site and head; rows are sites, columns heads. Texts follow each other.
 
     Args:
         observations: the runs, ordered by text.
         texts: the number of texts.
         place: a file name that ends in `.png` or `.svg`.
+
+    Returns:
+        Notices, as of `write_figure`.
 
     Raises:
         BuildError: matplotlib is not installed.
@@ -31,9 +33,7 @@ def draw_attention(observations: Sequence[Observation], texts: int, place: Path)
     """
     check_matplotlib()
     rows = [each for run in panels(observations, texts) for each in run]
-    if len(rows) > MOST_ROWS:
-        fix = 'choose sites, for instance --site "decoder.*.cross_attention", give fewer texts, or write a page'
-        raise InputError(Diagnostic("TFK161", f"{len(rows):,} rows of heat maps are more than {MOST_ROWS}", fix))
+    check_number(len(rows), MOST_ROWS, "rows of heat maps")
     from matplotlib.figure import Figure
 
     columns = max(len(site.weights) for _, site in rows)
@@ -51,7 +51,7 @@ def draw_attention(observations: Sequence[Observation], texts: int, place: Path)
             axis.set_title(f"{title}, head {head}", fontsize=7, parse_math=False)
             _label(axis.set_xticks, site.keys, rotation=90)
             _label(axis.set_yticks, site.queries, rotation=0)
-    write_figure(figure, place)
+    return write_figure(figure, place)
 
 
 def _label(set_ticks: Any, names: Sequence[str], rotation: int) -> None:

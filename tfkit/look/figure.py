@@ -43,13 +43,16 @@ class AttentionFigure:
         """
         return attention_page(self.observations, self.texts, lines)
 
-    def save(self, path: str | Path, lines: bool = False) -> None:
+    def save(self, path: str | Path, lines: bool = False) -> list[str]:
         """Write the page, or a picture of all texts, sites and heads.
 
         Args:
             path: a file name that ends in `.html`, `.png` or `.svg`; without an ending it is a page. A file of this name is
                 replaced.
             lines: whether lines between words are drawn instead of heat maps.
+
+        Returns:
+            Notices, for instance of characters that no installed font has.
 
         Raises:
             InputError: the name has another ending, the models have no attention to draw, or too much for one picture.
@@ -60,11 +63,11 @@ class AttentionFigure:
         check_suffix(place)
         if place.suffix not in PICTURES:
             write_whole(place, self.page(lines))
-            return
+            return []
         from .attention_picture import draw_attention
         from .line_picture import draw_lines
 
-        (draw_lines if lines else draw_attention)(self.observations, self.texts, place)
+        return (draw_lines if lines else draw_attention)(self.observations, self.texts, place)
 
     def _repr_html_(self) -> str:
         return framed(self.page(), "attention")

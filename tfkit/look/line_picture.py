@@ -12,7 +12,7 @@ from ..errors import Diagnostic, InputError
 from .forms import check_matplotlib
 from .labels import short
 from .observation import Observation, SiteWeights
-from .picture_file import MOST_INCHES, panels, write_figure
+from .picture_file import MOST_INCHES, check_number, panels, write_figure
 
 COLOURS = ("#1f5fbf", "#a8470a", "#0f7a4a", "#8a2be2", "#b3261e", "#00707a", "#6b5b00", "#a0206a")
 DASHES: tuple[Any, ...] = (
@@ -26,7 +26,7 @@ ROW, WIDTH, COLUMNS = 0.22, 4.2, 3
 """Inches of a word and of a panel; panels beside each other."""
 
 
-def draw_lines(observations: Sequence[Observation], texts: int, place: Path) -> None:
+def draw_lines(observations: Sequence[Observation], texts: int, place: Path) -> list[str]:
     """Write one panel per site: queries on the left, keys on the right, and a line for every weight of at least 0.05.
 
     Width and strength of a line grow with its weight. The panels of each text, and of each model, begin a new row.
@@ -35,6 +35,9 @@ def draw_lines(observations: Sequence[Observation], texts: int, place: Path) -> 
         observations: the runs, ordered by text.
         texts: the number of texts.
         place: a file name that ends in `.png` or `.svg`.
+
+    Returns:
+        Notices, as of `write_figure`.
 
     Raises:
         BuildError: matplotlib is not installed.
@@ -62,7 +65,7 @@ def draw_lines(observations: Sequence[Observation], texts: int, place: Path) -> 
         heads = max(len(site.weights) for row in rows for _, site in row)
         keys = [Line2D([], [], **_style(head), linewidth=2, label=f"head {head}") for head in range(heads)]
         figure.legend(handles=keys, loc="outside lower center", ncols=min(heads, 3 * columns), frameon=False, fontsize=8)
-        write_figure(figure, place)
+        return write_figure(figure, place)
 
 
 def _check_size(runs: Sequence[Sequence[tuple[str, SiteWeights]]]) -> None:
@@ -72,9 +75,7 @@ def _check_size(runs: Sequence[Sequence[tuple[str, SiteWeights]]]) -> None:
     if most > MOST_TOKENS:
         fix = f"cut the text with --max-tokens {MOST_TOKENS}, draw heat maps, without --lines, or write a page"
         raise InputError(Diagnostic("TFK161", f"lines would join {most:,} tokens, more than {MOST_TOKENS}", fix))
-    if len(sites) > MOST_PANELS:
-        fix = 'choose sites, for instance --site "decoder.*.cross_attention", give fewer texts, or write a page'
-        raise InputError(Diagnostic("TFK161", f"{len(sites):,} panels of lines are more than {MOST_PANELS}", fix))
+    check_number(len(sites), MOST_PANELS, "panels of lines")
 
 
 def _style(head: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +14,8 @@ from ..files import write_whole
 from .observation import Observation, SiteWeights
 
 MOST_INCHES = 80.0
+GLYPH = re.compile(r"Glyph (\d+) .* missing from")
+"""How matplotlib warns of a character, by its code point."""
 EAST_ASIAN = ("Noto Sans CJK JP", "Noto Sans CJK KR", "Source Han Sans", "Droid Sans Fallback", "WenQuanYi Zen Hei", "Unifont")
 
 
@@ -53,8 +56,26 @@ def _fonts() -> list[str]:
     return ["DejaVu Sans", *[name for name in EAST_ASIAN if name in installed][:1]]
 
 
-def write_figure(figure: Any, place: Path) -> None:
-    """Write a figure as `.png` or `.svg`, the same bytes for the same figure. Raises StoreError."""
+def check_number(number: int, most: int, of_what: str) -> None:
+    """Raises InputError if a picture would have more than `most` rows or panels."""
+    if number > most:
+        fix = 'choose sites, for instance --site "decoder.*.cross_attention", give fewer texts, or write a page'
+        raise InputError(Diagnostic("TFK161", f"{number:,} {of_what} are more than {most}", fix))
+
+
+def write_figure(figure: Any, place: Path) -> list[str]:
+    """Write a figure as `.png` or `.svg`, the same bytes for the same figure.
+
+    Args:
+        figure: of matplotlib.
+        place: the file.
+
+    Returns:
+        A notice if characters of a PNG are missing from the installed fonts. An SVG keeps its text.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     import warnings
 
     import matplotlib as mpl
@@ -62,9 +83,18 @@ def write_figure(figure: Any, place: Path) -> None:
     stream = BytesIO()
     width, height = figure.get_size_inches()
     options: Any = {"svg.fonttype": "none", "svg.hashsalt": "tfkit", "font.family": _fonts()}
-    with mpl.rc_context(options), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # a box is drawn instead
+    with mpl.rc_context(options), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         metadata = {"Date": None} if place.suffix == ".svg" else {}
         dpi = min(150, math.floor(20000 / max(width, height)))
         figure.savefig(stream, format=place.suffix[1:], dpi=dpi, metadata=metadata)
     write_whole(place, stream.getvalue())
+    said = [str(each.message) for each in caught]
+    missing = dict.fromkeys(chr(int(found[1])) for found in map(GLYPH.match, said) if found)
+    for each, text in zip(caught, said, strict=True):
+        if not GLYPH.match(text):
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    if place.suffix == ".svg" or not missing:
+        return []
+    shown = f"{''.join(missing)[:20]}, {len(missing)} in all"
+    return [f"{place}: boxes stand for characters that no installed font has ({shown}); a page or an SVG has them"]
