@@ -72,7 +72,10 @@ def test_the_command_activates_one_and_finds_what_is_wrong_with_it(wrong, tmp_pa
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("FA9", "torch has no implementation of flash attention `FA9`; did you mean `FA4`?"),
+        (
+            "FA9",
+            "`FA9`; to use your own, name the module that registers it, as MODULE:NAME; did you mean `FA4`?",
+        ),
         ("FA3", "activating FA3 raised ModuleNotFoundError"),
         ("missing_module:OWN", "there is no module `missing_module`"),
         ("own:OTHER", "no implementation of flash attention `OTHER`"),

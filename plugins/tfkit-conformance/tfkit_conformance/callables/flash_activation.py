@@ -38,8 +38,8 @@ def flash_implementation_active(name: str | None) -> Iterator[None]:
     known = attention.list_flash_attention_impls()
     if impl not in known:
         message = f"{OPTION}: torch has no implementation of flash attention `{impl}`"
-        own = "" if colon else "; one of your own is named as MODULE:NAME, whose module registers it"
-        raise InputError(Diagnostic(CODE, message, nearest(impl, known, "implementations") + own))
+        own = "" if colon else "to use your own, name the module that registers it, as MODULE:NAME; "
+        raise InputError(Diagnostic(CODE, message, own + nearest(impl, known, "implementations")))
     try:
         activate(impl)
     except Exception as reason:  # whatever its author's function raises is the answer
