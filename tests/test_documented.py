@@ -23,7 +23,7 @@ def tier(name):
     What an earlier page does is not counted; a page with the help of every command is slow, too."""
     text = PAGES[name].read_text(encoding="utf-8")
     new = "\n".join(set(documented.blocks(text)) - documented.shown_before(PAGES[name]))
-    does = re.findall(r"^\$ tfkit (build|train|verify|conformance|compare)", new, re.MULTILINE)
+    does = re.findall(r"^\$ (?:.* && )?tfkit (build|train|verify|conformance|compare)", new, re.MULTILINE)
     if does.count("train") > 1 or {"conformance", "compare"} & set(does):
         return [pytest.mark.exhaustive]
     return [pytest.mark.slow] if does or "<!-- generated: commands -->" in text else []

@@ -50,6 +50,14 @@ def test_the_best_words_are_the_best_of_all_sums(beams: int, vocabulary: int, le
             assert progress(*best_tokens(chances, totals, count)) == plainly(sums, count)
 
 
+def test_a_tied_row_changes_no_other_row() -> None:
+    """Ties lie beyond the groups that are searched: the lowest indices are of groups whose maximum equals others."""
+    scores = drawn(3, 2, 20 * GROUP, levels=None)
+    scores[1] = scores[1].round()
+    totals = torch.zeros(3, 2)
+    assert progress(*best_tokens(scores, totals, 10)) == plainly(scores.flatten(1), 10)
+
+
 def test_the_last_words_of_a_vocabulary_are_looked_at() -> None:
     chances = torch.zeros(1, 2, 20 * GROUP + 3)
     chances[0, 1, -1], chances[0, 0, -3] = 2.0, 1.0

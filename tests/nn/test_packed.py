@@ -76,7 +76,7 @@ def test_few_rows_win_more() -> None:
     assert prepacked.AFTER_FEW < prepacked.AFTER_MANY
     weight, weights = torch.randn(8, 8), PrepackedWeights()
     if onednn.PACK is None:
-        pytest.skip("not run: this processor is left to MKL")
+        pytest.skip("not run: this torch packs no weights")
     asked = [weights.of(weight, 5) is weight for _ in range(prepacked.AFTER_FEW)]
     assert asked == [True] * (prepacked.AFTER_FEW - 1) + [False]
     weights = PrepackedWeights()

@@ -4,7 +4,7 @@ torch tries the families in an order that depends on its version, and takes the 
 device, `torch.backends.cuda.can_use_flash_attention` and its siblings decide; without one they only say that there is none. The
 rules here are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp:
 
-    torch 2.13, 2.14    cuDNN first on sm_90 and sm_100 where cuDNN is newer than 9.15, unless TORCH_CUDNN_SDPA_DEPRIORITIZED is
+    torch 2.13 and up   cuDNN first on sm_90 and sm_100 where cuDNN is newer than 9.15, unless TORCH_CUDNN_SDPA_DEPRIORITIZED is
                         set; then flash, efficient, math
     torch 2.6 to 2.9    flash, efficient, math, cuDNN
     cuDNN, flash        16 bits, from sm_80 up, equal head dims to 256; flash takes no mask
