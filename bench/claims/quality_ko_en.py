@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import re
 from pathlib import Path
 
 from quality_by_length import SPECS as LETTER_SPECS
@@ -16,14 +17,15 @@ from tfkit.comparison import CandidateResult
 from tfkit.metrics import corpus_scores
 
 TEXT = "Without attention, translations of long sentences are worse than those of short ones"
-VOCABULARY = 1000
+VOCABULARY, FEATURES = 4000, 128
 RECIPE = f"""\
 tokeniser: {{kind: bpe, vocab_size: {VOCABULARY}}}
-batching: {{tokens: 1024}}
+batching: {{tokens: 2048}}
 loss: {{label_smoothing: 0.1}}
-schedule: {{kind: inverse_sqrt, peak: 3.0e-3, warmup_steps: 100}}
-stopping: {{max_steps: 400}}
-validation: {{every_steps: 200}}
+schedule: {{kind: inverse_sqrt, peak: 2.0e-3, warmup_steps: 300}}
+average: 0.999
+stopping: {{max_steps: 2700}}
+validation: {{every_steps: 300}}
 """
 VALIDATION, SCORED, WORDS = 200, 50, 10
 
@@ -35,9 +37,10 @@ def read(directory: Path, part: str) -> list[tuple[str, str]]:
     return list(zip(*sides, strict=True))
 
 
-def with_vocabulary(spec: str) -> str:
-    """The spec of the letters with the vocabulary of the sentences."""
-    return spec.replace("vocab_size: 24", f"vocab_size: {VOCABULARY}")
+def enlarged(spec: str) -> str:
+    """The spec of the letters with the vocabulary of the sentences and more features."""
+    spec = spec.replace("vocab_size: 24", f"vocab_size: {VOCABULARY}").replace("d_ff: 128", f"d_ff: {4 * FEATURES}")
+    return re.sub(r"(d_model|d_state): 64", rf"\1: {FEATURES}", spec)
 
 
 def write_task(directory: Path, place: Path) -> Path:
@@ -46,7 +49,7 @@ def write_task(directory: Path, place: Path) -> Path:
     for name, part in (("valid", rows[:VALIDATION]), ("train", rows[VALIDATION:])):
         for side, suffix in enumerate(("src", "trg")):
             (place / f"{name}.{suffix}").write_text("".join(f"{row[side]}\n" for row in part), encoding="utf-8")
-    (place / "reversal.yaml").write_text(with_vocabulary(SPEC), encoding="utf-8")
+    (place / "reversal.yaml").write_text(enlarged(SPEC), encoding="utf-8")
     recipe = place / "recipe.yaml"
     recipe.write_text(LETTER_RECIPE.partition("tokeniser:")[0] + RECIPE, encoding="utf-8")
     return recipe
@@ -67,7 +70,7 @@ def chrf_by_words(directory: Path, runs: CandidateResult, tiny: bool) -> dict[st
     return found
 
 
-SETTINGS = {"specs": {name: with_vocabulary(spec) for name, spec in LETTER_SPECS.items()}, "verdict": verdict}
+SETTINGS = {"specs": {name: enlarged(spec) for name, spec in LETTER_SPECS.items()}, "verdict": verdict}
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=TEXT, add_help=False)
     parser.add_argument("--data", type=Path, required=True, metavar="DIRECTORY", help="train.ko.gz, train.en.gz, test.*.gz")

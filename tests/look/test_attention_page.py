@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import zlib
 from html.parser import HTMLParser
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -259,3 +260,17 @@ def test_characters_that_no_font_has_are_named(tmp_path, lines):
     assert "boxes stand for characters that no installed font has (\ue123, 1 in all)" in notice
     assert figure.save(tmp_path / "heads.svg", lines) == []
     assert AttentionFigure((synthetic(3, tokens=["a", "c", "b"]),)).save(tmp_path / "plain.png", lines) == []
+
+
+@pytest.mark.skipif(matplotlib.__version_info__ < (3, 11), reason="matplotlib sets text from right to left since 3.11")
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_png_sets_hebrew_from_right_to_left(tmp_path, lines):
+    """The picture of a word equals that of its letters in visual order, whose direction is forced to left to right."""
+    from matplotlib.image import imread
+
+    pictures = []
+    for at, word in enumerate(("שלום", "\u202dםולש\u202c", "םולש")):
+        AttentionFigure((synthetic(3, tokens=["a", word, "b"]),)).save(tmp_path / f"{at}.png", lines)
+        pictures.append(imread(tmp_path / f"{at}.png"))
+    assert np.array_equal(pictures[0], pictures[1])
+    assert not np.array_equal(pictures[0], pictures[2])
