@@ -120,6 +120,11 @@ def hugging_face(options: argparse.Namespace, model: Model, todo: Any) -> Candid
     return run
 
 
+def ours_measured(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
+    tfkit.use_cpu_table(options.cpu_table)
+    return ours(options, model, todo)
+
+
 def ours_int8(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
     with tempfile.TemporaryDirectory() as directory:
         place = tfkit.save(model, Path(directory) / "model")
@@ -200,6 +205,7 @@ def bare_products(options: argparse.Namespace, model: Model, todo: Any) -> Calla
 
 CANDIDATES = {
     "tfkit": ours,
+    "tfkit, measured products": ours_measured,
     "Hugging Face generate": hugging_face,
     "CTranslate2 float32": ctranslate2,
     "bare matrix products": bare_products,
@@ -231,6 +237,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     )
     parser.add_argument("--cpu-time", action="store_true", help="count processor time: for one thread on a busy machine")
     parser.add_argument("--int8", action="store_true", help="also tfkit and CTranslate2 in int8")
+    parser.add_argument("--cpu-table", type=Path, help="also tfkit with this table of products (tfkit bench cpu --json FILE)")
     parser.add_argument("--sentences", type=int, help="only so many, evenly over the file")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--width", type=int)
@@ -245,6 +252,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     sentences = sum(len(rows) for rows, _, _ in todo)
     clock = "processor time" if options.cpu_time else "wall"
     named = [name for name in CANDIDATES if options.int8 or not name.endswith("int8")]
+    if options.cpu_table is None:
+        named.remove("tfkit, measured products")
     seconds, made = timed_apart({name: (candidate, (name, options)) for name in named}, options.rounds, clock)
     alike = {
         name: sum(mine == its for mine, its in zip(made["tfkit"], made[name], strict=True)) / sentences

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from .graph import Graph, graph_of
     from .images import ImageClassifier
-    from .io import load, save
+    from .io import load, save, use_cpu_table
     from .metrics import corpus_scores
     from .nn.model import Model
     from .nn.outputs import Outputs
@@ -99,6 +99,7 @@ _HOMES = {
     "parse_spec": "spec",
     "sample": "generate",
     "save": "io",
+    "use_cpu_table": "io",
 }
 
 
@@ -171,5 +172,6 @@ __all__ = [
     "parse_spec",
     "sample",
     "save",
+    "use_cpu_table",
     "verify",
 ]

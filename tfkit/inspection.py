@@ -4,6 +4,7 @@
     spec       slot entries, layer patterns, the nodes of the graph, the requests of sites, input lengths
     model      the attention sites and the blocks of a built model
     proofs     certificates of the conformance suite
+    products   the kernels of products while decoding on a CPU, and the machine that a table of them is for
 
 Importing this imports no torch. Names that need torch are imported when first used.
 """
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .builder import materialise
     from .catalogue import Catalogue
     from .nn.attention_head import AttentionHead
+    from .nn.cpu.product_table import kernels_of, machine
     from .nn.heads import Classify, Dense
     from .nn.model import Model
     from .nn.runtime.node_output import Padding
@@ -89,6 +91,7 @@ _IMPORTS_TORCH = {
     "tfkit.attention.types": ("BIAS_NAMES",),
     "tfkit.builder": ("materialise",),
     "tfkit.nn.attention_head": ("AttentionHead",),
+    "tfkit.nn.cpu.product_table": ("kernels_of", "machine"),
     "tfkit.nn.heads": ("Classify", "Dense"),
     "tfkit.nn.runtime.node_output": ("Padding",),
     "tfkit.nn.span_logits": ("SpanLogits",),
@@ -127,7 +130,9 @@ __all__ = [
     "compare_certificate",
     "field_annotations",
     "flash_implementation",
+    "kernels_of",
     "layers_of",
+    "machine",
     "materialise",
     "max_input_lengths",
     "measured_on",

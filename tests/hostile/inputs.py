@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+import torch
 from PIL import Image
 
 import encoder_tasks
@@ -23,6 +24,7 @@ from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.certificate import certificate_of, certificate_text
 from tfkit.cli.dispatch import commands
 from tfkit.cli.options import InputPath, OutputPath
+from tfkit.inspection import machine
 from tfkit.interop.huggingface import write
 from tfkit.io import save
 from tfkit.recipe import load_recipe
@@ -36,6 +38,7 @@ BY_NAME = {
     "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run"),
     "recipes": ("small-recipe.yaml",),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
+    "cpu_table": ("cpu.json",),
     "second": ("model", "run"), "subject": ("model",), "replay": ("replay.json",),
     "check_certificate": ("eager.certificate.json",), "translations": ("train.trg",),
     "source": ("train.src",), "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",),
@@ -70,6 +73,9 @@ BESIDE = {
     ("train", "questions"): ["spans/r.yaml", *TRAIN],
     ("train", "validation_questions"): ["spans/r.yaml", *TRAIN],
     ("train", "auto_table"): ["small-recipe.yaml", *TRAIN],
+    ("serve", "cpu_table"): ["run", "--dry-run"],
+    ("plan", "cpu_table"): ["small.yaml", "--inference"],
+    ("bench", "spec"): ["cpu", "--rounds", "1", "--threads", "1"],
     ("compare", "recipes"): ["--seeds", "1", "--directory", "new", "--set", "stopping.max_steps=1"],
     ("average", "models"): ["-o", "new"],
     ("look", "model"): ["--text", "dog", "--beams", "1", "-o", "new"],
@@ -227,6 +233,9 @@ def make_good(folder: Path) -> None:
     _make_audio(folder, catalogue)
     table = next((ROOT / "tfkit" / "builtin" / "attention").glob("*.json"))
     shutil.copy(table, folder / "auto.json")
+    row = {"outputs": 8, "inputs": 8, "rows": [1, 4], "fastest": "mkl", "unpacked": "mkl"}
+    rows = [{**row, "threads": threads} for threads in (1, 2, 4, 8, torch.get_num_threads())]
+    (folder / "cpu.json").write_text(json.dumps({"tfkit_products": 1, **machine(), "rows": rows}))
     (folder / "replay.json").write_text(json.dumps(wrong(name="eager")))
     (folder / "eager.certificate.json").write_text(certificate_text(certificate_of(right(name="eager"), catalogue)))
 

@@ -12,6 +12,7 @@ from ..errors import BuildError, Diagnostic
 from ..graph import Target
 from ..nn.device_moves import device_here as device_here
 from .backend_args import catalogue_with, check_auto
+from .usage import usage_error
 
 
 def placed(device: str, backend: list[str] | None, auto_table: str | None) -> dict[str, Any]:
@@ -25,6 +26,20 @@ def placed(device: str, backend: list[str] | None, auto_table: str | None) -> di
     device_here(device)
     check_auto(backend, auto_table)
     return {"device": device, "backend": backend, "catalogue": catalogue_with(auto_table)}
+
+
+def use_cpu_table(cpu_table: str | None, device: str) -> None:
+    """Use the table of `--cpu-table`, or the built-in rule for None.
+
+    Raises:
+        UsageError: the device is no CPU.
+        InputError: the file is not a valid table of this machine.
+    """
+    from ..io import use_cpu_table
+
+    if cpu_table is not None and torch.device(device).type != "cpu":
+        raise usage_error(f"--cpu-table is for a CPU, not for {device}", "leave it out")
+    use_cpu_table(cpu_table)
 
 
 def target_of(device: str, dtype: str) -> Target:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .options import READ, common
+from .options import READ, common, cpu_table_option
 from .output import print_json, print_rich
 
 EPILOG = """\b
@@ -23,14 +23,19 @@ Exit code 0 if nothing is broken, 1 if something is, 2 for a wrong input.
 @click.argument(
     "subject", metavar="[MODEL]", required=False, type=READ, help="A spec or a saved model: which backends it would use here."
 )
+@cpu_table_option
 @common
-def command(subject: str | None, as_json: bool) -> int:
+def command(subject: str | None, cpu_table: str | None, as_json: bool) -> int:
     """Say what is installed here, what is broken, and how to repair it."""
     from ..doctor import Findings, catalogue_here, diagnosis, without_home
     from .model_or_spec import named
 
     catalogue = catalogue_here(Findings())
     model = named(subject, catalogue) if subject is not None else None  # first: a wrong input is reported at once
+    if cpu_table is not None:
+        from .device import use_cpu_table
+
+        use_cpu_table(cpu_table, "cpu")
     findings = Findings()
     data = diagnosis(findings)
     found = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Diagnostic, InputError
-from .options import READ, common, placement, precision_option, whole
+from .options import READ, common, cpu_table_option, placement, precision_option, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
 from .search_args import check_workers, search_of, search_options, workers_of, workers_option
@@ -50,10 +50,12 @@ log_probability).
 @workers_option
 @precision_option
 @placement
+@cpu_table_option
 @common
 def command(
     model: str, prompt: tuple[str, ...], tokens: int | None, n_best: int, workers: int | None, precision: str,
-    cuda_graphs: bool, device: str, backend: list[str] | None, auto_table: str | None, as_json: bool, **search: Any,
+    cuda_graphs: bool, device: str, backend: list[str] | None, auto_table: str | None, cpu_table: str | None,
+    as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
     """Continue prompts with a trained decoder.
 
@@ -66,12 +68,13 @@ def command(
     from ..generate import StepGraphs
     from ..generate.step_graphs import check_device
     from ..text import TextGenerator
-    from .device import placed
+    from .device import placed, use_cpu_table
 
     settings = search_of(1, n_best=n_best, length_factor=0.0, extra_length=tokens or TOKENS, **search)
     threads = workers_of(workers, device)
     if cuda_graphs:
         check_device(device)
+    use_cpu_table(cpu_table, device)
     generator = TextGenerator.load(model, precision=precision, **placed(device, backend, auto_table))
     check_workers(workers, device, generator.model)
     graphs = StepGraphs(generator.model) if cuda_graphs else None

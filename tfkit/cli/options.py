@@ -216,6 +216,11 @@ precision_option = click.option(
 )  # fmt: skip
 
 
+cpu_table_option = click.option(
+    "--cpu-table", type=READ, metavar="FILE", help="Choose products on a CPU by this table (tfkit bench cpu --json FILE)."
+)
+
+
 def common(command: Declared) -> Declared:
     """Add the options `--json` (the argument `as_json`) and `--traceback` to a command.
 

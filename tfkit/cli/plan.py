@@ -7,7 +7,17 @@ import re
 import click
 
 from .gpu_args import gpu_options, gpu_plan, placed_on_gpus, settings_of, step_of
-from .options import auto_table_option, backend_option, common, dtype_option, precision_option, set_option, spec_argument, whole
+from .options import (
+    auto_table_option,
+    backend_option,
+    common,
+    cpu_table_option,
+    dtype_option,
+    precision_option,
+    set_option,
+    spec_argument,
+    whole,
+)
 from .output import print_diagnostics, print_json, print_rich
 from .usage import usage_error
 
@@ -17,8 +27,9 @@ equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `chosen`, and `candidates` (`backend`, `accepted`, `reasons`, `depends`,
 `relative_time`); `products` (with --precision int8: `precision`, `kernel`,
 `weights`, the int8 ones by module with their shapes, `bytes`, and
-`float32_bytes`); `unmeasured`, the backends that auto never considers; and
-`cancelling`, the sites of a model without norms whose gradients may be lost.
+`float32_bytes`); `float32_products` (for decoding on a CPU: `rule`,
+`table`, `weights`, `threads`); `unmeasured`, the backends that auto never
+considers; and `cancelling`, the sites of a model without norms whose gradients may be lost.
 With --gpus, `training`: `gpus`, `memory`, `usable`, `batch`, `inexact`,
 `choices` (from the cheapest: `sharding`, `checkpointing`, `bytes` of a rank
 by purpose, `peak`, `sent`, `fits`, `available`), `chosen` and `command`, null
@@ -63,11 +74,12 @@ def _queries_by_keys(text: str) -> tuple[int, int]:
 @gpu_options
 @backend_option
 @auto_table_option
+@cpu_table_option
 @common
 def command(
     spec: str, overrides: tuple[str, ...], place: tuple[str, tuple[int, int] | None], dtype: str,
     lengths: tuple[int, int] | None, compiled: bool, inference: bool, precision: str, gpus: int | None, memory: int | None,
-    batch_tokens: int, backend: list[str] | None, auto_table: str | None, as_json: bool,
+    batch_tokens: int, backend: list[str] | None, auto_table: str | None, cpu_table: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Show which attention backend each site will use, and why."""
     from ..graph import Target, graph_of
@@ -94,6 +106,14 @@ def command(
     plans = planned(groups, catalogue, target)
     data = plan_data(graph.name, target, plans, catalogue)
     lost = set(cancelling(graph, [plan for _, found in plans for plan in found]) if target.training else ())
+    if cpu_table is not None and (place[0] != "cpu" or not inference or dtype != "float32"):
+        raise usage_error("--cpu-table is for decoding in float32 on a CPU", "add --inference, leave out --device and --dtype")
+    if place[0] == "cpu" and inference and dtype == "float32":
+        from ..nn.cpu.small_batch import products_here
+        from .device import use_cpu_table
+
+        use_cpu_table(cpu_table, "cpu")
+        data["float32_products"] = products_here()
     if precision == "int8":
         from ..builder import build
         from ..nn.precision import check_precision, int8_plan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import READ, common, placement, precision_option, whole
+from .options import READ, common, cpu_table_option, placement, precision_option, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 from .search_args import check_workers, search_of, search_options, workers_of, workers_option
@@ -43,11 +43,12 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 @workers_option
 @precision_option
 @placement
+@cpu_table_option
 @common
 def command(
     model: str, n_best: int, extra_length: int, max_source: int, batch_tokens: int, attention: tuple[str, ...],
-    workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None, as_json: bool,
-    **search: Any,
+    workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
+    cpu_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
     """Translate lines of text with a trained model.
 
@@ -61,9 +62,10 @@ def command(
     if search["sample"] and search["seed"] is None:
         search["seed"] = secrets.randbits(63)
     from ..text import Translator
-    from .device import placed
+    from .device import placed, use_cpu_table
     from .line_stream import streamed
 
+    use_cpu_table(cpu_table, device)
     translator = Translator.load(
         model, search_of(BEAMS, n_best=n_best, extra_length=extra_length, **search), max_source=max_source,
         batch_tokens=batch_tokens, attention=list(attention), workers=workers_of(workers, device),

@@ -33,6 +33,7 @@ def torch_here(findings: Findings, processors: int) -> dict[str, Any] | None:
         "threads": threads,
         "onednn": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
         "int8": int8(),
+        "products": products(),
         "cudnn": _cudnn(),
         "flash": flash(),
     }
@@ -44,6 +45,13 @@ def int8() -> str | None:
 
     kernel = kernel_here()
     return None if kernel is None else kernel.name
+
+
+def products() -> dict[str, Any]:
+    """How the float32 products of decoding on a CPU are chosen."""
+    from ..nn.cpu.small_batch import products_here
+
+    return products_here()
 
 
 def _check_cuda(findings: Findings) -> None:

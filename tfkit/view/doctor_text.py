@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .plan_text import float32_products
 from .terminal import shown
 from .units import bytes_in_words
 
@@ -54,6 +55,7 @@ def _facts(data: Mapping[str, Any]) -> Table:
         used = f"{torch['capability']} kernels, {torch['threads']} threads, {'with' if torch['onednn'] else 'without'} oneDNN"
         rows += [("torch", f"{torch['version']}, {build}, {torch['path']}"), ("", used)]
         rows.append(("int8", torch["int8"] or "this processor has no instructions for it"))
+        rows.append(("products", float32_products(torch["products"])))
         rows += [("cuDNN", _cudnn(torch["cudnn"])), ("flash", _flash(torch["flash"]))]
     rows.append(("Triton", data["triton"] or "not installed"))
     for place in data["devices"][1:] or [None]:

@@ -49,6 +49,8 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     if how:
         unlock = "`tfkit bench auto --device cuda` measures this device"
         parts += ["", Text(f"figures marked (estimated) were measured by nobody: {'; '.join(how)}. {unlock}", "dim")]
+    if "float32_products" in data:
+        parts += ["", Text(f"float32 products of decoding: {float32_products(data['float32_products'])}", "dim")]
     if "products" in data:
         parts += ["", _products(data["products"])]
     if data.get("cancelling"):
@@ -95,6 +97,22 @@ def _title(name: str, target: Mapping[str, Any]) -> Text:
         words.append("compiled")
     words.append(f"{target['queries']} queries x {target['keys']} keys" if target["queries"] else "any lengths")
     return Text(shown(name), "bold").append(f" on {', '.join(words)}", "")
+
+
+def float32_products(found: Mapping[str, Any]) -> str:
+    """How the products of decoding are chosen, as text.
+
+    Args:
+        found: what `tfkit.nn.cpu.small_batch.products_here` returns.
+
+    Returns:
+        A phrase.
+    """
+    rule = f"the built-in rule for {found['rule']}"
+    if found["table"] is None:
+        return f"by {rule}"
+    threads = ", ".join(map(str, found["threads"]))
+    return f"by {shown(found['table'])} ({found['weights']} weights; threads {threads}), elsewhere by {rule}"
 
 
 def _products(found: Mapping[str, Any]) -> Text:

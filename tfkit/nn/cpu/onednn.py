@@ -24,11 +24,16 @@ VENDORS = ("AuthenticAMD", "HygonGenuine")
 
 def vendor() -> str:
     """The vendor id of the processor, such as `AuthenticAMD`; empty if it is unknown."""
+    return processor_fact("vendor_id").rpartition(", ")[2]  # on Windows `AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD`
+
+
+def processor_fact(name: str) -> str:
+    """A line of Linux's description of the processor, such as `model name`; elsewhere the one text that Python knows."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return platform.processor().rpartition(", ")[2]  # on Windows `AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD`
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.split(":")[0].strip() == name), "")
 
 
 def is_faster() -> bool:
@@ -75,17 +80,19 @@ def can_multiply(*tensors: Tensor | None) -> bool:
     They must be plain float32 CPU tensors, and nothing may observe or replace operators: a compiler, a tracer, autocast,
     `torch.func`, forward-mode differentiation, modes and tensor subclasses get torch's own operators.
     """
-    return PRODUCT is not None and _may_multiply(*tensors)
+    return PRODUCT is not None and may_multiply(*tensors)
 
 
 def can_pack(*tensors: Tensor | None) -> bool:
     """Whether oneDNN can pack weights, and is enabled and able to multiply these tensors; as `can_multiply`."""
-    return PACK is not None and _may_multiply(*tensors)
+    return PACK is not None and may_multiply(*tensors)
 
 
-def _may_multiply(*tensors: Tensor | None) -> bool:
+def may_multiply(*tensors: Tensor | None) -> bool:
+    """Whether oneDNN is enabled and able to multiply these tensors with a plain weight, faster or not; as `can_multiply`."""
     return (
-        not torch.compiler.is_compiling()
+        MULTIPLY is not None
+        and not torch.compiler.is_compiling()
         and torch._C._get_mkldnn_enabled()
         and not torch.is_autocast_enabled("cpu")
         and _are_plain(*tensors)

@@ -12,20 +12,22 @@ Other products are bound by arithmetic. Where MKL is slow, oneDNN computes them 
 and 10,000 x 128 weights (bench/translate.py). Its call costs 10 microseconds more, so MKL keeps the small products.
 
 All kernels sum the same products, in different order. The rule depends on the processor alone and not on a measurement, so
-that results on one machine never change.
+that results on one machine never change. A user may replace it by a file of measurements (product_table.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .linear import linear
-from .onednn import can_multiply, can_pack, is_faster, product, vendor
+from .onednn import can_multiply, can_pack, is_faster, may_multiply, product, vendor
 from .prepacked import PrepackedWeights
+from .product_table import Choice, ProductTable
 
 HUGE, FEW = 2**23, 4
 """From `HUGE` elements of W on, reading W bounds a product with up to `FEW` rows even with oneDNN."""
@@ -38,6 +40,7 @@ class Rule:
     """Which kernel is faster than MKL's product on a processor.
 
     Args:
+        processors: which ones, in words.
         transposed: rows for which W times (in, rows) is faster, if W has at least as many outputs as inputs; first and last.
         transposed_size: and so many elements.
         packed: rows for which a packed W is faster, first and last.
@@ -47,6 +50,7 @@ class Rule:
         narrow: whether MKL is faster again with more rows than W has inputs.
     """
 
+    processors: str = ""
     transposed: tuple[int, int] = (1, 0)
     transposed_size: int = 0
     packed: tuple[int, int] = (1, 0)
@@ -70,11 +74,15 @@ class Rule:
 
 
 ANY = 2**62
-MKL_WITH_AVX2 = Rule(transposed=(2, 8), transposed_size=2**18, packed=(1, ANY), packed_work=700_000)
+MKL_WITH_AVX2 = Rule(
+    "AMD processors with AVX-512", transposed=(2, 8), transposed_size=2**18, packed=(1, ANY), packed_work=700_000
+)
 """AMD processors with AVX-512. MKL uses AVX2 there, and oneDNN AVX-512."""
-INTEL_AVX512 = Rule(transposed=(7, 16), transposed_size=2**20, packed=(4, ANY), packed_size=2**18, narrow=True)
-INTEL_AVX2 = Rule(packed=(2, 32), packed_outputs=4096)
-OTHER = Rule(transposed=(2, 8), transposed_size=2**18)
+INTEL_AVX512 = Rule(
+    "Intel processors with AVX-512", transposed=(7, 16), transposed_size=2**20, packed=(4, ANY), packed_size=2**18, narrow=True
+)
+INTEL_AVX2 = Rule("Intel processors without AVX-512", packed=(2, 32), packed_outputs=4096)
+OTHER = Rule("processors of other vendors, and AMD ones without AVX-512", transposed=(2, 8), transposed_size=2**18)
 
 
 def rule_here() -> Rule:
@@ -87,6 +95,27 @@ def rule_here() -> Rule:
 
 
 RULE = rule_here()
+TABLE: ProductTable | None = None
+"""The measurements that come before the rule: those of `tfkit.use_cpu_table`."""
+
+
+def products_here() -> dict[str, Any]:
+    """How the float32 products of decoding on a CPU are chosen.
+
+    Returns:
+        `rule`, the processors of the built-in rule; `table`, the name of the measured table before it, or None; `weights` and
+        `threads`, the number of sizes and the numbers of threads that the table has.
+    """
+    table = TABLE and {"table": TABLE.name, "weights": TABLE.weights, "threads": TABLE.threads}
+    return {"rule": RULE.processors, **(table or {"table": None, "weights": 0, "threads": []})}
+
+
+def rule_choice(count: int, outer: int, inner: int) -> Choice:
+    """The kernels that the built-in rule chooses for `count` rows and a weight (outer, inner)."""
+    transposes = RULE.transposes(count, outer, inner)
+    bound_by_reading = transposes and count <= FEW and outer * inner >= HUGE
+    enough = count * outer * inner >= ENOUGH * torch.get_num_threads()
+    return Choice(RULE.packs(count, outer, inner), enough and not bound_by_reading, transposes)
 
 
 def project(module: nn.Module, x: Tensor, prepacked: PrepackedWeights | None) -> Tensor:
@@ -111,17 +140,16 @@ def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked
     count = B * L
     if not x.is_cpu or torch.is_grad_enabled():
         return functional.linear(x, weight, bias)
+    measured = None if TABLE is None else TABLE.choice(count, outer, inner)
+    choice = measured or rule_choice(count, outer, inner)
     rows = x.reshape(count, inner)
-    if RULE.packs(count, outer, inner) and can_pack(x, weight, bias):
+    if choice.packed and can_pack(x, weight, bias):
         packed = prepacked.of(weight, count)
         if packed is not weight:
             return product(rows, packed, bias).view(B, L, outer)
-    transposes = RULE.transposes(count, outer, inner)
-    bound_by_reading = transposes and count <= FEW and outer * inner >= HUGE
-    enough = count * outer * inner >= ENOUGH * torch.get_num_threads()
-    if enough and not bound_by_reading and can_multiply(x, weight, bias):
+    if choice.onednn and (can_multiply if measured is None else may_multiply)(x, weight, bias):
         return product(rows, weight, bias).view(B, L, outer)
-    if transposes:
+    if choice.transposed:
         columns = torch.mm(weight, rows.t()) if bias is None else torch.addmm(bias[:, None], weight, rows.t())  # (out, B * L)
         return columns.t().reshape(B, L, outer)
     return functional.linear(x, weight, bias)

@@ -1,4 +1,4 @@
-"""`tfkit bench`: times attention backends on this device, and makes the table for `auto`."""
+"""`tfkit bench`: times attention backends on this device, and makes the tables for `auto` and for products on a CPU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from tfkit.commands import (
     DTYPE,
     DTYPES,
+    READ,
     WRITE,
     OneOf,
     Progress,
@@ -33,6 +34,8 @@ EPILOG = """\b
 `attention` times every backend on a set of calls, the cells. `auto` times
 backends on the classes of calls that `backend: auto` distinguishes; its
 --json FILE is a table for --auto-table, Catalogue.with_auto_table, AutoTable.
+`cpu` times the products of decoding, by MKL and oneDNN, with plain and packed
+weights; its --json FILE is a table for --cpu-table and tfkit.use_cpu_table.
 
 \b
 Rates count visible query-key pairs only, with 4 x head_dim operations forward
@@ -45,8 +48,8 @@ cells are missing for lack of time or memory; 130 interrupted: the results so
 far are printed and written.
 
 \b
---json FILE writes `machine`, `settings`, `ceiling`, `cells` (`name`, `shape`,
-`flops`, `backends`: `status`, `reason`, `seconds`, `median`, ...), `missing`.
+--json FILE of `attention` writes `machine`, `settings`, `ceiling`, `missing`,
+`cells` (`name`, `shape`, `flops`, `backends`: `status`, `seconds`, ...).
 `--json -` prints JSON instead of the text.
 """
 
@@ -69,6 +72,8 @@ class Options:
     seed: int
     json: str | None
     html: str | None
+    spec: str | None
+    threads: list[int] | None
 
     @property
     def kind(self) -> str:
@@ -85,15 +90,19 @@ def lengths(text: str) -> list[int]:
 @click.command("bench", epilog=EPILOG)
 @click.argument(
     "what",
-    type=OneOf("benchmark", ("attention", "auto")),
-    metavar="attention|auto",
-    help="Time backends, or make a table for `auto`.",
+    type=OneOf("benchmark", ("attention", "auto", "cpu")),
+    metavar="attention|auto|cpu",
+    help="Time backends, or make a table for `auto` or for products.",
 )
 @device_option
 @click.option("--backends", type=names, metavar="NAME,...", help="Backends to time (default: all that are installed).")
 @click.option("--cells", type=names, metavar="PATTERN,...", help="Cells to time, for `attention`; `*` matches any text.")
 @click.option("--dtype", type=DTYPE, metavar="DTYPE", help=f"{', '.join(DTYPES)} (default: float32; bfloat16 on CUDA).")
 @click.option("--lengths", type=lengths, metavar="N,...", help="Lengths to time, for `auto`; in rising order.")
+@click.option(
+    "--spec", type=READ, metavar="SPEC", help="Weights to time, for `cpu`: those of this spec (default: usual sizes)."
+)
+@click.option("--threads", type=lengths, metavar="N,...", help="Numbers of threads, for `cpu` (default: 1 and torch's).")
 @click.option("--rounds", type=whole, metavar="N", help="Rounds per backend (default: 11; 30 on CUDA).")
 @click.option("--budget", type=seconds, metavar="SECONDS", help="Time for all cells; less time means fewer rounds.")
 @click.option("--tokens", type=whole, metavar="N", help="Tokens in a batch (default: 1024; 16384 on CUDA).")
@@ -103,12 +112,16 @@ def lengths(text: str) -> list[int]:
 @click.option("--html", metavar="FILE", type=WRITE, help="Write the report as an HTML page.")
 @traceback_option
 def command(what: str, tokens: int | None, only_list: bool, **values: Any) -> int:
-    """Time attention backends on this device."""
+    """Time attention backends, or the products of decoding, on this device."""
     options = Options(**values)
     _check_options(what, options, only_list)
     for path in (options.json, options.html):
         if path not in (None, "-"):
             check_place(path)
+    if what == "cpu":
+        if tokens is not None:
+            raise usage_error("argument --tokens: `tfkit bench cpu` takes none", "see `tfkit bench --help`")
+        return _measure_cpu(options)
     from ..bench import cells, classes
 
     usual = (classes.SCALES if what == "auto" else cells.SCALES)[options.kind]
@@ -124,10 +137,17 @@ def command(what: str, tokens: int | None, only_list: bool, **values: Any) -> in
 
 
 def _check_options(what: str, options: Options, only_list: bool) -> None:
-    used = {"lengths": options.lengths} if what == "attention" else {
-        "cells": options.cells, "html": options.html, "list": only_list,
-    }  # fmt: skip
-    for name, value in used.items():
+    of_cpu = {"spec": options.spec, "threads": options.threads}
+    of_attention = {"cells": options.cells, "html": options.html, "list": only_list}
+    of_both = {"backends": options.backends, "dtype": options.dtype, "budget": options.budget}
+    without: dict[str, dict[str, Any]] = {
+        "attention": {"lengths": options.lengths, **of_cpu},
+        "auto": {**of_attention, **of_cpu},
+        "cpu": {"lengths": options.lengths, **of_attention, **of_both},
+    }
+    if what == "cpu" and options.kind != "cpu":
+        raise usage_error(f"argument --device: `tfkit bench cpu` measures the CPU, not {options.device}", "leave it out")
+    for name, value in without[what].items():
         if value:
             raise usage_error(f"argument --{name}: `tfkit bench {what}` takes none", "see `tfkit bench --help`")
     if options.html == "-":
@@ -206,6 +226,36 @@ def _measure_auto(options: Options, scale: Any) -> int:
         print_rich(*auto_text(table))
     merged = {key: [item for report in reports for item in report[key]] for key in ("cells", "missing")}
     return exit_code({**merged, "interrupted": reports[-1]["interrupted"]})
+
+
+def _measure_cpu(options: Options) -> int:
+    import torch
+
+    from ..bench.products import SIZES, ProductSettings, measure_products, sizes_of
+    from ..view.products_text import products_json, products_text
+
+    sizes = list(SIZES)
+    if options.spec is not None:
+        import tfkit
+
+        sizes = sizes_of(tfkit.build(options.spec, device="meta"))
+        if not sizes:
+            raise usage_error(f"argument --spec: {options.spec} has no linear map", "name a spec with one")
+    threads = options.threads or sorted({1, torch.get_num_threads()})
+    settings = ProductSettings(sizes, threads=threads, rounds=options.rounds or ROUNDS["cpu"], seed=options.seed)
+    command = str(click.get_current_context().find_root().obj)
+    with Progress("bench") as progress:
+        table = measure_products(settings, command, progress.show)
+    if options.json == "-":
+        print_text(products_json(table))
+    else:
+        if options.json is not None and not table["interrupted"]:
+            write_whole(options.json, products_json(table))
+        print_rich(*products_text(table))
+    if table["interrupted"]:
+        print("tfkit: interrupted; a table that is not complete is not written", file=sys.stderr)
+        return 130
+    return 1 if table["wrong"] else 0
 
 
 def exit_code(data: dict[str, Any]) -> int:
