@@ -29,7 +29,8 @@ equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `weights`, the int8 ones by module with their shapes, `bytes`, and
 `float32_bytes`); `float32_products` (for decoding on a CPU: `rule`,
 `table`, `weights`, `threads`); `unmeasured`, the backends that auto never
-considers; and `cancelling`, the sites of a model without norms whose gradients may be lost.
+considers; and `cancelling`, the sites of a model without norms whose
+gradients may be lost.
 With --gpus, `training`: `gpus`, `memory`, `usable`, `batch`, `inexact`,
 `choices` (from the cheapest: `sharding`, `checkpointing`, `bytes` of a rank
 by purpose, `peak`, `sent`, `fits`, `available`), `chosen` and `command`, null
