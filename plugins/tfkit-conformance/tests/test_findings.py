@@ -153,3 +153,21 @@ def test_a_grade_is_reported_and_a_missed_declared_grade_is_a_finding(monkeypatc
     small_promise = declaring(numerics=Numerics(tf32=True, grade="A"))
     ungraded = check_backend(small(can=small_promise), profile="quick")
     assert (by_name(ungraded)["grade"].status, ungraded.verdict) == ("not run", "INCOMPLETE")
+
+
+@pytest.mark.slow
+def test_a_mutant_that_does_not_explain_every_finding_is_not_named(few, monkeypatch):
+    mutant = MUTANTS["causal_one_too_many"].fresh()
+
+    def attend(inputs, options):
+        answer = mutant(inputs, options)
+        return answer if inputs.mask.causal else replace(answer, output=1.37 * answer.output)
+
+    def names():
+        return {found.check: found.looks_like for found in check_backend(small(attend), profile="quick").findings}
+
+    found = names()
+    assert {"support", "R19 later_keys"} <= found.keys()
+    assert set(found.values()) == {""}
+    monkeypatch.setattr("tfkit_conformance.suite.runner.explains", lambda *given: True)
+    assert names()["R19 later_keys"] == MUTANTS["causal_one_too_many"].summary

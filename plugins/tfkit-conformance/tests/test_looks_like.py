@@ -12,10 +12,11 @@ from small_backend import changing
 from tfkit.builtin.attention.entries import EAGER
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
+from tfkit_conformance.finding import Finding
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
-from tfkit_conformance.suite.looks_like import looks_like
+from tfkit_conformance.suite.looks_like import explains, looks_like
 
 MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)
@@ -104,6 +105,30 @@ def test_larger_cases_decide_between_mutants_that_match_a_small_one():
     for name, each in wrong.items():
         assert looks_like(each, small, [larger]) == MUTANTS[name].summary
         assert looks_like(each, small, [small]) == looks_like(each, small)
+
+
+def test_one_match_on_a_small_case_is_tried_on_the_larger_ones():
+    """Whoever sees one key too many with few keys only is not the mutant that always does."""
+    mutant = MUTANTS["causal_one_too_many"].fresh()
+
+    def attend(inputs, options):
+        return (mutant if inputs.key.shape[-2] < 6 else changed)(inputs, options)
+
+    changed = changing(lambda inputs, answer: replace(answer, output=answer.output * 1.37))
+    small, larger = replace(PLAIN, Q=4, K=5, causal=True, offset=0), [replace(CAUSAL, seed=seed) for seed in range(3)]
+    assert looks_like(subject(attend), small) == MUTANTS["causal_one_too_many"].summary
+    assert looks_like(subject(attend), small, larger) == ""
+
+
+def test_a_mutant_explains_the_findings_whose_check_it_fails():
+    summary = MUTANTS["causal_one_too_many"].summary
+
+    def finding(check, case):
+        return Finding(check, "A4", "wrong", case=case.as_data())
+
+    assert explains(summary, finding("support", CAUSAL), "cpu")
+    assert not explains(summary, finding("support", PLAIN), "cpu")
+    assert explains(summary, Finding("declaration", "A1", "wrong"), "cpu")  # there is nothing to run
 
 
 def test_a_mutant_of_an_earlier_finding_is_preferred():

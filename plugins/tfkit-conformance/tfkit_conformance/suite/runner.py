@@ -15,7 +15,7 @@ from ..profile import Profile
 from ..report import CheckResult, LedgerRow, Status
 from ..search import Outcome
 from ..snippets import backend_snippet
-from .looks_like import looks_like
+from .looks_like import explains, looks_like
 
 Event = Callable[[str, Case | None], None]
 
@@ -159,10 +159,14 @@ class Run:
         return Finding(violation.check, rule, violation.message, **violation.numbers, case=data, snippet=snippet)
 
     def results(self) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
-        """Every check's result, and the findings in the order of the checks."""
+        """Every check's result, and the findings in the order of the checks. A finding keeps the name of a mutant only if that
+        mutant explains all the others too."""
         found = tuple(
             replace(tally.finding, failed=tally.failed, examples=max(tally.examples, tally.failed))
             for tally in self.tallies.values()
             if tally.finding is not None
         )
+        names = {each.looks_like for each in found} - {""}
+        not_all = {name for name in names if not all(explains(name, each, self.subject.device) for each in found)}
+        found = tuple(replace(each, looks_like="") if each.looks_like in not_all else each for each in found)
         return tuple(tally.result(name) for name, tally in self.tallies.items()), found
