@@ -249,7 +249,7 @@ def test_a_command_survives_hostile_input(reads, good, runner, tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("command", sorted({reads.command for reads in ARGUMENTS}))
 def test_a_command_survives_a_hostile_stream(command, good, runner, tmp_path):
-    """Of commands that read standard input: those that answer a line otherwise than no line."""
+    """Of commands that read standard input: those that answer a line otherwise than no line, and one line twice alike."""
     reads = next(reads for reads in ARGUMENTS if reads.command == command)
     value, beside = usual(reads, good, runner, tmp_path / "usual")
     case = Case(good, tmp_path / "case", runner, beside)
@@ -260,6 +260,10 @@ def test_a_command_survives_a_hostile_stream(command, good, runner, tmp_path):
     remove(case.inputs / "new")
     if line == runner.run(words, case.inputs, empty).out or not line:
         return
+    remove(case.inputs / "new")
+    if line != runner.run(words, case.inputs).out:
+        return  # it prints times
+    remove(case.inputs / "new")
     for what, data in contents(b"which dog\tthe old dog sees\n"):
         if len(data) > 20_000:
             continue  # text like any other, and much of it: the computation is slow

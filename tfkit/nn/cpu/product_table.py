@@ -117,7 +117,11 @@ class ProductTable:
 
 
 def machine() -> dict[str, str]:
-    """What the time of a product depends on, as in a table: `processor`, `capability` and `torch`."""
+    """What the time of a product depends on.
+
+    Returns:
+        `processor`, `capability` (the instruction set of torch's kernels) and `torch` (its version), as in a table.
+    """
     return {
         "processor": onednn.processor_fact("model name"),
         "capability": torch.backends.cpu.get_cpu_capability(),

@@ -120,7 +120,7 @@ def _measure(size: tuple[int, int], threads: int, settings: ProductSettings) -> 
         wrong |= {f"{name}: {count} rows with a weight of {outputs} x {inputs}": None for name in kernels if name not in right}
         times = medians(right, x, settings.rounds, clock)
         facts = {"threads": threads, "outputs": outputs, "inputs": inputs, "rows": count}
-        measured.append({**facts, "microseconds": {name: round(1e6 * taken, 2) for name, taken in times.items()}})
+        measured.append({**facts, "microseconds": {name: round(1e6 * taken, 3) for name, taken in times.items()}})
     return measured, list(wrong)
 
 
@@ -170,7 +170,8 @@ def medians(
             for _ in range(repeats[name]):
                 kernel(x)
             samples[name].append((clock() - start) / repeats[name])
-    return {name: statistics.median(taken) for name, taken in samples.items()}
+    # A clock that did not move says: less than a nanosecond.
+    return {name: max(statistics.median(taken), 1e-9) for name, taken in samples.items()}
 
 
 def rows_of(measured: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
