@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from interleaved import report, timed
-from torch.nn import functional
 
 from tfkit.doctor.machine import machine_here
 from tfkit.nn.cpu import onednn
 from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
+from tfkit.nn.cpu.product_table import product_kernels
 
 WEIGHTS = "128x128 128x256 10000x128 512x512 2048x512 37000x512"
+LABELS = {"MKL": "mkl", "oneDNN": "onednn", "packed": "packed", "transposed": "transposed"}
 ROWS = "1 2 3 5 8 16 25 40 100 300"
 
 
@@ -36,27 +38,21 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     raise_malloc_trim_threshold()
-    onednn.PRODUCT = onednn.probe()
     pack = onednn.probe_packing()
     if pack is None:
         raise SystemExit("this torch packs no weights")
     clock = time.process_time if options.threads == 1 else time.perf_counter
     microseconds: dict[str, dict[str, float]] = {}
-    total: dict[str, list[float]] = {name: [0.0] * options.rounds for name in ("MKL", "oneDNN", "packed", "transposed")}
+    total: dict[str, list[float]] = {name: [0.0] * options.rounds for name in LABELS}
     for shape in options.weights.split():
         outer, inner = (int(size) for size in shape.split("x"))
         weight, bias = torch.randn(outer, inner), torch.randn(outer)
         packing = timed({"pack": lambda: pack(weight, None)}, 5, clock=clock)["pack"]  # noqa: B023 - called in this round
-        prepacked = pack(weight, None)
+        kernels = product_kernels(weight, bias)
         print(f"{shape}: packing takes {1e6 * median(packing):.0f} us")
         for rows in map(int, options.rows.split()):
             x = torch.randn(rows, inner)
-            candidates = {
-                "MKL": lambda: functional.linear(x, weight, bias),  # noqa: B023
-                "oneDNN": lambda: onednn.product(x, weight, bias),  # noqa: B023
-                "packed": lambda: onednn.product(x, prepacked, bias),  # noqa: B023
-                "transposed": lambda: torch.addmm(bias[:, None], weight, x.t()).t().contiguous(),  # noqa: B023
-            }
+            candidates = {label: partial(kernels[name], x) for label, name in LABELS.items()}
             seconds = timed(candidates, options.rounds, clock=clock)
             for name, taken in seconds.items():
                 total[name] = [sum(pair) for pair in zip(total[name], taken, strict=True)]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .builder import materialise
     from .catalogue import Catalogue
     from .nn.attention_head import AttentionHead
-    from .nn.cpu.product_table import kernels_of, machine
+    from .nn.cpu.product_table import product_kernels, product_machine
     from .nn.heads import Classify, Dense
     from .nn.model import Model
     from .nn.runtime.node_output import Padding
@@ -91,7 +91,7 @@ _IMPORTS_TORCH = {
     "tfkit.attention.types": ("BIAS_NAMES",),
     "tfkit.builder": ("materialise",),
     "tfkit.nn.attention_head": ("AttentionHead",),
-    "tfkit.nn.cpu.product_table": ("kernels_of", "machine"),
+    "tfkit.nn.cpu.product_table": ("product_kernels", "product_machine"),
     "tfkit.nn.heads": ("Classify", "Dense"),
     "tfkit.nn.runtime.node_output": ("Padding",),
     "tfkit.nn.span_logits": ("SpanLogits",),
@@ -130,14 +130,14 @@ __all__ = [
     "compare_certificate",
     "field_annotations",
     "flash_implementation",
-    "kernels_of",
     "layers_of",
-    "machine",
     "materialise",
     "max_input_lengths",
     "measured_on",
     "parse_table",
     "part_source",
+    "product_kernels",
+    "product_machine",
     "read_certificate",
     "request_for",
     "sequence",

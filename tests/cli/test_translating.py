@@ -10,6 +10,8 @@ import torch
 from tfkit.cli import main
 from tfkit.cli.search_args import workers_of
 from tfkit.cli.usage import UsageError
+from tfkit.inspection import product_machine
+from tfkit.nn.cpu.small_batch import products_here
 from translation_task import write_task
 
 pytestmark = pytest.mark.xdist_group("translating")  # its module fixture is built once
@@ -275,3 +277,24 @@ def test_workers_are_threads_of_a_cpu(capsys):
         workers_of(2, "cuda:1")
     assert main(["translate", "model", "--workers", "0"]) == 2
     assert "--workers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["translate"], ["serve", "--dry-run"]])
+def test_a_table_of_products_is_in_use_after_it_is_named(words, run, tmp_path, monkeypatch, capsys):
+    row = {
+        "threads": torch.get_num_threads(),
+        "outputs": 64,
+        "inputs": 64,
+        "rows": [1, None],
+        "fastest": "mkl",
+        "unpacked": "mkl",
+    }
+    (tmp_path / "cpu.json").write_text(json.dumps({"tfkit_products": 1, **product_machine(), "rows": [row]}))
+    for table, name in (["--cpu-table", str(tmp_path / "cpu.json")], "cpu.json"), ([], None):
+        typed(monkeypatch, "which dog\n")
+        assert main([words[0], str(run), *words[1:], *table]) == 0
+        assert products_here()["table"] == name
+    capsys.readouterr()
+    typed(monkeypatch, "which dog\n")
+    assert main([words[0], str(run), *words[1:], "--device", "cuda", "--cpu-table", str(tmp_path / "cpu.json")]) == 2
+    assert "--cpu-table is for a CPU, not for cuda" in capsys.readouterr().err

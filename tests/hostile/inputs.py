@@ -24,7 +24,7 @@ from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.certificate import certificate_of, certificate_text
 from tfkit.cli.dispatch import commands
 from tfkit.cli.options import InputPath, OutputPath
-from tfkit.inspection import machine
+from tfkit.inspection import product_machine
 from tfkit.interop.huggingface import write
 from tfkit.io import save
 from tfkit.recipe import load_recipe
@@ -235,7 +235,7 @@ def make_good(folder: Path) -> None:
     shutil.copy(table, folder / "auto.json")
     row = {"outputs": 8, "inputs": 8, "rows": [1, 4], "fastest": "mkl", "unpacked": "mkl"}
     rows = [{**row, "threads": threads} for threads in (1, 2, 4, 8, torch.get_num_threads())]
-    (folder / "cpu.json").write_text(json.dumps({"tfkit_products": 1, **machine(), "rows": rows}))
+    (folder / "cpu.json").write_text(json.dumps({"tfkit_products": 1, **product_machine(), "rows": rows}))
     (folder / "replay.json").write_text(json.dumps(wrong(name="eager")))
     (folder / "eager.certificate.json").write_text(certificate_text(certificate_of(right(name="eager"), catalogue)))
 

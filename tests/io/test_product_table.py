@@ -9,7 +9,7 @@ import tfkit
 from tfkit.errors import InputError
 from tfkit.nn.cpu import onednn, small_batch
 from tfkit.nn.cpu.prepacked import PrepackedWeights
-from tfkit.nn.cpu.product_table import Choice, kernels_of, machine
+from tfkit.nn.cpu.product_table import Choice, product_kernels, product_machine
 
 KERNELS = ("mkl", "onednn", "transposed", "packed")
 ROW = {"threads": 1, "outputs": 64, "inputs": 32, "rows": [1, 4], "fastest": "packed", "unpacked": "transposed"}
@@ -22,7 +22,7 @@ def the_rule_afterwards(monkeypatch):
 
 
 def table_with(*rows, **facts):
-    return {"tfkit_products": 1, **machine(), "rows": [{**ROW, **row} for row in rows or ({},)], **facts}
+    return {"tfkit_products": 1, **product_machine(), "rows": [{**ROW, **row} for row in rows or ({},)], **facts}
 
 
 def use(tmp_path, table):
@@ -51,8 +51,8 @@ def test_a_product_takes_the_row_of_the_nearest_weight_and_of_its_number_of_rows
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_chosen_kernel_computes_the_product(name, bias, tmp_path, monkeypatch):
-    if name not in kernels_of(torch.ones(2, 3), None):
-        pytest.skip(f"this torch has no {name}")
+    if name not in product_kernels(torch.ones(2, 3), None):
+        pytest.skip(f"this torch has no {name}")  # one that is built without oneDNN
     plain = "mkl" if name == "packed" else name
     use(tmp_path, table_with({"rows": [1, None], "fastest": name, "unpacked": plain}))
     called = []
@@ -88,7 +88,7 @@ def test_decoding_with_any_table_finds_the_same_ids(tmp_path):
         return tfkit.greedy(model, source=source, max_new_tokens=9).ids.tolist()
 
     expected = ids()
-    for name in kernels_of(torch.ones(2, 3), None):
+    for name in product_kernels(torch.ones(2, 3), None):
         plain = "mkl" if name == "packed" else name
         sizes = {tuple(weight.shape) for weight in model.parameters() if weight.dim() == 2}
         rows = [{"outputs": out, "inputs": into, "rows": [1, None], "fastest": name, "unpacked": plain} for out, into in sizes]

@@ -83,8 +83,8 @@ def command(
         seed=None, extra_length=extra_length,
     )  # fmt: skip
     limits = Limits(body=max_body, texts=max_texts, length=max_length, new_tokens=max_tokens, requests=max_requests)
-    place: dict[str, Any] = placed(device, backend, auto_table)
     use_cpu_table(cpu_table, device)
+    place: dict[str, Any] = placed(device, backend, auto_table)
     task = load_task(model, limits, search, batch_tokens=batch_tokens, workers=workers_of(workers, device), **place)
     if isinstance(task, (Translate, Generate)):
         check_workers(workers, device, task.model)

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from ..errors import Diagnostic, InputError
 from ..files import FileModel, parse_json, read_text, refusals
 from ..nn.cpu import small_batch
-from ..nn.cpu.product_table import ProductRow, ProductTable, machine
+from ..nn.cpu.product_table import ProductRow, ProductTable, product_machine
 
 FORM = 1
 MOST_ROWS = 100_000
@@ -72,7 +72,7 @@ def parse_product_table(text: str, where: str) -> ProductTable:
         file = _File.model_validate(data)
     except ValidationError as error:
         raise refuse(refusals(error)[0]) from None
-    for name, here in machine().items():
+    for name, here in product_machine().items():
         there = getattr(file, name)
         if there != here:
             raise refuse(f"it was measured with the {name} {there[:80]!r}, and here it is {here!r}")

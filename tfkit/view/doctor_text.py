@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .plan_text import float32_products
+from .formatting import float32_products
 from .terminal import shown
 from .units import bytes_in_words
 

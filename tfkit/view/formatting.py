@@ -1,13 +1,15 @@
-"""Shares, ranges and options as text."""
+"""Shares, ranges, options and the choice of products as text."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from ..slots.options import Component, LayersField, NodeRef, field_annotations
 from ..spec.located import short
+from .terminal import shown
 
 NOTHING = "-"
 """Where a model has no such field, tensor or node."""
@@ -90,3 +92,19 @@ def resolved_words(value: Any) -> str:
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def float32_products(found: Mapping[str, Any]) -> str:
+    """How the products of decoding are chosen, as text.
+
+    Args:
+        found: what `tfkit.nn.cpu.small_batch.products_here` returns.
+
+    Returns:
+        A phrase.
+    """
+    rule = f"the built-in rule for {found['rule']}"
+    if found["table"] is None:
+        return f"by {rule}"
+    threads = ", ".join(map(str, found["threads"]))
+    return f"by {shown(found['table'])} ({found['weights']} weights; threads {threads}), elsewhere by {rule}"

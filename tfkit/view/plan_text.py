@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .auto_formatting import row_in_words
+from .formatting import float32_products
 from .plan_data import lengths_in_words
 from .terminal import shown
 from .units import bytes_in_words
@@ -97,22 +98,6 @@ def _title(name: str, target: Mapping[str, Any]) -> Text:
         words.append("compiled")
     words.append(f"{target['queries']} queries x {target['keys']} keys" if target["queries"] else "any lengths")
     return Text(shown(name), "bold").append(f" on {', '.join(words)}", "")
-
-
-def float32_products(found: Mapping[str, Any]) -> str:
-    """How the products of decoding are chosen, as text.
-
-    Args:
-        found: what `tfkit.nn.cpu.small_batch.products_here` returns.
-
-    Returns:
-        A phrase.
-    """
-    rule = f"the built-in rule for {found['rule']}"
-    if found["table"] is None:
-        return f"by {rule}"
-    threads = ", ".join(map(str, found["threads"]))
-    return f"by {shown(found['table'])} ({found['weights']} weights; threads {threads}), elsewhere by {rule}"
 
 
 def _products(found: Mapping[str, Any]) -> Text:

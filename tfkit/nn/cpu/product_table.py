@@ -7,6 +7,7 @@ or as small. Where the table says nothing, the rule decides. The form of the fil
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -116,20 +117,26 @@ class ProductTable:
         return None
 
 
-def machine() -> dict[str, str]:
+def product_machine() -> dict[str, str]:
     """What the time of a product depends on.
 
     Returns:
         `processor`, `capability` (the instruction set of torch's kernels) and `torch` (its version), as in a table.
     """
     return {
-        "processor": onednn.processor_fact("model name"),
+        "processor": onednn.processor_fact("model name") or platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": str(torch.__version__).partition("+")[0],
     }
 
 
-def kernels_of(weight: Tensor, bias: Tensor | None) -> dict[Kernel, Callable[[Tensor], Tensor]]:
+def transposed_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b as the transpose of W x^T + b, x (N, in), W (out, in), b (out,) -> (N, out)."""
+    columns = torch.mm(weight, x.t()) if bias is None else torch.addmm(bias[:, None], weight, x.t())  # (out, N)
+    return columns.t().contiguous()
+
+
+def product_kernels(weight: Tensor, bias: Tensor | None) -> dict[Kernel, Callable[[Tensor], Tensor]]:
     """The kernels that this torch has, for measuring and for comparing them.
 
     Args:
@@ -139,15 +146,10 @@ def kernels_of(weight: Tensor, bias: Tensor | None) -> dict[Kernel, Callable[[Te
     Returns:
         By name, the function x (N, in) -> x W^T + b (N, out). That of `packed` has packed the weight.
     """
-
-    def transposed(x: Tensor) -> Tensor:
-        columns = torch.mm(weight, x.t()) if bias is None else torch.addmm(bias[:, None], weight, x.t())  # (out, N)
-        return columns.t().contiguous()
-
     found: dict[Kernel, Callable[[Tensor], Tensor]] = {"mkl": lambda x: functional.linear(x, weight, bias)}
     if onednn.MULTIPLY is not None:
         found["onednn"] = lambda x: onednn.product(x, weight, bias)
-    found["transposed"] = transposed
+    found["transposed"] = lambda x: transposed_product(x, weight, bias)
     if onednn.PACK is not None:
         packed = onednn.PACK(weight, None)
         found["packed"] = lambda x: onednn.product(x, packed, bias)

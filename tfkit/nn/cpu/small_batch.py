@@ -27,7 +27,7 @@ from torch.nn import functional
 from .linear import linear
 from .onednn import can_multiply, can_pack, is_faster, may_multiply, product, vendor
 from .prepacked import PrepackedWeights
-from .product_table import Choice, ProductTable
+from .product_table import Choice, ProductTable, transposed_product
 
 HUGE, FEW = 2**23, 4
 """From `HUGE` elements of W on, reading W bounds a product with up to `FEW` rows even with oneDNN."""
@@ -150,8 +150,7 @@ def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked
     if choice.onednn and (can_multiply if measured is None else may_multiply)(x, weight, bias):
         return product(rows, weight, bias).view(B, L, outer)
     if choice.transposed:
-        columns = torch.mm(weight, rows.t()) if bias is None else torch.addmm(bias[:, None], weight, rows.t())  # (out, B * L)
-        return columns.t().reshape(B, L, outer)
+        return transposed_product(rows, weight, bias).view(B, L, outer)
     return functional.linear(x, weight, bias)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tfkit_conformance.bench import products
-from tfkit_conformance.bench.products import ProductSettings, best, is_right, measure_products, rows_of
+from tfkit_conformance.bench.products import ProductSettings, best, exact_product, is_right, measure_products, rows_of
 
 SMALL = ProductSettings(sizes=((6, 4), (3, 8)), rows=(1, 2, 5), rounds=1)
 
@@ -38,25 +38,42 @@ def test_rows_cover_every_number_once_and_neighbours_with_the_same_kernels_are_o
     assert rows_of([]) == []
 
 
-def test_the_check_accepts_every_order_of_summation_and_refuses_a_wrong_product():
+def test_the_check_accepts_every_order_of_summation_and_refuses_a_wrong_product(monkeypatch):
     x, weight, bias = torch.randn(5, 300), torch.randn(7, 300), torch.randn(7)
     in_parts = x[:, :100] @ weight[:, :100].t() + (x[:, 100:] @ weight[:, 100:].t() + bias)
-    assert is_right(in_parts, x, weight, bias)
-    assert not is_right(x @ weight.t(), x, weight, bias)
-    assert not is_right(torch.full((5, 7), torch.nan), x, weight, bias)
-    assert not is_right((x.bfloat16() @ weight.bfloat16().t()).float() + bias, x, weight, bias)
+    exact, bound = exact_product(x, weight, bias)
+    assert is_right(in_parts, exact, bound)
+    assert not is_right(x @ weight.t(), exact, bound)
+    assert not is_right(torch.full((5, 7), torch.nan), exact, bound)
+    assert not is_right((x.bfloat16() @ weight.bfloat16().t()).float() + bias, exact, bound)
+    assert not is_right(in_parts[:4], exact, bound)
+    monkeypatch.setattr(products, "PART", 3)
+    for one, whole in zip(exact_product(x, weight, bias), (exact, bound), strict=True):
+        torch.testing.assert_close(one, whole, rtol=1e-14, atol=1e-12)
 
 
 def test_a_wrong_kernel_is_reported_and_never_chosen(monkeypatch):
-    own = products.kernels_of
+    own = products.product_kernels
 
     def with_wrong(weight, bias):
-        return {**own(weight, bias), "onednn": lambda x: torch.zeros(len(x), len(weight)), "packed": lambda x: x[:0]}
+        kernels = own(weight, bias)
+        right = kernels["mkl"]
+        once = {"onednn": lambda x: right(x) + (len(x) == 2), "packed": lambda x: right(x)[: len(x) - (len(x) == 5)]}
+        return {**kernels, **once}
 
-    monkeypatch.setattr(products, "kernels_of", with_wrong)
+    monkeypatch.setattr(products, "product_kernels", with_wrong)
     table = measure_products(SMALL, "tfkit bench cpu")
-    assert "onednn: 5 rows with a weight of 3 x 8" in table["wrong"]
+    assert {"onednn: 2 rows with a weight of 3 x 8", "packed: 5 rows with a weight of 6 x 4"} <= set(table["wrong"])
     assert not {"onednn", "packed"} & {name for row in table["rows"] for name in (row["fastest"], row["unpacked"])}
+
+
+def test_a_weight_without_a_right_product_has_no_row(monkeypatch):
+    own = products.product_kernels
+    wrong = {name: lambda x: x[:0] for name in ("mkl", "onednn", "transposed")}
+    monkeypatch.setattr(products, "product_kernels", lambda weight, bias: {**own(weight, bias), **wrong})
+    table = measure_products(SMALL, "tfkit bench cpu")
+    assert table["rows"] == []
+    assert len(table["wrong"]) == 6
 
 
 def test_threads_are_what_they_were_afterwards_and_an_interrupt_is_recorded(monkeypatch):

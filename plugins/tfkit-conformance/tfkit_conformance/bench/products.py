@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from tfkit import Model
-from tfkit.inspection import TokenLogits, Tokens, kernels_of, machine
+from tfkit.inspection import TokenLogits, Tokens, product_kernels, product_machine
 
 from .measure import Progress
 
 FORM = 1
+"""Version of the form of a table: the one that `tfkit.use_cpu_table` reads."""
 MARGIN = 1.05
 SIZES = (
     (128, 128), (512, 128), (128, 512), (8000, 128), (256, 256), (1024, 256), (256, 1024), (16000, 256), (512, 512),
@@ -34,6 +35,8 @@ SIZES = (
 ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 SAMPLE = 2e-4
 """Seconds that a sample of a round takes at least: small products are repeated."""
+PART = 4096
+"""Rows of a weight that are held in float64 at once."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ def measure_products(settings: ProductSettings, command: str, progress: Progress
     """
     before = torch.get_num_threads()
     table: dict[str, Any] = {
-        "tfkit_products": FORM, **machine(), "command": command, "settings": {"rounds": settings.rounds, "margin": MARGIN},
+        "tfkit_products": FORM, **product_machine(), "command": command,
+        "settings": {"rounds": settings.rounds, "margin": MARGIN},
         "rows": [], "measured": [], "wrong": [], "interrupted": False,
     }  # fmt: skip
     try:
@@ -110,37 +114,55 @@ def _measure(size: tuple[int, int], threads: int, settings: ProductSettings) -> 
     outputs, inputs = size
     generator = torch.Generator().manual_seed(settings.seed)
     weight, bias = torch.randn(size, generator=generator), torch.randn(outputs, generator=generator)
-    kernels = kernels_of(weight, bias)
+    kernels = product_kernels(weight, bias)
     clock = time.process_time if threads == 1 else time.perf_counter
+    inputs_of = {count: torch.randn(count, inputs, generator=generator) for count in settings.rows}
+    wrong: dict[str, list[int]] = {}
+    for count, x in inputs_of.items():
+        exact, bound = exact_product(x, weight, bias)
+        for name, kernel in kernels.items():
+            if not is_right(kernel(x), exact, bound):
+                wrong.setdefault(name, []).append(count)
+    right = {name: kernel for name, kernel in kernels.items() if name not in wrong}  # wrong once is never chosen
+    facts = {"threads": threads, "outputs": outputs, "inputs": inputs}
     measured: list[dict[str, Any]] = []
-    wrong: dict[str, None] = {}
-    for count in settings.rows:
-        x = torch.randn(count, inputs, generator=generator)
-        right = {name: kernel for name, kernel in kernels.items() if is_right(kernel(x), x, weight, bias)}
-        wrong |= {f"{name}: {count} rows with a weight of {outputs} x {inputs}": None for name in kernels if name not in right}
+    for count, x in inputs_of.items():
         times = medians(right, x, settings.rounds, clock)
-        facts = {"threads": threads, "outputs": outputs, "inputs": inputs, "rows": count}
-        measured.append({**facts, "microseconds": {name: round(1e6 * taken, 3) for name, taken in times.items()}})
-    return measured, list(wrong)
+        rounded = {name: round(1e6 * taken, 3) for name, taken in times.items()}
+        measured.append({**facts, "rows": count, "microseconds": rounded})
+    weight_is = f"rows with a weight of {outputs} x {inputs}"
+    return measured, [f"{name}: {', '.join(map(str, counts))} {weight_is}" for name, counts in wrong.items()]
 
 
-def is_right(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Whether y (N, out) is x W^T + b within the bound of float32 sums in any order.
+def exact_product(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """x W^T + b in float64, and the bound of the error of float32 sums in any order.
 
     Args:
-        y: (N, out).
         x: (N, in).
-        weight: (out, in).
+        weight: (out, in). A part of its rows at a time is held in float64.
         bias: (out,).
 
     Returns:
-        True if |y - exact| <= (in + 2) 2^-24 (|x| |W|^T + |b|) in every element.
+        The product (N, out), and (in + 2) 2^-24 (|x| |W|^T + |b|) (N, out).
     """
-    if y.shape != (len(x), len(weight)):
-        return False
-    exact = torch.addmm(bias.double(), x.double(), weight.double().t())
-    magnitude = torch.addmm(bias.abs().double(), x.abs().double(), weight.abs().double().t())
-    return bool(((y - exact).abs() <= (weight.shape[1] + 2) * 2.0**-24 * magnitude).all())
+    parts = torch.split(weight, PART)
+    exact = torch.cat([x.double() @ part.double().t() for part in parts], 1) + bias.double()
+    magnitude = torch.cat([x.abs().double() @ part.abs().double().t() for part in parts], 1) + bias.abs().double()
+    return exact, (weight.shape[1] + 2) * 2.0**-24 * magnitude
+
+
+def is_right(y: Tensor, exact: Tensor, bound: Tensor) -> bool:
+    """Whether a product is right.
+
+    Args:
+        y: (N, out), the result of a kernel.
+        exact: (N, out), of `exact_product`.
+        bound: (N, out), of `exact_product`.
+
+    Returns:
+        True if the shape is right and |y - exact| <= bound in every element.
+    """
+    return y.shape == exact.shape and bool(((y - exact).abs() <= bound).all())
 
 
 def medians(
@@ -185,8 +207,8 @@ def rows_of(measured: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     runs: list[tuple[tuple[str, str], list[int]]] = []
     for each in measured:
-        if not each["microseconds"]:
-            continue
+        if each["microseconds"].keys() <= {"packed"}:
+            continue  # every product with a plain weight was wrong
         found = best(each["microseconds"])
         if runs and runs[-1][0] == found:
             runs[-1][1].append(each["rows"])

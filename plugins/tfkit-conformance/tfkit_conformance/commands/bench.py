@@ -45,7 +45,7 @@ the float64 reference first. A wrong one is reported and not timed.
 \b
 Exit codes: 0 fine; 1 a backend was wrong or failed; 2 the input is wrong; 3
 cells are missing for lack of time or memory; 130 interrupted: the results so
-far are printed and written.
+far are printed and written (`cpu` writes a complete table only).
 
 \b
 --json FILE of `attention` writes `machine`, `settings`, `ceiling`, `missing`,
