@@ -92,3 +92,25 @@ def test_sigterm_reaches_every_process():
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == "ended with 3\n"
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_sigterm_while_the_processes_are_started_leaves_none_behind(after):
+    """The signal arrives between two forks, or after the last one and before the first wait."""
+    early = f"""
+import os, signal
+fork, forked = os.fork, 0
+def fork_and_terminate():
+    global forked
+    process = fork()
+    if process:
+        forked += 1
+        if forked == {after}:
+            os.kill(os.getpid(), signal.SIGTERM)
+    return process
+os.fork = fork_and_terminate
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", early + SCRIPT.format(work="time.sleep(600)")], capture_output=True, text=True, timeout=60
+    )
+    assert run.stdout == "ended with 143\n", run.stderr

@@ -27,15 +27,19 @@ def start_processes(count: int) -> int | None:
     threads = max(1, len(os.sched_getaffinity(0)) // count) if hasattr(os, "sched_getaffinity") else 1
     shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     shared |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
-    children = {}
+    children: list[int] = []
+    # A signal that comes before the handlers are set would end this process alone and leave its children running.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     for rank in range(count):
         process = os.fork()
         if process == 0:
             os.environ.update(shared, RANK=str(rank), LOCAL_RANK=str(rank))
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
             return None
-        children[process] = rank
+        children.append(process)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all of them
-    signal.signal(signal.SIGTERM, lambda *_: _send(list(children), signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: _send(children, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     return _wait(set(children))
 
 
