@@ -127,6 +127,13 @@ def adopt(folder: Path) -> int:
     return len(groups)
 
 
+def files(folder: Path) -> Iterator[Path]:
+    """The files that Triton's lists name."""
+    for group in sorted(folder.glob("*/__grp__*.json")):
+        for name in parse_json(read_text(group, links=False))["child_paths"]:
+            yield group.parent / Path(name).name
+
+
 def make_calls(cells: Sequence[Cell], device: str, rank: int = 0, workers: int = 1) -> int:
     """Calls `fused` and `fused.atomic` as `tfkit bench attention` does, each `workers`-th call from `rank` on."""
     catalogue, made = load_catalogue(), 0
@@ -245,6 +252,10 @@ def check(folder: Path, pretended: bool) -> int:
         print("\n".join(["Triton will compile anew, because its keys differ:", *differing]))
         return 1
     number = adopt(folder)
+    missing = [path for path in files(folder) if not path.exists()]
+    if missing:
+        print(f"{missing[0].relative_to(folder)} is missing, one of {len(missing)} files: carry the whole folder")
+        return 1
     with ExitStack() as stack:
         if pretended:
             stack.enter_context(as_on(capability))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -29,19 +30,32 @@ H100 = (9, 0)
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 
 
-@pytest.fixture
-def filled(tmp_path, monkeypatch):
+ONE_CALL = ("dense-d64-512/forward",)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
     """A folder with the kernels of one call, as `fill` leaves it."""
-    monkeypatch.setattr(kernel_cache, "PROBES", ("dense-d64-512/forward",))
-    folder = tmp_path / "there"
-    folder.mkdir()
-    for name, value in {**kernel_cache.SMALL, "TRITON_CACHE_DIR": str(folder)}.items():
-        monkeypatch.setenv(name, value)
-    kernel_cache.fill_share("probes", H100, 0, 1)
-    kernel_cache.describe(folder, H100)
+    folder = tmp_path_factory.mktemp("compiled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel_cache, "PROBES", ONE_CALL)
+        for name, value in {**kernel_cache.SMALL, "TRITON_CACHE_DIR": str(folder)}.items():
+            patch.setenv(name, value)
+        kernel_cache.fill_share("probes", H100, 0, 1)
+        kernel_cache.describe(folder, H100)
     return folder
 
 
+@pytest.fixture
+def filled(compiled, tmp_path, monkeypatch):
+    """A copy of the folder at another place, which Triton uses."""
+    monkeypatch.setattr(kernel_cache, "PROBES", ONE_CALL)
+    for name, value in {**kernel_cache.SMALL, "TRITON_CACHE_DIR": str(tmp_path / "there")}.items():
+        monkeypatch.setenv(name, value)
+    return Path(shutil.copytree(compiled, tmp_path / "there"))
+
+
+@pytest.mark.slow
 def test_no_kernel_is_compiled_again_where_the_files_were_carried_to(filled, tmp_path, monkeypatch, capsys):
     assert kernel_cache.check(filled, pretended=True) == 0
     here = tmp_path / "here"
@@ -55,13 +69,23 @@ def test_no_kernel_is_compiled_again_where_the_files_were_carried_to(filled, tmp
     assert all(Path(path).parent == group.parent for path in json.loads(group.read_text())["child_paths"].values())
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_gone_is_compiled_and_counted(filled, capsys):
     (cubin,) = filled.glob("*/*.cubin")
-    cubin.unlink()
+    shutil.rmtree(cubin.parent)
     assert kernel_cache.check(filled, pretended=True) == 1
     assert "0 kernels from the cache, 1 compiled" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_kernel_that_lacks_a_file_is_named(filled, capsys):
+    (cubin,) = filled.glob("*/*.cubin")
+    cubin.unlink()
+    assert kernel_cache.check(filled, pretended=True) == 1
+    assert f"{cubin.parent.name}/{cubin.name} is missing" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["ptxas", "kernels", "environment"])
 def test_what_differs_in_tritons_keys_is_named(part, filled, capsys):
     manifest = json.loads((filled / "filled.json").read_text())

@@ -1,5 +1,5 @@
 """The tiers of tests, for the tests of plugins."""
 
-from tiers import pytest_configure
+from tiers import pytest_configure, pytest_xdist_auto_num_workers
 
-__all__ = ["pytest_configure"]
+__all__ = ["pytest_configure", "pytest_xdist_auto_num_workers"]

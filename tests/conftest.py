@@ -1,6 +1,6 @@
 """Fixtures of every test of the core."""
 
 from fixtures import catalogue, described, drawn, one_thread
-from tiers import pytest_configure
+from tiers import pytest_configure, pytest_xdist_auto_num_workers
 
-__all__ = ["catalogue", "described", "drawn", "one_thread", "pytest_configure"]
+__all__ = ["catalogue", "described", "drawn", "one_thread", "pytest_configure", "pytest_xdist_auto_num_workers"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -79,11 +80,15 @@ def packages_imported(path: Path, source: str) -> set[str]:
 STARTERS = CORE / "starters" / "files"
 """Files that `tfkit new` writes; they are data here."""
 FILES = sorted(path for path in CORE.rglob("*.py") if STARTERS not in path.parents)
-IMPORTED = {path: modules_imported(path, path.read_text()) for path in FILES}
+
+
+@cache
+def imported(path: Path) -> set[str]:
+    return modules_imported(path, path.read_text())
 
 
 def names_torch(path: Path) -> bool:
-    return any(name.split(".")[0] == "torch" for name in IMPORTED[path])
+    return any(name.split(".")[0] == "torch" for name in imported(path))
 
 
 def test_every_package_imports_only_those_that_the_table_allows():
@@ -100,7 +105,7 @@ def test_the_core_imports_no_distribution_that_builds_on_it():
     distributions = {path.name for path in (ROOT / "plugins").glob("*/tfkit_*") if (path / "__init__.py").exists()}
     assert len(distributions) >= 4
     wrong = {
-        (str(path.relative_to(ROOT)), name) for path in FILES for name in IMPORTED[path] if name.split(".")[0] in distributions
+        (str(path.relative_to(ROOT)), name) for path in FILES for name in imported(path) if name.split(".")[0] in distributions
     }
     assert not wrong
 
@@ -138,7 +143,7 @@ def test_torch_free_packages_import_only_the_torch_free_modules_of_attention():
         (str(path.relative_to(ROOT)), name)
         for path in FILES
         if package_of(path) in TORCH_FREE
-        for name in IMPORTED[path]
+        for name in imported(path)
         if name.startswith("tfkit.attention.") and name.split(".")[2] not in TORCH_FREE_ATTENTION
     }
     assert not wrong
@@ -148,7 +153,7 @@ def test_no_module_is_part_of_an_import_cycle():
     """Not even one of imports for types."""
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES}
     arrows = {
-        name: {other for target in IMPORTED[path] for other in (target, target.rpartition(".")[0]) if other in names} - {name}
+        name: {other for target in imported(path) for other in (target, target.rpartition(".")[0]) if other in names} - {name}
         for name, path in names.items()
     }
 

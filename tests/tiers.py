@@ -54,6 +54,15 @@ class Tiers:
                 print(f"left out: tests in a browser, {missing}", file=sys.stderr)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process for each processor where a whole tier runs, and this one alone for tests chosen by path or by `-k`."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.keyword or processors == 1:
+        return 0
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes share the processors
+    return processors
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Imported by each `conftest.py`; registers the tiers once."""
     if not config.pluginmanager.has_plugin("tiers"):

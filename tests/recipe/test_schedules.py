@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from transformers import get_linear_schedule_with_warmup
 
 from tfkit.errors import SpecError
 from tfkit.recipe import recipe_of
@@ -43,6 +42,8 @@ def test_cosine_is_torchs_after_the_warm_up():
 
 
 def test_linear_is_hugging_faces():
+    from transformers import get_linear_schedule_with_warmup
+
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     theirs = get_linear_schedule_with_warmup(optimiser, num_warmup_steps=7, num_training_steps=50)
     options = DecayOptions(peak=0.1, warmup_steps=7, steps=50)

@@ -19,9 +19,10 @@ pytest.importorskip("triton", reason="not run: Triton, of which kernels are made
 
 from test_saved import HERE
 from tfkit_fused import launch
+from tfkit_fused import tiles as tiles_module
 from tfkit_fused.operator_call import class_of
 from tfkit_fused.saved import Saved, read
-from tfkit_fused.tiles import ROWS, Tiles, of_row
+from tfkit_fused.tiles import INSTEAD, ROWS, Tiles, of_row
 from tfkit_fused.tuner import Tuner
 
 SLOW, FAST, WRONG = Tiles(16, 16, 4, 1), Tiles(32, 32, 4, 2), Tiles(64, 64, 8, 3)
@@ -228,10 +229,12 @@ def test_whatever_may_be_chosen_for_few_queries_is_right(bytes, keys):
     assert max(found.values()) <= 1.0, found
 
 
-def test_the_table_offers_a_choice_everywhere_no_tiles_twice_and_none_of_another_kind():
+@pytest.mark.parametrize("version", [*INSTEAD, "another"])
+def test_the_table_offers_a_choice_everywhere_no_tiles_twice_and_none_of_another_kind(version, monkeypatch):
+    monkeypatch.setattr(tiles_module, "_instead", lambda: INSTEAD.get(version, {}))
     for row in ROWS:
         for large in (True, False):
-            tiles = of_row(row, large)
+            tiles = of_row.__wrapped__(row, large)
             assert len(tiles) in ((2, 3, 4) if (row.large if large else row.small) else (0,)), row
             assert len(set(tiles)) == len(tiles), row
             assert row.kernel != "diagonals" or {each.queries == each.keys for each in tiles} == {True}

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from transformers.activations import ACT2FN
 
 from tfkit.builtin.activation.entries import ENTRIES
 from tfkit.slots.lazy import load
@@ -36,6 +35,8 @@ def test_equals_its_formula_element_by_element(entry):
 
 @pytest.mark.parametrize("name", PEERS)
 def test_equals_hugging_face(name):
+    from transformers.activations import ACT2FN
+
     x = torch.linspace(-6, 6, 101)
     ours = load(BY_NAME[name].function)(x, BY_NAME[name].options())
     torch.testing.assert_close(ours, ACT2FN[PEERS[name]](x), rtol=1e-6, atol=1e-6)
