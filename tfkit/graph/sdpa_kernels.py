@@ -4,8 +4,8 @@ torch tries the families in an order that depends on its version, and takes the 
 device, `torch.backends.cuda.can_use_flash_attention` and its siblings decide; without one they only say that there is none. The
 rules here are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp:
 
-    torch 2.13 and up   cuDNN first on sm_90 and sm_100 where cuDNN is newer than 9.15, unless TORCH_CUDNN_SDPA_DEPRIORITIZED is
-                        set; then flash, efficient, math
+    torch 2.10 and up   cuDNN first on sm_90, sm_100 and sm_103 where cuDNN is newer than 9.15, unless
+                        TORCH_CUDNN_SDPA_DEPRIORITIZED is set; then flash, efficient, math
     torch 2.6 to 2.9    flash, efficient, math, cuDNN
     cuDNN, flash        16 bits, from sm_80 up, equal head dims to 256; flash takes no mask
     efficient           multiples of 8 features in 16 bits, of 4 in float32; a mask of the query's dtype
@@ -24,6 +24,7 @@ from ..attention.capabilities import AttentionRequest
 
 SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp"
 NEWER_THAN = (9, 15)
+CUDNN_FIRST_ON = ((9, 0), (10, 0), (10, 3))
 PADDING = frozenset({"key_visible", "key_lengths"})
 """Terms of a mask that batches without padding do not have."""
 NOT_DENSE = frozenset({"causal", "query_lengths"})
@@ -54,16 +55,14 @@ def order(capability: tuple[int, int] | None, torch: str, cudnn: str | None) -> 
     """
     numbers = _numbers(torch)
     usual = ("flash", "efficient", "math")
-    if (2, 6) <= numbers < (2, 10):
-        return (*usual, "cudnn"), ""
-    if numbers < (2, 6) or (2, 10) <= numbers < (2, 13):
+    if numbers < (2, 6):
         return (), f"the order of torch {torch} is not known here"
-    if os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED"):
+    if numbers < (2, 10) or os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED"):
         return (*usual, "cudnn"), ""
     first, later = ("cudnn", *usual), (*usual, "cudnn")
     if capability is None:
-        return first, "cuDNN is first on sm_90 and sm_100 alone"
-    if capability not in ((9, 0), (10, 0)):
+        return first, "cuDNN is first on sm_90, sm_100 and sm_103 alone"
+    if capability not in CUDNN_FIRST_ON:
         return later, ""
     if cudnn is None:
         return first, "cuDNN is first where it is newer than 9.15"

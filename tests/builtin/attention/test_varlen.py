@@ -151,6 +151,7 @@ def test_refusals(entry, requested, reason):
 
 
 def test_an_older_torch_is_refused(monkeypatch):
+    monkeypatch.setattr(entries, "version", lambda package: "2.12.0+cu130")
     assert check_request(VARLEN, HOPPER, NoOptions()).accepted
     monkeypatch.setattr(entries, "version", lambda package: "2.11.0+cu130")
     assert check_request(VARLEN, HOPPER, NoOptions()).refused == ("it needs torch 2.12, and this is 2.11.0+cu130",)
