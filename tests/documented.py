@@ -44,7 +44,7 @@ PART = re.compile(
 )
 PROGRESS = re.compile(r"\w+: [0-9]+ s, |step [0-9]+, epoch [0-9]+: loss ")
 """How lines begin that a slow command prints every few seconds, on a fast machine none of them."""
-NUMBER = r"[0-9][0-9,.]*(?:e[+-]?[0-9]+)?"
+NUMBER = r"[0-9][0-9,.]*(?:e[+-]?[0-9]+|\+(?:cpu|cu[0-9]+))?"
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".jinja": "jinja"}
 
 COMMAND = """\

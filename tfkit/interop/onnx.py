@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ def write(model: Model, texts: Mapping[str, str | bytes], directory: Path) -> No
                 input_names=[tensor.name for tensor in facts.inputs],
                 output_names=[tensor.name for tensor in facts.outputs],
                 dynamic_shapes=_axes(facts),
+                custom_translation_table={torch.ops.aten.cos.default: _cosine},
             )
             assert found is not None
             _strip(found.model)
@@ -61,6 +63,14 @@ def write(model: Model, texts: Mapping[str, str | bytes], directory: Path) -> No
             programs[file], opset = facts, found.model.opset_imports[""]
     versions = {name: version(name) for name in ("onnx", "onnxscript")}
     describe(model, directory, "onnx", programs, texts, opset=opset, exporter=versions)
+
+
+def _cosine(x: Any) -> Any:
+    """cos(x) in float64 as sin(x + pi / 2): onnxruntime before 1.24 has no cosine in float64."""
+    from onnxscript import opset18 as op
+    from onnxscript.ir import DataType
+
+    return op.Sin(op.Add(x, math.pi / 2)) if x.dtype == DataType.DOUBLE else op.Cos(x)
 
 
 def _axes(facts: ProgramFacts) -> Any:
