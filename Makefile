@@ -6,6 +6,9 @@ PLUGINS := $(patsubst %/,-e ./%,$(sort $(dir $(wildcard plugins/*/pyproject.toml
 # One more than there are processors, because tests of several processes wait.
 WORKERS := $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
+# Hundreds of processes of the tests import tfkit: Python shall keep its bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 # Where products are computed, and their results compared with a bound or with a reference.
 NUMBERS := $(patsubst %,tests/%.py, \

@@ -122,7 +122,8 @@ def _limits(widest: npt.NDArray[np.int32], tokens: int) -> list[int]:
     cost = np.concatenate([[0.0], np.full(count, np.inf)])
     starts: list[npt.NDArray[np.int64]] = []
     for _ in range(min(MAX_SHAPES, count)):
-        better, start = cost.copy(), np.full(count + 1, -1)
+        better = cost.copy()
+        start: npt.NDArray[np.int64] = np.full(count + 1, -1)
         for end in range(1, count + 1):
             inside, limit = below[end] - below[:end], int(widths[end - 1])
             rows = _rows(inside, limit, tokens)

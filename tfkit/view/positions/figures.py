@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from ...nn.position_values import PositionValues
 
@@ -76,7 +77,7 @@ def _row(figure: Figure, axes: Sequence[Axes], title: str, values: PositionValue
 
 
 def _heat(
-    figure: Figure, axes: Axes, table: np.ndarray, title: str, y: str, x: str, first: tuple[int, int], colours: str
+    figure: Figure, axes: Axes, table: NDArray[Any], title: str, y: str, x: str, first: tuple[int, int], colours: str
 ) -> None:  # fmt: skip
     """A heat map. `first` is the number of the first column and row. Diverging colours are centred at zero."""
     limit = float(np.abs(table).max()) or 1.0
@@ -90,7 +91,7 @@ def _heat(
     figure.colorbar(image, ax=axes)
 
 
-def _curves(axes: Axes, table: np.ndarray, label: str, x: str) -> None:
+def _curves(axes: Axes, table: NDArray[Any], label: str, x: str) -> None:
     """Some dimensions over position, from the fastest wave on, with wavelengths that grow."""
     width = table.shape[1]
     chosen = sorted({min(int(width * share), width - 1) for share in (0, 1 / 16, 1 / 8, 1 / 4)})
@@ -100,7 +101,7 @@ def _curves(axes: Axes, table: np.ndarray, label: str, x: str) -> None:
     _legend(axes)
 
 
-def _bias_curves(axes: Axes, table: np.ndarray, first: int) -> None:
+def _bias_curves(axes: Axes, table: NDArray[Any], first: int) -> None:
     distances = np.arange(first, first + table.shape[1])
     few = len(table) <= HEADS
     colours = matplotlib.colormaps["viridis"](np.linspace(0.25, 0.8, len(table)))
