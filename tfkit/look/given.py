@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from io import BytesIO
+from tokenize import TokenError
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +67,7 @@ def features_in(file: str) -> npt.NDArray[np.float32]:
     """The frames (L, size) in a `.npy` file. Raises InputError if it has none."""
     try:
         found = np.load(BytesIO(read_bytes(file)), allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError) as reason:
+    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as reason:
         message = f"{file} cannot be read as .npy: {reason}"
         raise InputError(Diagnostic("TFK107", message, "write it with numpy.save(FILE, frames), (length, features)")) from None
     if not isinstance(found, np.ndarray) or found.ndim != 2 or found.dtype.kind != "f":
