@@ -32,7 +32,7 @@ for name, changes in json.loads(sys.argv[1]):
     spec = tfkit.load_spec(name, overrides=["expect=null", "defaults.dropout=0.0", *changes])
     models = [tfkit.build(spec, seed=3) for _ in range(2)]
     parallelize_module(models[1], mesh, tensor_parallel_plan(models[1], 2))
-    optimisers = [torch.optim.Adam(each.parameters(), lr=1e-3, foreach=False) for each in models]
+    optimisers = [torch.optim.SGD(each.parameters(), lr=0.1, foreach=False) for each in models]
     numbers = torch.Generator().manual_seed(1)
     rows = []
     for _ in range(STEPS):
@@ -69,8 +69,10 @@ that stays whole."""
 
 @pytest.mark.exhaustive
 def test_two_processes_with_a_part_of_each_weight_train_as_one(tmp_path):
-    """Losses, and the gradients of the first step, differ by the order of sums alone: n u for n tokens, as with shared
-    batches."""
+    """Losses, and the gradients of the first step, differ by the order of sums alone: n u for n tokens, as with shared batches.
+
+    Plain gradient descent keeps such differences small. The first steps of Adam move a weight by the sign of its gradient, which
+    is that of a rounding error where the gradient is zero."""
     script = tmp_path / "run.py"
     script.write_text(RUN)
     command = [*LAUNCH, "--nproc-per-node=2", str(script), json.dumps(CASES)]
@@ -79,7 +81,7 @@ def test_two_processes_with_a_part_of_each_weight_train_as_one(tmp_path):
     bound = 4 * 20 * torch.finfo(torch.float32).eps / 2
     for name, (rows, own, whole) in json.loads(done.stdout.splitlines()[-1]).items():
         assert all(abs(one - two) <= bound * one for one, two, _ in rows), name
-        assert rows[0][2] <= bound, name  # later steps have weights that Adam has moved by the signs of rounding errors
+        assert rows[0][2] <= bound, name  # later, a number near zero may be on the other side of a ReLU
         assert own < (0.9 if "alibi" in name else 0.65) * whole, name
 
 
