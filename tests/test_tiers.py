@@ -1,10 +1,11 @@
-"""What the tiers depend on: tests of one group run in one worker, so that their module's fixtures are built once."""
+"""What the tiers depend on: one worker for each group, so that its fixtures are built once, and long tests first."""
 
 import os
 import subprocess
 import sys
 
 import pytest
+from tiers import LONG_FIRST, Tiers, tier_of
 
 GROUPED = """
 import pytest
@@ -27,3 +28,21 @@ def test_a_group_of_tests_runs_in_one_worker(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     workers = (tmp_path / "workers").read_text().split()
     assert (done.returncode, len(workers), len(set(workers))) == (0, 6, 1), done.stdout
+
+
+class Item:
+    def __init__(self, number: int) -> None:
+        self.number, self.marker = number, ("", "slow", "exhaustive")[number % 3]
+
+    def get_closest_marker(self, name: str) -> bool:
+        return name == self.marker
+
+
+def test_long_tests_are_first_and_otherwise_keep_their_order():
+    items = [Item(number) for number in range(1500)]
+    Tiers().pytest_collection_modifyitems(None, items)
+    assert [LONG_FIRST.index(tier_of(item)) for item in items] == [0] * 500 + [1] * 500 + [2] * 500
+    assert [item.number for item in items[:500]] == list(range(2, 1500, 3))
+    few = [Item(number) for number in range(9)]
+    Tiers().pytest_collection_modifyitems(None, few)
+    assert [item.number for item in few] == list(range(9))

@@ -24,6 +24,8 @@ LEFT_OUT = {
 }
 """The last line of a run, by its marker expression."""
 
+LONG_FIRST = ("exhaustive", "slow", "quick")
+
 
 def processor_seconds() -> float:
     """Processor time of this process and of its children that have ended."""
@@ -36,7 +38,13 @@ def tier_of(item: pytest.Item) -> str:
 
 
 class Tiers:
-    """Budgets and the last line."""
+    """The order of tests, their budgets, and the last line."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Long tests first, so that no process ends with a long one while the others have nothing left."""
+        if len(items) > 1000:  # tests chosen by path keep the order of their files
+            items.sort(key=lambda item: LONG_FIRST.index(tier_of(item)))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:

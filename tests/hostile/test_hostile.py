@@ -155,8 +155,8 @@ def share_of(reads: Reads, value: Path) -> int:
     """
     first = reads == next(each for each in ARGUMENTS if each.good == reads.good)
     if value.is_file():
-        return 4 if first else 20
-    return 30 if first else 90
+        return 6 if first else 30
+    return 45 if first else 135
 
 
 def remove(path: Path) -> None:
