@@ -39,7 +39,7 @@ def test_a_report_names_everything_and_no_home_directory(tfkit, monkeypatch):
     assert data["tfkit"]["path"] == "~/tfkit"
     assert data["torch"]["version"] == sys.modules["torch"].__version__
     assert data["torch"]["capability"] == sys.modules["torch"].backends.cpu.get_cpu_capability()
-    assert data["torch"]["int8"] == torch_facts.int8()
+    assert data["torch"]["int8"] == torch_facts.low_precision("int8")
     assert data["devices"][0]["name"] == "cpu"
     assert {"conformance", "images", "train"} <= {extra["name"] for extra in data["extras"]}
     assert data["variables"]["CUDA_VISIBLE_DEVICES"] == "GPU-..."

@@ -9,34 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import tfkit
+from small_translator import SOURCES, small
 from tfkit.cli import options
 from tfkit.nn import precision
 from tfkit.nn.cpu import int8
-from tfkit.nn.cpu.int8 import KERNELS, Int8Kernel, Int8Linear, Int8Weight
-from tfkit.nn.cpu.int8_head import CANDIDATES, Int8Head, largest
-from tfkit.nn.precision import to_int8
-
-SPEC = """
-tfkit: 1
-name: small
-defaults:
-  d_model: 32
-  vocab_size: 50
-  pad_id: 0
-  position: sinusoidal
-  placement: post
-  norm: layer_norm
-  attention: {num_heads: 2}
-  ffn: {d_ff: 64, activation: relu}
-nodes:
-  source:  {kind: tokens}
-  target:  {kind: tokens, share: source, start_id: 1, end_id: 2}
-  encoder: {kind: stack, input: source, num_layers: 1}
-  decoder: {kind: stack, input: target, memory: encoder, num_layers: 2, causal: true}
-  logits:  {kind: token_logits, input: decoder, share: source}
-outputs: [logits]
-"""
-SOURCES = [[5, 6, 7, 2], [8, 9, 2], [4, 2], [11, 12, 13, 14, 15, 2], [20, 21, 2]]
+from tfkit.nn.cpu.int8 import KERNELS, Int8Kernel, Int8Weight
+from tfkit.nn.cpu.low_precision import CANDIDATES, LowPrecisionHead, LowPrecisionLinear, largest
+from tfkit.nn.precision import round_weights
 
 
 @pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.name.replace(" ", "-"))
@@ -52,11 +31,6 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> None:
     if int8.kernel_here() is None:
         pytest.skip("not run: this processor has no int8 products")
     monkeypatch.setattr(int8, "MIN_ELEMENTS", 1)
-
-
-def small() -> tfkit.Model:
-    catalogue = tfkit.load_catalogue()
-    return tfkit.build(tfkit.parse_spec(SPEC, catalogue), catalogue, seed=3).eval()
 
 
 def bound(x: Tensor, weight: Tensor, levels: int) -> Tensor:
@@ -131,7 +105,7 @@ def test_a_channel_of_zeros_and_a_bias(kernel: Int8Kernel) -> None:
     with torch.no_grad():
         linear.weight[3] = 0
     x = torch.randn(2, 3, 40)
-    found = Int8Linear(linear, kernel)(x)
+    found = LowPrecisionLinear(linear, Int8Weight(linear.weight, kernel))(x)
     assert found.shape == (2, 3, 9)
     assert torch.equal(found[..., 3], linear.bias[3].expand(2, 3))
     assert bool(((found - linear(x)).abs().view(6, 9) <= bound(x.view(6, 40), linear.weight, kernel.levels)).all())
@@ -153,12 +127,12 @@ def test_weights_that_cannot_be_scaled_or_win_nothing_stay_float32() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_largest_logits_are_those_of_float32(kernel: Int8Kernel, bias: bool) -> None:
     weight, x, added = torch.randn(9000, 32), torch.randn(3, 2, 32), torch.randn(9000) if bias else None
-    found, exact = Int8Head(weight, kernel).logits(x, weight, added), nn.functional.linear(x, weight, added)
+    found, exact = LowPrecisionHead(Int8Weight(weight, kernel)).logits(x, weight, added), nn.functional.linear(x, weight, added)
     best = exact.topk(4, 2).indices
     torch.testing.assert_close(found.gather(2, best), exact.gather(2, best))
     assert int(((found - exact).abs() < 1e-5).sum(2).min()) >= CANDIDATES
     assert not torch.equal(found, exact)
-    one = Int8Head(weight, kernel).logits(x[1:2], weight, added)
+    one = LowPrecisionHead(Int8Weight(weight, kernel)).logits(x[1:2], weight, added)
     assert torch.equal(one, found[1:2])
 
 
@@ -173,8 +147,8 @@ def test_the_largest_are_found_in_groups(V: int) -> None:
 @pytest.mark.slow
 def test_a_sentence_is_found_in_a_batch_as_alone(everything: None) -> None:
     model = small()
-    to_int8(model)
-    assert sum(type(module) is Int8Linear for module in model.modules()) == 6 + 2 * 10
+    round_weights(model, "int8")
+    assert sum(type(module) is LowPrecisionLinear for module in model.modules()) == 6 + 2 * 10
     search = tfkit.Search(beams=3, extra_length=9)
     together = tfkit.generate_batched(model, SOURCES, search)
     for source, hypotheses in zip(SOURCES, together, strict=True):
@@ -186,7 +160,7 @@ def test_a_sentence_is_found_in_a_batch_as_alone(everything: None) -> None:
 def test_a_model_has_no_gradients_and_is_not_saved(everything: None, tmp_path) -> None:
     model = small()
     before = model(source=torch.tensor(SOURCES[:1]), target=torch.tensor([[1, 5]])).logits.detach()
-    to_int8(model)
+    round_weights(model, "int8")
     after = model(source=torch.tensor(SOURCES[:1]), target=torch.tensor([[1, 5]])).logits
     assert not after.requires_grad
     assert 0 < float((after - before).abs().max()) < 0.1 * float(before.abs().max())
@@ -198,7 +172,7 @@ def test_a_loaded_model_is_the_one_in_memory(everything: None, tmp_path) -> None
     model = small()
     tfkit.save(model, tmp_path / "model")
     loaded = tfkit.load(tmp_path / "model", precision="int8").eval()
-    to_int8(model)
+    round_weights(model, "int8")
     inputs = {"source": torch.tensor(SOURCES[:1]), "target": torch.tensor([[1, 5, 6]])}
     assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
     assert loaded.precision == "int8"

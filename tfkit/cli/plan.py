@@ -25,8 +25,8 @@ EPILOG = """\b
 --json prints an object with `name`, `target` and `sites`: for each group of
 equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `chosen`, and `candidates` (`backend`, `accepted`, `reasons`, `depends`,
-`relative_time`); `products` (with --precision int8: `precision`, `kernel`,
-`weights`, the int8 ones by module with their shapes, `bytes`, and
+`relative_time`); `products` (with --precision int8 or bfloat16: `precision`,
+`kernel`, `weights`, the rounded ones by module with their shapes, `bytes`, and
 `float32_bytes`); `float32_products` (for decoding on a CPU: `rule`,
 `table`, `weights`, `threads`); `unmeasured`, the backends that auto never
 considers; and `cancelling`, the sites of a model without norms whose
@@ -97,8 +97,9 @@ def command(
     graph = graph_of(described)
     queries, keys = lengths or (None, None)
     check_lengths(graph, lengths or ())
-    if precision == "int8" and (dtype != "float32" or not inference):
-        raise usage_error("--precision int8 is for decoding with float32 activations", "add --inference, leave out --dtype")
+    if precision != "float32" and (dtype != "float32" or not inference):
+        message = f"--precision {precision} is for decoding with float32 activations"
+        raise usage_error(message, "add --inference, leave out --dtype")
     training = gpu_plan(gpus, memory, batch_tokens, inference)
     if training is not None:
         place, dtype = placed_on_gpus(place, dtype)
@@ -115,12 +116,12 @@ def command(
 
         use_cpu_table(cpu_table, "cpu")
         data["float32_products"] = products_here()
-    if precision == "int8":
+    if precision != "float32":
         from ..builder import build
-        from ..nn.precision import check_precision, int8_plan
+        from ..nn.precision import check_precision, rounding_plan
 
         check_precision(precision, place[0])
-        data["products"] = int8_plan(build(described, catalogue, device="meta"))
+        data["products"] = rounding_plan(build(described, catalogue, device="meta"), precision)
     data["cancelling"] = [group.name for group in groups if group.sites[0] in lost]
     if training is not None:
         length = max(lengths) if lengths else None

@@ -32,19 +32,19 @@ def torch_here(findings: Findings, processors: int) -> dict[str, Any] | None:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": threads,
         "onednn": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
-        "int8": int8(),
+        "int8": low_precision("int8"),
+        "bfloat16": low_precision("bfloat16"),
         "products": products(),
         "cudnn": _cudnn(),
         "flash": flash(),
     }
 
 
-def int8() -> str | None:
-    """How int8 products are computed here; None if they are not."""
-    from ..nn.cpu.int8 import kernel_here
+def low_precision(precision: str) -> str | None:
+    """How the products of a precision are computed here; None if they are not."""
+    from ..nn.precision import LOW_PRECISIONS
 
-    kernel = kernel_here()
-    return None if kernel is None else kernel.name
+    return LOW_PRECISIONS[precision].kernel()
 
 
 def products() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..errors import Diagnostic, StoreError
 from ..files import check_digest, check_header, compare_tensors, read_model
 from ..graph import graph_of
 from ..nn.model import Model
-from ..nn.precision import check_precision, to_int8
+from ..nn.precision import check_precision, round_weights
 from .layout import PLAN, SPEC, WEIGHTS, Plan, model_in
 from .replacing import describe
 from .saved_files import check_room, read_versions, saved_spec
@@ -39,9 +39,9 @@ def load(
         directory: directory of a model, or of a training run, whose best model is loaded.
         device: where the model is loaded.
         backend: the attention backend of every site, instead of those that were saved.
-        precision: "float32", or "int8" to decode on a CPU with weights of 8 bits and activations of 8 bits, with a scale for
-            each output channel and each row. Such a model has no gradients and cannot be saved. The file of the weights must
-            stay as it is while the model is used: single rows of embeddings are read from it.
+        precision: "float32"; "bfloat16" to decode on a CPU with weights and activations of 16 bits; "int8" to decode with 8
+            bits and a scale for each output channel and each row. A model of 16 or 8 bits has no gradients and cannot be saved.
+            The file of the weights must stay as it is while the model is used: single rows of embeddings are read from it.
         catalogue: the entries that names refer to; those of the installed plugins by default.
 
     Returns:
@@ -70,9 +70,10 @@ def load(
         model.set_backend(requested, sites)
     check_header(directory / WEIGHTS, _facts(model.state_dict()), "the spec")
     check_digest(directory / WEIGHTS, versions.files[WEIGHTS])
-    if precision == "int8":
+    if precision != "float32":
         model.load_state_dict(read_weights(directory), assign=True)
-        to_int8(model, read_weights(directory))  # mapped again, so that what was read to be rounded leaves the memory
+        # Mapped again, so that what was read to be rounded leaves the memory.
+        round_weights(model, precision, read_weights(directory))
     else:
         # `load_state_dict` copies the weights. Mapped from the file, their alignment may change how matrix products round.
         model.to_empty(device=device).load_state_dict(read_weights(directory))

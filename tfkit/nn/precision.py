@@ -1,20 +1,24 @@
-"""The precision of a model's linear maps, chosen when it is loaded: float32, or int8 for decoding on a CPU (cpu/int8.py).
+"""The precision of a model's linear maps, chosen when it is loaded.
 
-int8 are the large projections of attention, feed-forward layers and heads. All else, such as norms, scores, embeddings and
+float32, or for decoding on a CPU bfloat16 (cpu/bfloat16.py) or int8 (cpu/int8.py).
+
+Rounded are the large projections of attention, feed-forward layers and heads. All else, such as norms, scores, embeddings and
 recurrent cells, stays float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import BuildError, Diagnostic
-from .cpu.int8 import HEAD, KERNELS, Int8Linear, is_finite, is_large, kernel_here
-from .cpu.int8_head import Int8Head
+from .cpu.bfloat16 import INSTRUCTIONS, Bfloat16Weight, bfloat16_kernel_here
+from .cpu.int8 import HEAD, KERNELS, Int8Weight, is_finite, is_large, kernel_here
+from .cpu.low_precision import LowPrecisionHead, LowPrecisionLinear, LowPrecisionWeight
 from .feed_forward import FeedForward
 from .multi_head import MultiHeadAttention
 from .tokens import TokenLogits
@@ -22,7 +26,47 @@ from .tokens import TokenLogits
 if TYPE_CHECKING:
     from .model import Model
 
-PRECISIONS = ("float32", "int8")
+
+@dataclass(frozen=True)
+class LowPrecision:
+    """A precision below float32.
+
+    Args:
+        kernel: how this machine computes its products, in words; None if it cannot.
+        needs: what a machine needs for it.
+        round: the rounded form of a weight (out, in).
+        bytes: memory of the rounded form.
+    """
+
+    kernel: Callable[[], str | None]
+    needs: str
+    round: Callable[[Tensor], LowPrecisionWeight]
+    bytes: Callable[[Tensor], int]
+
+
+def _int8_kernel() -> str | None:
+    kernel = kernel_here()
+    return None if kernel is None else kernel.name
+
+
+def _int8(weight: Tensor) -> LowPrecisionWeight:
+    kernel = kernel_here()
+    assert kernel is not None
+    return Int8Weight(weight, kernel)
+
+
+LOW_PRECISIONS = {
+    "bfloat16": LowPrecision(
+        lambda: bfloat16_kernel_here(), " or ".join(INSTRUCTIONS), Bfloat16Weight, lambda weight: 2 * weight.numel()
+    ),
+    "int8": LowPrecision(
+        _int8_kernel,
+        "; or ".join(f"{' and '.join(kernel.needs)} ({kernel.name})" for kernel in KERNELS),
+        _int8,
+        lambda weight: weight.numel() + 4 * len(weight),
+    ),
+}
+PRECISIONS = ("float32", *LOW_PRECISIONS)
 
 
 def check_precision(precision: str, device: str | torch.device) -> None:
@@ -41,56 +85,58 @@ def check_precision(precision: str, device: str | torch.device) -> None:
     if precision == "float32":
         return
     if torch.device(device).type != "cpu":
-        raise BuildError(Diagnostic("TFK047", f"int8 is for CPUs, and the device is {device}", "load with float32 there"))
-    if kernel_here() is None:
-        needs = "; or ".join(f"{' and '.join(kernel.needs)} ({kernel.name})" for kernel in KERNELS)
-        message = "this processor, or this build of torch, has no int8 products"
-        raise BuildError(Diagnostic("TFK047", message, f"load with float32; int8 needs {needs}"))
+        message = f"{precision} is for CPUs, and the device is {device}"
+        raise BuildError(Diagnostic("TFK047", message, "load with float32 there"))
+    if LOW_PRECISIONS[precision].kernel() is None:
+        message = f"this processor, or this build of torch, has no {precision} products"
+        raise BuildError(
+            Diagnostic("TFK047", message, f"load with float32; {precision} needs {LOW_PRECISIONS[precision].needs}")
+        )
 
 
-def to_int8(model: Model, mapped: Mapping[str, Tensor] | None = None) -> None:
-    """Make every large linear map of a model int8. The model then decodes only: it has no gradients and cannot be saved.
+def round_weights(model: Model, precision: str, mapped: Mapping[str, Tensor] | None = None) -> None:
+    """Round every large linear map of a model. The model then decodes only: it has no gradients and cannot be saved.
 
     Args:
         model: a float32 model on a CPU.
+        precision: "bfloat16" or "int8".
         mapped: its weights by name, mapped from the file of the model, if those of the model are too. The tables of embeddings
             and heads are then taken from here, and occupy memory only where single rows were read; all else is copied.
 
     Raises:
         BuildError: as in `check_precision`, or the model is not float32.
     """
-    check_precision("int8", model.device)
-    kernel = kernel_here()
-    assert kernel is not None
+    check_precision(precision, model.device)
     if model.dtype != torch.float32:
-        message = f"the weights are {str(model.dtype).removeprefix('torch.')}; int8 is made from float32"
+        message = f"the weights are {str(model.dtype).removeprefix('torch.')}; {precision} is made from float32"
         raise BuildError(Diagnostic("TFK047", message, "load it without `precision`"))
-    for name, weight in int8_weights(model).items():
+    for name, weight in large_weights(model).items():
         module = model.get_submodule(name)
         if not is_finite(weight):
             continue
+        rounded = LOW_PRECISIONS[precision].round(weight)
         if isinstance(module, TokenLogits):
-            module.int8 = Int8Head(weight, kernel)
+            module.low_precision = LowPrecisionHead(rounded)
         else:
             assert isinstance(module, nn.Linear)
-            model.set_submodule(name, Int8Linear(module, kernel))
+            model.set_submodule(name, LowPrecisionLinear(module, rounded))
     if mapped is not None:
         tables = {id(weight) for module in model.modules() for weight in _table(module)}
         for name, parameter in model.named_parameters():
             parameter.data = mapped[name] if id(parameter) in tables else parameter.detach().clone()
     model.requires_grad_(False)
-    model.precision = "int8"
+    model.precision = precision
 
 
 def _table(module: nn.Module) -> list[Tensor]:
     """The weight of which single rows are read, if the module has one."""
     if isinstance(module, TokenLogits):
-        return [] if module.logits is None or module.int8 is None else [module.logits.weight]
+        return [] if module.logits is None or module.low_precision is None else [module.logits.weight]
     return [module.weight] if isinstance(module, nn.Embedding) else []
 
 
-def int8_weights(model: Model) -> dict[str, Tensor]:
-    """The weights that int8 is for, if their numbers are finite.
+def large_weights(model: Model) -> dict[str, Tensor]:
+    """The weights that a lower precision is for, if their numbers are finite.
 
     Args:
         model: a model, which may be on the meta device.
@@ -110,25 +156,26 @@ def int8_weights(model: Model) -> dict[str, Tensor]:
     return {name: weight for name, weight in found.items() if is_large(weight, HEAD if name in heads else 1)}
 
 
-def int8_plan(model: Model) -> dict[str, Any]:
-    """What `to_int8` would make of a model here.
+def rounding_plan(model: Model, precision: str) -> dict[str, Any]:
+    """What `round_weights` would make of a model here.
 
     Args:
         model: a model, which may be on the meta device.
+        precision: "bfloat16" or "int8".
 
     Returns:
-        `precision`; `kernel`, how its products are computed; `weights`, the shape of each int8 weight by module; `bytes`, the
-        memory of all weights except tables of embeddings, which are read from the file; `float32_bytes`, of all weights in
-        float32.
+        `precision`; `kernel`, how its products are computed; `weights`, the shape of each rounded weight by module; `bytes`,
+        the memory of all weights except tables of embeddings, which are read from the file; `float32_bytes`, of all weights
+        in float32.
     """
-    kernel, weights = kernel_here(), int8_weights(model)
+    low, weights = LOW_PRECISIONS[precision], large_weights(model)
     read = {id(weight) for module in model.modules() for weight in _table(module)} | {id(each) for each in weights.values()}
     floats = sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in read)
-    integers = sum(weight.numel() + 4 * len(weight) for weight in weights.values())
+    rounded = sum(map(low.bytes, weights.values()))
     return {
-        "precision": "int8",
-        "kernel": kernel and kernel.name,
+        "precision": precision,
+        "kernel": low.kernel(),
         "weights": {name: list(weight.shape) for name, weight in weights.items()},
-        "bytes": integers + 4 * floats,
+        "bytes": rounded + 4 * floats,
         "float32_bytes": 4 * sum(parameter.numel() for parameter in model.parameters()),
     }

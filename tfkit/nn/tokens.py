@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ..attention.positions import PositionAt, PositionRange
 from .cpu.dropout import Dropout
-from .cpu.int8_head import Int8Head
 from .cpu.linear import linear
+from .cpu.low_precision import LowPrecisionHead
 from .cpu.small_batch import small_batch_linear
 from .divided_vocabulary import is_divided, logits_of_divided, lookup
 from .runtime.context import ForwardContext
@@ -115,7 +115,7 @@ class TokenLogits(nn.Module):
         self.logits = weight
         self.bias = bias
         self.scale, self.softcap = scale, softcap
-        self.int8: Int8Head | None = None
+        self.low_precision: LowPrecisionHead | None = None
         self.loss: Callable[[Tensor, Tensor, Tensor | None, float | None], Tensor] | None = None
         """Takes x, W, b and c in a step of training; its result takes the place of the logits, which are then not computed."""
 
@@ -135,8 +135,8 @@ class TokenLogits(nn.Module):
         assert weight is not None
         if self.loss is not None:
             return NodeOutput(self.loss(x, weight, self.bias, self.softcap), input.padding, input.ids)
-        if self.int8 is not None:
-            logits = self.int8.logits(x, weight, self.bias)
+        if self.low_precision is not None:
+            logits = self.low_precision.logits(x, weight, self.bias)
         elif is_divided(weight):
             logits = logits_of_divided(x, weight, self.bias)
         elif context.prepacked is None:

@@ -163,7 +163,7 @@ def _sums(
 def _pays(model: Model, name: str, labels: Tensor, ignore_index: int) -> bool:
     """Whether chunks pay for an output: token logits on a CPU, of many labels, whose weight is whole, read by nothing else."""
     node = model.nodes[name]
-    if type(node) is not TokenLogits or not labels.is_cpu or node.int8 is not None:
+    if type(node) is not TokenLogits or not labels.is_cpu or node.low_precision is not None:
         return False
     owner = model.plan.wires[name].owner
     weight = model.nodes[owner].table() if node.logits is None else node.logits.weight  # type: ignore[index,operator]

@@ -54,7 +54,7 @@ def _facts(data: Mapping[str, Any]) -> Table:
         build = f"built for CUDA {torch['cuda']}" if torch["cuda"] else "built for CPU"
         used = f"{torch['capability']} kernels, {torch['threads']} threads, {'with' if torch['onednn'] else 'without'} oneDNN"
         rows += [("torch", f"{torch['version']}, {build}, {torch['path']}"), ("", used)]
-        rows.append(("int8", torch["int8"] or "this processor has no instructions for it"))
+        rows += [(name, torch[name] or "this processor has no instructions for it") for name in ("bfloat16", "int8")]
         rows.append(("products", float32_products(torch["products"])))
         rows += [("cuDNN", _cudnn(torch["cudnn"])), ("flash", _flash(torch["flash"]))]
     rows.append(("Triton", data["triton"] or "not installed"))

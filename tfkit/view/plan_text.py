@@ -101,13 +101,12 @@ def _title(name: str, target: Mapping[str, Any]) -> Text:
 
 
 def _products(found: Mapping[str, Any]) -> Text:
-    count = len(found["weights"])
+    count, precision = len(found["weights"]), found["precision"]
     if not count:
-        return Text("int8: no weight is large enough; all products are float32")
+        return Text(f"{precision}: no weight is large enough; all products are float32")
     sizes = f"weights of {bytes_in_words(found['bytes'])} instead of {bytes_in_words(found['float32_bytes'])}"
-    return Text(
-        f"int8: {count} {'product' if count == 1 else 'products'} by {found['kernel']}, {sizes}; ids may differ from float32's"
-    )
+    products = f"{count} {'product' if count == 1 else 'products'} by {found['kernel']}"
+    return Text(f"{precision}: {products}, {sizes}; ids may differ from float32's")
 
 
 def _chosen(row: Mapping[str, Any]) -> Text:

@@ -7,7 +7,7 @@
 
 Functions   `check_callable` checks a plain function of a known form (`Signature`), without a plugin.
 Caches      `check_cache` checks a class of caches for decoding (`DecodingCache`), without a plugin.
-Products    `check_product` checks a linear map in int8, without a plugin.
+Products    `check_product` checks a linear map in int8 or bfloat16, without a plugin.
 Checks      `check_backend` and `check_part` give a `ConformanceReport` (`CheckResult`, `Finding`, `LedgerRow`); `verify` gives
             a `VerifyReport`; `replay` runs one stored case again. `RELATIONS` are the metamorphic relations (`Relation`).
 Cases       `Case` is one attention call as data, `case_of` reads one, `cases` draws them (Hypothesis), `backend_under_test`

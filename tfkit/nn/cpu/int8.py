@@ -1,4 +1,4 @@
-"""Linear maps with int8 weights and activations: y_rj = s_r s'_j sum_k q_rk q'_jk + b_j
+"""Products of int8 weights and activations: y_rj = s_r s'_j sum_k q_rk q'_jk
 
 s'_j = max_k |w_jk| / 127 is the scale of an output channel, s_r = max_k |x_rk| / n that of a row of activations; q' and q are
 the numbers divided by their scale and rounded to integers. The sum is exact, so a row gives the same bits alone and in a batch.
@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 LEVELS = 127
@@ -70,6 +70,7 @@ class Int8Weight:
 
     def __init__(self, weight: Tensor, kernel: Int8Kernel) -> None:
         self.kernel, (self.outer, self.inner) = kernel, weight.shape
+        self.how = kernel.name
         with torch.no_grad():
             scales = weight.abs().amax(1).clamp_(min=SMALLEST).div_(LEVELS)
             integers = weight.div(scales[:, None]).round_().clamp_(-LEVELS, LEVELS).to(torch.int8)
@@ -98,41 +99,6 @@ class Int8Weight:
         """The weight that products use, (out, in): the integers times the scale of their channel."""
         levels = self.kernel.levels
         return self.kernel.multiply(levels * torch.eye(self.inner), self.packed, levels).div_(levels).t()
-
-
-class Int8Linear(nn.Module):
-    """`nn.Linear` with an int8 weight, (..., in) -> (..., out). It has no gradient.
-
-    Args:
-        linear: the map.
-        kernel: how products are computed.
-    """
-
-    def __init__(self, linear: nn.Linear, kernel: Int8Kernel) -> None:
-        super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.int8 = Int8Weight(linear.weight, kernel)
-        self.bias = linear.bias
-
-    @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b, computed in int8.
-
-        Args:
-            x: (..., in) float32.
-
-        Returns:
-            (..., out)
-        """
-        found = self.int8.product(x.reshape(-1, self.in_features))
-        if self.bias is not None:
-            found += self.bias
-        return found.view(*x.shape[:-1], self.out_features)
-
-    def extra_repr(self) -> str:
-        """The sizes, as `nn.Linear` prints them, and the kernel."""
-        bias = self.bias is not None
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={bias}, {self.int8.kernel.name}"
 
 
 def is_finite(weight: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Laws of int8 products: tfkit's own kernels pass, and each mistake is found by the law that is about it."""
+"""Laws of products in int8 and bfloat16: tfkit's own kernels pass, and each mistake is found by the law that is about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from tfkit import InputError
-from tfkit.nn.cpu import int8
+from tfkit.nn.cpu import bfloat16, int8
+from tfkit.nn.cpu.low_precision import LowPrecisionLinear
 from tfkit_conformance import check_product
 
 LEVELS = 127
@@ -158,8 +159,8 @@ class LastRowTwice(Right):
 
 WRONG = {
     BatchScale: "error bound", MatrixScale: "error bound", RowScaleDropped: "error bound", ChannelScaleDropped: "error bound",
-    BiasForgotten: "error bound", BiasScaled: "error bound", CutOffAt16Bits: "largest integers",
-    CutOffAt24Bits: "largest integers", Truncated: "weights", TruncatedRows: "activations", OneOffZeroPoint: "largest integers",
+    BiasForgotten: "error bound", BiasScaled: "error bound", CutOffAt16Bits: "largest sums",
+    CutOffAt24Bits: "largest sums", Truncated: "weights", TruncatedRows: "activations", OneOffZeroPoint: "largest sums",
     FewerLevels: "activations", NanBecomesANumber: "ends", InfinityBecomesNan: "ends", NanSpreads: "ends",
     Overwrites: "inputs", KeepsTheFirstScale: "inputs", LastRowTwice: "row alone",
 }  # fmt: skip
@@ -175,7 +176,7 @@ def test_the_kernels_of_tfkit_pass(kernel):
         linear.weight.data = weight
         if bias is not None:
             linear.bias.data = bias
-        return int8.Int8Linear(linear, kernel)
+        return LowPrecisionLinear(linear, int8.Int8Weight(linear.weight, kernel))
 
     report = check_product(make, levels=kernel.levels)
     report.raise_for_failures()
@@ -201,6 +202,102 @@ def test_a_product_that_has_fewer_levels_than_it_says_is_found():
     assert abs(found.got - found.want) > found.bound > 0
 
 
+class RightBfloat16:
+    """Sums in float32 of numbers that were rounded to bfloat16; the result is rounded once."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = self.rounded(weight), bias
+
+    def rounded(self, numbers: Tensor) -> Tensor:
+        return numbers.bfloat16().float()
+
+    def sums(self, x: Tensor) -> Tensor:
+        return x @ self.weight.t()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = torch.cat([self.sums(self.rounded(row)).bfloat16().float() for row in x.split(1)])
+        return y if self.bias is None else y + self.bias
+
+
+class TruncatedToBfloat16(RightBfloat16):
+    """The last 16 bits of float32 are cut off."""
+
+    def rounded(self, numbers):
+        return (numbers.contiguous().view(torch.int32) >> 16 << 16).view(torch.float32)
+
+
+class SumsInBfloat16(RightBfloat16):
+    def sums(self, x):
+        total = torch.zeros(len(x), len(self.weight))
+        for first in range(0, x.shape[1], 16):
+            total = (total + x[:, first : first + 16] @ self.weight[:, first : first + 16].t()).bfloat16().float()
+        return total
+
+
+class Float8Weight(RightBfloat16):
+    def __init__(self, weight, bias):
+        super().__init__(weight.clamp(-400, 400).to(torch.float8_e4m3fn).float(), bias)
+
+
+class Float8Activations(RightBfloat16):
+    def sums(self, x):
+        return super().sums(x.to(torch.float8_e5m2).float())
+
+
+class NarrowRange(RightBfloat16):
+    """float16 has more bits, but a smaller range."""
+
+    def rounded(self, numbers):
+        return (numbers * 1e-4).half().float() * 1e4
+
+
+class BatchDecides(RightBfloat16):
+    """A batch is summed in another order than a row alone."""
+
+    def __call__(self, x):
+        if len(x) < 2:
+            return super().__call__(x)
+        half = x.shape[1] // 2 or 1
+        x, w = self.rounded(x), self.weight
+        parts = [x[:, at] @ w[:, at].t() for at in (slice(half), slice(half, None))]
+        return sum(parts).bfloat16().float() + (0 if self.bias is None else self.bias)
+
+
+WRONG_BFLOAT16 = {
+    TruncatedToBfloat16: "weights", SumsInBfloat16: "largest sums", Float8Weight: "weights", Float8Activations: "activations",
+    NarrowRange: "weights", BatchDecides: "row alone",
+}  # fmt: skip
+
+
+@pytest.mark.skipif(bfloat16.bfloat16_kernel_here() is None, reason="not run: this processor has no bfloat16 products")
+def test_bfloat16_of_tfkit_passes():
+    def make(weight, bias):
+        linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
+        linear.weight.data = weight
+        if bias is not None:
+            linear.bias.data = bias
+        return LowPrecisionLinear(linear, bfloat16.Bfloat16Weight(weight))
+
+    report = check_product(make, precision="bfloat16")
+    report.raise_for_failures()
+    assert 0.01 < {check.name: check.worst for check in report.checks}["error bound"] <= 1
+
+
+def test_bfloat16_in_torch_passes():
+    check_product(RightBfloat16, precision="bfloat16").raise_for_failures()
+
+
+@pytest.mark.parametrize(("wrong", "law"), WRONG_BFLOAT16.items(), ids=lambda value: getattr(value, "__name__", value))
+def test_a_mistake_in_bfloat16_is_found_by_the_law_that_is_about_it(wrong, law):
+    [found] = check_product(wrong, precision="bfloat16", checks=[law]).findings
+    assert (found.check, found.rule) == (law, "bfloat16")
+    assert check_product(wrong, precision="bfloat16").verdict == "NONCONFORMANT"
+
+
+def test_int8_is_no_bfloat16():
+    assert check_product(Right, precision="bfloat16").verdict == "NONCONFORMANT"
+
+
 class Raises(Right):
     def __call__(self, x):
         raise IndexError("channel 3")
@@ -221,3 +318,5 @@ def test_wrong_arguments_are_errors():
         check_product(Right, checks=["bound"])
     with pytest.raises(InputError, match="levels is 255"):
         check_product(Right, levels=255)
+    with pytest.raises(InputError, match="no precision 'float8' here"):
+        check_product(Right, precision="float8")

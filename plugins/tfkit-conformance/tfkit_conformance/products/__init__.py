@@ -1,4 +1,4 @@
-"""Laws of int8 products: linear maps whose weights and activations are rounded to integers."""
+"""Laws of products in a lower precision: linear maps whose weights and activations are rounded to int8 or bfloat16."""
 
 from .check import check_product
 

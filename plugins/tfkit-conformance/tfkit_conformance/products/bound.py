@@ -1,39 +1,95 @@
-"""The largest error of an int8 product y = x W^T + b with a scale for each row of x and each output channel.
+"""The largest error of a product y = x W^T + b of which a format rounds x by at most dx_rk and W by at most dw_jk:
 
-Rounding to n levels moves a number of row r by at most s_r / 2, s_r = max_k |x_rk| / n, and a weight of channel j by at most
-t_j / 2, t_j = max_k |w_jk| / m. The sum of integers is exact, so
+    |y_rj - y'_rj| <= sum_k (dx_rk |w_jk| + |x_rk| dw_jk + dx_rk dw_jk) + roundings of the sum and of the result
 
-    |y_rj - y'_rj| <= s_r / 2 sum_k |w_jk| + t_j / 2 sum_k |x_rk| + K s_r t_j / 4 + roundings of float32
+int8 with a scale for each row of x and each output channel: dx_rk = max_k |x_rk| / (2 n) and dw_jk = max_k |w_jk| / (2 m), with
+n and m levels. The sum of integers is exact.
+
+bfloat16 has 8 bits of precision: dx_rk = 2^-8 |x_rk|, dw_jk = 2^-8 |w_jk|. The sum is that of float32, and the result is
+rounded by at most 2^-8 of its size.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 ROUNDING = 2.0**-24
+"""Of float32."""
+HALF_STEP = 2.0**-8
+"""Of bfloat16, relative to a number."""
 SLACK = 2.0**-10
 """A number is divided by its scale in float32 before it is rounded to an integer: ties may go either way."""
 SMALLEST = 1e-30
 """Smaller numbers may be taken for zeros."""
 
 
-def product_bound(x: Tensor, weight: Tensor, bias: Tensor | None, levels: int, weight_levels: int) -> Tensor:
+class Format(Protocol):
+    """What numbers are rounded to. `name` is that of the rule in reports."""
+
+    @property
+    def name(self) -> str: ...
+
+    def activation_error(self, x: Tensor) -> Tensor:
+        """The most that each number of x (N, in) float64 is moved by, (N, in) or (N, 1)."""
+
+    def weight_error(self, weight: Tensor) -> Tensor:
+        """The most that each number of a weight (out, in) float64 is moved by, (out, in) or (out, 1)."""
+
+    def sum_error(self, result: Tensor, size: Tensor, inner: int) -> Tensor:
+        """The most that a sum of `inner` products and its result are rounded by; `size` is the sum of absolute values."""
+
+
+@dataclass(frozen=True)
+class Int8:
+    """`levels` and `weight_levels` are the largest integers of an activation and of a weight."""
+
+    levels: int = 127
+    weight_levels: int = 127
+    name: str = "int8"
+
+    def activation_error(self, x: Tensor) -> Tensor:
+        return x.abs().amax(1, keepdim=True).clamp(min=SMALLEST) / (2 * self.levels)
+
+    def weight_error(self, weight: Tensor) -> Tensor:
+        return weight.abs().amax(1, keepdim=True).clamp(min=SMALLEST) / (2 * self.weight_levels)
+
+    def sum_error(self, result: Tensor, size: Tensor, inner: int) -> Tensor:
+        return 8 * ROUNDING * size
+
+
+@dataclass(frozen=True)
+class Bfloat16:
+    name: str = "bfloat16"
+
+    def activation_error(self, x: Tensor) -> Tensor:
+        return HALF_STEP * x.abs() + SMALLEST
+
+    def weight_error(self, weight: Tensor) -> Tensor:
+        return self.activation_error(weight)
+
+    def sum_error(self, result: Tensor, size: Tensor, inner: int) -> Tensor:
+        return HALF_STEP * result.abs() + (inner + 8) * ROUNDING * size
+
+
+def product_bound(x: Tensor, weight: Tensor, bias: Tensor | None, format: Format) -> Tensor:
     """The largest error of each element, (N, out) float64.
 
     Args:
         x: (N, in), finite.
         weight: (out, in), finite.
         bias: (out,), or None.
-        levels: largest integer of an activation.
-        weight_levels: largest integer of a weight.
+        format: what numbers are rounded to.
     """
+    exact = exact_product(x, weight, None).abs()
     x, weight = x.double().abs(), weight.double().abs()
-    step = x.amax(1, keepdim=True).clamp(min=SMALLEST) / levels  # (N, 1)
-    channel_step = weight.amax(1).clamp(min=SMALLEST) / weight_levels  # (out,)
-    moved = step / 2 * weight.sum(1) + x.sum(1, keepdim=True) / 2 * channel_step + x.shape[1] / 4 * step * channel_step
-    size = x @ weight.t() + (0.0 if bias is None else bias.double().abs())
-    return (1 + SLACK) * moved + 8 * ROUNDING * size
+    dx, dw = format.activation_error(x).expand_as(x), format.weight_error(weight).expand_as(weight)
+    moved = dx @ weight.t() + x @ dw.t() + dx @ dw.t()
+    size = x @ weight.t() + moved + (0.0 if bias is None else bias.double().abs())
+    return (1 + SLACK) * moved + format.sum_error(exact + moved, size, x.shape[1])
 
 
 def exact_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

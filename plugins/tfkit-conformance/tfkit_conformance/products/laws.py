@@ -1,4 +1,4 @@
-"""What every int8 product owes: its bound, rows that do not depend on each other, and the numbers at the ends of float32."""
+"""What every product in a lower precision owes: its bound, rows that do not depend on each other, the ends of float32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..finding import Violation
-from .bound import ROUNDING, SLACK, exact_product, product_bound
+from .bound import SLACK, Format, exact_product, product_bound
 
 Product = Callable[[Tensor], Tensor]
 Make = Callable[[Tensor, Tensor | None], Product]
@@ -22,8 +22,7 @@ class ProductCase:
     """One product. `x` (N, in), `weight` (out, in), `bias` (out,) or None."""
 
     make: Make
-    levels: int
-    weight_levels: int
+    format: Format
     x: Tensor
     weight: Tensor
     bias: Tensor | None
@@ -48,11 +47,11 @@ class ProductLaw:
 
     name: str
     rule: str
-    cases: Callable[[Make, int, int, int], Iterator[ProductCase]]
+    cases: Callable[[Make, Format, int], Iterator[ProductCase]]
     evaluate: Callable[[ProductCase], float | None]
 
 
-def _drawn(make: Make, levels: int, weight_levels: int, seed: int) -> Iterator[ProductCase]:
+def _drawn(make: Make, format: Format, seed: int) -> Iterator[ProductCase]:
     """Rows and channels of very different sizes: one scale for all of them rounds the small ones to zero."""
     generator = torch.Generator().manual_seed(seed)
     for number, (rows, outer, inner) in enumerate(SHAPES):
@@ -61,27 +60,31 @@ def _drawn(make: Make, levels: int, weight_levels: int, seed: int) -> Iterator[P
         x = torch.randn(rows, inner, generator=generator) * spread[:, None]
         weight = torch.randn(outer, inner, generator=generator) * channels[:, None]
         bias = torch.randn(outer, generator=generator) * channels if number % 2 else None
-        yield ProductCase(make, levels, weight_levels, x, weight, bias)
+        yield ProductCase(make, format, x, weight, bias)
 
 
-def _largest(make: Make, levels: int, weight_levels: int, seed: int) -> Iterator[ProductCase]:
-    """Every product of a pair has the largest size: their sums need more than 16 bits."""
+def _largest(make: Make, format: Format, seed: int) -> Iterator[ProductCase]:
+    """Every product of a pair has the largest size: their sums need more than 16 bits. The last row has a sum of zero, after
+    partial sums that need more than 8 bits."""
+    generator = torch.Generator().manual_seed(seed)
     for inner in (2, 8, 64, 1000, 2048):
         x, weight = torch.ones(4, inner), torch.ones(18, inner)
         x[1], x[2, 1::2] = -1, -1
+        x[3, : inner // 2] = torch.randint(2, (inner // 2,), generator=generator).float()
+        x[3, inner // 2 : inner // 2 * 2] = -x[3, : inner // 2]
         weight[1::2] = -1
         weight[2::3, 1::2] = -1
-        yield ProductCase(make, levels, weight_levels, x * (1 + seed % 5), weight, None)
+        yield ProductCase(make, format, x * (1 + seed % 5), weight, None)
 
 
-def _one_hot_rows(make: Make, levels: int, weight_levels: int, seed: int) -> Iterator[ProductCase]:
-    for case in _drawn(make, levels, weight_levels, seed):
+def _one_hot_rows(make: Make, format: Format, seed: int) -> Iterator[ProductCase]:
+    for case in _drawn(make, format, seed):
         inner = case.weight.shape[1]
         yield replace(case, x=3 * torch.eye(inner)[: 2 * SHAPES[-2][0]], bias=None)
 
 
-def _one_hot_channels(make: Make, levels: int, weight_levels: int, seed: int) -> Iterator[ProductCase]:
-    for case in _drawn(make, levels, weight_levels, seed):
+def _one_hot_channels(make: Make, format: Format, seed: int) -> Iterator[ProductCase]:
+    for case in _drawn(make, format, seed):
         yield replace(case, weight=2 * torch.eye(case.x.shape[1])[:64], bias=None)
 
 
@@ -99,32 +102,33 @@ def _within(case: ProductCase, found: Tensor, want: Tensor, bound: Tensor, said:
 
 
 def _bound(case: ProductCase) -> float:
-    bound = product_bound(case.x, case.weight, case.bias, case.levels, case.weight_levels)
-    said = "the error is larger than the steps of its row and its channel allow"
+    bound = product_bound(case.x, case.weight, case.bias, case.format)
+    said = "the error is larger than the rounding of its row and its channel allows"
     return _within(case, case.run(), exact_product(case.x, case.weight, case.bias), bound, said)
 
 
 def _exact(case: ProductCase) -> float:
-    """Numbers of one size are integers times their scale, so nothing is rounded but the result."""
+    """Numbers of one size are exact, as integers times their scale and in bfloat16: only the result is rounded."""
     want = exact_product(case.x, case.weight, case.bias)
-    bound = 8 * ROUNDING * (case.x.double().abs() @ case.weight.double().abs().t())
-    return _within(case, case.run(), want, bound, "a sum of the largest integers is cut off")
+    size = case.x.double().abs() @ case.weight.double().abs().t()
+    bound = case.format.sum_error(want, size, 0)
+    return _within(case, case.run(), want, bound, "a sum of numbers of the largest size is cut off or rounded on the way")
 
 
 def _weights(case: ProductCase) -> float:
     """A row of one number reads a column of the weight: nothing else is rounded."""
-    step = 3 * case.weight.double().abs().amax(1) / case.weight_levels
     want = exact_product(case.x, case.weight, None)
-    bound = (1 + SLACK) * step.expand_as(want) / 2 + 8 * ROUNDING * want.abs()
-    return _within(case, case.run(), want, bound, "a weight is moved by more than half a step of its channel")
+    moved = exact_product(case.x, case.format.weight_error(case.weight.double()).expand_as(case.weight), None)
+    bound = (1 + SLACK) * moved + case.format.sum_error(want.abs() + moved, want.abs() + moved, 1)
+    return _within(case, case.run(), want, bound, "a weight is not rounded to the nearest number of its channel")
 
 
 def _activations(case: ProductCase) -> float:
     """A channel of one number reads a number of each row."""
-    step = 2 * case.x.double().abs().amax(1, keepdim=True) / case.levels
     want = exact_product(case.x, case.weight, None)
-    bound = (1 + SLACK) * step.expand_as(want) / 2 + 8 * ROUNDING * want.abs()
-    return _within(case, case.run(), want, bound, "an activation is moved by more than half a step of its row")
+    moved = exact_product(case.format.activation_error(case.x.double()).expand_as(case.x), case.weight, None)
+    bound = (1 + SLACK) * moved + case.format.sum_error(want.abs() + moved, want.abs() + moved, 1)
+    return _within(case, case.run(), want, bound, "an activation is not rounded to the nearest number of its row")
 
 
 def _alone(case: ProductCase) -> None:
@@ -159,7 +163,7 @@ def _ends(case: ProductCase) -> None:
     if not bool(found[2].isnan().all()):
         raise Violation("", f"a row with NaN gives numbers ({case.shape})")
     # A small weight may be rounded to zero, and zero times infinity is NaN.
-    zeros = case.weight[:, 0].abs() <= case.weight.abs().amax(1) / case.weight_levels
+    zeros = case.weight[:, 0].abs() <= 2 * case.format.weight_error(case.weight.double()).expand_as(case.weight)[:, 0]
     if not bool(((found[3] == want[3]) | (found[3].isnan() & (want[3].isnan() | zeros))).all()):
         raise Violation("", f"a row with infinity does not give what float32 gives ({case.shape})")
     if not torch.equal(found[0], found[4]) or not bool(found[0].isfinite().all()):
@@ -167,10 +171,10 @@ def _ends(case: ProductCase) -> None:
 
 
 LAWS = (
-    ProductLaw("error bound", "every element is within the steps of its own row and its own channel", _drawn, _bound),
-    ProductLaw("weights", "a weight is rounded to the nearest step of its channel", _one_hot_rows, _weights),
-    ProductLaw("activations", "an activation is rounded to the nearest step of its row", _one_hot_channels, _activations),
-    ProductLaw("largest integers", "sums of the largest integers are exact", _largest, _exact),
+    ProductLaw("error bound", "errors are within what rounding allows for their row and channel", _drawn, _bound),
+    ProductLaw("weights", "a weight is rounded to the nearest number of its channel", _one_hot_rows, _weights),
+    ProductLaw("activations", "an activation is rounded to the nearest number of its row", _one_hot_channels, _activations),
+    ProductLaw("largest sums", "sums of numbers of the largest size are exact until the result is rounded", _largest, _exact),
     ProductLaw("row alone", "a row has the same bits alone and in a batch", _drawn, _alone),
     ProductLaw("inputs", "inputs are not overwritten, and no call changes the next", _drawn, _unchanged),
     ProductLaw("ends", "zeros, NaN and infinities behave as in float32, and other rows do not feel them", _drawn, _ends),
