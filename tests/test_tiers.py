@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tiers import LONG_FIRST, Tiers, tier_of
 
 GROUPED = """

@@ -71,8 +71,8 @@ that stays whole."""
 def test_two_processes_with_a_part_of_each_weight_train_as_one(tmp_path):
     """Losses, and the gradients of the first step, differ by the order of sums alone: n u for n tokens, as with shared batches.
 
-    Plain gradient descent keeps such differences small. The first steps of Adam move a weight by the sign of its gradient, which
-    is that of a rounding error where the gradient is zero."""
+    Plain gradient descent keeps such differences small. The first steps of Adam move a weight by the sign of its gradient,
+    which is that of a rounding error where the gradient is zero."""
     script = tmp_path / "run.py"
     script.write_text(RUN)
     command = [*LAUNCH, "--nproc-per-node=2", str(script), json.dumps(CASES)]
