@@ -13,6 +13,7 @@ from tfkit import InputError
 from tfkit.nn.runtime.decoding_state import KeyValueCache
 from tfkit_conformance import check_cache
 from tfkit_conformance.caches.paged import PagedCache, RingCache, causal
+from tfkit_conformance.caches.program import OPTIONAL, Step, is_valid
 
 
 class OfTfkit:
@@ -32,6 +33,9 @@ class OfTfkit:
         return torch.stack([causal(*row, scale) for row in rows])
 
     def reorder(self, rows):
+        self.cache.reorder(torch.tensor(rows))
+
+    def branch(self, rows):
         self.cache.reorder(torch.tensor(rows))
 
     def truncate(self, lengths):
@@ -54,7 +58,7 @@ def test_right_caches_pass(cache):
     report = check_cache(cache, dtypes=["bfloat16"] if cache is PagedCache else ["float32"])
     report.raise_for_failures()
     assert report.verdict == "CONFORMANT"
-    offered = {name for name in ("reorder", "truncate", "free") if hasattr(cache, name)}
+    offered = {name for name in OPTIONAL if hasattr(cache, name)}
     assert {check.name for check in report.checks} >= offered
 
 
@@ -136,6 +140,17 @@ def test_what_is_no_cache_is_an_error(make, said):
     with pytest.raises(InputError) as raised:
         check_cache(make)
     assert said in str(raised.value)
+
+
+def test_a_program_without_its_branch_is_not_tried():
+    """Shortening leaves steps out; what follows a branch then has the wrong number of rows."""
+    start, branch, more = Step("append", (2, 3)), Step("branch", (1, 0, 0)), Step("append", (1, 1, 1))
+    assert is_valid((start, branch, more, Step("attend", (1,))))
+    assert is_valid((branch, more))
+    assert not is_valid((start, more))
+    assert not is_valid((start, Step("branch", (2,))))
+    [found] = check_cache(wrong_caches.BranchesInOrder, checks=["branch"]).findings
+    assert [line.split()[1] for line in found.call.splitlines()] == ["append", "branch", "attend"]
 
 
 def test_a_check_that_does_not_exist_is_an_error():

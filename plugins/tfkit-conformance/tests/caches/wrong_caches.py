@@ -23,6 +23,9 @@ class Joined:
     def reorder(self, rows):
         self.rows = [self.rows[b] for b in rows]
 
+    def branch(self, rows):
+        self.reorder(rows)
+
     def truncate(self, lengths):
         self.rows = [row[:, :, :length] for row, length in zip(self.rows, lengths, strict=True)]
 
@@ -243,12 +246,57 @@ class HiddenPages(Joined):
                 row[:, :, -1] = 0
 
 
+class BranchesInOrder(Joined):
+    """Repeats rows one after the other, as a search with equal numbers of beams does, whatever order it is given."""
+
+    def branch(self, rows):
+        super().branch(sorted(rows))
+
+
+class BranchesWithOldLengths(PagedCache):
+    """Rows that were there before keep their lengths."""
+
+    def branch(self, rows):
+        lengths = self.lengths
+        super().branch(rows)
+        self.lengths = [min(pair) for pair in zip(lengths, self.lengths, strict=False)] + self.lengths[len(lengths) :]
+
+
+class BranchesWithoutCounting(PagedCache):
+    """New rows share pages that are counted once, and write into them."""
+
+    def branch(self, rows):
+        pages = [list(self.pages[row]) for row in rows]
+        self.lengths = [self.lengths[row] for row in rows]
+        self.uses.update(page for each in map(self.pages.__getitem__, set(rows)) for page in each)
+        for each in self.pages:
+            self._release(each)
+        self.pages = pages
+
+
+class BranchesKeepTheDropped(Joined):
+    """Where fewer rows go on, the first ones do."""
+
+    def branch(self, rows):
+        super().branch(rows if len(rows) >= len(self.rows) else range(len(rows)))
+
+
+class BranchesTheNewestLate(Joined):
+    """A third branch of one row gets all but its newest position."""
+
+    def branch(self, rows):
+        seen = {}
+        taken = [(row, seen.update({row: seen.get(row, 0) + 1}) or seen[row]) for row in rows]
+        self.rows = [self.rows[row][:, :, :-1] if times == 3 else self.rows[row] for row, times in taken]
+
+
 WRONG = {
     LastPositionUnseen: "steps", ChunksFromZero: "prefill and chunks", OneLengthForAll: "steps", KeyedOnLength: "truncate",
     ExchangesInPlace: "reorder", ValuesStay: "reorder", KeepsOneTooMany: "truncate", FreesItsNeighbour: "free",
     SharesWithoutCopies: "reorder", FirstPageShared: "reorder", FreedTwice: "reorder", PageOfAFreedRow: "free",
     LostAtTheBorder: "truncate", SecondPageLate: "steps", StaleCount: "reorder", EvictsEarly: "steps", EvictsLate: "steps",
     WrapsOnce: "steps", OwnScale: "steps", SixtyFourFeatures: "one row", SharedHeadTurned: "steps", OneRowTwice: "one row",
-    NoMaximum: "drawn programs", HiddenPages: "truncate",
+    NoMaximum: "drawn programs", HiddenPages: "truncate", BranchesInOrder: "branch", BranchesWithOldLengths: "branch",
+    BranchesWithoutCounting: "branch", BranchesKeepTheDropped: "branch", BranchesTheNewestLate: "branch",
 }  # fmt: skip
 """Each with a check that must see it."""

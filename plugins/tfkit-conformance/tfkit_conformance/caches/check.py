@@ -18,7 +18,7 @@ from ..limit import time_limit
 from ..profile import profile_of
 from ..report import CheckResult, ConformanceReport, Status
 from ..resolve import known_dtypes, missing_device, versions
-from .program import MAX_LENGTH, OPTIONAL, Execution, Make, Program, Sizes, Step, drawn_program, sizes_of
+from .program import MAX_LENGTH, OPTIONAL, Execution, Make, Program, Sizes, Step, drawn_program, is_valid, sizes_of
 
 PAGES = (16, 32, 64, 128, 256)
 """Sizes of pages that are walked where the cache names none."""
@@ -166,7 +166,7 @@ class _Checks:
         changed = True
         while changed:
             changed = False
-            for shorter in _shorter(found[0]):
+            for shorter in filter(is_valid, _shorter(found[0])):
                 if not left:
                     return found
                 left -= 1
@@ -177,10 +177,11 @@ class _Checks:
                     break
         return found
 
-    def _rows(self, *numbers: int) -> tuple[int, ...]:
+    def _rows(self, *numbers: int, rows: int | None = None) -> tuple[int, ...]:
         """A number per row; the first for all if the rows have one length."""
-        repeated = [numbers[row % len(numbers)] for row in range(self.sizes.B)]
-        return (repeated[0],) * self.sizes.B if self.equal else tuple(repeated)
+        rows = self.sizes.B if rows is None else rows
+        repeated = [numbers[row % len(numbers)] for row in range(rows)]
+        return (repeated[0],) * rows if self.equal else tuple(repeated)
 
     def _steps(self) -> Iterator[Program]:
         each = (Step("append", self._rows(1)), Step("attend", (1,)))
@@ -223,21 +224,34 @@ class _Checks:
     def _around_page(self, operation: str, page: int, every: bool) -> Iterator[Program]:
         """`every`: also lengths that say nothing new where other pages are tried, too."""
         look, B = Step("attend", (1,)), self.sizes.B
-        apart = (Step("append", self._rows(1, 2, 3)), look, Step("append", self._rows(page, 1, 2)), look)
         variants: dict[str, list[tuple[int, ...]]] = {
             "reorder": [(0,) * B, (*range(1, B), 0), (B - 1,) * B, (1, 1, *range(2, B))],
             "truncate": [self._rows(1), self._rows(0, 3, 1), self._rows(page, 0, 2)],
             "free": [self._rows(1), *([(1, 0, 0), (0, 1, 1)] if not self.equal else [])],
+            "branch": [
+                (0,) * (B + 2),
+                (*range(B), *range(B)),
+                tuple(row for row in range(B) for _ in range(2)),
+                (B - 1,),
+                (2, 0),
+            ],
         }
         lengths = (page - 1, page, page + 1, page + page // 2, 2 * page + 1) if every else (page, page + 1, 2 * page)
         for numbers in variants[operation]:
+            left = len(numbers)  # rows
+            apart = (Step("append", self._rows(1, 2, 3, rows=left)), look,
+                     Step("append", self._rows(page, 1, 2, rows=left)), look)  # fmt: skip
             for length in lengths:
                 start = (Step("append", self._rows(length, length + 2, length - 1)), look, Step(operation, numbers))
                 yield (*start, *apart)
-                if every:
+                if every and operation == "branch":
+                    again: tuple[int, ...] = (left - 1, *range(left))
+                    yield (*start, look, Step(operation, again), Step("append", self._rows(1, 2, rows=left + 1)), look)
+                    yield (Step("append", (length,)), Step(operation, (0,) * left), *apart)
+                elif every:
                     yield (*start, look, Step(operation, numbers), *apart)
             yield (Step("append", self._rows(page)), look, Step(operation, numbers), *apart)
-            if operation != "reorder" and every:
+            if operation in ("truncate", "free") and every:
                 yield from self._again(operation, numbers)
 
     def _again(self, operation: str, numbers: tuple[int, ...]) -> Iterator[Program]:
@@ -289,6 +303,7 @@ SUMMARIES = {
     "reorder": "rows are exchanged and doubled, and then grow apart",
     "truncate": "the last positions are taken back, and others follow",
     "free": "rows are emptied, and their memory serves others",
+    "branch": "a row is continued several times, others are dropped, and then rows grow apart",
     "drawn programs": "drawn programs of all operations",
 }
 

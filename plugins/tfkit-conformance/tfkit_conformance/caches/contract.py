@@ -47,6 +47,10 @@ class DecodingCache(Protocol):
     def reorder(self, rows: Sequence[int]) -> None:
         """Optional. Row b becomes what row rows[b] was; a row may occur several times, as in a beam search."""
 
+    def branch(self, rows: Sequence[int]) -> None:
+        """Optional. The cache goes on with len(rows) rows, and row b is what row rows[b] was: one prompt is continued several
+        times, or sequences that have ended are dropped."""
+
     def truncate(self, lengths: Sequence[int]) -> None:
         """Optional. Row b keeps its first lengths[b] positions, as after rejected speculation."""
 

@@ -50,6 +50,9 @@ class PagedCache:
             self._release(each)
         self.pages = pages
 
+    def branch(self, rows: Sequence[int]) -> None:
+        self.reorder(rows)  # which works for any number of rows
+
     def truncate(self, lengths: Sequence[int]) -> None:
         for row, length in enumerate(lengths):
             needed = -(-length // self.page_size)
@@ -121,6 +124,9 @@ class RingCache:
     def reorder(self, rows: Sequence[int]) -> None:
         self.ring = self.ring[:, list(rows)]
         self.lengths = [self.lengths[row] for row in rows]
+
+    def branch(self, rows: Sequence[int]) -> None:
+        self.reorder(rows)
 
 
 def causal(query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None = None) -> Tensor:

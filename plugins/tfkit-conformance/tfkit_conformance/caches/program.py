@@ -18,7 +18,7 @@ from ..differences import double, error_ratio, worst_of
 from ..finding import Violation
 from ..raised import format_exception
 
-OPTIONAL = ("reorder", "truncate", "free")
+OPTIONAL = ("reorder", "truncate", "free", "branch")
 MAX_LENGTH = 2048
 """No row holds more positions, unless pages are larger than 256."""
 HEADS = ((4, 2, 8), (2, 2, 16), (3, 1, 8), (4, 2, 80))
@@ -32,7 +32,7 @@ Make = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a cache: B rows, H query heads, G key/value heads, D features."""
+    """The sizes of a cache: B rows at first, H query heads, G key/value heads, D features."""
 
     B: int = 3
     H: int = 4
@@ -42,8 +42,8 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation with a number per row: positions to append, rows to take, positions to drop, 1 for a row to free. `attend`
-    has the number of queries."""
+    """One operation with a number per row: positions to append, rows to take, positions to drop, 1 for a row to free. `branch`
+    has a number per row that follows, `attend` the number of queries."""
 
     operation: str
     numbers: tuple[int, ...]
@@ -104,7 +104,7 @@ class Execution:
         return torch.randn(shape, generator=self.draw, dtype=torch.float64).to(self.dtype)
 
     def _append(self, step: Step, where: str) -> None:
-        B, G, D = self.sizes.B, self.sizes.G, self.sizes.D
+        B, G, D = len(self.rows), self.sizes.G, self.sizes.D
         longest = max(1, *step.numbers)
         keys, values = self._numbers(B, G, longest, D), self._numbers(B, G, longest, D)
         for row, count, key, value in zip(self.rows, step.numbers, keys, values, strict=True):
@@ -116,6 +116,13 @@ class Execution:
         self.rows = [Row(old[take].keys, old[take].values, (was.keys, was.values, where))
                      for take, was in zip(step.numbers, old, strict=True)]  # fmt: skip
         self.cache.reorder(list(step.numbers))
+
+    def _branch(self, step: Step, where: str) -> None:
+        old = self.rows
+        self.rows = [Row(old[take].keys, old[take].values) for take in step.numbers]
+        for row, was in zip(self.rows, old, strict=False):  # a row may be new
+            row.before = (was.keys, was.values, where)
+        self.cache.branch(list(step.numbers))
 
     def _truncate(self, step: Step, where: str) -> None:
         lengths = []
@@ -143,10 +150,10 @@ class Execution:
         Q = min([step.numbers[0], *held]) if held else 0
         if not Q:
             return
-        sizes = self.sizes
-        query, scale = self.factor * self._numbers(sizes.B, sizes.H, Q, sizes.D), self.scale
+        sizes, B = self.sizes, len(self.rows)
+        query, scale = self.factor * self._numbers(B, sizes.H, Q, sizes.D), self.scale
         found = self.cache.attend(query.to(self.device), scale)
-        want = (sizes.B, sizes.H, Q, sizes.D)
+        want = (B, sizes.H, Q, sizes.D)
         if not isinstance(found, Tensor) or tuple(found.shape) != want or found.dtype != self.dtype:
             said = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
             raise Violation("cache", f"{where} returned {said}, expected {want} {self.dtype}")
@@ -206,32 +213,56 @@ class Execution:
 
 
 def sizes_of(program: Program, seed: int) -> Sizes:
-    """As many rows as the steps have numbers; the other sizes go in turn."""
-    return Sizes(max(len(step.numbers) for step in program), *HEADS[seed % len(HEADS)])
+    """As many rows as the steps up to the first branch need; the other sizes go in turn."""
+    rows = 1
+    for step in program:
+        if step.operation == "branch":
+            rows = max(rows, 1 + max(step.numbers))
+            break
+        rows = max(rows, len(step.numbers))
+    return Sizes(rows, *HEADS[seed % len(HEADS)])
+
+
+def is_valid(program: Program) -> bool:
+    """Whether every step has the rows that the steps before it leave; not where a branch was left out."""
+    rows = sizes_of(program, 0).B
+    for step in program:
+        if step.operation == "branch":
+            if max(step.numbers) >= rows:
+                return False
+            rows = len(step.numbers)
+        elif step.operation != "attend" and len(step.numbers) != rows:
+            return False
+    return True
 
 
 def drawn_program(draw: Random, sizes: Sizes, operations: tuple[str, ...], page: int, equal: bool, queries: int) -> Program:
     """A program of 6 to 18 steps. Appends are of one position, of a few, or as many as fill a page."""
-    steps = [Step("append", _lengths(draw, sizes, (1, page, page + 1, 2 * page), equal))]
+    rows = sizes.B
+    steps = [Step("append", _lengths(draw, rows, (1, page, page + 1, 2 * page), equal))]
     kinds = ["append", "attend", "attend", *operations]
     for _ in range(draw.randint(6, 18)):
         kind = draw.choice(kinds)
         if kind == "append":
-            counts = _lengths(draw, sizes, (1, 1, 1, 2, 3, page - 1, page, page + 1), equal)
+            counts = _lengths(draw, rows, (1, 1, 1, 2, 3, page - 1, page, page + 1), equal)
             if sum(max(step.numbers) for step in steps if step.operation == "append") + max(counts) < MAX_LENGTH:
                 steps.append(Step(kind, counts))
         elif kind == "attend":
             steps.append(Step(kind, (min(queries, draw.choice([1, 1, 1, 2, 3, queries])),)))
         elif kind == "reorder":
-            steps.append(Step(kind, tuple(draw.randrange(sizes.B) for _ in range(sizes.B))))
+            steps.append(Step(kind, tuple(draw.randrange(rows) for _ in range(rows))))
         elif kind == "truncate":
-            steps.append(Step(kind, _lengths(draw, sizes, (0, 1, 2, page), equal)))
+            steps.append(Step(kind, _lengths(draw, rows, (0, 1, 2, page), equal)))
+        elif kind == "branch":
+            taken = tuple(draw.randrange(rows) for _ in range(draw.randint(1, 2 * sizes.B)))
+            steps.append(Step(kind, taken))
+            rows = len(taken)
         else:
-            freed = tuple(draw.randrange(2) for _ in range(sizes.B))
-            steps.append(Step(kind, (freed[0],) * sizes.B if equal else freed))
-    return (*steps, Step("append", (1,) * sizes.B), Step("attend", (1,)))
+            freed = tuple(draw.randrange(2) for _ in range(rows))
+            steps.append(Step(kind, (freed[0],) * rows if equal else freed))
+    return (*steps, Step("append", (1,) * rows), Step("attend", (1,)))
 
 
-def _lengths(draw: Random, sizes: Sizes, choices: tuple[int, ...], equal: bool) -> tuple[int, ...]:
-    drawn = tuple(draw.choice(choices) for _ in range(sizes.B))
-    return (drawn[0],) * sizes.B if equal else drawn
+def _lengths(draw: Random, rows: int, choices: tuple[int, ...], equal: bool) -> tuple[int, ...]:
+    drawn = tuple(draw.choice(choices) for _ in range(rows))
+    return (drawn[0],) * rows if equal else drawn
