@@ -125,10 +125,18 @@ def ours_measured(options: argparse.Namespace, model: Model, todo: Any) -> Candi
     return ours(options, model, todo)
 
 
+def ours_bfloat16(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
+    return ours_rounded(options, model, todo, "bfloat16")
+
+
 def ours_int8(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
+    return ours_rounded(options, model, todo, "int8")
+
+
+def ours_rounded(options: argparse.Namespace, model: Model, todo: Any, precision: str) -> Candidate:
     with tempfile.TemporaryDirectory() as directory:
         place = tfkit.save(model, Path(directory) / "model")
-        return ours(options, tfkit.load(place, precision="int8").eval(), todo)
+        return ours(options, tfkit.load(place, precision=precision).eval(), todo)
 
 
 def ctranslate2_int8(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
@@ -209,6 +217,7 @@ CANDIDATES = {
     "Hugging Face generate": hugging_face,
     "CTranslate2 float32": ctranslate2,
     "bare matrix products": bare_products,
+    "tfkit bfloat16": ours_bfloat16,
     "tfkit int8": ours_int8,
     "CTranslate2 int8": ctranslate2_int8,
 }
@@ -237,6 +246,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     )
     parser.add_argument("--cpu-time", action="store_true", help="count processor time: for one thread on a busy machine")
     parser.add_argument("--int8", action="store_true", help="also tfkit and CTranslate2 in int8")
+    parser.add_argument("--bfloat16", action="store_true", help="also tfkit in bfloat16")
     parser.add_argument("--cpu-table", type=Path, help="also tfkit with this table of products (tfkit bench cpu --json FILE)")
     parser.add_argument("--sentences", type=int, help="only so many, evenly over the file")
     parser.add_argument("--layers", type=int)
@@ -252,6 +262,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     sentences = sum(len(rows) for rows, _, _ in todo)
     clock = "processor time" if options.cpu_time else "wall"
     named = [name for name in CANDIDATES if options.int8 or not name.endswith("int8")]
+    if not options.bfloat16:
+        named.remove("tfkit bfloat16")
     if options.cpu_table is None:
         named.remove("tfkit, measured products")
     seconds, made = timed_apart({name: (candidate, (name, options)) for name in named}, options.rounds, clock)
@@ -271,6 +283,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         print(f"{name}: {rate:.1f} sentences/s, {share:.1%} of the outputs are tfkit's")
     ratio = result["median_seconds"]["CTranslate2 float32"] / result["median_seconds"]["tfkit"]
     print(f"tfkit / CTranslate2 float32: {ratio:.2f}")
+    if options.bfloat16:
+        seconds_of = result["median_seconds"]
+        print(f"tfkit bfloat16 / tfkit: {seconds_of['tfkit'] / seconds_of['tfkit bfloat16']:.2f}")
     if options.int8:
         mine, its = (result["median_seconds"][name] for name in ("tfkit int8", "CTranslate2 int8"))
         print(f"tfkit int8 / tfkit: {result['median_seconds']['tfkit'] / mine:.2f}, / CTranslate2 int8: {its / mine:.2f}")

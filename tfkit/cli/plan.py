@@ -26,8 +26,8 @@ EPILOG = """\b
 equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `chosen`, and `candidates` (`backend`, `accepted`, `reasons`, `depends`,
 `relative_time`); `products` (with --precision int8 or bfloat16: `precision`,
-`kernel`, `weights`, the rounded ones by module with their shapes, `bytes`, and
-`float32_bytes`); `float32_products` (for decoding on a CPU: `rule`,
+`kernel`, `weights`, the rounded ones by module with their shapes, `bytes`,
+and `float32_bytes`); `float32_products` (for decoding on a CPU: `rule`,
 `table`, `weights`, `threads`); `unmeasured`, the backends that auto never
 considers; and `cancelling`, the sites of a model without norms whose
 gradients may be lost.

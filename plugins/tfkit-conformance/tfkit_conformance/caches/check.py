@@ -228,13 +228,7 @@ class _Checks:
             "reorder": [(0,) * B, (*range(1, B), 0), (B - 1,) * B, (1, 1, *range(2, B))],
             "truncate": [self._rows(1), self._rows(0, 3, 1), self._rows(page, 0, 2)],
             "free": [self._rows(1), *([(1, 0, 0), (0, 1, 1)] if not self.equal else [])],
-            "branch": [
-                (0,) * (B + 2),
-                (*range(B), *range(B)),
-                tuple(row for row in range(B) for _ in range(2)),
-                (B - 1,),
-                (2, 0),
-            ],
+            "branch": [(0,) * (B + 2), (*range(B), *range(B)), tuple(row // 2 for row in range(2 * B)), (B - 1,), (2, 0)],
         }
         lengths = (page - 1, page, page + 1, page + page // 2, 2 * page + 1) if every else (page, page + 1, 2 * page)
         for numbers in variants[operation]:
