@@ -16,8 +16,10 @@ from .int8 import capabilities
 
 INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16"}
 """Products of bfloat16 by instruction set, as `torch.cpu.get_capabilities` names them. Without one, float32 is faster."""
-PROBED = ((48, 41), (512, 128), (1024, 130), (130, 1024))
+PROBED = ((48, 41), (40, 130), (96, 256), (512, 128), (1024, 130), (130, 1024), (16, 1025))
 """Weights (out, in) of which the products are examined before the kernel is used."""
+ROWS, PARTS = 80, ((0, 1), (3, 5), (7, 24), (16, 19), (24, 80))
+"""Rows of such a product, and parts of them that are computed alone."""
 
 
 class Bfloat16Weight:
@@ -62,13 +64,13 @@ def is_right() -> bool:
     try:
         for outer, inner in PROBED:
             # Sums of 41 or more numbers near 1 need more than the 8 bits of bfloat16.
-            weight, x = torch.ones(outer, inner), 1 + torch.rand(41, inner, generator=generator)
+            weight, x = torch.ones(outer, inner), 1 + torch.rand(ROWS, inner, generator=generator)
             together = Bfloat16Weight(weight).product(x)
             wanted = (x.bfloat16().double() @ weight.t().double()).float()
             if not bool(((together - wanted).abs() <= 2**-7 * wanted).all()):
                 return False
-            alone = [Bfloat16Weight(weight).product(x[first:last]) for first, last in ((0, 1), (3, 5), (7, 40))]
-            if not torch.equal(torch.cat(alone), torch.cat([together[:1], together[3:5], together[7:40]])):
+            alone = [Bfloat16Weight(weight).product(x[first:last]) for first, last in PARTS]
+            if not torch.equal(torch.cat(alone), torch.cat([together[first:last] for first, last in PARTS])):
                 return False
     except (RuntimeError, TypeError, ValueError):
         return False
