@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import tfkit
-from small_translator import SOURCES, small
+from small_translator import SOURCES, finds_in_a_batch_as_alone, small
 from tfkit.nn import precision
 from tfkit.nn.cpu import bfloat16, int8, onednn
 from tfkit.nn.cpu.bfloat16 import Bfloat16Weight, bfloat16_kernel_here
@@ -63,12 +65,7 @@ def test_a_sentence_is_found_in_a_batch_as_alone(everything: None) -> None:
     model = small()
     round_weights(model, "bfloat16")
     assert sum(type(module) is LowPrecisionLinear for module in model.modules()) == 6 + 2 * 10
-    search = tfkit.Search(beams=3, extra_length=9)
-    together = tfkit.generate_batched(model, SOURCES, search)
-    for source, hypotheses in zip(SOURCES, together, strict=True):
-        [alone] = tfkit.generate_batched(model, [source], search)
-        assert alone[0].ids.tolist() == hypotheses[0].ids.tolist()
-        assert alone[0].score == pytest.approx(hypotheses[0].score, rel=1e-5)
+    finds_in_a_batch_as_alone(model)
 
 
 @needs_bfloat16
@@ -101,7 +98,8 @@ def test_the_plan_counts_two_bytes_for_each_number() -> None:
 
 def test_a_machine_without_instructions_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     tfkit.save(small(), tmp_path / "model")
-    monkeypatch.setattr(precision, "bfloat16_kernel_here", lambda: None)
+    without = replace(precision.LOW_PRECISIONS["bfloat16"], kernel=lambda: None)
+    monkeypatch.setitem(precision.LOW_PRECISIONS, "bfloat16", without)
     with pytest.raises(tfkit.BuildError, match=r"no bfloat16 products(.|\n)*bfloat16 needs amx_bf16 or avx512_bf16"):
         tfkit.load(tmp_path / "model", precision="bfloat16")
     with pytest.raises(tfkit.BuildError, match="TFK047 bfloat16 is for CPUs, and the device is cuda"):

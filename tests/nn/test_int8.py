@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import tfkit
-from small_translator import SOURCES, small
+from small_translator import SOURCES, finds_in_a_batch_as_alone, small
 from tfkit.cli import options
 from tfkit.nn import precision
 from tfkit.nn.cpu import int8
@@ -149,12 +149,7 @@ def test_a_sentence_is_found_in_a_batch_as_alone(everything: None) -> None:
     model = small()
     round_weights(model, "int8")
     assert sum(type(module) is LowPrecisionLinear for module in model.modules()) == 6 + 2 * 10
-    search = tfkit.Search(beams=3, extra_length=9)
-    together = tfkit.generate_batched(model, SOURCES, search)
-    for source, hypotheses in zip(SOURCES, together, strict=True):
-        [alone] = tfkit.generate_batched(model, [source], search)
-        assert alone[0].ids.tolist() == hypotheses[0].ids.tolist()
-        assert alone[0].score == pytest.approx(hypotheses[0].score, rel=1e-5)
+    finds_in_a_batch_as_alone(model)
 
 
 def test_a_model_has_no_gradients_and_is_not_saved(everything: None, tmp_path) -> None:

@@ -9,38 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import tfkit
+from small_translator import SOURCES, small
 from tfkit.nn.cpu import onednn
 from tfkit.nn.cpu import prepacked as prepacked
 from tfkit.nn.cpu import small_batch as thin
 from tfkit.nn.cpu.prepacked import PrepackedWeights
 from tfkit.nn.cpu.small_batch import ANY, Rule, project, small_batch_linear
-
-SPEC = """
-tfkit: 1
-name: small
-defaults:
-  d_model: 32
-  vocab_size: 50
-  pad_id: 0
-  position: sinusoidal
-  placement: post
-  norm: layer_norm
-  attention: {num_heads: 2}
-  ffn: {d_ff: 64, activation: relu}
-nodes:
-  source:  {kind: tokens}
-  target:  {kind: tokens, share: source, start_id: 1, end_id: 2}
-  encoder: {kind: stack, input: source, num_layers: 1}
-  decoder: {kind: stack, input: target, memory: encoder, num_layers: 2, causal: true}
-  logits:  {kind: token_logits, input: decoder, share: source}
-outputs: [logits]
-"""
-SOURCES = [[5, 6, 7, 2], [8, 9, 2], [4, 2]]
-
-
-def small() -> tfkit.Model:
-    catalogue = tfkit.load_catalogue()
-    return tfkit.build(tfkit.parse_spec(SPEC, catalogue), catalogue, seed=3)
 
 
 @pytest.fixture

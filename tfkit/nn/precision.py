@@ -57,7 +57,7 @@ def _int8(weight: Tensor) -> LowPrecisionWeight:
 
 LOW_PRECISIONS = {
     "bfloat16": LowPrecision(
-        lambda: bfloat16_kernel_here(), " or ".join(INSTRUCTIONS), Bfloat16Weight, lambda weight: 2 * weight.numel()
+        bfloat16_kernel_here, " or ".join(INSTRUCTIONS), Bfloat16Weight, lambda weight: 2 * weight.numel()
     ),
     "int8": LowPrecision(
         _int8_kernel,
@@ -87,11 +87,10 @@ def check_precision(precision: str, device: str | torch.device) -> None:
     if torch.device(device).type != "cpu":
         message = f"{precision} is for CPUs, and the device is {device}"
         raise BuildError(Diagnostic("TFK047", message, "load with float32 there"))
-    if LOW_PRECISIONS[precision].kernel() is None:
+    low = LOW_PRECISIONS[precision]
+    if low.kernel() is None:
         message = f"this processor, or this build of torch, has no {precision} products"
-        raise BuildError(
-            Diagnostic("TFK047", message, f"load with float32; {precision} needs {LOW_PRECISIONS[precision].needs}")
-        )
+        raise BuildError(Diagnostic("TFK047", message, f"load with float32; {precision} needs {low.needs}"))
 
 
 def round_weights(model: Model, precision: str, mapped: Mapping[str, Tensor] | None = None) -> None:
