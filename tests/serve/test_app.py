@@ -8,6 +8,8 @@ pytest.importorskip("uvicorn")
 from starlette.testclient import TestClient
 
 from tfkit.generate import Search
+from tfkit.nn.cpu import int8
+from tfkit.nn.cpu.low_precision import LowPrecisionLinear
 from tfkit.serve.app import Server
 from tfkit.serve.limits import Limits
 from tfkit.serve.tasks import load_task
@@ -52,6 +54,21 @@ def test_classes_are_those_of_the_library(client_of, runs):
     expected = list(Classifier.load(runs["classify"]).classify(TEXTS))
     assert [each["label"] for each in found] == [each.label for each in expected]
     assert [each["probabilities"] for each in found] == [pytest.approx(each.probabilities, abs=1e-6) for each in expected]
+
+
+@pytest.mark.parametrize("name", ["translate", "classify"])
+def test_rounded_weights_give_in_a_batch_what_they_give_alone(runs, monkeypatch, name):
+    if int8.kernel_here() is None:
+        pytest.skip("not run: this processor has no int8 products")
+    monkeypatch.setattr(int8, "MIN_ELEMENTS", 1)
+    task = load_task(runs[name], LIMITS, Search(), batch_tokens=400, workers=1, precision="int8")
+    assert any(isinstance(module, LowPrecisionLinear) for module in task.model.modules())
+    with TestClient(Server(task).app()) as client:
+        together = client.post(task.path, json={"texts": TEXTS}).json()["results"]
+        alone = [client.post(task.path, json={"texts": [text]}).json()["results"][0] for text in TEXTS]
+    chosen, number = ("text", "score") if name == "translate" else ("label", "probability")
+    assert [each[chosen] for each in together] == [each[chosen] for each in alone]
+    assert [each[number] for each in together] == pytest.approx([each[number] for each in alone], rel=1e-5)
 
 
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 0.9, "seed": 7}])

@@ -163,7 +163,7 @@ class Classify(Task):
 
     def __init__(self, classifier: Classifier, limits: Limits) -> None:
         super().__init__(limits)
-        self.classifier, self.body = classifier, Pairs if classifier.pairs else Texts
+        self.classifier, self.model, self.body = classifier, classifier.model, Pairs if classifier.pairs else Texts
 
     def items(self, request: Texts | Pairs) -> list[Item]:
         rows = [tuple(pair) for pair in request.pairs] if isinstance(request, Pairs) else [(text,) for text in request.texts]
@@ -270,7 +270,7 @@ def load_task(directory: str | Path, limits: Limits, search: Search, *, batch_to
         search: the search of a translation.
         batch_tokens: as in `Translator`.
         workers: as in `Translator`.
-        **place: device, backend and catalogue, as in `tfkit.load`.
+        **place: device, backend, precision and catalogue, as in `tfkit.load`.
 
     Returns:
         The task.
