@@ -24,6 +24,9 @@ LEFT_OUT = {
 }
 """The last line of a run, by its marker expression."""
 
+EVERY_CASE = os.environ.get("TFKIT_CASES") == "all"
+"""Run every case of tests that otherwise run a selection of them. CONTRIBUTING.md lists these."""
+
 LONG_FIRST = ("exhaustive", "slow", "quick")
 
 

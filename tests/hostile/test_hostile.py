@@ -31,6 +31,7 @@ from hostile.inputs import (
     written_arguments,
 )
 from tfkit.cli.options import InputPath, OutputPath
+from tiers import EVERY_CASE
 
 ARGUMENTS = list(read_arguments())
 VICTIM = "victim"
@@ -122,14 +123,14 @@ class Case:
     def unread(self, reads: Reads, name: str) -> set[Path]:
         """The files of a directory that the command does not read: a successful run leaves their times of access alone.
 
-        No file where the file system keeps no times of access, and with `TFKIT_HOSTILE=all`."""
+        No file where the file system keeps no times of access, and with `TFKIT_CASES=all`."""
         folder, probe = self.inputs / name, self.folder / "probe"
         probe.write_text("x")
         files = [probe, *(folder / member for member in members(folder) if (folder / member).is_file())]
         for path in files:
             os.utime(path, ns=(0, path.stat().st_mtime_ns))
         probe.read_text()
-        kept = probe.stat().st_atime_ns > 0 and os.environ.get("TFKIT_HOSTILE") != "all"
+        kept = probe.stat().st_atime_ns > 0 and not EVERY_CASE
         self.evaluate(reads, name, "as it was", False, folder)
         found = {path.relative_to(folder) for path in files[1:] if path.exists() and not path.stat().st_atime_ns}
         probe.unlink()
@@ -148,7 +149,7 @@ class Case:
 
 
 def share_of(reads: Reads, value: Path) -> int:
-    """One case in so many is run; `TFKIT_HOSTILE=all` runs every one, which takes hours.
+    """One case in so many is run; `TFKIT_CASES=all` runs every one, which takes hours.
 
     Arguments with the same good values go through the same reader: the first of them gets the larger share. Directories have
     many files.
@@ -242,7 +243,7 @@ def test_a_command_survives_a_sample_of_hostile_input(runner, tmp_path):
 def test_a_command_survives_hostile_input(reads, good, runner, tmp_path):
     value, beside = usual(reads, good, runner, tmp_path / "usual")
     case = Case(good, tmp_path / "case", runner, beside)
-    attack(case, reads, value, 1 if os.environ.get("TFKIT_HOSTILE") == "all" else share_of(reads, good / value))
+    attack(case, reads, value, 1 if EVERY_CASE else share_of(reads, good / value))
     case.report()
 
 

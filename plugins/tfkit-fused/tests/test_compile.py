@@ -2,14 +2,13 @@
 machine code has products on tensor cores that do not wait for each other, and copies that run ahead.
 
 The tiles taken unmeasured are compiled for every pair of architecture, kernel, bytes of a number, head width and features.
-`TFKIT_TILES=all pytest -m "" plugins/tfkit-fused/tests/test_compile.py` compiles every choice: run it after a change of the
+`TFKIT_CASES=all pytest -m "" plugins/tfkit-fused/tests/test_compile.py` compiles every choice: run it after a change of the
 table or of a kernel.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -26,6 +25,8 @@ import triton
 from launches import K, call, cells, launched, launches
 from machine_code import loops_of
 from tfkit_fused.tiles import ROWS, Row, Tiles, of_row
+
+from tiers import EVERY_CASE
 
 pytestmark = [
     pytest.mark.skipif(tfkit_fused.INTERPRETED, reason="interpreted kernels are not compiled"),
@@ -57,7 +58,7 @@ def covering(choices: list[Choice]) -> list[Choice]:
 
 
 UNMEASURED = [choice for choice in CHOICES if choice[2] == of_row(choice[1], choice[0] == 90)[0]]
-COMPILED = CHOICES if os.environ.get("TFKIT_TILES") == "all" else covering(UNMEASURED)
+COMPILED = CHOICES if EVERY_CASE else covering(UNMEASURED)
 
 
 def named(capability: int, row: Row, tiles: Tiles) -> str:
