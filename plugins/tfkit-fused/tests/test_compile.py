@@ -90,11 +90,11 @@ MOST_WAITS = {"forward": 1, "queries": 2, "keys": 4, "decode": 0}
 
 @pytest.mark.exhaustive
 def test_machine_code_is_what_the_record_says():
-    """`python bench/fused_sass.py` renews the record: look at what has changed before."""
+    """`python bench/fused_sass.py` renews the record: look at what has changed before. TFKIT_CASES=all compares every cell."""
     version = ".".join(triton.__version__.split(".")[:2])
     recorded = json.loads(RECORD.read_text())["versions"][version]["cells"]
     found = {}
-    for cell in cells():
+    for cell in cells(EVERY_CASE):
         cost = aot.compiled(cell.launch, 90)
         (loop,) = loops_of(cost.cubin)
         assert not cost.advisories, (cell.name, cost.advisories)
@@ -102,7 +102,7 @@ def test_machine_code_is_what_the_record_says():
         assert loop["cp.async"] + loop["tma"] > 0, (cell.name, loop)
         found[cell.name] = loop.instructions
     known = {name: row["instructions"] for name, row in recorded.items()}
-    assert found.keys() == known.keys()
+    assert found.keys() <= known.keys() == {cell.name for cell in cells()}
     more = {name: (known[name], found[name]) for name in found if found[name] > 1.02 * known[name]}
     assert not more, more
 

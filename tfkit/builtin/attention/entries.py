@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ from .published_cuda import ROWS
 TERMS, BIASES = frozenset(MASK_TERMS), frozenset(BIAS_KINDS)
 DEVICES = (Device(kind="cpu"), Device(kind="cuda"))
 DTYPES = frozenset({"float64", "float32", "bfloat16", "float16"})
+version = cache(metadata.version)
+"""The version of an installed package, read once: each class of calls of each site asks for it."""
 
 
 class SdpaOptions(Options):
@@ -130,7 +133,7 @@ def _flash_attn_4() -> list[str]:
     """Why FlashAttention 4 cannot be used here; nothing if it is installed."""
     try:
         version("flash-attn-4")
-    except PackageNotFoundError:
+    except metadata.PackageNotFoundError:
         return ["flash-attn-4 is not installed (pip install --pre flash-attn-4)"]
     return []
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from tfkit import Catalogue, ModelSpec, SpecError, graph_of, parse_spec
-from tfkit.inspection import Target, check_request, request_for
+from tfkit.inspection import AttentionRequest, Target, check_request, request_for
 from tfkit.plugin.model_parts import PositionSite
 
 from .covering import Row
@@ -45,19 +46,29 @@ def untried(catalogue: Catalogue) -> list[tuple[str, str]]:
 
 def refusal(row: Row, catalogue: Catalogue, device: str = "cpu") -> str:
     """Why a row cannot be, in the words of the rules; "" where it can. The backend is asked for a forward pass."""
-    try:
-        spec = spec_of(row, catalogue)
-        graph = graph_of(spec)
-    except SpecError as reason:
-        return reason.diagnostics[0].message
-    target = Target(device, None, "float32", training=False)
+    without = tuple(item for item in row.items() if item[0] != "backend")
+    reason, requests = _asked(without, catalogue, device)
+    if reason:
+        return reason
     backend = catalogue.find("backend", row["backend"])
     options = next(attempts(backend, {"catalogue": catalogue}))
-    for _, site in graph.sites():
-        verdict = check_request(backend, request_for(site, target), options)
+    for request in requests:
+        verdict = check_request(backend, request, options)
         if not verdict.accepted:
             return f"{backend.name}: {verdict.refused[0]}"
     return ""
+
+
+@cache
+def _asked(without: tuple[tuple[str, str], ...], catalogue: Catalogue, device: str) -> tuple[str, tuple[AttentionRequest, ...]]:
+    """What each site of a row asks of whichever backend; or why the row cannot be with any. Rows that differ in their backend
+    alone share the answer."""
+    try:
+        graph = graph_of(spec_of({**dict(without), "backend": PLAIN["backend"]}, catalogue))
+    except SpecError as reason:
+        return reason.diagnostics[0].message, ()
+    target = Target(device, None, "float32", training=False)
+    return "", tuple(dict.fromkeys(request_for(site, target) for _, site in graph.sites()))
 
 
 def spec_of(row: Row, catalogue: Catalogue) -> ModelSpec:
@@ -68,7 +79,11 @@ def spec_of(row: Row, catalogue: Catalogue) -> ModelSpec:
 def written(row: Row, catalogue: Catalogue) -> dict[str, Any]:
     """The model that a row says, as a user writes it."""
     scheme = catalogue.find("position", row["position"])
-    attention: dict[str, Any] = {"num_heads": HEADS, "num_kv_heads": GROUPS[row["kv_heads"]], "backend": row["backend"]}
+    attention: dict[str, Any] = {
+        "num_heads": HEADS,
+        "num_kv_heads": GROUPS[row["kv_heads"]],
+        "backend": _plainest(catalogue, "backend", row["backend"]),
+    }
     attention["score"] = _plainest(catalogue, "score", row["score"])
     own = {"kind": "self_attention", **attention}
     read = {"kind": "cross_attention", **attention}
