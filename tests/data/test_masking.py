@@ -1,6 +1,7 @@
 """Hidden tokens, words and spans: shares within four standard deviations of the binomial distribution."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ from tfkit.data.masking import LENGTHS, SHARES, Masking, masking_of
 from tfkit.data.tokeniser import train_tokeniser
 from tfkit.recipe import recipe_of
 
+pytestmark = pytest.mark.xdist_group("masking")  # the rows are made once
 SIZE, MASK = 100, 4
 STARTS = np.arange(SIZE) % 2 == 0
 """Even ids start a word, odd ids continue it."""
 ROWS = 4000
 
 
+@cache
 def rows(seed=0, pair=False):
     """Rows of words of one to three pieces, in one or two texts, and the word of every token (-1 for special tokens)."""
     draw = np.random.default_rng(seed)
