@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any
 
 from tfkit import Catalogue, ModelSpec, SpecError, graph_of, parse_spec
-from tfkit.inspection import AttentionRequest, Target, check_request, request_for
+from tfkit.inspection import Target, check_request, request_for
+from tfkit.plugin import AttentionRequest
 from tfkit.plugin.model_parts import PositionSite
 
 from .covering import Row
