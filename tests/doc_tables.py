@@ -282,11 +282,12 @@ def machine_code(run: Run) -> str:
     """Loops of `fused` for an H100, by the newest Triton, beside those of Triton's tutorial where it has the same."""
     versions = json.loads((ROOT / "bench" / "results" / "fused_sass.json").read_text(encoding="utf-8"))["versions"]
     newest = versions[max(versions, key=lambda version: tuple(map(int, version.split("."))))]
-    columns = ("instructions", "wgmma", "mma", "wait", "cp.async", "registers", "estimated_tflops")
+    columns = ("instructions", "wgmma", "mma", "wait", "cp.async", "tma", "registers", "estimated_tflops")
     body = [[name, row["tiles"], *(str(row.get(column, "")) for column in columns)] for name, row in newest["cells"].items()]
     for name, row in newest["tutorial"].items():
         body.append([f"tutorial: {name}", row["tiles"], *(str(row.get(column, "")) for column in columns)])
-    return rows(["call", "tiles", "instructions", "wgmma", "mma", "waits", "cp.async", "registers", "estimated TFLOP/s"], *body)
+    named = {"wait": "waits", "tma": "TMA", "estimated_tflops": "estimated TFLOP/s"}
+    return rows(["call", "tiles", *(named.get(column, column) for column in columns)], *body)
 
 
 def certificates(run: Run) -> str:

@@ -105,14 +105,16 @@ def without_a_device(capability: int) -> Iterator[None]:
     """Meanwhile calls on CPU tensors compile kernels for such a GPU, and launch nothing: results are whatever is in memory."""
     large = capability in (90, 100)
 
-    def tiles_for(kernel: str, query: Any, key: Any, value: Any, features: str, *_: Any) -> tuple[tiles.Tiles, ...]:
-        return tiles.of_row(tiles.row_for(kernel, query, key, value, features), large)
+    def tiles_for(
+        kernel: str, query: Any, key: Any, value: Any, features: str, described: bool, *_: Any
+    ) -> tuple[tiles.Tiles, ...]:
+        return tiles.of_row(tiles.row_for(kernel, query, key, value, features), large, described)
 
     with ExitStack() as stack:
         for owner, name, stand_in in (
             (CompiledKernel, "_init_handles", lambda self: None), (launch, "tiles_for", tiles_for),
             (CompiledKernel, "run", property(lambda self: lambda *_: None)), (launch, "tuner_of", lambda device: Unmeasured()),
-            (launch, "_masks_all", lambda device: capability < 90),
+            (launch, "_masks_all", lambda device: capability < 90), (launch, "_has_tma", lambda device: capability >= 90),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, stand_in))
         triton.runtime.driver.set_active(Absent(capability))

@@ -49,11 +49,16 @@ def call(row: Row) -> launch.Call:
     return launch.Call(**made)
 
 
-def launched(row: Row, capability: int, name: str = "", tiles: Tiles | None = None, **changes: Any) -> aot.Launch:
-    """What the backend would launch of this row's kernel on such a device, with what it takes unmeasured or other tiles."""
-    tiles = tiles or of_row(row, capability >= 90)[0]
+def launched(
+    row: Row, capability: int, name: str = "", tiles: Tiles | None = None, described: bool = True, **changes: Any
+) -> aot.Launch:
+    """What the backend would launch of this row's kernel on such a device, with what it takes unmeasured or other tiles;
+    without `described` as for rows at odd addresses, which the hardware cannot copy."""
+    described = described and capability >= 90
+    tiles = tiles or of_row(row, capability >= 90, described)[0]
     masks = patch.object(launch, "_masks_all", lambda device: capability < 90)
-    with masks, patch.object(launch, "tiles_for", lambda *_: (tiles,)):
+    copies = patch.object(launch, "_has_tma", lambda device: described)
+    with masks, copies, patch.object(launch, "tiles_for", lambda *_: (tiles,)):
         heard = launches(replace(call(row), **changes), backward=row.kernel not in ("forward", "decode"))
     wanted = name or NAMES.get(row.kernel, row.kernel)
     return next(each for each in heard if each.kernel.__name__ == wanted)
@@ -120,6 +125,6 @@ def cell(kernel: str, width: int, kind: str, changes: dict[str, Any], tiles: Til
     query = torch.zeros(2, 8, 2048, width, dtype=torch.bfloat16)
     given = replace(call(row), **{"query": query, **changes})
     found = row_for(kernel, given.query, given.key, given.value, launch.features_of(given))
-    tiles = tiles or of_row(found, True)[0]
+    tiles = tiles or of_row(found, True, described=True)[0]
     made = launched(row, 90, tiles=tiles, **{"query": query, **changes})
     return Cell(f"{kernel}, {kind}, D {width}", kernel, made, tiles, width)

@@ -140,6 +140,36 @@ def test_rows_may_lie_anywhere():
         assert torch.equal(attend(replace(inputs, key=wide), SMALL).output, attend(inputs, SMALL).output)
 
 
+def test_tiles_that_the_hardware_copies_give_the_same_bits(monkeypatch):
+    """Keys and values at multiples of 16 bytes are copied by descriptors, and by addresses if one begins elsewhere. On a CUDA
+    device before sm_90 both are by addresses."""
+    from tfkit_fused import launch
+    from tfkit_fused.attend import attend
+
+    asked: list[bool] = []
+    describes = launch._describes
+    monkeypatch.setattr(launch, "_describes", lambda given: asked.append(describes(given)) or asked[-1])
+    case = Case(
+        B=2, H=4, G=2, Q=70, K=90, D=24, V=16, dtype="float16", offset=20, causal=True, key_lengths=(90, 33), gradients=True
+    )
+    found = []
+    for odd in (False, True):
+        inputs = case.inputs(DEVICE)
+        key, value = (moved(each, odd) for each in (inputs.key, inputs.value))
+        output = attend(replace(inputs, key=key, value=value), SMALL).output
+        found.append([output, *torch.autograd.grad(output, [inputs.query, key, value], case.grad_output(DEVICE).to(output))])
+    large = tfkit_fused.INTERPRETED or torch.cuda.get_device_capability() >= (9, 0)
+    assert asked == [large, large, False, False]  # forward and backward of each
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def moved(tensor: Tensor, odd: bool) -> Tensor:
+    """The numbers of a tensor, contiguous, from a multiple of 16 bytes on or from the next number on."""
+    held = torch.empty(tensor.numel() + odd, dtype=tensor.dtype, device=tensor.device)[int(odd) :].view(tensor.shape)
+    return held.copy_(tensor.detach()).requires_grad_()
+
+
 @pytest.mark.parametrize("lengths", [(-7, 0), (53, 54), (2**62, -(2**62)), (1, 2**31)])
 def test_lengths_beyond_either_end_mean_the_nearest(lengths):
     case = replace(TWO_HEADS, key_lengths=lengths, query_lengths=None)

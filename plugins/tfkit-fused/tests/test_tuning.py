@@ -192,7 +192,7 @@ def test_where_tuning_has_no_say_nothing_is_looked_up(why, monkeypatch):
 
 
 DTYPES = {2: "float16", 4: "float32"}
-ALL = {(row.kernel, row.bytes, each) for row in ROWS for large in (True, False) for each in of_row(row, large)}
+ALL = {(row.kernel, row.bytes, each) for row in ROWS for large in (True, False) for each in of_row(row, large, large)}
 SIZES = sorted({(bytes, each.queries, each.keys) for kernel, bytes, each in ALL if kernel != "decode"})
 FEW = sorted({(bytes, each.keys) for kernel, bytes, each in ALL if kernel == "decode"})
 

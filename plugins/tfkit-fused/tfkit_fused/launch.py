@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -71,11 +72,38 @@ def forward(given: Call) -> tuple[Tensor, Tensor]:
     else:
         rows = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(output), lse)
         arguments = (*rows, Q, given.key.shape[2], given.offset, *_terms(given))
-        key = signature(given)
+        key, described = signature(given), _describes(given)
         _run(given, "forward", lambda tiles: forward_kernel(
-            (key, tiles), _tiles_along(Q, tiles.queries) * B * H, arguments, _constants(given, tiles),
-        ))  # fmt: skip
+            (key, tiles), _tiles_along(Q, tiles.queries) * B * H, arguments,
+            {**_constants(given, tiles), "DESCRIBED": described},
+        ), described)  # fmt: skip
     return output, lse
+
+
+def _describes(given: Call) -> bool:
+    """Whether the hardware copies tiles of keys and values by descriptors (TMA): from sm_90 on, for numbers of 16 bits whose
+    rows lie at multiples of 16 bytes. All that this depends on is part of the call's `signature`."""
+    if not (INTERPRETED or (_has_tma(given.query.device) and given.key.element_size() == 2)):
+        return False
+    described = _is_aligned(given.key) and _is_aligned(given.value)
+    if described and not INTERPRETED:
+        triton.set_allocator(_scratch)  # for this thread: kernels keep their descriptors there
+    return described
+
+
+def _is_aligned(tensor: Tensor) -> bool:
+    *strides, last = tensor.stride()
+    return last == 1 and tensor.data_ptr() % 16 == 0 and not any(each * tensor.element_size() % 16 for each in strides)
+
+
+@functools.cache
+def _has_tma(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _scratch(size: int, alignment: int, stream: Any) -> Tensor:
+    """Memory for the descriptors of a launch, in the form in which Triton asks for it."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 FEW = 16
@@ -118,6 +146,7 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
     key = (signature(given), K, grad.stride(), grad_lse is None, wants_bias)
     constants = {"V": V, "TILE_Q": 64, "TILE_V": power_of_two(max(V, 16)), **({} if INTERPRETED else FP_FUSION)}
     row_sums(key, _tiles_along(Q, 64) * B * H, (_rows(output), _rows(grad), grad_lse, lse, sums, H, Q), constants)
+    described = _describes(given)
     together = given.atomic and not torch.are_deterministic_algorithms_enabled() and bool(_tiles(given, "together"))
     grad_key, grad_value = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (given.key, given.value))
     grad_query = given.query.new_empty(B, H, Q, D, dtype=torch.float32 if together else given.query.dtype)
@@ -132,7 +161,7 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
         number = _tiles_along(Q, tiles.queries)
         bias_sums = sums_for(number)
         arguments = (*saved, _rows(grad_query), bias_sums, *warned)
-        queries((key, tiles), number * B * H, arguments, _constants(given, tiles))
+        queries((key, tiles), number * B * H, arguments, {**_constants(given, tiles), "DESCRIBED": described})
         return bias_sums
 
     def of_keys(tiles: Tiles) -> Tensor | None:
@@ -147,7 +176,7 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
     if together:
         bias_sums = _run(given, "together", of_keys)
     else:
-        bias_sums = _run(given, "queries", of_queries)
+        bias_sums = _run(given, "queries", of_queries, described)
         _run(given, "keys", of_keys)
     found = [grad_query.to(given.query.dtype), grad_key, grad_value]
     if bias_sums is not None:
@@ -247,19 +276,20 @@ def _sizes_of(D: int, V: int) -> dict[str, int]:
     return {"D": D, "V": V, "TILE_D": power_of_two(max(D, 16)), "TILE_V": power_of_two(max(V, 16))}
 
 
-def _run(given: Call, kernel: str, launch: Callable[[Tiles], Made]) -> Made:
+def _run(given: Call, kernel: str, launch: Callable[[Tiles], Made], described: bool = False) -> Made:
     """What `launch` makes with the tiles that are chosen for such calls. It begins anew each time: to measure, it is called
-    many times."""
-    tiles = _tiles(given, kernel)
+    many times. `described`: the hardware copies tiles (`_describes`)."""
+    tiles = _tiles(given, kernel, described)
     if len(tiles) > 1 and given.tuned != "off" and not torch.are_deterministic_algorithms_enabled():
-        return launch(tuner_of(given.query.device).chosen(class_of(kernel, given), tiles, given.tuned == "measure", launch))
+        call_class = class_of(kernel, given) + " tma" * described
+        return launch(tuner_of(given.query.device).chosen(call_class, tiles, given.tuned == "measure", launch))
     return launch(tiles[0])
 
 
-def _tiles(given: Call, kernel: str) -> tuple[Tiles, ...]:
+def _tiles(given: Call, kernel: str, described: bool = False) -> tuple[Tiles, ...]:
     return tiles_for(
-        kernel, given.query, given.key, given.value, features_of(given), given.tile_queries, given.tile_keys
-    )  # fmt: skip
+        kernel, given.query, given.key, given.value, features_of(given), described, given.tile_queries, given.tile_keys
+    )
 
 
 def features_of(given: Call) -> str:

@@ -154,6 +154,11 @@ INSTEAD: dict[str, dict[tuple[str, int, int, str, bool, bool], Shape]] = {
 for each other: by kernel, bytes, width, features, whether the row is short, and whether the device is large."""
 
 
+DESCRIBED: dict[tuple[str, int, int, str], Shape] = {("forward", 2, 128, "plain"): (128, 128, 8, 2)}
+"""What large devices take unmeasured where the hardware copies the tiles of keys and values (TMA), which leaves registers for
+larger ones: by kernel, bytes, width and features, for rows that are not short."""
+
+
 FP_FUSION = {"enable_fp_fusion": True}
 """Products and sums may become one rounding; said, because Triton's own choice changes with its version."""
 
@@ -190,8 +195,9 @@ INTERPRETED = Tiles(32, 32)
 
 
 def tiles_for(
-    kernel: str, query: Tensor, key: Tensor, value: Tensor, features: str, tile_queries: int | None, tile_keys: int | None
-) -> tuple[Tiles, ...]:
+    kernel: str, query: Tensor, key: Tensor, value: Tensor, features: str, described: bool, tile_queries: int | None,
+    tile_keys: int | None,
+) -> tuple[Tiles, ...]:  # fmt: skip
     """What may be chosen, first what is taken unmeasured; one where a size is written, none where the table has no row.
 
     `kernel` is forward, decode, queries, keys, together, bias or diagonals, whose tiles are square.
@@ -199,7 +205,7 @@ def tiles_for(
     found: tuple[Tiles, ...] = (INTERPRETED,)
     if query.is_cuda:
         row = row_for(kernel, query, key, value, features)
-        found = of_row(row, _is_large(torch.cuda.get_device_capability(query.device)))
+        found = of_row(row, _is_large(torch.cuda.get_device_capability(query.device)), described)
     if not (found and (tile_queries or tile_keys)):
         return found
     queries, keys = tile_queries or found[0].queries, tile_keys or found[0].keys
@@ -225,14 +231,17 @@ def _row(kernel: str, size: int, width: int, features: str, is_short: bool) -> R
 
 
 @cache
-def of_row(row: Row | None, large: bool) -> tuple[Tiles, ...]:
-    """All that may be chosen on a large device or on another, first what is taken unmeasured."""
+def of_row(row: Row | None, large: bool, described: bool = False) -> tuple[Tiles, ...]:
+    """All that may be chosen on a large device or on another, first what is taken unmeasured. `described`: by calls whose
+    tiles of keys and values the hardware copies."""
     if row is None:
         return ()
     shape, more = (row.large, (*row.more_large, *row.more)) if large else (row.small, row.more)
     instead = _instead().get((row.kernel, row.bytes, row.width, row.features, row.short, large))
     if shape is not None and instead is not None:
         shape, more = instead, tuple(each for each in more if each != instead)
+    if large and described and shape is not None and not row.short:
+        shape, more = DESCRIBED.get((row.kernel, row.bytes, row.width, row.features), shape), (shape, *more)
     return () if shape is None else tuple(Tiles(*each) for each in dict.fromkeys((shape, *more)))
 
 

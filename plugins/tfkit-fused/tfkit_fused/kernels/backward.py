@@ -157,7 +157,7 @@ def keys_and_values(
 def queries(
     query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, grad_query_rows, BIAS_SUMS, Q, K, offset, scores, mask, bias,
     dropout, D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr,
-    TILE_V: tl.constexpr,
+    TILE_V: tl.constexpr, DESCRIBED: tl.constexpr,
 ):  # fmt: skip
     """dq (B,H,Q,D): one tile of queries. BIAS_SUMS (B,H,tiles,2) may be asked for."""
     tiles = tl.cdiv(Q, TILE_Q)
@@ -176,6 +176,10 @@ def queries(
     begin = begin // TILE_K * TILE_K
     grad_query = tl.zeros([TILE_Q, TILE_D], tl.float32)
     before, after = tl.zeros([TILE_Q], tl.float32), tl.zeros([TILE_Q], tl.float32)
+    key_head, value_head = head_of(key_rows, b, g), head_of(value_rows, b, g)
+    if DESCRIBED:
+        key_tiles = tl.make_tensor_descriptor(key_rows.at + key_head, [K, D], [key_rows.n, 1], [TILE_K, TILE_D])
+        value_tiles = tl.make_tensor_descriptor(value_rows.at + value_head, [K, V], [value_rows.n, 1], [TILE_K, TILE_V])
     if begin < end:  # where ptxas sees that a loop has a step at least, it lets products overlap steps
         query, grad, lse, sums, sees = read_queries(
             query_rows, grad_rows, head_of(query_rows, b, h), head_of(grad_rows, b, h), LSE + head, SUMS + head, row, Q,
@@ -183,8 +187,8 @@ def queries(
         whole_from, whole_to = whole_tiles(begin, end, sees, first, last, K, mask, TILE_K)
         for start in range(begin, end, TILE_K):
             keys = start + tl.arange(0, TILE_K)
-            key = read(key_rows, head_of(key_rows, b, g), start, K, D, TILE_K, TILE_D)
-            value = read(value_rows, head_of(value_rows, b, g), start, K, V, TILE_K, TILE_V)
+            key = key_tiles.load([start, 0]) if DESCRIBED else read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
+            value = value_tiles.load([start, 0]) if DESCRIBED else read(value_rows, value_head, start, K, V, TILE_K, TILE_V)
             is_whole = (start >= whole_from) & (start < whole_to)
             slope, raw, is_near = slopes(
                 query, key, value, grad, lse, sums, is_whole, rows, keys, start, position, low, high, first, last, b, h, Q,

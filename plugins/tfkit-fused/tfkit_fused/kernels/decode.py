@@ -49,7 +49,7 @@ def decode_chunks(
         tl.zeros([TILE_Q, TILE_V], tl.float32), tl.zeros([TILE_Q], tl.float32), tl.full([TILE_Q], float("-inf"), tl.float32),
         query, key_rows, value_rows, head_of(key_rows, b, g), head_of(value_rows, b, g), begin, end, whole_from, whole_to,
         rows, position, near(stands), near(stands) + Q - 1, first, last, b, heads[:, None], Q, K, scores, mask, bias,
-        dropout, D, V, TILE_K, TILE_D, TILE_V)  # fmt: skip
+        dropout, D, V, TILE_K, TILE_D, TILE_V, False)  # fmt: skip
 
     sees = weight != 0.0
     output = total / tl.where(sees, weight, 1.0)[:, None]

@@ -34,16 +34,19 @@ from .tile import (
 def sweep(
     total, weight, highest, query, key_rows, value_rows, key_head, value_head, begin, end, whole_from, whole_to, rows,
     position, low, high, first, last, b, h, Q, K, scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr,
-    TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr, DESCRIBED: tl.constexpr,
 ):  # fmt: skip
     """The tiles of keys from `begin` to `end`, added to (total, weight, highest); from `whole_from` to `whole_to` without a
     mask. Queries stand at positions from `low` to `high`.
 
     One loop with a branch, not three loops: ptxas makes the products of loops in a row wait for each other.
     """
+    if DESCRIBED:
+        key_tiles = tl.make_tensor_descriptor(key_rows.at + key_head, [K, D], [key_rows.n, 1], [TILE_K, TILE_D])
+        value_tiles = tl.make_tensor_descriptor(value_rows.at + value_head, [K, V], [value_rows.n, 1], [TILE_K, TILE_V])
     for start in range(begin, end, TILE_K):
         keys = start + tl.arange(0, TILE_K)
-        key = read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
+        key = key_tiles.load([start, 0]) if DESCRIBED else read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
         far, is_near = far_bias(start, low, high, h, bias, TILE_K)
         dot = tl.dot(query, tl.trans(key), input_precision="ieee")
         score, unit = dot, scores.scale * LOG2_E
@@ -60,7 +63,7 @@ def sweep(
         weight = weight * shrink + tl.sum(power, 1)
         if dropout.seed is not None:
             power = tl.where(kept(rows[:, None], keys[None], start, b, h, scores.H, dropout), power, 0.0)
-        value = read(value_rows, value_head, start, K, V, TILE_K, TILE_V)
+        value = value_tiles.load([start, 0]) if DESCRIBED else read(value_rows, value_head, start, K, V, TILE_K, TILE_V)
         total = total * shrink[:, None] + tl.dot(power.to(value.dtype), value, input_precision="ieee")
         highest = higher
     return total, weight, highest
@@ -70,6 +73,7 @@ def sweep(
 def forward(
     query_rows, key_rows, value_rows, output_rows, LSE, Q, K, offset, scores, mask, bias, dropout, D: tl.constexpr,
     V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    DESCRIBED: tl.constexpr,
 ):  # fmt: skip
     """output (B,H,Q,V) and the natural log-sum-exp (B,H,Q) float32, -inf where a query sees no key."""
     tiles = tl.cdiv(Q, TILE_Q)
@@ -93,11 +97,10 @@ def forward(
 
     real = first < K  # padding sees nothing; what it gathers in unmasked tiles is taken out at the end
     whole_from, whole_to = whole_tiles(begin, end, real, first, last, K, mask, TILE_K)
-    whole_from, whole_to = whole_tiles(begin, end, real, first, last, K, mask, TILE_K)
     total, weight, highest = sweep(
         total, weight, highest, query, key_rows, value_rows, key_head, value_head, begin, end, whole_from, whole_to, rows,
         position, near(stands) + start, near(stands) + start + TILE_Q - 1, first, last, b, h, Q, K, scores, mask, bias,
-        dropout, D, V, TILE_K, TILE_D, TILE_V)  # fmt: skip
+        dropout, D, V, TILE_K, TILE_D, TILE_V, DESCRIBED)  # fmt: skip
 
     sees = real & (weight != 0.0)  # a NaN is not zero: it propagates
     output = tl.where(sees[:, None], total / tl.where(sees, weight, 1.0)[:, None], 0.0)
