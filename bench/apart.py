@@ -8,7 +8,9 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import cache
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from typing import Any
 
 Make = Callable[..., Callable[[], Any]]
@@ -16,11 +18,19 @@ Make = Callable[..., Callable[[], Any]]
 CLOCKS = {"wall": time.perf_counter, "processor time": time.process_time}
 
 
+@cache
+def new_processes() -> ForkServerContext:
+    """Makes processes that are forked from one that has only imported what every rival needs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "tfkit.builder", "tfkit.generate", "tfkit.serve.tasks"])
+    return context
+
+
 class Apart:
     """A rival that `make(*arguments)` makes in a new process; a function of a module, as `make` is found by its name there."""
 
     def __init__(self, make: Make, *arguments: Any) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = new_processes()
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
         self.process.start()

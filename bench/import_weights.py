@@ -11,13 +11,13 @@ import hashlib
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from apart import new_processes
 from interleaved import report
 
 SPEC = Path(__file__).parent.parent / "specs" / "gpt2.yaml"
@@ -34,8 +34,8 @@ def size_of(layers: int, width: int) -> list[str]:
     ]
 
 
-def part(name: str, folder: Path, overrides: list[str]) -> None:
-    """One part, in this process."""
+def part(name: str, folder: Path, overrides: list[str], found: Connection) -> None:
+    """One part, in this process. Sends its seconds, and the most bytes of memory that the process had."""
     import tfkit
     from tfkit.interop.huggingface import write
     from tfkit.interop.huggingface_import import plan_import, run_import
@@ -44,6 +44,7 @@ def part(name: str, folder: Path, overrides: list[str]) -> None:
     if name == "make":
         (folder / "hf").mkdir()
         write(tfkit.build(tfkit.load_spec(SPEC, catalogue, overrides), catalogue), {}, folder / "hf", shard_bytes=1 << 40)
+        found.send((0.0, 0))
         return
     file = folder / "hf" / "model.safetensors"
     model = tfkit.load(folder / "model", catalogue=catalogue) if name == "export" else None
@@ -66,7 +67,7 @@ def part(name: str, folder: Path, overrides: list[str]) -> None:
     elif model is not None:
         (folder / "out").mkdir()
         write(model, {}, folder / "out", shard_bytes=1 << 40)
-    print(time.perf_counter() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    found.send((time.perf_counter() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
@@ -74,21 +75,20 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help="where the files are written (default: a temporary folder)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    if options.part:
-        part(options.part, options.folder, size_of(options.layers, options.width))
-        return {}
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
 
         def run(which: str) -> tuple[float, int]:
-            command = [sys.executable, __file__, "--part", which, "--folder", name, "--layers", str(options.layers)]
-            done = subprocess.run([*command, "--width", str(options.width)], check=True, capture_output=True, text=True)
-            seconds, memory = (done.stdout.split() or ["0", "0"])[-2:]
-            return float(seconds), int(memory)
+            mine, its = new_processes().Pipe(duplex=False)
+            process = new_processes().Process(target=part, args=(which, folder, size_of(options.layers, options.width), its))
+            process.start()
+            its.close()  # so that a process that fails ends the pipe
+            said: tuple[float, int] = mine.recv()
+            process.join()
+            return said
 
         run("make")
         names = ("read", "copy", "digest", "import", "export")

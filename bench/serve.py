@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import multiprocessing
 import statistics
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 import translate_peers as peers
+from apart import new_processes
 from interleaved import versions
 
 from tfkit.doctor.machine import machine_here
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(arguments)
     lines = options.source.read_text(encoding="utf-8").splitlines()[: options.sentences]
     requests = [lines[at : at + options.texts] for at in range(0, len(lines), options.texts)]
-    context = multiprocessing.get_context("spawn")
+    context = new_processes()
     processes, pipes = [], {}
 
     def start(name: str, target: Any, *words: Any) -> None:

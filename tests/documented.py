@@ -50,16 +50,22 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".jinja": "jinja
 COMMAND = """\
 import os, sys
 import tfkit.catalogue as catalogue
+from tfkit.comparison import runner
+from tfkit_conformance.process import parent
 
 installed, shown = catalogue.entry_points, os.environ["DOCUMENTED_PLUGINS"].split()
 catalogue.entry_points = lambda group: [
     point for point in installed(group=group) if group != "tfkit" or point.name in shown
 ]
+cold, warm = parent.python_command, [sys.executable, "-I", "-S", os.environ["WARM_CLIENT"], os.environ["WARM_CODE"]]
+parent.python_command = lambda code: [*warm, cold(code)[-1]]
+runner.worker_command = lambda: [*warm, f"import sys; from {runner.__package__}.worker import main; sys.exit(main())"]
 from tfkit.cli import main
 
 sys.exit(main(sys.argv[1:]))
 """
-"""The command line with the named plugins alone, so that a page does not depend on what else is installed."""
+"""The command line with the named plugins alone, so that a page does not depend on what else is installed. Its child processes
+start warm, too."""
 
 
 def pages() -> list[Path]:
@@ -93,6 +99,7 @@ class Scratch:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
             copy(ROOT / name, self.directory / name)
         (directory / "command.py").write_text(COMMAND)
+        (directory / "code.py").write_text("import sys; exec(sys.argv[1])")
         client = ROOT / "tests" / "warm" / "client.py"
         for tool, words in {"tfkit": f'-I -S "{client}" "{directory}/command.py"', "python": ""}.items():
             (tools / tool).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
@@ -104,6 +111,7 @@ class Scratch:
             "COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore",
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(paths),
             "DOCUMENTED_PLUGINS": " ".join(["builtin", *plugins]), "WARM_SERVER": warm.server(),
+            "WARM_CLIENT": str(client), "WARM_CODE": str(directory / "code.py"),
         }  # fmt: skip
 
     def run(self, command: str) -> str:

@@ -34,8 +34,12 @@ METHODS: list[tuple[type, str]] = [
     (Padding, "as_visible"), (KeyValueCache, "write"), (DecodingState, "remember"),
 ]  # fmt: skip
 FUNCTIONS = ("visible", "queries_that_see", "unmask_empty_rows", "dense_bias", "distances", "expand_heads")
-USERS = ("eager", "sdpa", "flex", "few", "cudnn")
-"""Backends, which import the functions by name when first used: imported here, so that none keeps a checked one."""
+USERS = (
+    *(f"attention.{name}" for name in ("eager", "sdpa", "flex", "few", "cudnn")),
+    *(f"score.{name}" for name in ("additive", "concat", "general")),
+    *(f"position.{name}" for name in ("entries_scores", "relative_t5")),
+)
+"""Parts, which import the functions by name when first used: imported here, so that none keeps a checked one."""
 
 
 def checked(function: Any) -> Any:
@@ -46,7 +50,7 @@ def _places() -> Iterator[tuple[Any, str, Any]]:
     for kind, name in METHODS:
         yield kind, name, checked(vars(kind)[name])
     for user in USERS:
-        import_module(f"tfkit.builtin.attention.{user}")
+        import_module(f"tfkit.builtin.{user}")
     for name in FUNCTIONS:
         plain = getattr(rendering, name)
         replacement = checked(plain)

@@ -62,9 +62,7 @@ def aborts(inputs, options):
 
 
 def long(inputs, options):
-    if inputs.key.shape[2] > 8:
-        os.abort()
-    return right(inputs, options)
+    return (aborts if inputs.key.shape[2] > 8 else right)(inputs, options)
 
 
 def stuck(inputs, options):

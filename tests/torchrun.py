@@ -1,4 +1,4 @@
-"""Run jobs of `train/torchrun_jobs.py`, and commands, in several processes: started by torchrun, or forked from a warm one."""
+"""Run jobs of `train/torchrun_jobs.py`, scripts and commands in several processes: forked from a warm one, or by torchrun."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch.distributed.run
 
 SCRIPT = Path(__file__).parent / "train" / "torchrun_jobs.py"
+COMMAND = SCRIPT.with_name("tfkit_command.py")
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 
@@ -18,16 +23,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": path}
 
 
-def run_jobs(jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:
-    """Run jobs in several processes of torchrun. Returns how they ended in each process, the exit code, and the output."""
-    path = write_jobs(jobs, folder)
-    command = [*LAUNCH, f"--nproc-per-node={count}", str(SCRIPT), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False, env=environment())
-    return reports(path, count), done.returncode, done.stderr
-
-
 class ForkedJobs:
-    """Runs jobs in forks of one process: the same, without torchrun and its cold starts."""
+    """Runs scripts and torchrun in forks of one process: the same without cold starts of Python."""
 
     def __init__(self) -> None:
         command = [sys.executable, str(SCRIPT.with_name("forked_jobs.py"))]
@@ -36,14 +33,38 @@ class ForkedJobs:
         )
 
     def __call__(self, jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:
+        """Run jobs in several processes. Returns how they ended in each process, the exit code, and the output."""
         path = write_jobs(jobs, folder)
-        errors = path.with_suffix(".errors")
+        done = self.script(SCRIPT, path, count=count)
+        return reports(path, count), done.returncode, done.stdout + done.stderr
+
+    def jobs_of_torchrun(self, jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:
+        """The same, in processes that torchrun has started."""
+        path = write_jobs(jobs, folder)
+        done = self.torchrun(f"--nproc-per-node={count}", script=SCRIPT, words=[path])
+        return reports(path, count), done.returncode, done.stdout + done.stderr
+
+    def torchrun(self, *options: str, script: Path = COMMAND, words: Sequence[object]) -> subprocess.CompletedProcess[str]:
+        """torchrun with a script, or with the command `tfkit`, and its words. It forks its processes."""
+        forking = ["--standalone", *options, "--start-method=fork", "--run-path", script, *words]
+        return self.script(Path(torch.distributed.run.__file__), *forking, count=None)
+
+    def script(
+        self, script: Path, *words: object, count: int | None = 2, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """A script in so many processes of one process group, or in one without a group."""
         assert self.server.stdin is not None
         assert self.server.stdout is not None
-        self.server.stdin.write(json.dumps({"jobs": str(path), "count": count, "errors": str(errors)}) + "\n")
-        self.server.stdin.flush()
-        codes = json.loads(self.server.stdout.readline())
-        return reports(path, count), max(map(abs, codes)), errors.read_text()
+        with TemporaryDirectory() as folder:
+            out, errors = Path(folder, "out"), Path(folder, "errors")
+            request = {
+                "script": str(script), "words": list(map(str, words)), "count": count, "environment": environment or {},
+                "out": str(out), "errors": str(errors),
+            }  # fmt: skip
+            self.server.stdin.write(json.dumps(request) + "\n")
+            self.server.stdin.flush()
+            codes = json.loads(self.server.stdout.readline())
+            return subprocess.CompletedProcess(words, max(codes, key=abs), out.read_text(), errors.read_text())
 
     def close(self) -> None:
         self.server.communicate()

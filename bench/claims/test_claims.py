@@ -53,12 +53,17 @@ def test_recipes_of_trained_claims_can_be_compared(name, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_trained_claim_runs(tmp_path):
+def test_a_trained_claim_runs(tmp_path, monkeypatch):
+    """The runs train in this process; `tests/comparison` has runs in processes of their own."""
     import quality_by_length
     import reversal
 
+    from tfkit.comparison import runner
+    from tfkit.comparison.worker import run_job
+
+    monkeypatch.setattr(runner.Workers, "train", lambda workers, job: run_job(job) or "")
     place = ["--directory", str(tmp_path), "--json", str(tmp_path / "found.json")]
     script = quality_by_length
-    found = reversal.main(script.TEXT, script.VARIANTS, ["--tiny", "--seeds", "1", *place], **script.SETTINGS)
+    found = reversal.main(script.TEXT, script.VARIANTS, ["--tiny", "--seeds", "1", "--workers", "1", *place], **script.SETTINGS)
     assert set(found["accuracy_by_length"]) == set(script.VARIANTS)
     assert not any(each["failures"] for each in found["recipes"])

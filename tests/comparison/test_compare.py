@@ -114,10 +114,10 @@ def test_the_command(task, tmp_path, tfkit, in_process):
 
 
 @pytest.mark.exhaustive
-def test_a_killed_process_fails_alone_and_is_resumed(task, tmp_path):
-    """Killed after its first checkpoint, a run ends with the score of a run that nobody killed."""
+def test_a_killed_process_fails_alone_and_is_resumed(task, tmp_path, request):
+    """Killed after its first checkpoint, and resumed in this process, a run ends with the score of a run that nobody killed."""
     place, started = tmp_path / "runs", []
-    endless = Candidate(task, ("stopping.max_steps=60", "validation.every_steps=60", "keeping.every_steps=1"), "long")
+    endless = Candidate(task, ("stopping.max_steps=60", "validation.every_steps=60", "keeping.every_steps=2"), "long")
 
     def kill_first():
         while not list(place.glob("long/seed-0/checkpoints/step-*")):
@@ -132,8 +132,9 @@ def test_a_killed_process_fails_alone_and_is_resumed(task, tmp_path):
     thread.join()
     assert "signal 9" in found.candidates[0].failures[0]
     assert set(found.candidates[0].runs) == {1}
-    resumed = compare_recipes([endless], place, seeds=[0, 1], workers=2).candidates[0]
-    assert resumed.failures == {}
+    trained = request.getfixturevalue("in_process")
+    resumed = compare_recipes([endless], place, seeds=[0, 1], workers=1).candidates[0]
+    assert (resumed.failures, trained) == ({}, ["long/seed-0"])
     train(load_recipe(task, [*endless.overrides, "seed=0"]), tmp_path / "whole")
     assert resumed.scores[0] == read_log(tmp_path / "whole" / "log.jsonl")[-1].nll
     assert subprocess.run(["kill", "-0", str(started[0])], capture_output=True, check=False).returncode

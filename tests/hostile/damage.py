@@ -16,6 +16,8 @@ from typing import Any
 import yaml
 
 Damage = Callable[[Path], None]
+Made = Callable[[], bytes]
+"""Makes the content of a file. Few of all contents are chosen, and some take long to make."""
 ESCAPE = "\x1b[31m\x1b]0;title\x07\u202e"
 """Colour, the title of a terminal, the bell, text from right to left."""
 VALUES: tuple[Any, ...] = (None, True, -1, 10**30, 1.5, "", "../../x", ESCAPE, "x" * 100_000, [], {}, [[]], {"a": {"b": 1}})
@@ -93,7 +95,7 @@ def flips(good: bytes, most: int) -> Iterator[tuple[str, bytes]]:
         yield f"byte {at} changed", bytes(changed)
 
 
-def mistyped(good: bytes, most: int) -> Iterator[tuple[str, bytes]]:
+def mistyped(good: bytes, most: int) -> Iterator[tuple[str, Made]]:
     """A JSON or YAML mapping with one value of another type, one key missing, one unknown, one twice."""
     write: Callable[[Any], str] = json.dumps
     try:
@@ -101,6 +103,10 @@ def mistyped(good: bytes, most: int) -> Iterator[tuple[str, bytes]]:
     except ValueError:
         write = partial(yaml.safe_dump, sort_keys=False)
         data = yaml.safe_load(good)
+
+    def made(change: Callable[..., Any], *arguments: Any) -> Made:
+        return lambda: write(change(*arguments)).encode()
+
     places = list(_places(data))
     draw = random.Random(len(good))
     draw.shuffle(places)
@@ -110,12 +116,13 @@ def mistyped(good: bytes, most: int) -> Iterator[tuple[str, bytes]]:
             VALUES[(number * 5 + 3) % len(VALUES)],
             VALUES[(number * 7 + 8) % len(VALUES)],
         ):
-            yield f"{'.'.join(map(str, place))} = {str(value)[:20]!r}", write(_with(data, place, value)).encode()
-        yield f"without {'.'.join(map(str, place))}", write(_with(data, place, None, remove=True)).encode()
+            yield f"{'.'.join(map(str, place))} = {str(value)[:20]!r}", made(_with, data, place, value)
+        yield f"without {'.'.join(map(str, place))}", made(_with, data, place, None, True)
     if isinstance(data, dict):
-        yield "an unknown key", write({**data, "unknown": 1}).encode()
-        yield "a key with escapes", write({**data, ESCAPE: ESCAPE}).encode()
-        yield "a key twice", (good.rstrip()[:-1] + b', "format": 9, "format": 9}') if write is json.dumps else good + good[:200]
+        yield "an unknown key", made(dict, {**data, "unknown": 1})
+        yield "a key with escapes", made(dict, {**data, ESCAPE: ESCAPE})
+        twice = good.rstrip()[:-1] + b', "format": 9, "format": 9}' if write is json.dumps else good + good[:200]
+        yield "a key twice", lambda: twice
 
 
 def _places(data: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -137,13 +144,17 @@ def _with(data: Any, place: tuple[Any, ...], value: Any, remove: bool = False) -
     return copied
 
 
-def tensors(good: bytes) -> Iterator[tuple[str, bytes]]:
+def tensors(good: bytes) -> Iterator[tuple[str, Made]]:
     """A safetensors file with another header. Its digest is in a listing, so that most are refused for that; in time, too."""
     (size,) = struct.unpack("<Q", good[:8])
     header, body = json.loads(good[8 : 8 + size]), good[8 + size :]
 
-    def made(text: bytes, claimed: int | None = None) -> bytes:
-        return struct.pack("<Q", len(text) if claimed is None else claimed) + text + body
+    def made(text: bytes, claimed: int | None = None) -> Made:
+        return lambda: struct.pack("<Q", len(text) if claimed is None else claimed) + text + body
+
+    def many() -> bytes:
+        empty = {f"t{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(100_000)}
+        return made(json.dumps(empty).encode())()
 
     name = next(key for key in header if key != "__metadata__")
     yield "a header of 2^63 bytes", made(b"{}", 1 << 63)
@@ -160,8 +171,7 @@ def tensors(good: bytes) -> Iterator[tuple[str, bytes]]:
     }.items():
         yield what, made(json.dumps({**header, name: {**header[name], **facts}}).encode())
     yield "a name with escapes", made(json.dumps({**header, ESCAPE: header[name]}).encode())
-    empty = {f"t{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(100_000)}
-    yield "100,000 tensors", made(json.dumps(empty).encode())
+    yield "100,000 tensors", many
 
 
 NAMES = (
@@ -185,7 +195,7 @@ def damages(good: bytes, kind: str, victim: Path, read: bool = True) -> list[tup
 
     Of a file that is not `read` only the type, the size and one other content are damaged."""
     found: list[tuple[str, Damage]] = [*not_regular(victim), ("sparse", sparse)]
-    texts = list(contents(good))
+    texts: list[tuple[str, bytes | Made]] = list(contents(good))
     if not read:
         return found + [(name, _writer(data)) for name, data in texts if name in ("empty", "random", "a long line")]
     if kind == ".safetensors":
@@ -197,8 +207,8 @@ def damages(good: bytes, kind: str, victim: Path, read: bool = True) -> list[tup
     return found
 
 
-def _writer(data: bytes) -> Damage:
+def _writer(data: bytes | Made) -> Damage:
     def write(path: Path) -> None:
-        path.write_bytes(data)
+        path.write_bytes(data if isinstance(data, bytes) else data())
 
     return write

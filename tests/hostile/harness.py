@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import warm
+from warm import ROOT
 from warm.client import ask
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -56,7 +57,10 @@ class Runner:
         paths = [self.folder / "out", self.folder / "err"]
         request = {
             "script": str(Path(__file__).with_name("command.py")), "words": list(words), "cwd": str(cwd),
-            "environment": {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"},
+            "environment": {
+                **os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "WARM_SERVER": self.server,
+                "WARM_CLIENT": str(ROOT / "tests" / "warm" / "client.py"),
+            },
         }  # fmt: skip
         with open(stdin or self.folder / "line.txt", "rb") as source, open(paths[0], "wb") as out, open(paths[1], "wb") as err:
             answer = ask(self.server, request, (source.fileno(), out.fileno(), err.fileno()))

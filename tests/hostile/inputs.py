@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from PIL import Image
 import encoder_tasks
 from image_files import bars, write_idx, write_recipe
 from kinds_task import recipe_for
-from reported import right, wrong
+from reported import FAILED, FINDING, report, right, wrong
 from tfkit.builder import build
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.certificate import certificate_of, certificate_text
@@ -103,8 +103,8 @@ WRITING = {
     "bench": ["attention", "--list"],
     "build": ["small.yaml"],
     "compare": ["small-recipe.yaml", "--seeds", "1", "--set", "stopping.max_steps=1"],
-    "conformance": ["eager", "--replay", "replay.json"],
-    "conformance certificate": ["none-of-these"],
+    "conformance": ["none-of-these"],
+    "conformance json_file": ["eager", "--replay", "no-case.json"],
     "diff": ["small.yaml", "small.yaml", "--html"],
     "eject": ["small.yaml"],
     "export": ["run", "--to", "ctranslate2"],
@@ -237,6 +237,8 @@ def make_good(folder: Path) -> None:
     rows = [{**row, "threads": threads} for threads in (1, 2, 4, 8, torch.get_num_threads())]
     (folder / "cpu.json").write_text(json.dumps({"tfkit_products": 1, **product_machine(), "rows": rows}))
     (folder / "replay.json").write_text(json.dumps(wrong(name="eager")))
+    without = report(FAILED, findings=(replace(FINDING, case={}),), name="eager")  # its replay starts no process
+    (folder / "no-case.json").write_text(json.dumps(without))
     (folder / "eager.certificate.json").write_text(certificate_text(certificate_of(right(name="eager"), catalogue)))
 
 

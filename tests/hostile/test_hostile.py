@@ -16,10 +16,11 @@ from itertools import count, product
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from command_line import SMALL
 from hostile.damage import NAMES, Damage, contents, damages, not_regular
-from hostile.harness import Runner, snapshot
+from hostile.harness import Ended, Runner, snapshot
 from hostile.inputs import (
     Reads,
     Writes,
@@ -33,10 +34,14 @@ from hostile.inputs import (
 from tfkit.cli.options import InputPath, OutputPath
 from tiers import EVERY_CASE
 
-ARGUMENTS = list(read_arguments())
+ARGUMENTS, WRITTEN = list(read_arguments()), list(written_arguments())
+COMMANDS = list(dict.fromkeys(reads.command for reads in ARGUMENTS))
 VICTIM = "victim"
 EXTRA = ("extra", ".step-1.abc.draft", ".step-1.abc.old", "checkpoints/.step-1.abc.old", "models/.step-1.abc.draft")
 """Names that tfkit did not write into a directory, but might have."""
+STREAM_SHARE, NAME_SHARE = (1, 1) if EVERY_CASE else (2, 3)
+"""One in so many contents of standard input is run for each command, and one in so many names for each place to write. Which
+ones moves on from command to command; related ones stand beside each other."""
 ALWAYS_REFUSED = {
     "missing", "directory", "named pipe", "socket", "link to a device", "link to nothing", "link to itself", "sparse", "empty",
     "zeros", "random", "not UTF-8", "UTF-16", "a long line", "deep lists", "deep objects", "deep blocks", "aliases", "a tag",
@@ -47,30 +52,22 @@ ALWAYS_REFUSED = {
 
 @pytest.fixture(scope="session")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Good inputs, which no test changes."""
-    folder = tmp_path_factory.mktemp("good")
-    make_good(folder)
+    """Good inputs, which no test changes. One process of pytest makes them for all."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+    folder, made = place / "good", place / "good-is-made"
+    with FileLock(place / "good.lock"):
+        if not made.exists():
+            folder.mkdir()
+            make_good(folder)
+            made.touch()
     return folder
 
 
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     return Runner(tmp_path_factory.mktemp("runner"))
-
-
-def usual(reads: Reads, good: Path, runner: Runner, folder: Path) -> tuple[str, list[str]]:
-    """A good value of an argument with which its command succeeds, and what is written beside it."""
-    tried = []
-    for value, beside in product(reads.good, reads.besides()):
-        remove(folder)
-        shutil.copytree(good, folder)
-        ended = runner.run(reads.words(value, beside), folder)
-        # `verify` and a replay of conformance may find something wrong, or leave something out.
-        if ended.code == 0 or (reads.command in ("conformance", "verify") and ended.code in (1, 3)):
-            remove(folder)
-            return value, beside
-        tried.append((value, beside, ended))
-    raise AssertionError(f"{reads} succeeds with none of {tried}")
 
 
 def test_every_path_argument_is_declared_as_read_or_written() -> None:
@@ -83,8 +80,8 @@ def test_every_path_argument_is_declared_as_read_or_written() -> None:
 class Case:
     """A folder with copies of the good inputs and, beside it, another user's files."""
 
-    def __init__(self, good: Path, folder: Path, runner: Runner, beside: list[str]) -> None:
-        self.good, self.folder, self.runner, self.beside = good, folder, runner, beside
+    def __init__(self, good: Path, folder: Path, runner: Runner) -> None:
+        self.good, self.folder, self.runner, self.beside = good, folder, runner, list[str]()
         self.inputs, self.victim = folder / "inputs", folder / VICTIM
         shutil.copytree(good, self.inputs)
         self.victim.mkdir()
@@ -93,6 +90,27 @@ class Case:
         (self.victim / "step-1" / "model.safetensors").write_text("weights of another user")
         self.wrong: list[str] = []
         self.cases = 0
+
+    def run(self, words: list[str], stdin: Path | None = None) -> Ended:
+        """Run a command on good inputs, which are put back where it changes them."""
+        before = snapshot(self.inputs)
+        ended = self.runner.run(words, self.inputs, stdin)
+        remove(self.inputs / "new")
+        if snapshot(self.inputs) != before:
+            remove(self.inputs)
+            shutil.copytree(self.good, self.inputs)
+        return ended
+
+    def usual(self, reads: Reads) -> tuple[str, str]:
+        """A good value of an argument with which its command succeeds, and what it prints. Keeps what is written beside it."""
+        tried = []
+        for value, self.beside in product(reads.good, reads.besides()):
+            ended = self.run(reads.words(value, self.beside))
+            # `verify` and a replay of conformance may find something wrong, or leave something out.
+            if ended.code == 0 or (reads.command in ("conformance", "verify") and ended.code in (1, 3)):
+                return value, ended.out
+            tried.append((value, self.beside, ended))
+        raise AssertionError(f"{reads} succeeds with none of {tried}")
 
     def note(self, what: str, wrong: str) -> None:
         """Count a case, and keep what is wrong with it."""
@@ -232,53 +250,48 @@ def test_a_command_survives_a_sample_of_hostile_input(runner, tmp_path):
     good.mkdir()
     (good / "small.yaml").write_text(SMALL)
     [reads] = [reads for reads in ARGUMENTS if reads.command == "check"]
-    case = Case(good, tmp_path / "case", runner, [])
+    case = Case(good, tmp_path / "case", runner)
     attack(case, reads, "small.yaml", 8)
     case.report()
     assert case.cases > 10
 
 
+def attack_stream(case: Case, reads: Reads, value: str, line: str) -> None:
+    """Hostile standard input for a command that reads it: it answers a line with `line`, no line otherwise, and one line twice
+    alike."""
+    empty, stream = case.folder / "empty", case.folder / "stream"
+    empty.touch()
+    stream.touch()
+    words = reads.words(value, case.beside)
+    for stdin, same in ((empty, False), (None, True)):
+        if (case.run(words, stdin).out == line) is not same or not line:
+            return  # it prints times, or reads no standard input
+    turn = count(COMMANDS.index(reads.command))
+    for what, data in contents(b"which dog\tthe old dog sees\n"):
+        if len(data) > 20_000:
+            continue  # text like any other, and much of it: the computation is slow
+        if next(turn) % STREAM_SHARE == 0:
+            stream.write_bytes(data)
+            case.evaluate(reads, value, f"standard input: {what}", False, stdin=stream)
+    for endless in ("/dev/zero", "/dev/urandom"):
+        case.evaluate(reads, value, f"standard input: {endless}", True, stdin=Path(endless))
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("reads", ARGUMENTS, ids=named)
 def test_a_command_survives_hostile_input(reads, good, runner, tmp_path):
-    value, beside = usual(reads, good, runner, tmp_path / "usual")
-    case = Case(good, tmp_path / "case", runner, beside)
+    case = Case(good, tmp_path / "case", runner)
+    value, line = case.usual(reads)
+    if reads == next(each for each in ARGUMENTS if each.command == reads.command):
+        attack_stream(case, reads, value, line)
     attack(case, reads, value, 1 if EVERY_CASE else share_of(reads, good / value))
     case.report()
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("command", sorted({reads.command for reads in ARGUMENTS}))
-def test_a_command_survives_a_hostile_stream(command, good, runner, tmp_path):
-    """Of commands that read standard input: those that answer a line otherwise than no line, and one line twice alike."""
-    reads = next(reads for reads in ARGUMENTS if reads.command == command)
-    value, beside = usual(reads, good, runner, tmp_path / "usual")
-    case = Case(good, tmp_path / "case", runner, beside)
-    empty, stream = tmp_path / "empty", tmp_path / "stream"
-    empty.touch()
-    words = reads.words(value, beside)
-    line = runner.run(words, case.inputs).out
-    remove(case.inputs / "new")
-    if line == runner.run(words, case.inputs, empty).out or not line:
-        return
-    remove(case.inputs / "new")
-    if line != runner.run(words, case.inputs).out:
-        return  # it prints times
-    remove(case.inputs / "new")
-    for what, data in contents(b"which dog\tthe old dog sees\n"):
-        if len(data) > 20_000:
-            continue  # text like any other, and much of it: the computation is slow
-        stream.write_bytes(data)
-        case.evaluate(reads, value, f"standard input: {what}", False, stdin=stream)
-    for endless in ("/dev/zero", "/dev/urandom"):
-        case.evaluate(reads, value, f"standard input: {endless}", True, stdin=Path(endless))
-    case.report()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("writes", list(written_arguments()), ids=named)
+@pytest.mark.parametrize("writes", WRITTEN, ids=named)
 def test_a_command_survives_a_hostile_place_to_write(writes, good, runner, tmp_path):
-    case = Case(good, tmp_path / "case", runner, [])
+    case = Case(good, tmp_path / "case", runner)
     spot = case.inputs / "spot.json"
     for what, damage in not_regular(case.victim):
         damage(spot)
@@ -290,7 +303,9 @@ def test_a_command_survives_a_hostile_place_to_write(writes, good, runner, tmp_p
     device = case.inputs / "device.json"
     with suppress(PermissionError):  # only root may make one: like /dev/null, which root could replace
         os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    for name in (*NAMES, "", "device.json", "no/such/folder/x.json", ".", "/", "small.yaml/x.json"):
+    turn = count(WRITTEN.index(writes))
+    names = [name for name in NAMES if next(turn) % NAME_SHARE == 0]
+    for name in (*names, "", "device.json", "no/such/folder/x.json", ".", "/", "small.yaml/x.json"):
         there = device.exists()
         ended = runner.run(writes.words(name), case.inputs)
         case.note(f"{named(writes)}: name {name[:20]!r}", ended.wrong(False))

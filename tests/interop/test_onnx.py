@@ -22,11 +22,11 @@ from .program_runs import decoded, empty_past, programs_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-T5 = "position: {kind: relative_t5, buckets: 8, max_distance: 12}"
+T5 = "{kind: relative_t5, buckets: 8, max_distance: 12}"
 MIXED = [
     "defaults.position={kind: learned, max_len: 64}", "defaults.norm=rms_norm", "defaults.placement=pre",
     "defaults.attention={num_heads: 4, num_kv_heads: 2}", "defaults.ffn={d_ff: 28, activation: swiglu}",
-    f"encoder.layers=[{{position: rotary_half}}, {{{T5}}}]", f"decoder.layers=[{{{T5}}}, {{position: alibi}}]",
+    f"encoder.layers=[{{position: {T5}}}]", "decoder.layers=[{position: rotary_half}, {position: alibi}]",
 ]  # fmt: skip
 """Every scheme of positions at once: learned rows, rotations, a bias by distance and one that is linear in it."""
 SMALL = ["expect=null", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40"]
@@ -97,7 +97,7 @@ def test_an_encoder_decoder_in_two_programs(catalogue, tmp_path, rounding, monke
 
 @pytest.mark.slow
 def test_a_language_model_steps_over_prompts_that_are_padded_on_the_left(catalogue, tmp_path, rounding):
-    model = built(catalogue, LANGUAGE, ["body.num_layers=1", "defaults.position=rotary_half"])
+    model = built(catalogue, LANGUAGE, ["body.num_layers=1", f"defaults.position={T5}"])
     target.write(model, {}, tmp_path)
     _, programs = programs_in(tmp_path)
     ids = torch.randint(3, 40, (3, 12), generator=torch.Generator().manual_seed(1))
@@ -176,7 +176,7 @@ def test_a_recurrent_encoder_reads_padded_sources_of_any_length(catalogue, tmp_p
     """In both directions; greedy ids are those of tfkit."""
     changes = [
         "expect=null", "defaults.vocab_size=40", "defaults.d_model=12", "encoder.d_state=10", "decoder.d_state=10",
-        "encoder.num_layers=2", "decoder.readout.d_model=12",
+        "encoder.num_layers=1", "decoder.readout.d_model=12",
     ]  # fmt: skip
     model = tfkit.build(tfkit.load_spec(SPECS / "rnnsearch-small.yaml", catalogue, changes), catalogue, seed=0).eval()
     with torch.no_grad():

@@ -16,7 +16,8 @@ from tfkit.nn.cpu.bfloat16 import Bfloat16Weight, bfloat16_kernel_here
 from tfkit.nn.cpu.low_precision import LowPrecisionHead, LowPrecisionLinear
 from tfkit.nn.precision import round_weights, rounding_plan
 
-needs_bfloat16 = pytest.mark.skipif(bfloat16_kernel_here() is None, reason="not run: this processor has no bfloat16 products")
+# A text is evaluated when a test begins: to examine the products takes a second, in every process that collects.
+needs_bfloat16 = pytest.mark.skipif("bfloat16_kernel_here() is None", reason="not run: this processor has no bfloat16 products")
 U = 2.0**-8
 """The largest relative error of a number rounded to bfloat16."""
 

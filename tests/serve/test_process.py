@@ -14,7 +14,7 @@ pytest.importorskip("uvicorn")
 from translation_task import sentences
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served")]
-TEXTS = [source for source, _ in sentences(40, seed=9)]
+TEXTS = [source for source, _ in sentences(16, seed=9)]
 
 
 def test_sigterm_answers_every_request_that_was_taken(runs):

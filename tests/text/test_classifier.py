@@ -13,7 +13,7 @@ from tfkit.recipe import load_recipe
 from tfkit.text import Classifier, TextGenerator, Translator, model_in
 from tfkit.train import train
 
-pytestmark = pytest.mark.xdist_group("classifier")  # its module fixture is built once
+pytestmark = pytest.mark.xdist_group("translator")  # which share a run
 
 LINES = ["the dog sings", "", "old house", "   ", "the new tree sees the old house and the big tree"]
 

@@ -31,7 +31,7 @@ def whole(finished, tmp_path):
 
 @pytest.fixture(scope="session")
 def fork_jobs():
-    """Runs jobs in several processes, as `torchrun.run_jobs` does."""
+    """Runs jobs, scripts and torchrun in several processes: see `torchrun.ForkedJobs`."""
     found = ForkedJobs()
     yield found
     found.close()

@@ -1,33 +1,38 @@
-"""Starts the processes of `torchrun_jobs.py` as torchrun does, but as forks of a process that has imported all they need.
+"""Starts the processes of a script as torchrun does, or torchrun itself, but as forks of one process that has imported much.
 
-A request is a JSON line on standard input: {"jobs": PATH, "count": n, "errors": PATH}. The answer is a JSON line: the exit
+A request is a JSON line on standard input: {"script": PATH, "words": [...], "count": n, "environment": {...}, "out": PATH,
+"errors": PATH}. Without a count, the script is one process that starts others itself. The answer is a JSON line: the exit
 codes of the processes.
 """
 
 import json
 import os
+import runpy
 import socket
 import sys
 import traceback
 
-import torchrun_jobs
+import torchrun_jobs  # noqa: F401
 
 from warm.server import import_all
 
 
 def run_rank(rank: int, request: dict, port: int, modules: int) -> None:
-    errors = os.open(request["errors"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(errors, 1)
-    os.dup2(errors, 2)
-    os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(request["count"]), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }  # fmt: skip
-    sys.argv = ["torchrun_jobs.py", request["jobs"]]
+    for number, name in ((1, "out"), (2, "errors")):
+        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+    os.environ |= request["environment"]
+    if request["count"]:
+        os.environ |= {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(request["count"]), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }  # fmt: skip
+    sys.argv = [request["script"], *request["words"]]
     code = 1
     try:
-        torchrun_jobs.main()
+        runpy.run_path(request["script"], run_name="__main__")
         code = 0
+    except SystemExit as stopped:
+        code = stopped.code or 0
     except BaseException:
         traceback.print_exc()
     if rank == 0:
@@ -38,13 +43,13 @@ def run_rank(rank: int, request: dict, port: int, modules: int) -> None:
 
 
 def codes_of(request: dict) -> list[int]:
-    """Run a list of jobs in so many processes; their exit codes."""
+    """Run a script in so many processes; their exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     modules = os.memfd_create("modules")
     children = []
-    for rank in range(request["count"]):
+    for rank in range(request["count"] or 1):
         if not (number := os.fork()):
             run_rank(rank, request, port, modules)
         children.append(number)

@@ -1,6 +1,6 @@
 """`compile: true`: as many graphs as there are shapes, the loss and gradients of the batch as it was, and an exact resume."""
 
-from dataclasses import replace
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tfkit.builder import build
 from tfkit.catalogue import load_catalogue
-from tfkit.data import NO_LABEL, prepare
+from tfkit.data import prepare
 from tfkit.errors import TrainingError
 from tfkit.recipe import load_recipe
 from tfkit.train import compiled, resume, train
@@ -45,6 +45,8 @@ def graphs():
 
 @pytest.mark.exhaustive
 def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
+    """One more is an error and no silent way back. As many are allowed for the next model in the process, which has the same
+    code and other shapes."""
     step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
     torch._dynamo.utils.counters.clear()
     seen = set()
@@ -59,15 +61,13 @@ def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
         step.progress.epoch, step.progress.batch = step.progress.epoch + 1, 0
     assert len(seen) == graphs() == SHAPES
     assert not any("_orig_mod" in name for name in step.state.tensors()["model.safetensors"])
-
-
-@pytest.mark.exhaustive
-def test_models_in_one_process_are_counted_apart(task, tmp_path):
-    """As many compilations are allowed for the third as for the first, though all have the same code, and other shapes."""
-    for number in range(3):
-        step = step_for(task, tmp_path / str(number), ["compile=true", f"batching.tokens={60 + 20 * number}"])
-        while not step.epoch_complete:
-            assert step.run() is not None
+    given = step.task.batch(step.data.train, [0], np.random.default_rng(0))
+    with pytest.raises(TrainingError, match="TFK120"):
+        step._losses(step.compiled.module, given, dict.fromkeys(step.roles.outputs, 1.0))
+    other = step_for(task, tmp_path / "other", ["compile=true", "batching.tokens=80"])
+    while not other.epoch_complete:
+        assert other.run() is not None
+    assert graphs() == 2 * SHAPES
 
 
 @pytest.mark.slow
@@ -100,42 +100,25 @@ class Beginning:
 
 
 @pytest.mark.exhaustive
-def test_half_and_half_is_whole(task, tmp_path):
-    changes = ["compile=true", "batching.tokens=60"]
+def test_a_run_that_was_killed_ends_as_if_it_had_not(task, tmp_path):
+    """It goes on from its first checkpoint, in a process that has compiled nothing, with a batch of its own."""
+    changes = ["compile=true", "batching.tokens=60", "keeping={every_steps: 11, last: 3}"]
     beginning = Beginning()
     train(load_recipe(task, changes), tmp_path / "whole", callbacks=[beginning])
     assert f"batches have {SHAPES} shapes;" in beginning.text
+    shutil.copytree(tmp_path / "whole", tmp_path / "half")
+    for step in (22, 24):
+        shutil.rmtree(tmp_path / "half" / "checkpoints" / f"step-{step}")
     torch._dynamo.reset()
-    train(load_recipe(task, [*changes, "stopping.max_steps=11"]), tmp_path / "half")
-    torch._dynamo.reset()
-    resume(tmp_path / "half", overrides=["stopping.max_steps=24"])
+    torch._dynamo.utils.counters.clear()
+    resume(tmp_path / "half")
+    assert graphs() == SHAPES + 1, "and that of `check_compiler`"
     for name in ("model", "optimiser", "average"):
         mine, theirs = (
             load_file(tmp_path / run / "checkpoints" / "step-24" / f"{name}.safetensors") for run in ("whole", "half")
         )
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[key], theirs[key]) for key in mine), name
-
-
-@pytest.mark.slow
-def test_a_shape_too_many_is_an_error_and_no_silent_way_back(task, tmp_path):
-    step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
-    given = step.task.batch(step.data.train, [0], np.random.default_rng(0))
-    step.model.train()
-    pad = torch.nn.functional.pad
-    first, second, third = (
-        replace(
-            given,
-            inputs={name: pad(ids, (0, width)) for name, ids in given.inputs.items()},
-            labels=pad(given.labels, (0, width), value=NO_LABEL),
-        )
-        for width in range(3)
-    )
-    weights = dict.fromkeys(step.roles.outputs, 1.0)
-    step._losses(step.compiled.module, first, weights)
-    step._losses(step.compiled.module, second, weights)
-    with pytest.raises(TrainingError, match="TFK120"):
-        step._losses(step.compiled.module, third, weights)
 
 
 def test_nothing_begins_where_nothing_compiles(task, tmp_path, monkeypatch):

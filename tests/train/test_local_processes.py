@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from tfkit.recipe import load_recipe
 from tfkit.train import train
+from torchrun import COMMAND
 
 TRAIN = [sys.executable, "-m", "tfkit", "train"]
 
@@ -41,8 +42,10 @@ def test_two_processes_train_as_one_does(task, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mistake_is_reported_once_and_without_a_traceback(task, tmp_path):
-    done = command(task, "-o", tmp_path / "run", "--processes", 2, "--set", "optimiser.kind=nonsense")
+@pytest.mark.xdist_group("several_processes")
+def test_a_mistake_is_reported_once_and_without_a_traceback(task, tmp_path, fork_jobs):
+    words = ["train", task, "-o", tmp_path / "run", "--processes", 2, "--set", "optimiser.kind=nonsense"]
+    done = fork_jobs.script(COMMAND, *words, count=None)
     assert done.returncode == 2
     assert done.stderr.count("TFK") == 1
     assert "Traceback" not in done.stderr

@@ -3,6 +3,7 @@ launcher does not matter; the transport is gloo."""
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.lock import locked
-from torchrun import LAUNCH, environment, run_jobs
+from torchrun import LAUNCH, environment
 from translation_task import write_task
 
 pytestmark = [pytest.mark.xdist_group("several_processes"), pytest.mark.exhaustive]
@@ -38,7 +39,25 @@ VARIANTS = {
     "fsdp-unused": ([*FOUR, "model={folder}/unused.yaml", "validation.metric=bleu"], True),
     "fsdp-shared": ([*FOUR, "model={folder}/shared.yaml"], True),
 }
-STOP, WHOLE = "stopping.max_steps=11", "stopping.max_steps=24"
+STEPS = 12
+STOP, WHOLE = "stopping.max_steps=5", f"stopping.max_steps={STEPS}"
+
+
+def short_task(folder: Path) -> Path:
+    """The recipe of `write_task`, with half of its steps, and so of all that happens every so many steps."""
+    recipe = write_task(folder)
+    longer = {"warmup_steps: 20": 10, "max_steps: 24": STEPS, "{every_steps: 10}": 5, "{every_steps: 8,": 4}
+    text = recipe.read_text()
+    for words, number in longer.items():
+        assert words in text
+        text = text.replace(words, re.sub(r"\d+", str(number), words))
+    recipe.write_text(text)
+    return recipe
+
+
+@pytest.fixture
+def task(tmp_path):
+    return short_task(tmp_path)
 
 
 def log(run: Path, kind: str) -> list[dict]:
@@ -68,7 +87,7 @@ def same_losses(one: Path, many: Path) -> None:
 def runs(tmp_path_factory, fork_jobs):
     """Runs of one process and of two, by name; some were resumed with another kind of parallelism."""
     folder = tmp_path_factory.mktemp("runs")
-    recipe = write_task(folder)
+    recipe = short_task(folder)
     spec = (folder / "small.yaml").read_text()
     (folder / "unused.yaml").write_text(
         spec.replace("outputs: [logits]", "  other: {kind: classify, input: encoder, classes: 4}\noutputs: [logits, other]")
@@ -101,7 +120,7 @@ def runs(tmp_path_factory, fork_jobs):
         made.append({**on, "fsdp": name.endswith("fsdp")})
     found, code, words = fork_jobs(made, folder)
     assert code == 0, words
-    assert found[0] == found[1] == [[11 if STOP in job["overrides"] else 24] for job in made]
+    assert found[0] == found[1] == [[5 if STOP in job["overrides"] else STEPS] for job in made]
     return folder
 
 
@@ -113,18 +132,18 @@ def test_two_processes_train_as_one(runs, name):
 @pytest.mark.parametrize("name", ["ddp-then-fsdp", "fsdp-then-ddp", "fsdp-then-fsdp", "one-then-ddp", "one-then-fsdp"])
 def test_a_run_goes_on_with_other_processes(runs, name):
     whole, other = (log(runs / each, "step") for each in ("one-ddp", name))
-    assert len(whole) == len(other) == 24
+    assert len(whole) == len(other) == STEPS
     for a, b in zip(whole, other, strict=True):
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
 def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path, fork_jobs):
-    resume(runs / "fsdp-then-one", overrides=["stopping.max_steps=18"])
+    resume(runs / "fsdp-then-one", overrides=["stopping.max_steps=8"])
     found, code, words = fork_jobs(
         [{"directory": str(runs / "fsdp-then-one"), "overrides": [WHOLE], "resume": True, "fsdp": True}], tmp_path, count=3
     )
     assert code == 0, words
-    assert found == [[[24]]] * 3
+    assert found == [[[STEPS]]] * 3
     whole, other = (log(runs / each, "step") for each in ("one-ddp", "fsdp-then-one"))
     for a, b in zip(whole, other, strict=True):
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
@@ -143,7 +162,7 @@ def test_sharded_checkpoints_equal_whole_ones(runs, tmp_path):
         assert sum(each.numel() for each in found) == value.numel(), name
     average_checkpoints(runs / "fsdp", None, tmp_path / "mean")
     assert load_file(tmp_path / "mean" / "model.safetensors").keys() == whole.keys()
-    saved = [load_file(runs / name / "models" / "step-24" / "model.safetensors") for name in ("ddp", "fsdp")]
+    saved = [load_file(runs / name / "models" / f"step-{STEPS}" / "model.safetensors") for name in ("ddp", "fsdp")]
     assert saved[0].keys() == saved[1].keys()
 
 
@@ -181,7 +200,7 @@ def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs
     started = {"recipe": str(task), "directory": str(tmp_path / "narrow")}
     jobs += [{**started, "overrides": [*FOUR, f"pretrained={tmp_path / 'wide'}"]}]
     shutil.copytree(runs / "ddp", tmp_path / "one")
-    on = {"directory": str(tmp_path / "one"), "resume": True, "unread": "step-24", "overrides": ["stopping.max_steps=26"]}
+    on = {"directory": str(tmp_path / "one"), "resume": True, "unread": f"step-{STEPS}", "overrides": ["stopping.max_steps=14"]}
     jobs += [on, {**on, "earlier": True}]
     found, _, words = fork_jobs(jobs, tmp_path)
     codes = [["TFK082"], ["TFK113"], ["TFK117"]]
@@ -189,17 +208,17 @@ def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs
         [[*code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)
     ], words
     assert [each[3:] for each in found] == [
-        [["TFK082", "TFK082", reported_by_other_rank], [26]] for reported_by_other_rank in (True, False)
+        [["TFK082", "TFK082", reported_by_other_rank], [14]] for reported_by_other_rank in (True, False)
     ], words
     assert not (tmp_path / "narrow").exists()
 
 
 @pytest.mark.parametrize("fsdp", [False, True])
-def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp):
+def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp, fork_jobs):
     """The process that is left ends too, says why, and saves the model if it has the whole of it."""
     overrides = [*FOUR, "keeping.every_steps=5"]
     job = {"recipe": str(task), "directory": str(tmp_path / "run"), "overrides": overrides, "fsdp": fsdp, "kill": 8}
-    found, code, words = run_jobs([job], tmp_path)
+    found, code, words = fork_jobs.jobs_of_torchrun([job], tmp_path)
     assert code != 0
     assert "SIGKILL" in words
     assert found == [[["TFK119", False]], []], words
@@ -223,11 +242,11 @@ def test_a_failing_callback_stops_all_processes_and_loses_no_step(task, tmp_path
 
 
 def test_a_share_that_one_process_cannot_read_again_costs_one_checkpoint(task, tmp_path, fork_jobs):
-    job = {"recipe": str(task), "directory": str(tmp_path / "run"), "fsdp": True, "unread": "step-8"}
+    job = {"recipe": str(task), "directory": str(tmp_path / "run"), "fsdp": True, "unread": "step-4"}
     found, code, words = fork_jobs([{**job, "overrides": [*FOUR, "keeping.last=3"]}], tmp_path)
     assert code == 0, words
-    assert found == [[[24]]] * 2
-    assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-16", "step-24"]
+    assert found == [[[STEPS]]] * 2
+    assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-8", "step-12"]
 
 
 def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
@@ -270,7 +289,7 @@ def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch, for
     job = {"recipe": str(task), "directory": str(tmp_path / "two"), "overrides": changes, "shapes": 2}
     found, code, words = fork_jobs([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
     assert code == 0, words
-    assert found == [[[24], ["TFK118", reported_by_other_rank]] for reported_by_other_rank in (False, True)], words
+    assert found == [[[STEPS], ["TFK118", reported_by_other_rank]] for reported_by_other_rank in (False, True)], words
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     monkeypatch.setattr("tfkit.data.batch_shapes.MAX_SHAPES", 2)
     train(load_recipe(task, changes), tmp_path / "one")
@@ -289,12 +308,11 @@ def test_an_error_of_all_processes_is_printed_once(task, tmp_path):
         assert not (tmp_path / "run").exists()
 
 
-def test_processes_meet_a_run_that_is_held_and_say_so_once(task, tmp_path):
+def test_processes_meet_a_run_that_is_held_and_say_so_once(task, tmp_path, fork_jobs):
     directory = tmp_path / "run"
     directory.mkdir()
-    command = [*LAUNCH, "--nproc-per-node=2", "-m", "tfkit", "train", str(task), "-o", str(directory), "--set", FOUR[0]]
     with locked(directory):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment())
+        done = fork_jobs.torchrun("--nproc-per-node=2", words=["train", task, "-o", directory, "--set", FOUR[0]])
     assert (done.stdout + done.stderr).count(f"TFK121 {directory} is in use: process {os.getpid()} on ") == 1, done.stderr
     assert "exitcode  : 2" in done.stderr
     assert [path.name for path in directory.iterdir()] == ["run.lock"]
@@ -329,12 +347,11 @@ with join_processes("cpu") as (processes, _):
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells the names of threads")
 @pytest.mark.parametrize("networks", ["", "lo"])
-def test_every_group_has_one_thread(tmp_path, networks):
+def test_every_group_has_one_thread(tmp_path, networks, fork_jobs):
     """Two threads corrupt memory: see tfkit/train/distributed/gloo.py. torch has its own group, the run another."""
     (tmp_path / "groups.py").write_text(GROUPS)
-    command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "groups.py")]
     named = {"GLOO_SOCKET_IFNAME": networks} if networks else {}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env={**environment(), **named})
+    done = fork_jobs.script(tmp_path / "groups.py", environment=named)
     assert (done.returncode, done.stdout) == (0, "([1, 1], 1800.0, 2) ([1, 1], 1800.0, 2) True\n"), done.stderr
 
 
@@ -358,21 +375,19 @@ dist.destroy_process_group()
 """
 
 
-def test_shards_use_the_process_group_of_the_run(task, tmp_path):
+def test_shards_use_the_process_group_of_the_run(task, tmp_path, fork_jobs):
     (tmp_path / "shards.py").write_text(SHARDS)
-    command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "shards.py"), str(task.parent / "small.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())
+    done = fork_jobs.script(tmp_path / "shards.py", task.parent / "small.yaml")
     assert (done.returncode, done.stdout) == (0, "[True, True]\n"), done.stderr
 
 
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
-def test_the_command_that_a_plan_prints_trains(task, tmp_path, sharding):
+def test_the_command_that_a_plan_prints_trains(task, tmp_path, sharding, fork_jobs):
     """As `tfkit plan --gpus 2` prints it, with torchrun of this Python, on CPUs."""
     line = command_for(Regime(2, sharding, checkpointing=True), ["batching.tokens=60", "precision=bfloat16"])
     start, _, rest = line.partition(" --no-python tfkit ")
     words = rest.replace("RECIPE", str(task)).replace("RUN", str(tmp_path / "run")).replace("cuda", "cpu").split()
-    command = [*LAUNCH, *start.split()[1:], "-m", "tfkit", *words, "--set", "stopping.max_steps=2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())
+    done = fork_jobs.torchrun(*start.split()[1:], words=[*words, "--set", "stopping.max_steps=2"])
     assert done.returncode == 0, done.stderr
     assert len(log(tmp_path / "run", "step")) == 2
 

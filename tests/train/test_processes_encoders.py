@@ -7,7 +7,7 @@ from encoder_tasks import logged, recipe_for
 from tfkit.recipe import load_recipe
 from tfkit.train import train
 
-pytestmark = pytest.mark.xdist_group("processes-encoders")
+pytestmark = pytest.mark.xdist_group("several_processes")
 CHANGES = [
     "batching.accumulate=2",
     "batching.tokens=200",

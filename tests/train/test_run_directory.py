@@ -3,10 +3,7 @@
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,14 +17,7 @@ from translation_task import write_task
 
 pytestmark = pytest.mark.xdist_group("run_directory")  # its module fixture is built once
 
-HERE = Path(__file__).parent
 FEW = ["stopping.max_steps=9", "keeping.every_steps=4"]
-
-
-def script(*words: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
 
 
 def everything(directory: Path) -> dict[str, bytes]:
@@ -148,55 +138,6 @@ def test_a_replaced_directory_is_restored(run):
     assert not aside.exists()
 
 
-UNFINISHED = """\
-import os, signal, sys
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, which a child inherits
-from tfkit.recipe import load_recipe
-from tfkit.train import train
-def kill(*given):
-    os.kill(os.getpid(), getattr(signal, sys.argv[4]))
-module, name = sys.argv[3].rsplit(".", 1)
-import importlib
-setattr(importlib.import_module(module), name, kill)
-train(load_recipe(sys.argv[1]), sys.argv[2])
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("at", "name", "left"),
-    [
-        ("tfkit.data.prepare.train_tokeniser", "SIGKILL", []),
-        ("tfkit.data.corpus.CorpusWriter.close", "SIGTERM", ["data/train.draft"]),
-        ("tfkit.train.preparation.fitted_spec", "SIGHUP", ["data/facts.json", "data/train.arrow", "data/validation.arrow"]),
-        ("tfkit.train.preparation.write_recipe", "SIGKILL", ["digests.json", "spec.yaml", "tokeniser.json"]),
-        ("os.chmod", "SIGKILL", []),
-    ],
-)
-def test_a_run_whose_preparation_was_killed_starts_over(task, tmp_path, at, name, left):
-    directory = tmp_path / "run"
-    code = UNFINISHED.replace("import importlib\n", "import importlib\nimport tfkit.data.corpus\n")
-    if ".CorpusWriter." in at:
-        code = code.replace(
-            "setattr(importlib.import_module(module), name, kill)", "tfkit.data.corpus.CorpusWriter.close = kill"
-        )
-    done = script("-c", code, task, directory, at, name)
-    assert done.returncode == -getattr(signal, name), done.stderr
-    there = everything(directory)
-    assert set(left) <= there.keys()
-    with pytest.raises(InputError) as caught:
-        resume(directory)
-    assert (
-        f"TFK111 the preparation of {directory} was interrupted before its first step" in str(caught.value) or at == "os.chmod"
-    )
-    assert everything(directory) == there
-    outcome = train(load_recipe(task, FEW), directory)
-    assert outcome.progress.step == 9
-    assert {path.name for path in directory.iterdir()} == {
-        "recipe.yaml", "spec.yaml", "tokeniser.json", "digests.json", "data", "checkpoints", "models", "log.jsonl", "run.lock",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["notes.txt", "data/mine.txt", "data/train.arrow/x", "tokeniser.json/x"])
 def test_foreign_files_in_an_unfinished_preparation_are_refused_and_kept(task, tmp_path, name):
     directory = tmp_path / "run"
@@ -229,30 +170,6 @@ def test_a_failed_preparation_removes_only_its_own_files(task, tmp_path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         train(load_recipe(task), tmp_path / "run")
     assert set(everything(tmp_path / "run")) == {"notes.txt", "data/notes.txt"}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("how", ["train", "resume"])
-def test_of_several_at_once_exactly_one_works_on_a_run(task, tmp_path, how):
-    directories = [tmp_path / f"run-{number}" for number in range(4)]
-    task.write_text(task.read_text().replace("max_steps: 24", "max_steps: 6"))
-    for directory in directories if how == "resume" else ():
-        train(load_recipe(task, ["stopping.max_steps=2"]), directory)
-        recipe = directory / "recipe.yaml"
-        recipe.write_text(recipe.read_text().replace("max_steps: 2\n", "max_steps: 6\n"))
-    done = script(HERE / "concurrent_runs.py", task, 4, how, *directories)
-    assert done.returncode == 0, done.stderr
-    for directory, each in zip(directories, json.loads(done.stdout), strict=True):
-        ended = dict(each)
-        (winner,) = [number for number, words in ended.items() if words == "trained"]
-        refused = [words for words in ended.values() if words != "trained"]
-        holder = f"process {winner} on {socket.gethostname()}"
-        assert len(refused) == 3
-        assert all(f"{directory} is in use: {holder}" in words or "exists and holds a run" in words for words in refused)
-        assert all("TFK121" in words for words in refused) or how == "train"
-        steps = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
-        assert [entry["step"] for entry in steps if entry["kind"] == "step"] == [1, 2, 3, 4, 5, 6]
-        assert resume(directory).progress.step == 6
 
 
 @pytest.mark.slow

@@ -189,7 +189,7 @@ def shared_runs(tmp_path_factory, fork_jobs):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes-encoders")
+@pytest.mark.xdist_group("several_processes")
 @pytest.mark.parametrize("name", PROCESSES)
 def test_two_processes_train_as_one(shared_runs, name):
     """The losses differ by the rounding of sums in another order; another replaced token would change them more."""

@@ -2,8 +2,9 @@
 
 `python server.py SOCKET` listens. A request is a line of JSON with three open files for the standard streams: {"script": PATH,
 "words": [...], "cwd": DIR, "environment": {...}}. The answer is one, too: {"code": int | null, "signal": int | null}.
-Requests may overlap, as in a pipe of two commands. It is a process of its own because one with threads, such as a test worker,
-should not fork. A script reports the modules that it imported; the server imports them for those that follow.
+Requests may overlap, as in a pipe of two commands. A script is killed, with its children, when the connection of its request
+closes. The server is a process of its own because one with threads, such as a test worker, should not fork. A script reports
+the modules that it imported; the server imports them for those that follow.
 """
 
 import gc
@@ -11,7 +12,7 @@ import importlib
 import json
 import os
 import runpy
-import select
+import selectors
 import signal
 import socket
 import sys
@@ -53,11 +54,11 @@ def run(request: dict[str, Any], streams: list[int]) -> int:
     return 0
 
 
-def script(request: dict[str, Any], streams: list[int], imported: int) -> None:
+def script(request: bytes, streams: list[int], imported: int) -> None:
     """Ends the process."""
     before, code = set(sys.modules), 70
     try:
-        code = run(request, streams)
+        code = run(json.loads(request), streams)
         sys.stdout.flush()
     except BaseException:  # shown as Python shows it when a process ends by it
         sys.excepthook(*sys.exc_info())
@@ -72,28 +73,45 @@ def lasting(module: object) -> bool:
     return str(getattr(module, "__file__", None)).startswith(LASTING)
 
 
-def handle(connection: socket.socket, learned: int) -> None:
-    """One request, in a process that waits for its script. Ends the process."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    data, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
-    while not data.endswith(b"\n"):
-        data += connection.recv(1 << 20)
-    imported = os.memfd_create("modules")
-    if not (number := os.fork()):
-        connection.close()
-        script(json.loads(data), streams, imported)
-    for stream in streams:
-        os.close(stream)
-    _, status = os.waitpid(number, 0)
-    answer = {
-        "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
-        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
-    }
-    os.lseek(imported, 0, os.SEEK_SET)
-    with suppress(BlockingIOError):  # others have filled the pipe; this one is learnt another time
-        os.write(learned, os.read(imported, 1 << 16) + b"\n")
-    connection.sendall(json.dumps(answer).encode() + b"\n")
-    os._exit(0)
+class Running:
+    """A script that runs: the process, the connection that waits for its end, and the file of the modules that it imports."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        """Takes a request and starts its script."""
+        self.connection, _ = listening.accept()
+        data, streams, _, _ = socket.recv_fds(self.connection, 1 << 20, 3)
+        while not data.endswith(b"\n") and (more := self.connection.recv(1 << 20)):
+            data += more
+        self.imported = os.memfd_create("modules")
+        self.process = os.fork()
+        if not self.process:
+            listening.close()
+            self.connection.close()
+            script(data, streams, self.imported)
+        self.ended = os.pidfd_open(self.process)
+        for stream in streams:
+            os.close(stream)
+
+    def kill(self) -> None:
+        """The script, and its children once it has a group of its own."""
+        os.kill(self.process, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process, signal.SIGKILL)
+
+    def answer(self) -> list[str]:
+        """Says how the script ended; the modules that it imported."""
+        _, status = os.waitpid(self.process, 0)
+        answer = {
+            "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+        }
+        with suppress(OSError):  # who asked is gone
+            self.connection.sendall(json.dumps(answer).encode() + b"\n")
+        self.connection.close()
+        os.close(self.ended)
+        with os.fdopen(self.imported) as imported:
+            imported.seek(0)
+            return imported.read().split()
 
 
 def import_all(names: list[str]) -> None:
@@ -116,22 +134,29 @@ def main(path: str) -> None:
     for name in commands.list_commands(context := click.Context(commands)):
         commands.get_command(context, name)
     import_all(["tfkit.train", "tfkit.text", "tfkit.view.training", "tfkit_conformance", "tfkit.data", "pyarrow", "tokenizers"])
-    reader, learned = os.pipe()
-    for end in (reader, learned):
-        os.set_blocking(end, False)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # handlers leave no zombies
-    with socket.socket(socket.AF_UNIX) as listening:
+    with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as ready:
         listening.bind(path)
         listening.listen()
+        ready.register(listening, selectors.EVENT_READ)
+        ready.register(sys.stdin, selectors.EVENT_READ)
         print("ready", flush=True)
-        while listening in select.select([listening, sys.stdin], [], [])[0]:  # ends when whoever started it does
-            connection, _ = listening.accept()
-            with suppress(BlockingIOError):
-                import_all(os.read(reader, 1 << 20).decode().split())
-            if not os.fork():
-                listening.close()
-                handle(connection, learned)
-            connection.close()
+        while True:
+            key, _ = ready.select()[0]
+            running = key.data
+            if key.fileobj is sys.stdin:  # whoever started this process ends
+                return
+            if key.fileobj is listening:
+                running = Running(listening)
+                ready.register(running.connection, selectors.EVENT_READ, running)
+                ready.register(running.ended, selectors.EVENT_READ, running)
+            elif key.fileobj is running.connection:  # closed
+                ready.unregister(running.connection)
+                running.kill()
+            else:
+                ready.unregister(running.ended)
+                with suppress(KeyError):
+                    ready.unregister(running.connection)
+                import_all(running.answer())
 
 
 if __name__ == "__main__":

@@ -48,6 +48,11 @@ class Run:
         return self.directory.with_name(f"{self.directory.name}.json")
 
 
+def worker_command() -> list[str]:
+    """The command line of the process of one run."""
+    return [sys.executable, "-m", f"{__package__}.worker"]
+
+
 @dataclass
 class Workers:
     """The processes that train. `stop` ends them all; each saves a checkpoint first."""
@@ -72,8 +77,8 @@ class Workers:
     def train(self, job: Job) -> str:
         """Train in a process of its own; returns the error, or an empty text."""
         process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.worker"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            worker_command(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
         )  # fmt: skip
         self.processes.add(process)
         assert process.stdin is not None

@@ -50,9 +50,9 @@ def programs_of(model: Model) -> list[ProgramFacts]:
     sizes = _sizes(model, targets[0] if targets else "")
     names = {pair: name for name, pair in sizes.items()}
     with torch.no_grad():
-        small, large = (
-            _programs(model, targets[0] if targets else "", {name: pair[i] for name, pair in sizes.items()}) for i in (0, 1)
-        )
+        target = targets[0] if targets else ""
+        small = _programs(model, target, {name: pair[0] for name, pair in sizes.items()})
+        large = _programs(model, target, {name: pair[1] for name, pair in sizes.items()}, small[-1])
         return [
             ProgramFacts(
                 one,
@@ -93,7 +93,8 @@ def _sizes(model: Model, target: str) -> dict[str, tuple[int, int]]:
     return sizes
 
 
-def _programs(model: Model, target: str, sizes: Mapping[str, int]) -> list[Program]:
+def _programs(model: Model, target: str, sizes: Mapping[str, int], alike: Program | None = None) -> list[Program]:
+    """The programs with an example of some sizes; `alike` is the last of them with another example, if it is known already."""
     example: Named = {}
     for name, rule in model.plan.inputs.items():
         if name != target:
@@ -108,16 +109,17 @@ def _programs(model: Model, target: str, sizes: Mapping[str, int]) -> list[Progr
         tensors[name] = tensor[:1].expand(sizes["batch"], -1, sizes["past"], -1).contiguous()
     for name, tensor in recurrent_of(like.recurrent).items():
         tensors[name] = tensor[:1].expand(sizes["batch"], -1).contiguous()
-    step = Step(model, _read(Step(model, tensors, like)), like)
+    read = set(alike.example) if alike is not None else _read(Step(model, tensors, like))
+    step = Step(model, {name: tensor for name, tensor in tensors.items() if name in read}, like)
     return [Encode(model, example, target, step.example), step] if example else [step]
 
 
-def _read(program: Program) -> Named:
-    """The example without the tensors that the program does not read."""
+def _read(program: Program) -> set[str]:
+    """The names of the tensors that the program reads."""
     traced = torch.export.export(program, tuple(program.example.values()), strict=False)
     nodes = {node.name: node for node in traced.graph.nodes}
-    read = [bool(nodes[name].users) for name in traced.graph_signature.user_inputs]
-    return {name: tensor for (name, tensor), used in zip(program.example.items(), read, strict=True) if used}
+    inputs = traced.graph_signature.user_inputs
+    return {name for name, node in zip(program.example, inputs, strict=True) if nodes[node].users}
 
 
 def _example(name: str, rule: AnyInputRule, sizes: Mapping[str, int], model: Model) -> Named:

@@ -33,15 +33,17 @@ def acme(tmp_path, monkeypatch):
     return installed
 
 
-@pytest.mark.slow
-def test_a_part_that_kills_the_process_is_nonconformant(acme, capfd):
+@pytest.mark.exhaustive
+def test_a_part_that_kills_the_process_is_nonconformant_and_its_case_is_made_small(acme, capfd):
     acme()
     seen = []
-    data = evaluated(task("acme.aborts"), progress=lambda check, examples: seen.append((check, examples)))
+    data = evaluated(task("acme.long"), progress=lambda check, examples: seen.append((check, examples)))
     [found] = data["findings"]
     assert found["message"] == "the backend killed the process (SIGABRT) in check layers"
-    assert {"B", "D"} <= found["case"].keys()
     assert "case = Case(" in found["snippet"]
+    case = found["case"]
+    assert set(case) <= {*"BHGQKDV", "seed"}
+    assert (case["B"], case["H"], case["Q"], case["K"], case["D"], case["V"]) == (1, 1, 1, 9, 1, 1)
     assert (data["verdict"], data["exit_code"]) == ("NONCONFORMANT", 1)
     assert (data["distribution"], data["dtypes"]) == ("acme-parts", ["float32"])
     assert data["versions"]["torch"]
@@ -50,16 +52,6 @@ def test_a_part_that_kills_the_process_is_nonconformant(acme, capfd):
     assert out == ""
     assert "noise of a part" in err
     assert '{"answer"' in err
-
-
-@pytest.mark.exhaustive
-def test_the_case_that_killed_the_process_is_made_small(acme):
-    acme()
-    [found] = evaluated(task("acme.long"))["findings"]
-    assert found["message"] == "the backend killed the process (SIGABRT) in check layers"
-    case = found["case"]
-    assert set(case) <= {*"BHGQKDV", "seed"}
-    assert (case["B"], case["H"], case["Q"], case["K"], case["D"], case["V"]) == (1, 1, 1, 9, 1, 1)
     assert replayed([Stored("backend", "acme.long", "layers", case)], 30.0) == ["killed the process (SIGABRT)"]
 
 

@@ -154,12 +154,12 @@ def test_the_documented_command_prints_and_writes_the_matrix(tmp_path):
         "--seeds",
         "1",
         "--family",
-        "strides",
+        "activation",
     ]
     done = subprocess.run([*command, "--json", "m.json"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     data = json.loads((tmp_path / "m.json").read_text())
     assert data["mutants"]
-    assert {row["family"] for row in data["mutants"]} == {"strides"}
+    assert {row["family"] for row in data["mutants"]} == {"activation"}
     count = len(data["mutants"])
-    assert f"strides: {count} of {count}" in done.stdout
+    assert f"activation: {count} of {count}" in done.stdout

@@ -36,7 +36,11 @@ def worst_of(ratio: Tensor) -> tuple[float, Index]:
     """The largest ratio, and where it is; 0 where there are no elements."""
     if not ratio.numel():
         return 0.0, ()
-    return float(ratio.max()), tuple(int(axis) for axis in torch.unravel_index(ratio.argmax(), ratio.shape))
+    worst, index = int(ratio.argmax()), list[int]()
+    for size in reversed(ratio.shape):
+        worst, axis = divmod(worst, size)
+        index.insert(0, axis)
+    return float(ratio.max()), tuple(index)
 
 
 ROWS = ("batch row", "head", "query row", "feature")

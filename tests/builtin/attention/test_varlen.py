@@ -9,6 +9,7 @@ import torch
 from torch.nn import attention
 
 from flash_stand_in import packed
+from suite_reports import share_relations
 from tfkit.attention.backend import check_request
 from tfkit.builtin.attention import entries, varlen
 from tfkit.builtin.attention.entries import VARLEN, VARLEN_FA3, VARLEN_FA4
@@ -86,8 +87,10 @@ def attend(implementation):
 
 
 @pytest.mark.exhaustive
-def test_the_logic_is_conformant():
-    """With an implementation, which adds to `varlen` alone; their results are compared below."""
+def test_the_logic_is_conformant(monkeypatch):
+    """With an implementation, which adds to `varlen` alone; their results are compared below. A share of the relations: all of
+    them run on `flash_attn.v2`, which makes its calls by the same function."""
+    share_relations(monkeypatch, 0, 2)
     backend = replace(backend_under_test(on_cpu(VARLEN), attend=attend("FA3")), prepare=varlen.prepare)
     report = check_backend(backend, profile="quick", dtypes=["float32"])
     report.raise_for_failures()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from suite_reports import share_relations
 from tfkit import InputError
 from tfkit_conformance import Case, FunctionCall, Violation, check_callable, function_under_test, replay
 from tfkit_conformance.callables.locate import function_named, signature_named, transformers_function
@@ -32,16 +33,18 @@ REFUSED = {
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["sdpa", "flash", "varlen"])
-def test_correct_functions_are_conformant(name):
+@pytest.mark.parametrize(("name", "number"), [("sdpa", 0), ("flash", 1), ("varlen", 2)])
+def test_correct_functions_are_conformant(name, number, monkeypatch):
+    share_relations(monkeypatch, number)
     report = check_callable(*RIGHT[name], dtypes=["float32"])
     report.raise_for_failures()
     assert (report.verdict, report.function["wrong"]) == ("CONFORMANT", {}), report.missing
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["eager", "sdpa"])
-def test_functions_of_transformers_are_conformant(name):
+@pytest.mark.parametrize(("name", "number"), [("eager", 0), ("sdpa", 1)])
+def test_functions_of_transformers_are_conformant(name, number, monkeypatch):
+    share_relations(monkeypatch, number, 2)
     report = check_callable(transformers_function(name), "huggingface", dtypes=["float32"])
     report.raise_for_failures()
     assert report.verdict == "CONFORMANT"

@@ -215,16 +215,6 @@ def test_a_bug_of_a_plugin_names_the_plugin(tfkit, answers):
 
 
 @pytest.mark.slow
-def test_a_part_of_another_slot_is_evaluated_and_replayed(tfkit, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(stranger.install(tmp_path / "site")))
-    file = tmp_path / "report.json"
-    done = tfkit("conformance", "acme.doubled", "--slot", "norm", "--profile", "quick", "--json", file)
-    assert (done.code, done.err) == (1, "")
-    assert "FAILED identity" in done.out
-    assert tfkit("conformance", "--replay", file).code == 1
-
-
-@pytest.mark.slow
 def test_the_command_imports_no_torch_and_no_rich_for_json():
     words = "import sys; from tfkit.cli import main; code = main(['conformance', 'egaer', '--json', '-']); "
     words += "print(code, sorted({'torch', 'rich', 'hypothesis'} & set(sys.modules)), file=sys.stderr)"

@@ -24,7 +24,9 @@ of it, and a probabilistic bound with sqrt(n) would raise false alarms.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -50,15 +52,20 @@ class Bounds:
         output: (B,H,Q,V)
         weights: (B,H,Q,K)
         lse: (B,H,Q)
-        gradients: by "query", "key", "value" and, if there is a bias, "bias"; in the shapes of the inputs.
         evaluated: (B,H,Q) bool. False if the scores of the row overflow the storage type: no bound holds for the row then.
+        of_gradients: computes `gradients`.
     """
 
     output: Tensor
     weights: Tensor
     lse: Tensor
-    gradients: dict[str, Tensor]
     evaluated: Tensor
+    of_gradients: Callable[[], dict[str, Tensor]]
+
+    @cached_property
+    def gradients(self) -> dict[str, Tensor]:
+        """By "query", "key", "value" and, if there is a bias, "bias"; in the shapes of the inputs. Computed when first read."""
+        return self.of_gradients()
 
 
 def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
@@ -91,9 +98,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
         return torch.where(found.visible, tensor, 0.0)
 
     query, key, value, grad_output = (t.abs() for t in (found.query, found.key, found.value, found.grad_output))
-    P, Z, output, dP, row_sums, dS, dR = (
-        found.weights, found.drawn, found.output, found.grad_weights, found.row_sums, found.grad_scores, found.grad_raw,
-    )  # fmt: skip
+    P, Z, output = found.weights, found.drawn, found.output
     PZ, shown = P * Z, found.visible.double()
     n = gamma(K + blocks + 2, u_a)
 
@@ -131,48 +136,55 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     )
     T_O = SECOND_ORDER * T_O + 1.01 * u_o * output.abs()
 
-    # ---- weights' gradient, then the scores'
     e_P = (e + (P * e).sum(-1, keepdim=True)) / den + n
-    E_dP = (gamma(V + 2, u_a) + 2 * u_m + u_s + dropped) * Z * (grad_output @ value.mT) + u_s * dP.abs()
-    from_output = (grad_output * (T_O + gamma(V + 2, u_a) * output.abs())).sum(-1, keepdim=True)
-    from_weights = (P * (e_P * dP.abs() + E_dP + (n + 2 * u_m + u_s) * dP.abs())).sum(-1, keepdim=True)
-    E_D = torch.maximum(from_output, from_weights)
-    E_dS = P * (e_P * (dP - row_sums).abs() + E_dP + E_D + 2 * (u_a + u_s) * (dP.abs() + row_sums.abs()))
-    E_dS = E_dS + (2 * eta * ((dP - row_sums).abs() + 1) * shown if u_s else 0.0)
-    E_dR, tiny = E_dS, eta * shown
-    if inputs.softcap is not None:
-        t = found.capped / inputs.softcap
-        E_dR = (E_dS + 3 * u_s * dS.abs()) * (1 - t**2) + dS.abs() * (2 * t.abs() * E_capped / abs(inputs.softcap) + 4 * u_a)
 
-    # ---- what is linear in them: a product adds its own rounding, and partial sums are rounded where the class says so
-    stored = u_o if half and numerics.gradients == "storage" else 0.0
-    over_keys = u_p + 2 * u_m + n + stored * math.ceil(K / 32)
-    over_queries = u_p + 2 * u_m + gamma(Q + blocks + 2, u_a) + stored * math.ceil(Q / 32)
-    dv = (PZ * e_P + tiny).mT @ grad_output + (over_queries + dropped) * (PZ.mT @ grad_output)
-    dk = scale * ((E_dR + tiny).mT @ query + over_queries * (dR.abs().mT @ query))
-    dq = scale * ((E_dR + tiny) @ key + over_keys * (dR.abs() @ key))
-    per_head, lost = (2 * u_o, eta) if G < H else (u_o, 0.0)  # a gradient per head, rounded, then their sum, rounded
-    dk_head, dv_head = scale * (dR.mT @ found.query).abs(), (PZ.mT @ found.grad_output).abs()
-    want = found.gradients
-    gradients = {
-        "query": SECOND_ORDER * dq + 2 * u_o * want["query"].abs() + eta,
-        "key": sum_groups(SECOND_ORDER * dk + per_head * dk_head + lost, G) + u_o * want["key"].abs() + eta,
-        "value": sum_groups(SECOND_ORDER * dv + per_head * dv_head + lost, G) + u_o * want["value"].abs() + eta,
-    }
-    if inputs.bias is not None:
-        terms = B * Q * K if isinstance(inputs.bias, DistanceBias) else dS.numel() // want["bias"].numel()
-        pulled = E_dS + (2 * stored + gamma(terms, u_a)) * dS.abs() + tiny
-        sign = -1.0 if isinstance(inputs.bias, LinearBias) else 1.0
-        kept = inputs.bias.slopes.dtype if isinstance(inputs.bias, LinearBias) else inputs.bias.values.dtype
-        own, smallest = UNIT[kept], SMALLEST[kept]
-        if isinstance(inputs.bias, DistanceBias):
-            pulled = pulled + own * dS.abs()  # gathered in the bias's dtype, and so are the gradients of all pairs
-        summed = sign * bias_gradient(inputs.bias, inputs.mask.offset, pulled)
-        gradients["bias"] = SECOND_ORDER * summed + 2 * own * want["bias"].abs() + eta + smallest
+    def of_gradients() -> dict[str, Tensor]:
+        # ---- weights' gradient, then the scores'
+        dP, row_sums, dS, dR = found.grad_weights, found.row_sums, found.grad_scores, found.grad_raw
+        E_dP = (gamma(V + 2, u_a) + 2 * u_m + u_s + dropped) * Z * (grad_output @ value.mT) + u_s * dP.abs()
+        from_output = (grad_output * (T_O + gamma(V + 2, u_a) * output.abs())).sum(-1, keepdim=True)
+        from_weights = (P * (e_P * dP.abs() + E_dP + (n + 2 * u_m + u_s) * dP.abs())).sum(-1, keepdim=True)
+        E_D = torch.maximum(from_output, from_weights)
+        E_dS = P * (e_P * (dP - row_sums).abs() + E_dP + E_D + 2 * (u_a + u_s) * (dP.abs() + row_sums.abs()))
+        E_dS = E_dS + (2 * eta * ((dP - row_sums).abs() + 1) * shown if u_s else 0.0)
+        E_dR, tiny = E_dS, eta * shown
+        if inputs.softcap is not None:
+            t = found.capped / inputs.softcap
+            E_dR = (E_dS + 3 * u_s * dS.abs()) * (1 - t**2) + dS.abs() * (
+                2 * t.abs() * E_capped / abs(inputs.softcap) + 4 * u_a
+            )
+
+        # ---- what is linear in them: a product adds its own rounding, and partial sums are rounded where the class says so
+        stored = u_o if half and numerics.gradients == "storage" else 0.0
+        over_keys = u_p + 2 * u_m + n + stored * math.ceil(K / 32)
+        over_queries = u_p + 2 * u_m + gamma(Q + blocks + 2, u_a) + stored * math.ceil(Q / 32)
+        dv = (PZ * e_P + tiny).mT @ grad_output + (over_queries + dropped) * (PZ.mT @ grad_output)
+        dk = scale * ((E_dR + tiny).mT @ query + over_queries * (dR.abs().mT @ query))
+        dq = scale * ((E_dR + tiny) @ key + over_keys * (dR.abs() @ key))
+        per_head, lost = (2 * u_o, eta) if G < H else (u_o, 0.0)  # a gradient per head, rounded, then their sum, rounded
+        dk_head, dv_head = scale * (dR.mT @ found.query).abs(), (PZ.mT @ found.grad_output).abs()
+        want = found.gradients
+        gradients = {
+            "query": SECOND_ORDER * dq + 2 * u_o * want["query"].abs() + eta,
+            "key": sum_groups(SECOND_ORDER * dk + per_head * dk_head + lost, G) + u_o * want["key"].abs() + eta,
+            "value": sum_groups(SECOND_ORDER * dv + per_head * dv_head + lost, G) + u_o * want["value"].abs() + eta,
+        }
+        if inputs.bias is not None:
+            terms = B * Q * K if isinstance(inputs.bias, DistanceBias) else dS.numel() // want["bias"].numel()
+            pulled = E_dS + (2 * stored + gamma(terms, u_a)) * dS.abs() + tiny
+            sign = -1.0 if isinstance(inputs.bias, LinearBias) else 1.0
+            kept = inputs.bias.slopes.dtype if isinstance(inputs.bias, LinearBias) else inputs.bias.values.dtype
+            own, smallest = UNIT[kept], SMALLEST[kept]
+            if isinstance(inputs.bias, DistanceBias):
+                pulled = pulled + own * dS.abs()  # gathered in the bias's dtype, and so are the gradients of all pairs
+            summed = sign * bias_gradient(inputs.bias, inputs.mask.offset, pulled)
+            gradients["bias"] = SECOND_ORDER * summed + 2 * own * want["bias"].abs() + eta + smallest
+        return gradients
+
     evaluated = evaluated & (_largest(found, numerics) <= torch.finfo(dtype).max)
     T_lse = (P * e).sum(-1) / den[..., 0] + UNIT[torch.float32] * 4 * (lse.abs() + highest.abs() + 1)[..., 0] + n
     T_P = SECOND_ORDER * P * e_P + 2 * u_o * P + eta * shown
-    return Bounds(T_O, T_P, T_lse, gradients, evaluated[..., 0])
+    return Bounds(T_O, T_P, T_lse, evaluated[..., 0], of_gradients)
 
 
 def gamma(terms: int, unit: float) -> float:

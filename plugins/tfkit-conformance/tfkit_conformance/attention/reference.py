@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -28,7 +29,8 @@ from .backend_under_test import under_test
 
 @dataclass(frozen=True)
 class Reference:
-    """The float64 result of a call: every quantity of the equations above, on the CPU.
+    """The float64 result of a call: every quantity of the equations above, on the CPU. Those of the backward pass are computed
+    when they are first read.
 
     Args:
         inputs: the call.
@@ -45,11 +47,6 @@ class Reference:
         drawn: Z (B,H,Q,K), the factors of the dropout draw.
         output: O (B,H,Q,V)
         lse: (B,H,Q)
-        grad_weights: dP (B,H,Q,K)
-        row_sums: D (B,H,Q,1)
-        grad_scores: dS (B,H,Q,K)
-        grad_raw: dR (B,H,Q,K)
-        gradients: of "query", "key", "value" and, if there is a bias, "bias"; in the shapes of the inputs.
     """
 
     inputs: AttentionInputs
@@ -66,11 +63,41 @@ class Reference:
     drawn: Tensor
     output: Tensor
     lse: Tensor
-    grad_weights: Tensor
-    row_sums: Tensor
-    grad_scores: Tensor
-    grad_raw: Tensor
-    gradients: dict[str, Tensor]
+
+    @cached_property
+    def grad_weights(self) -> Tensor:
+        """dP (B,H,Q,K)"""
+        return self.drawn * (self.grad_output @ self.value.mT)
+
+    @cached_property
+    def row_sums(self) -> Tensor:
+        """D (B,H,Q,1)"""
+        return (self.weights * self.grad_weights).sum(-1, keepdim=True)
+
+    @cached_property
+    def grad_scores(self) -> Tensor:
+        """dS (B,H,Q,K)"""
+        return self.weights * (self.grad_weights - self.row_sums)
+
+    @cached_property
+    def grad_raw(self) -> Tensor:
+        """dR (B,H,Q,K)"""
+        softcap = self.inputs.softcap
+        slope = 1.0 if softcap is None else 1.0 - (self.capped / softcap) ** 2
+        return self.grad_scores * slope
+
+    @cached_property
+    def gradients(self) -> dict[str, Tensor]:
+        """Of "query", "key", "value" and, if there is a bias, "bias"; in the shapes of the inputs."""
+        inputs, G = self.inputs, self.inputs.key.shape[1]
+        found = {
+            "query": inputs.scale * (self.grad_raw @ self.key),
+            "key": sum_groups(inputs.scale * (self.grad_raw.mT @ self.query), G),
+            "value": sum_groups((self.weights * self.drawn).mT @ self.grad_output, G),
+        }
+        if inputs.bias is not None:
+            found["bias"] = bias_gradient(inputs.bias, inputs.mask.offset, self.grad_scores)
+        return found
 
 
 def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn: Tensor | None = None) -> Reference:
@@ -109,22 +136,9 @@ def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn:
     total = unnormalised.sum(-1, keepdim=True)
     weights = torch.where(total > 0, unnormalised / torch.where(total > 0, total, 1.0), 0.0)
     output = (weights * drawn) @ value
-
-    grad_weights = drawn * (grad_output @ value.mT)
-    row_sums = (weights * grad_weights).sum(-1, keepdim=True)
-    grad_scores = weights * (grad_weights - row_sums)
-    slope = 1.0 if inputs.softcap is None else 1.0 - (capped / inputs.softcap) ** 2
-    grad_raw = grad_scores * slope
-    gradients = {
-        "query": inputs.scale * (grad_raw @ key),
-        "key": sum_groups(inputs.scale * (grad_raw.mT @ query), G),
-        "value": sum_groups((weights * drawn).mT @ grad_output, G),
-    }
-    if inputs.bias is not None:
-        gradients["bias"] = bias_gradient(inputs.bias, inputs.mask.offset, grad_scores)
     return Reference(
         inputs, shown, query, key, value, grad_output, raw, capped, bias, scores, weights, drawn, output,
-        (highest + torch.log(total)).squeeze(-1), grad_weights, row_sums, grad_scores, grad_raw, gradients,
+        (highest + torch.log(total)).squeeze(-1),
     )  # fmt: skip
 
 
@@ -133,12 +147,12 @@ def visible_pairs(mask: Mask, B: int, H: int, Q: int, K: int) -> Tensor:
     offsets = _offsets(mask.offset, B)
     key_lengths = None if mask.key_lengths is None else mask.key_lengths.tolist()
     query_lengths = None if mask.query_lengths is None else mask.query_lengths.tolist()
-    key_visible = None if mask.key_visible is None else mask.key_visible.tolist()
+    key_visible = None if mask.key_visible is None else [bytes(sees) for sees in mask.key_visible.tolist()]
     query_segments = None if mask.query_segments is None else mask.query_segments.tolist()
     key_segments = None if mask.key_segments is None else mask.key_segments.tolist()
 
-    def row(b: int, i: int) -> list[bool]:
-        """Of each key, whether query i of batch row b sees it."""
+    def row(b: int, i: int) -> bytes:
+        """Of each key, whether query i of batch row b sees it: 0 or 1."""
         position, first, last = offsets[b] + i, 0, K - 1
         if mask.causal:
             last = min(last, position)
@@ -149,16 +163,16 @@ def visible_pairs(mask: Mask, B: int, H: int, Q: int, K: int) -> Tensor:
         if key_lengths is not None:
             last = min(last, key_lengths[b] - 1)
         if query_lengths is not None and i >= query_lengths[b]:
-            return [False] * K
-        sees = [first <= j <= last for j in range(K)]
+            return bytes(K)
+        sees = bytes([first <= j <= last for j in range(K)])
         if key_visible is not None:
-            sees = [one and other for one, other in zip(sees, key_visible[b], strict=True)]
+            sees = bytes([one and other for one, other in zip(sees, key_visible[b], strict=True)])
         if query_segments is not None and key_segments is not None:
-            sees = [one and other == query_segments[b][i] for one, other in zip(sees, key_segments[b], strict=True)]
+            sees = bytes([one and other == query_segments[b][i] for one, other in zip(sees, key_segments[b], strict=True)])
         return sees
 
-    pairs = torch.tensor([[[row(b, i) for i in range(Q)]] for b in range(B)])
-    shown = pairs.expand(B, H, Q, K)
+    pairs = bytearray().join(row(b, i) for b in range(B) for i in range(Q))
+    shown = torch.frombuffer(pairs, dtype=torch.bool).view(B, 1, Q, K).expand(B, H, Q, K)
     return shown.clone() if mask.visible is None else shown & mask.visible.cpu().broadcast_to(B, H, Q, K)
 
 
@@ -188,6 +202,8 @@ def bias_gradient(bias: Bias, offset: int | Tensor | None, grad_scores: Tensor) 
 def sum_groups(gradient: Tensor, groups: int) -> Tensor:
     """Sum over the query heads that read one key/value head: (B,H,K,*) -> (B,G,K,*)."""
     B, H, *rest = gradient.shape
+    if groups == H:
+        return gradient + 0.0  # as a sum, which has no negative zero
     return gradient.reshape(B, groups, H // groups, *rest).sum(2)
 
 

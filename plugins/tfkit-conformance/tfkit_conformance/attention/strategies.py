@@ -6,11 +6,14 @@
 Structure and a seed are drawn, never elements. Simple comes first, so that a failure shrinks to few keys and one feature.
 Lengths are block sizes of kernels (multiples of 16 from 16 to 256), one less or one more; B, H, D, V and the lengths
 differ where they can, so that a swapped axis fails, and Q = K in a third of the cases, for the fast paths of square calls.
+
+Hypothesis inspects a strategy when it first draws from it, so those that many cases draw from are made once.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache, lru_cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -49,7 +52,7 @@ def cases(draw: DrawFn, subject: BackendUnderTest, dtype: str, cell: Cell | None
     assert can.key_length is not None
     terms = _terms(draw, subject, fixed)
     Q, K = _lengths(draw, can.query_length, can.key_length, fixed)
-    bias = fixed["bias"] if "bias" in fixed else draw(st.sampled_from([None, None, *_kinds(subject)]))
+    bias = fixed["bias"] if "bias" in fixed else draw(_one_of(None, None, *_kinds(subject)))
     B = draw(st.integers(1, max(1, min(3, MOST_PAIRS // (Q * K)))))
     G, heads = _heads(draw, subject, fixed, B)
     D, V = _dims(draw, subject, fixed)
@@ -68,16 +71,16 @@ def cases(draw: DrawFn, subject: BackendUnderTest, dtype: str, cell: Cell | None
         key_lengths=key_lengths,
         query_lengths=key_lengths if shared else query_lengths,
         shared_lengths=shared,
-        key_visible=draw(st.sampled_from(["right", "left", "coins"])) if "key_visible" in terms else None,
+        key_visible=draw(_one_of("right", "left", "coins")) if "key_visible" in terms else None,
         segments=draw(st.integers(1, 3)) if "segments" in terms else None,
-        visible=draw(st.sampled_from(["BHQK", "HK", "Q.K", "BQ", "BK", "HQ", "BQK", "H"])) if "visible" in terms else None,
+        visible=draw(_one_of("BHQK", "HK", "Q.K", "BQ", "BK", "HQ", "BQK", "H")) if "visible" in terms else None,
         bias=bias,
-        bias_axes=draw(st.sampled_from(["BHQK", "HQK", "BK", "Q.K", "H", "QK"])) if bias == "dense" else "BHQK",
+        bias_axes=draw(_one_of("BHQK", "HQK", "BK", "Q.K", "H", "QK")) if bias == "dense" else "BHQK",
         bias_values=draw(st.integers(1, 9)) if bias == "distance" else 5,
         bias_low=draw(st.integers(-6, 2)) if bias == "distance" else -3,
         bias_dtype="query" if bias in ("dense", "distance") and draw(st.booleans()) else "float32",
-        softcap=draw(st.sampled_from([1.5, 0.75, 20.0])) if _has(draw, fixed, "softcap", can.softcap, 5) else None,
-        scale=draw(st.sampled_from([None, None, None, 0.3, 1.0])),
+        softcap=draw(_one_of(1.5, 0.75, 20.0)) if _has(draw, fixed, "softcap", can.softcap, 5) else None,
+        scale=draw(_one_of(None, None, None, 0.3, 1.0)),
         lse=_has(draw, fixed, "lse", can.lse, 3),
         weights=_has(draw, fixed, "weights", can.weights != "none", 3),
         gradients=fixed.get("gradients", wants) and can.backward,
@@ -95,7 +98,7 @@ def _terms(draw: DrawFn, subject: BackendUnderTest, fixed: Plan) -> frozenset[st
     known = [term for term in MASK_TERMS if term in subject.capabilities.mask_terms]
     if fixed.get("tensor_offset") and fixed.get("bias") is None:
         known = [term for term in known if term in ("causal", "window")]
-    return frozenset(draw(st.lists(st.sampled_from(known), unique=True, max_size=3))) if known else frozenset()
+    return frozenset(draw(_several_of(*known))) if known else frozenset()
 
 
 def _kinds(subject: BackendUnderTest) -> list[str]:
@@ -110,7 +113,7 @@ def _has(draw: DrawFn, fixed: Plan, name: str, able: bool, one_in: int) -> bool:
 
 def _one(draw: DrawFn, fixed: Plan, name: str, choices: tuple[str, ...]) -> Any:
     """One of the choices: the plain first one in half of the cases."""
-    return fixed[name] if name in fixed else draw(st.sampled_from([*choices[:1] * len(choices), *choices[1:]]))
+    return fixed[name] if name in fixed else draw(_one_of(*choices[:1] * len(choices), *choices[1:]))
 
 
 def _with_bias_gradient(draw: DrawFn, subject: BackendUnderTest, case: Case, fixed: Plan) -> Case:
@@ -125,27 +128,31 @@ def _allowed(lengths: list[int], allowed: Range) -> list[int]:
     return found or [allowed.minimum + (-allowed.minimum) % allowed.multiple]
 
 
-def _length(draw: DrawFn, allowed: Range, longest: int) -> int:
+@lru_cache(maxsize=1024)
+def _length(allowed: Range, longest: int) -> SearchStrategy[int]:
     small = _allowed(list(range(1, 14)), allowed)
     edges = _allowed([K for block in BLOCKS for K in (block - 1, block, block + 1) if longest >= K], allowed)
-    return draw(st.one_of(st.sampled_from(small), st.sampled_from(small), st.sampled_from(edges)))
+    return st.one_of(st.sampled_from(small), st.sampled_from(small), st.sampled_from(edges))
+
+
+@lru_cache(maxsize=1024)
+def _lengths_at(edge: str, allowed: Range) -> SearchStrategy[int]:
+    return st.sampled_from([K for K in _allowed(list(range(15, 258)), allowed) if edge_of(K) == edge])
 
 
 def _lengths(draw: DrawFn, queries: Range, keys: Range, fixed: Plan) -> tuple[int, int]:
     shape, edge = fixed.get("shape"), fixed.get("edge")
-    if edge is not None:
-        K = draw(st.sampled_from([K for K in _allowed(list(range(15, 258)), keys) if edge_of(K) == edge]))
-    else:
-        K = 1 if shape == "K = 1" else _length(draw, keys, 257)
+    lengths = _length(keys, 257) if edge is None else _lengths_at(edge, keys)
+    K = 1 if edge is None and shape == "K = 1" else draw(lengths)
     if shape == "Q = 1":
         return 1, K if K > 1 else first_from(2, keys) or K
     if shape == "Q = K" or (shape is None and draw(st.integers(0, 2)) == 2):
-        near = K if K <= 100 else draw(st.sampled_from([63, 64, 65, 80, 95, 96, 97]))
+        near = K if K <= 100 else draw(_one_of(63, 64, 65, 80, 95, 96, 97))
         fits = near > 1 and near in queries and near in keys
         square = near if fits else first_from(2, queries, keys)
         if square is not None and (edge is None or square == K):
             return square, square
-    Q = _length(draw, queries, max(13, min(130, MOST_PAIRS // K)))
+    Q = draw(_length(queries, max(13, min(130, MOST_PAIRS // K))))
     if shape == "Q < K" and not 1 < Q < K:
         Q, K = _ordered(queries, keys, K)
     if shape == "Q > K" and not 1 < K < Q:
@@ -182,12 +189,12 @@ def _distinct(Q: int, K: int, taken: set[int], queries: Range, keys: Range, fixe
 def _heads(draw: DrawFn, subject: BackendUnderTest, fixed: Plan, B: int) -> tuple[int, int]:
     """(G, H // G)."""
     kinds = ["own", "shared", "one"] if subject.capabilities.grouped_queries else ["own"]
-    kind = fixed["heads"] if "heads" in fixed else draw(st.sampled_from(kinds))
+    kind = fixed["heads"] if "heads" in fixed else draw(_one_of(*kinds))
     if kind == "one":
-        return 1, draw(st.sampled_from([2, 4]))
+        return 1, draw(_one_of(2, 4))
     if kind == "shared":
-        return draw(st.sampled_from([2, 3])), draw(st.sampled_from([2, 3]))
-    return draw(st.sampled_from([1, 4, 5] if B > 1 else [1, 2, 5])), 1
+        return draw(_one_of(2, 3)), draw(_one_of(2, 3))
+    return draw(_one_of(1, 4 if B > 1 else 2, 5)), 1
 
 
 def _dims(draw: DrawFn, subject: BackendUnderTest, fixed: Plan) -> tuple[int, int]:
@@ -195,21 +202,27 @@ def _dims(draw: DrawFn, subject: BackendUnderTest, fixed: Plan) -> tuple[int, in
     assert allowed is not None
     dims = _allowed(list(HEAD_DIMS), allowed)
     short = dims[:6]
-    D = draw(st.one_of(st.sampled_from(short), st.sampled_from(dims)))
+    D = draw(_dim(tuple(short), tuple(dims)))
     differs = (
         fixed["value_dim"]
         if "value_dim" in fixed
         else (subject.capabilities.value_dim_differs and draw(st.integers(0, 3)) == 3)
     )
     others = [dim for dim in short if dim != D]
-    return (D, draw(st.sampled_from(others))) if differs and others else (D, D)
+    return (D, draw(_one_of(*others))) if differs and others else (D, D)
 
 
 def _offset(draw: DrawFn, B: int, Q: int, K: int, tensor: bool) -> int | tuple[int, ...]:
-    one = st.one_of(st.just(0), st.just(K - Q), st.integers(-3, K + 2))
+    one = _start(Q, K)
     return tuple(draw(one) for _ in range(B)) if tensor else draw(one)
 
 
+@lru_cache(maxsize=1024)
+def _start(Q: int, K: int) -> SearchStrategy[int]:
+    return st.one_of(st.just(0), st.just(K - Q), st.integers(-3, K + 2))
+
+
+@cache
 def _windows() -> SearchStrategy[tuple[int | None, int | None]]:
     side = st.one_of(st.none(), st.integers(0, 6), st.sampled_from([15, 16, 31, 64]))
     return st.tuples(side, side).filter(lambda window: window != (None, None))
@@ -217,4 +230,24 @@ def _windows() -> SearchStrategy[tuple[int | None, int | None]]:
 
 def _row_lengths(draw: DrawFn, B: int, length: int) -> tuple[int, ...]:
     """One length per batch row; out of range means the clamped length, 0 hides everything."""
-    return tuple(draw(st.one_of(st.integers(1, length), st.integers(-1, length + 2))) for _ in range(B))
+    return tuple(draw(_row_length(length)) for _ in range(B))
+
+
+@lru_cache(maxsize=1024)
+def _row_length(length: int) -> SearchStrategy[int]:
+    return st.one_of(st.integers(1, length), st.integers(-1, length + 2))
+
+
+@lru_cache(maxsize=1024)
+def _dim(short: tuple[int, ...], dims: tuple[int, ...]) -> SearchStrategy[int]:
+    return st.one_of(st.sampled_from(short), st.sampled_from(dims))
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _one_of(*choices: Any) -> SearchStrategy[Any]:
+    return st.sampled_from(choices)
+
+
+@lru_cache(maxsize=1024)
+def _several_of(*choices: str) -> SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(choices), unique=True, max_size=3)
