@@ -26,7 +26,8 @@ T5 = "{kind: relative_t5, buckets: 8, max_distance: 12}"
 MIXED = [
     "defaults.position={kind: learned, max_len: 64}", "defaults.norm=rms_norm", "defaults.placement=pre",
     "defaults.attention={num_heads: 4, num_kv_heads: 2}", "defaults.ffn={d_ff: 28, activation: swiglu}",
-    f"encoder.layers=[{{position: {T5}}}]", "decoder.layers=[{position: rotary_half}, {position: alibi}]",
+    f"encoder.layers=[{{position: rotary_half}}, {{position: {T5}}}]",
+    "decoder.layers=[{position: rotary_half}, {position: alibi}]",
 ]  # fmt: skip
 """Every scheme of positions at once: learned rows, rotations, a bias by distance and one that is linear in it."""
 SMALL = ["expect=null", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40"]
@@ -176,7 +177,7 @@ def test_a_recurrent_encoder_reads_padded_sources_of_any_length(catalogue, tmp_p
     """In both directions; greedy ids are those of tfkit."""
     changes = [
         "expect=null", "defaults.vocab_size=40", "defaults.d_model=12", "encoder.d_state=10", "decoder.d_state=10",
-        "encoder.num_layers=1", "decoder.readout.d_model=12",
+        "encoder.num_layers=2", "decoder.readout.d_model=12",
     ]  # fmt: skip
     model = tfkit.build(tfkit.load_spec(SPECS / "rnnsearch-small.yaml", catalogue, changes), catalogue, seed=0).eval()
     with torch.no_grad():

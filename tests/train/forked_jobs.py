@@ -12,7 +12,7 @@ import socket
 import sys
 import traceback
 
-import torchrun_jobs  # noqa: F401
+import torchrun_jobs  # noqa: F401  # here, so that no fork has to import what jobs need
 
 from warm.server import import_all
 

@@ -24,6 +24,7 @@ import aot
 import triton
 from launches import K, call, cells, launched, launches
 from machine_code import loops_of
+from tfkit_fused import launch
 from tfkit_fused.tiles import ROWS, Row, Tiles, of_row
 
 from tiers import EVERY_CASE
@@ -193,6 +194,21 @@ def test_launches_with_one_key_are_specialised_in_one_way():
             specialised.setdefault((recorded.kernel, recorded.key), set()).add(repr(specialisation))
     assert len(specialised) > len(CHANGED)
     assert {len(each) for each in specialised.values()} == {1}
+
+
+ROWS_OF = torch.zeros(2, 8, 64, 64, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(("rows", "described"), [
+    (ROWS_OF, True), (ROWS_OF.transpose(1, 2), True), (ROWS_OF[:, :1].expand(2, 8, 64, 64), True), (ROWS_OF[..., 8:], True),
+    (UNALIGNED, False), (ROWS_OF[..., :63].contiguous(), False), (ROWS_OF.mT, False), (ROWS_OF[..., 4:], False),
+    (ROWS_OF[:, :, :1].expand(2, 8, 64, 64), False),
+])  # fmt: skip
+def test_the_hardware_copies_rows_at_multiples_of_16_bytes(rows, described, monkeypatch):
+    monkeypatch.setattr(launch, "_has_tma", lambda device: True)
+    plain = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features) == ("forward", 2, 64, "plain"))
+    for name in ("key", "value"):
+        assert launch._describes(replace(call(plain), **{"key": ROWS_OF, "value": ROWS_OF, name: rows})) is described
 
 
 @pytest.mark.exhaustive

@@ -92,8 +92,10 @@ def _describes(given: Call) -> bool:
 
 
 def _is_aligned(tensor: Tensor) -> bool:
+    """Whether descriptors can say where the rows are: each at a multiple of 16 bytes, and none at the place of another."""
     *strides, last = tensor.stride()
-    return last == 1 and tensor.data_ptr() % 16 == 0 and not any(each * tensor.element_size() % 16 for each in strides)
+    aligned = tensor.data_ptr() % 16 == 0 and not any(each * tensor.element_size() % 16 for each in strides)
+    return last == 1 and aligned and strides[-1] > 0
 
 
 @functools.cache
