@@ -3,12 +3,12 @@
     python bench/source_mutants.py --mutmut DIR --count 300 --seed 0      # -> bench/results/source_mutants.json
     python bench/source_mutants.py --mutmut DIR --profile standard        # its survivors again, with another profile
 
-Every operator of mutmut 3 (https://mutmut.readthedocs.io) is applied to every place of three kernels in plain torch, and three
-of our own for what mutmut leaves alone: bounds of slices, transposes, the order of a matrix product. `--count` of these mutants
-are drawn. Each runs in a fork of one process, with limits of time and memory, under `check_backend` until the first finding.
-Results are written as they come, and a run goes on where an earlier one stopped. DIR is where `pip install --target DIR mutmut`
-has put it: it is no dependency of the project. A survivor is explained in `source_mutants_explained.json`, by its function and
-a pattern of its new line.
+Every operator of mutmut 3 (https://mutmut.readthedocs.io) is applied to every place of correct kernels in plain torch, and
+three of our own for what mutmut leaves alone: bounds of slices, transposes, the order of a matrix product. `--count` of these
+mutants are drawn. Each runs in a fork of one process, with limits of time and memory, under `check_backend` until the first
+finding. Results are written as they come, and a run goes on where an earlier one stopped. DIR is where `pip install --target
+DIR mutmut` has put it: it is no dependency of the project. A survivor is explained in `source_mutants_explained.json`, by its
+function and a pattern of its new line.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import platform
 import random
 import re
 import resource
+import select
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
@@ -38,19 +39,25 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "tfkit-conformance" / "tests"))  # holds the kill matrix
 
 from tfkit.catalogue import load_catalogue
+from tfkit.slots.lazy import load
 from tfkit_conformance.attention.backend_under_test import BackendUnderTest, backend_under_test
+from tfkit_conformance.callables.check import function_under_test
 from tfkit_conformance.suite.conformance import check_backend
 
 RESULTS = Path(__file__).parent / "results"
 SECONDS, MEMORY = 600, 2 << 30
 """What one mutant may take: processor time, and bytes beyond what the first process has."""
-MODULES = {
-    "example.online": "tfkit_example_backend.online",
-    "blockwise": "tfkit_conformance.mutants.kernel.passes",
-    "whole": "kill_matrix.correct_kernels",
+INDEPENDENT = "kill_matrix.independent_kernels"
+KERNELS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "example.online": ("tfkit_example_backend.online", ()),
+    "blockwise": ("tfkit_conformance.mutants.kernel.passes", ()),
+    "whole": ("kill_matrix.correct_kernels", ("_whole",)),
+    "eager": ("tfkit.builtin.attention.eager", ()),
+    "few": ("tfkit.builtin.attention.few", ("attend",)),  # the other function chooses between two correct ways
+    **{name: (INDEPENDENT, (name,)) for name in import_module(INDEPENDENT).INDEPENDENT},
 }
-FUNCTIONS = {"whole": ("_whole",)}
-"""Only these functions of a module; by default all that it has."""
+"""By name: the module, and its functions that are changed, all of them where none is named."""
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 TEXT_ONLY = ("require_capabilities", "BackendRefused", "Diagnostic")
 """Calls whose change would only be one of a message or of a declaration."""
 
@@ -72,10 +79,16 @@ class SourceMutant:
 
 
 def subject_of(kernel: str) -> BackendUnderTest:
-    if kernel == "example.online":
-        return backend_under_test(load_catalogue().find("backend", kernel), attend=import_module(MODULES[kernel]).attend)
-    correct = import_module("kill_matrix.correct_kernels")
-    [found] = [each for each in correct.CORRECT_KERNELS if each.name == {"blockwise": "online_64", "whole": "whole"}[kernel]]
+    module = import_module(KERNELS[kernel][0])
+    if module.__name__ == INDEPENDENT:
+        function, supports = module.INDEPENDENT[kernel]
+        return function_under_test(function, "additive_mask", supports=[*supports, "strides"], dtypes=DTYPES).subject
+    if kernel in ("example.online", "eager", "few"):
+        load.cache_clear()  # of the unchanged functions
+        entry = load_catalogue().find("backend", {"few": "sdpa"}.get(kernel, kernel))
+        return backend_under_test(entry, **({"attend": module.attend} if kernel == "example.online" else {}))
+    name = {"blockwise": "online_64", "whole": "whole"}[kernel]
+    [found] = [each for each in import_module("kill_matrix.correct_kernels").CORRECT_KERNELS if each.name == name]
     return backend_under_test(found.entry, attend=found.attend, tf32=found.tf32)
 
 
@@ -107,31 +120,34 @@ def mutants_of(kernel: str) -> Iterator[SourceMutant]:
     """Every change of the functions of a kernel, without those of annotations, texts and refusals."""
     import libcst
 
-    module: ModuleType = import_module(MODULES[kernel])
+    name, functions = KERNELS[kernel]
+    module: ModuleType = import_module(name)
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     tree, chosen, seen = libcst.parse_module(source), operators(), set()
 
-    def inside(node: libcst.CSTNode, function: str) -> Iterator[SourceMutant]:
+    def inside(node: libcst.CSTNode, top: libcst.CSTNode, function: str) -> Iterator[SourceMutant]:
         if isinstance(node, (libcst.Annotation, libcst.Decorator, libcst.SimpleString, libcst.FormattedString)):
             return
         if isinstance(node, libcst.Call) and getattr(node.func, "value", None) in TEXT_ONLY:
             return
         for kind, operator in chosen:
-            if function and isinstance(node, kind):
+            if isinstance(node, kind):
                 for new in operator(node):
-                    code = tree.deep_replace(node, new).code
-                    if code not in seen and code != source:
-                        seen.add(code)
-                        yield SourceMutant(kernel, function, operator.__name__, *changed_lines(source, code), code)
+                    was, now = tree.code_for_node(top), tree.code_for_node(top.deep_replace(node, new))
+                    if now not in seen and now != was:
+                        seen.add(now)
+                        yield SourceMutant(
+                            kernel, function, operator.__name__, *changed_lines(was, now), source.replace(was, now, 1)
+                        )
         for child in node.children:
-            name = child.name.value if isinstance(child, libcst.FunctionDef) else function
-            yield from inside(child, name)
+            yield from inside(child, top, child.name.value if isinstance(child, libcst.FunctionDef) else function)
 
-    for found in inside(tree, ""):
-        if found.function in FUNCTIONS.get(kernel, (found.function,)):
-            with suppress(SyntaxError):
-                compile(found.source, "mutant", "exec")
-                yield found
+    for top in tree.body:
+        if isinstance(top, (libcst.FunctionDef, libcst.ClassDef)) and (not functions or top.name.value in functions):
+            for found in inside(top, top, top.name.value):
+                with suppress(SyntaxError):
+                    compile(found.source, "mutant", "exec")
+                    yield found
 
 
 def changed_lines(before: str, after: str) -> tuple[str, str]:
@@ -144,7 +160,7 @@ def changed_lines(before: str, after: str) -> tuple[str, str]:
 
 def install(mutant: SourceMutant) -> None:
     """Put the changed functions and classes in the place of the old ones, wherever they were imported."""
-    module = import_module(MODULES[mutant.kernel])
+    module = import_module(KERNELS[mutant.kernel][0])
     old = dict(vars(module))
     exec(compile(mutant.source, str(module.__file__), "exec"), vars(module))
     new = {id(value): vars(module)[name] for name, value in old.items() if callable(value) and vars(module)[name] is not value}
@@ -155,36 +171,65 @@ def install(mutant: SourceMutant) -> None:
                     setattr(other, name, new[id(value)])
 
 
-def evaluated(mutant: SourceMutant, profile: str) -> str:
-    """The check that sees the mutant, "import", "crash" or "time", or nothing. In a fork of this process."""
-    reader, writer = os.pipe()
-    number = os.fork()
-    if not number:
-        code = 1
-        with suppress(BaseException):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-            with open("/proc/self/statm") as file:
-                held = int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
-            resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY,) * 2)
-            try:
-                install(mutant)
-                subject = subject_of(mutant.kernel)
-            except Exception:  # a mutant may break its own import in any way
-                os.write(writer, b"import")
-                os._exit(0)
-            report = check_backend(subject, profile=profile, stop_at_first=True, shrink_steps=0, limit=30.0)
-            failed = [check.name for check in report.checks if check.status == "failed"]
-            os.write(writer, (failed[0] if failed else "").encode())
-            code = 0
-        os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader) as said:
-        found = said.read()
-    _, status = os.waitpid(number, 0)
-    if os.WIFSIGNALED(status):
-        return "time" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "crash"
-    return found if os.WEXITSTATUS(status) == 0 else "crash"
+class Run:
+    """One mutant under one profile, in a fork of this process."""
+
+    def __init__(self, mutant: SourceMutant, profile: str) -> None:
+        self.mutant = mutant
+        self._reader, writer = os.pipe()
+        self._number = os.fork()
+        if not self._number:
+            code = 1
+            with suppress(BaseException):
+                _judge(mutant, profile, writer)
+                code = 0
+            os._exit(code)
+        os.close(writer)
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def end(self) -> str:
+        """Wait for it: the check that sees the mutant, "import", "crash" or "time", or nothing."""
+        with os.fdopen(self._reader) as said:
+            found = said.read()
+        _, status = os.waitpid(self._number, 0)
+        if os.WIFSIGNALED(status):
+            return "time" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "crash"
+        return found if os.WEXITSTATUS(status) == 0 else "crash"
+
+
+def _judge(mutant: SourceMutant, profile: str, writer: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+    with open("/proc/self/statm") as file:
+        held = int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY,) * 2)
+    try:
+        install(mutant)
+        subject = subject_of(mutant.kernel)
+    except Exception:  # a mutant may break its own import in any way
+        os.write(writer, b"import")
+        return
+    report = check_backend(subject, profile=profile, stop_at_first=True, shrink_steps=0, limit=30.0)
+    failed = [check.name for check in report.checks if check.status == "failed"]
+    os.write(writer, (failed[0] if failed else "").encode())
+
+
+def results(
+    mutants: Sequence[SourceMutant], profile: str, processes: int, minutes: float
+) -> Iterator[tuple[SourceMutant, str]]:
+    """Each mutant with what sees it, as they end, `processes` at a time."""
+    waiting, running, started = list(reversed(mutants)), set(), time.monotonic()
+    while waiting or running:
+        while waiting and len(running) < processes:
+            if time.monotonic() - started > 60 * minutes:
+                waiting.clear()
+            else:
+                running.add(Run(waiting.pop(), profile))
+        for run in select.select(running, (), ())[0] if running else ():
+            running.remove(run)
+            yield run.mutant, run.end()
 
 
 def explanation(mutant: dict[str, Any], explained: list[dict[str, str]]) -> str:
@@ -201,29 +246,36 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--profile", default="quick", choices=["quick", "standard", "deep"])
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no mutant after so many")
     parser.add_argument("--json", type=Path, default=RESULTS / "source_mutants.json")
     options = parser.parse_args(words)
     if options.mutmut:
         sys.path.append(str(options.mutmut))  # last: its own click and rich are not ours
     torch.set_num_threads(1)
-    for kernel in MODULES:
+    for kernel in KERNELS:
         subject_of(kernel)  # what is imported here is imported once
-    made = [mutant for kernel in MODULES for mutant in mutants_of(kernel)]
-    drawn = random.Random(options.seed).sample(made, min(options.count, len(made)))
-    held = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
-    rows, found, started = {row["key"]: row for row in held}, {}, time.monotonic()
+    made = [mutant for kernel in KERNELS for mutant in mutants_of(kernel)]
+    exist = Counter(each.kernel for each in made)
+    drawn = {mutant.key: mutant for mutant in random.Random(options.seed).sample(made, min(options.count, len(made)))}
     explained_file = options.json.with_name("source_mutants_explained.json")
     explained = json.loads(explained_file.read_text()) if explained_file.exists() else []
-    for mutant in drawn:
+    held = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
+    rows = {row["key"]: row | {"why": explanation(row, explained)} for row in held}
+
+    def is_left(mutant: SourceMutant) -> bool:
+        seen = rows.get(mutant.key, {}).get("killed_by", {})
+        return options.profile not in seen and not any(seen.values())
+
+    left = [mutant for mutant in drawn.values() if is_left(mutant)]
+    found = summary(list(rows.values()), exist, options.seed)
+    for mutant, check in results(left, options.profile, options.processes, options.minutes):
+        print(f"{options.profile:9}{check or 'SURVIVED':24}{mutant.key}", flush=True)
         row = rows.setdefault(mutant.key, {"key": mutant.key, **asdict(mutant), "killed_by": {}})
         row.pop("source", None)
-        seen = row["killed_by"]
-        if options.profile not in seen and not any(seen.values()) and time.monotonic() - started < 60 * options.minutes:
-            seen[options.profile] = evaluated(mutant, options.profile)
-            print(f"{options.profile:9}{seen[options.profile] or 'SURVIVED':24}{mutant.key}", flush=True)
+        row["killed_by"][options.profile] = check
         row["why"] = explanation(row, explained)
-        found = summary(list(rows.values()), Counter(each.kernel for each in made), options.seed)
+        found = summary(list(rows.values()), exist, options.seed)
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     return found
 

@@ -257,7 +257,7 @@ source = Path(import_module("tfkit_example_backend.online").__file__).read_text(
 for old, new in (("select_rows(output / total, rows)", "select_rows(output, rows)"), ("= higher", "= (")):
     wrong = source.replace(old, new)
     mutant = bench.SourceMutant("example.online", "attend", "", *bench.changed_lines(source, wrong), wrong)
-    print(bench.evaluated(mutant, "quick"))
+    print(bench.Run(mutant, "quick").end())
 rows = [{"key": "a", "killed_by": {"quick": "", "standard": "R1"}}, {"key": "b", "killed_by": {"quick": ""}}]
 print(bench.summary(rows, {}, 0))
 """

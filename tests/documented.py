@@ -75,6 +75,7 @@ def pages() -> list[Path]:
     return [page for page in found if page not in translated] + [*translated, ROOT / "README.md"]
 
 
+@cache
 def blocks(text: str) -> list[str]:
     """The console and Python blocks that a page shows, whole."""
     return [match[0] for match in PART.finditer(text) if match["language"]]

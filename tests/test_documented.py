@@ -18,15 +18,13 @@ STALE = "<!-- generated: hooks -->\n```python\n```\n<!-- end -->"
 
 
 def tier(name):
-    """`exhaustive` for a page that trains several models or proves a backend, `slow` for one that builds, trains or proves.
+    """`exhaustive` for a page that trains several models or proves a backend, `slow` for the others.
 
-    What an earlier page does is not counted; a page with the help of every command is slow, too."""
+    What an earlier page does is not counted."""
     text = PAGES[name].read_text(encoding="utf-8")
     new = "\n".join(set(documented.blocks(text)) - documented.shown_before(PAGES[name]))
-    does = re.findall(r"^\$ (?:.* && )?tfkit (build|train|verify|conformance|compare)", new, re.MULTILINE)
-    if does.count("train") > 1 or {"conformance", "compare"} & set(does):
-        return [pytest.mark.exhaustive]
-    return [pytest.mark.slow] if does or "<!-- generated: commands -->" in text else []
+    does = re.findall(r"^\$ (?:.* && )?tfkit (train|conformance|compare)", new, re.MULTILINE)
+    return pytest.mark.exhaustive if does.count("train") > 1 or {"conformance", "compare"} & set(does) else pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=tier(name)) for name in PAGES])

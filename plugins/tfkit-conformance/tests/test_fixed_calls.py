@@ -155,11 +155,29 @@ def the_form_with_the_lse_differs_from_300_keys_on(call, options):
     return found
 
 
+def few_queries_of_many_rows_see_all_keys(call, options):
+    """Only where a kernel has chosen two matrix products, as it does for steps of decoding."""
+    (B, _, Q, D), K = call.query.shape, call.key.shape[2]
+    products = B * call.key.shape[1] >= 128 and Q <= 8 and Q * K * D >= 400 and not torch.is_grad_enabled()
+    return whole(replace(call, mask=Mask(), bias=None) if products else call)
+
+
+def one_query_of_many_rows_loses_its_last_key(call, options):
+    if call.query.shape[0] > 128 and call.query.shape[2] == 1 and call.mask == Mask() and call.key.shape[2] > 8:
+        call = replace(call, key=call.key[:, :, :-1], value=call.value[:, :, :-1])
+    return whole(call)
+
+
 FAULTS = [fault for fault in list(globals().values()) if getattr(fault, "__code__", None) is not None
           and fault.__code__.co_varnames[:2] == ("call", "options") and fault is not whole]  # fmt: skip
 
 
-IN_LONG_CALLS = (one_key_in_the_last_block_of_256_is_lost, batch_rows_are_numbered_by_a_byte)
+IN_LONG_CALLS = (
+    one_key_in_the_last_block_of_256_is_lost,
+    batch_rows_are_numbered_by_a_byte,
+    few_queries_of_many_rows_see_all_keys,
+    one_query_of_many_rows_loses_its_last_key,
+)
 
 
 def subject(attend, entry=WHOLE.entry):

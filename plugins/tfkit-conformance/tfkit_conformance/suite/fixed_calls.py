@@ -3,6 +3,7 @@
     lengths        the last block of 16, 32, 48, 64, 96, 128, 192 queries and keys has one element, is full, or lacks one; of
                    256, and of the sizes that the options name, it has one element
     batch, heads   more than a warp, a block and a byte of them
+    decoding       few queries in each of many rows, where matrix products become many small ones
     head dims      1 and odd ones, those between powers of two
     equal sizes    Q = B, Q = H, K = D: nothing can be guessed from a shape
     numbers        positions beyond 2^15 and 2^24, segment numbers beyond a byte, scores far below zero
@@ -141,6 +142,9 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
     yield "a batch of 70", replace(small, B=70, H=2, G=2), None
     yield "a batch of 300", replace(small, B=300), None
     yield "a batch of 37 with 19 heads", replace(small, B=37, H=19, G=19), None
+    for case in _decoding(replace(small, B=MANY // 2 + 2, H=2, G=2)):
+        if case.Q in can.query_length and case.K in can.key_length:
+            yield f"few queries in each of {case.B} rows", case, None
     for size in (1, 2, 3, 5, 7, 9, 17, 33, 40, 65, 72, 100, 129, 160, 192, 224, 255, 256):
         if size in can.head_dim:
             yield f"head dim {size}", replace(small, D=size, V=size), None
@@ -168,6 +172,15 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
     yield "a bias whose axes are permuted", dense, _permuted_bias
     yield "scores far below zero", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(-2.0e4)
     yield "scores far above zero", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(2.0e4)
+
+
+def _decoding(rows: Case) -> Iterator[Case]:
+    """One query or a few, one or more query heads for a key head, few keys or more; without a mask, with one, with a bias."""
+    step, chunk, shared = replace(rows, Q=1, K=40), replace(rows, Q=8, K=9), replace(rows, H=4, Q=3, K=40)
+    for case in (step, chunk, shared):
+        yield case
+        yield replace(case, key_lengths=tuple(1 + row % case.K for row in range(case.B)))
+        yield replace(case, bias="dense", bias_axes="HQK")
 
 
 def _declared_blocks(subject: BackendUnderTest) -> list[int]:
