@@ -10,6 +10,7 @@ import torch
 
 from kill_matrix.correct_kernels import CORRECT_KERNELS, whole
 from small_backend import small
+from tfkit.builtin.attention import eager
 from tfkit.plugin import DenseBias, Mask, shapes_of, visible
 from tfkit_conformance import check_backend
 from tfkit_conformance.attention.backend_under_test import backend_under_test
@@ -168,6 +169,12 @@ def one_query_of_many_rows_loses_its_last_key(call, options):
     return whole(call)
 
 
+def heads_are_not_shared_where_they_equal_the_features(call, options):
+    if call.query.shape[1] == call.query.shape[3] > call.key.shape[1] > 1:
+        call = replace(call, key=call.key.roll(1, 1))
+    return whole(call)
+
+
 FAULTS = [fault for fault in list(globals().values()) if getattr(fault, "__code__", None) is not None
           and fault.__code__.co_varnames[:2] == ("call", "options") and fault is not whole]  # fmt: skip
 
@@ -200,6 +207,23 @@ def check_all(under_test, dtype, longest=False):
 def test_a_fault_at_a_size_or_in_a_form_is_found(fault):
     with pytest.raises(Violation, match="fixed calls: with "):
         check_all(subject(fault), "float32", longest=fault in IN_LONG_CALLS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda call: {"score": None},
+        lambda call: {"score": call.score and (lambda query, key: call.scale * call.score(query, key))},
+        lambda call: {"score": call.score and (lambda query, key: call.score(query, key.roll(1, 1)))},
+    ],
+    ids=["ignored", "scaled again", "with keys of other heads"],
+)
+def test_a_fault_of_a_declared_score_function_is_found(change, catalogue):
+    def faulty(call, options):
+        return eager.attend(replace(call, **change(call)), options)
+
+    with pytest.raises(Violation, match="fixed calls: with a score function"):
+        check_all(subject(faulty, catalogue.find("backend", "eager")), "float32")
 
 
 @pytest.mark.slow

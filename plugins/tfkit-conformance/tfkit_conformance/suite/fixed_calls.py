@@ -8,6 +8,7 @@
     equal sizes    Q = B, Q = H, K = D: nothing can be guessed from a shape
     numbers        positions beyond 2^15 and 2^24, segment numbers beyond a byte, scores far below zero
     tensors        int32 lengths and segments, a bias whose axes are permuted
+    scores         a score function, where any is declared: the dot product with the other sign, which the reference has, too
 
 Output, log-sum-exp and gradients are held to the bound; the output without gradients, too.
 """
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.plugin import AttentionInputs, DenseBias, Mask, Range
+from tfkit.plugin import AttentionInputs, DenseBias, Mask, Range, accumulation, expand_heads
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
@@ -49,12 +50,14 @@ class FixedCall:
     Args:
         words: "33 heads", for instance.
         inputs: the call.
+        equal: the same call without a score function.
         case: the case that it was made from.
         long: a slow kernel, such as an interpreted one, may take too long for it.
     """
 
     words: str
     inputs: AttentionInputs
+    equal: AttentionInputs
     case: Case
     long: bool
 
@@ -67,7 +70,9 @@ def fixed_calls(subject: BackendUnderTest, dtype: str) -> Iterator[FixedCall]:
             inputs = tried.inputs(subject.device)
             inputs = replace(inputs, **change(inputs)) if change is not None else inputs
             if subject.accepts(request_of(inputs)):
-                yield FixedCall(words, inputs, tried, long=min(case.Q, case.K) >= LONGEST or case.B * case.H >= MANY)
+                equal = inputs if inputs.score is None else replace(inputs, score=None, scale=-inputs.scale)
+                long = min(case.Q, case.K) >= LONGEST or case.B * case.H >= MANY
+                yield FixedCall(words, inputs, equal, tried, long)
                 break
 
 
@@ -87,8 +92,9 @@ def check_fixed_call(subject: BackendUnderTest, fixed: FixedCall) -> float:
 
 def _results(subject: BackendUnderTest, fixed: FixedCall) -> Iterator[tuple[str, str, Tensor, Tensor, Tensor]]:
     """The form of the call, the name of a result, the result, the right one, its bound."""
-    call = Call(subject, fixed.inputs, fixed.case.grad_output(subject.device))
-    wanted, bound = call.reference, call.bounds
+    grad_output = fixed.case.grad_output(subject.device)
+    call, equal = (Call(subject, inputs, grad_output) for inputs in (fixed.inputs, fixed.equal))
+    wanted, bound = equal.reference, equal.bounds
     yield "", "output", call.output.output, wanted.output, bound.output
     if fixed.case.gradients:
         for name, gradient in call.gradients.items():
@@ -155,6 +161,8 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
         for axes in ("BQ", "HK", "Q.K", "BK", "HQ"):
             yield "equal sizes", replace(same, visible=axes), None
         yield "equal sizes", replace(same, bias="dense", bias_axes="HQK"), None
+        yield "as many heads as features and keys, half as many for keys", replace(same, G=max(D // 2, 1)), None
+        yield "as many heads for keys as features and queries, twice as many for queries", replace(same, H=2 * D), None
 
     row = replace(small, H=2, G=2)
     for offset in (2**15 + 3, 2**24 + 1):
@@ -172,6 +180,9 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
     yield "a bias whose axes are permuted", dense, _permuted_bias
     yield "scores far below zero", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(-2.0e4)
     yield "scores far above zero", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(2.0e4)
+    if "*" in can.scores:
+        for scored in (row, replace(row, H=4, causal=True, offset=2), replace(row, bias="dense", softcap=5.0)):
+            yield "a score function", scored, _negated_product
 
 
 def _decoding(rows: Case) -> Iterator[Case]:
@@ -228,6 +239,16 @@ def _shifted_bias(by: float) -> Change:
         return {"bias": DenseBias(values)}
 
     return change
+
+
+def _negated_product(inputs: AttentionInputs) -> dict[str, Any]:
+    """The score -scale q . k, computed as widely as a backend accumulates."""
+
+    def score(query: Tensor, key: Tensor) -> Tensor:
+        wide = accumulation(query.dtype)
+        return -inputs.scale * query.to(wide) @ expand_heads(key.to(wide), query.shape[1]).mT
+
+    return {"score": score}
 
 
 def _sizes(inputs: AttentionInputs) -> str:
