@@ -244,6 +244,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutmut", type=Path, help="the directory that holds mutmut and libcst")
     parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--match", default="", help="of these, only those whose key this pattern finds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--profile", default="quick", choices=["quick", "standard", "deep"])
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
@@ -261,14 +262,16 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     explained_file = options.json.with_name("source_mutants_explained.json")
     explained = json.loads(explained_file.read_text()) if explained_file.exists() else []
     held = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
-    rows = {row["key"]: row | {"why": explanation(row, explained)} for row in held}
+    exists = {mutant.key for mutant in made}  # the source may have changed since
+    rows = {row["key"]: row | {"why": explanation(row, explained)} for row in held if row["key"] in exists}
 
     def is_left(mutant: SourceMutant) -> bool:
         seen = rows.get(mutant.key, {}).get("killed_by", {})
         return options.profile not in seen and not any(seen.values())
 
-    left = [mutant for mutant in drawn.values() if is_left(mutant)]
+    left = [mutant for mutant in drawn.values() if is_left(mutant) and re.search(options.match, mutant.key)]
     found = summary(list(rows.values()), exist, options.seed)
+    options.json.write_text(json.dumps(found, indent=1) + "\n")
     for mutant, check in results(left, options.profile, options.processes, options.minutes):
         print(f"{options.profile:9}{check or 'SURVIVED':24}{mutant.key}", flush=True)
         row = rows.setdefault(mutant.key, {"key": mutant.key, **asdict(mutant), "killed_by": {}})

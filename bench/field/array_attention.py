@@ -1,4 +1,4 @@
-"""Functions of other arrays, called with NumPy arrays: MLX, ONNX Runtime, ONNX's reference, Keras.
+"""Functions of other arrays, called with NumPy arrays: MLX, ONNX Runtime, ONNX's reference, Keras, JAX.
 
 bench/field_report.py runs them.
 """
@@ -99,3 +99,12 @@ def keras(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, 
     if bias is not None and mask is not None and backend() == "torch":
         bias, mask = numpy.where(mask, bias, bias.dtype.type("-inf")), None
     return ops.convert_to_numpy(ops.dot_product_attention(query, key, value, bias, mask, scale, is_causal))
+
+
+def jax(query: Array, key: Array, value: Array, bias: Array = None, mask: Array = None, scale: float | None = None) -> Array:
+    """jax.nn.dot_product_attention. Each call compiles anew; the cache would hold thousands of programs."""
+    from jax import clear_caches
+    from jax.nn import dot_product_attention
+
+    clear_caches()
+    return numpy.array(dot_product_attention(query, key, value, bias, mask, scale=scale))

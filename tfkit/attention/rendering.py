@@ -66,7 +66,7 @@ def queries_that_see(mask: Mask, shapes: Shapes) -> Bool[Tensor, "B 1 Q 1"] | No
     return (queries < mask.query_lengths[:, None])[:, None, :, None]
 
 
-def no_fully_masked_row(mask: Mask, shapes: Shapes) -> bool:
+def no_fully_masked_row(mask: Mask) -> bool:
     """Whether the terms alone guarantee that every query sees a key: at most causality, with an int offset >= 0."""
     others = (mask.window, mask.key_lengths, mask.query_lengths, mask.key_visible, mask.query_segments, mask.visible)
     return all(term is None for term in others) and (

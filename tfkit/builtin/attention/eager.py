@@ -100,7 +100,7 @@ def _rendered(inputs: AttentionInputs) -> Rendered:
 def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
     shown = visible(mask, shapes)
     rows = None
-    if shown is not None and not no_fully_masked_row(mask, shapes):
+    if shown is not None and not no_fully_masked_row(mask):
         shown, rows = unmask_empty_rows(shown)
     return (
         None if shown is None else ~shown,

@@ -113,7 +113,7 @@ def _render(mask: Mask, shapes: Shapes) -> Rendered:
         shapes.keys,
         device=shapes.device,
     )
-    whole = None if no_fully_masked_row(mask, shapes) else visible(mask, shapes)
+    whole = None if no_fully_masked_row(mask) else visible(mask, shapes)
     return block_mask, None if whole is None else whole.any(-1, keepdim=True)
 
 

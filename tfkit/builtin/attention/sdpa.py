@@ -119,7 +119,7 @@ def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
     if bias is None and _is_square_causal(mask, shapes):
         return None, True, rows
     shown = visible(mask, shapes)
-    if shown is not None and not no_fully_masked_row(mask, shapes):
+    if shown is not None and not no_fully_masked_row(mask):
         shown, not_empty = unmask_empty_rows(shown)
         rows = not_empty if rows is None else rows & not_empty
     if bias is None:
