@@ -187,8 +187,8 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
 
 def _decoding(rows: Case) -> Iterator[Case]:
     """One query or a few, one or more query heads for a key head, few keys or more; without a mask, with one, with a bias."""
-    step, chunk, shared = replace(rows, Q=1, K=40), replace(rows, Q=8, K=9), replace(rows, H=4, Q=3, K=40)
-    for case in (step, chunk, shared):
+    step, chunk, short = (replace(rows, Q=Q, K=K) for Q, K in ((1, 40), (4, 40), (8, 9)))
+    for case in (step, chunk, short, replace(rows, H=4, Q=3, K=40)):
         yield case
         yield replace(case, key_lengths=tuple(1 + row % case.K for row in range(case.B)))
         yield replace(case, bias="dense", bias_axes="HQK")
