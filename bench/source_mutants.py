@@ -1,6 +1,6 @@
 """How well the conformance suite checks kernels: random changes of the source of correct kernels, and which profile sees them.
 
-    python bench/source_mutants.py --mutmut DIR --count 300 --seed 0      # -> bench/results/source_mutants.json
+    python bench/source_mutants.py --mutmut DIR --count 5000              # all: bench/results/source_mutants.json
     python bench/source_mutants.py --mutmut DIR --profile standard        # its survivors again, with another profile
 
 Every operator of mutmut 3 (https://mutmut.readthedocs.io) is applied to every place of correct kernels in plain torch, and

@@ -254,10 +254,13 @@ from importlib import import_module
 from pathlib import Path
 
 source = Path(import_module("tfkit_example_backend.online").__file__).read_text()
+mutants = []
 for old, new in (("select_rows(output / total, rows)", "select_rows(output, rows)"), ("= higher", "= (")):
     wrong = source.replace(old, new)
-    mutant = bench.SourceMutant("example.online", "attend", "", *bench.changed_lines(source, wrong), wrong)
-    print(bench.Run(mutant, "quick").end())
+    mutants.append(bench.SourceMutant("example.online", "attend", "", *bench.changed_lines(source, wrong), wrong))
+found = dict(bench.results(mutants, "quick", 2, 10.0))
+for mutant in mutants:
+    print(found[mutant])
 rows = [{"key": "a", "killed_by": {"quick": "", "standard": "R1"}}, {"key": "b", "killed_by": {"quick": ""}}]
 print(bench.summary(rows, {}, 0))
 """

@@ -5,7 +5,7 @@
     batch, heads   more than a warp, a block and a byte of them
     decoding       few queries in each of many rows, where matrix products become many small ones
     head dims      1 and odd ones, those between powers of two
-    equal sizes    Q = B, Q = H, K = D: nothing can be guessed from a shape
+    equal sizes    Q = B, Q = H, K = D, with shared heads H = D and G = D: nothing can be guessed from a shape
     numbers        positions beyond 2^15 and 2^24, segment numbers beyond a byte, scores far below zero
     tensors        int32 lengths and segments, a bias whose axes are permuted
     scores         a score function, where any is declared: the dot product with the other sign, which the reference has, too
