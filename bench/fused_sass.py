@@ -1,4 +1,5 @@
-"""The machine code of tfkit-fused for sm_90, without a GPU: instructions of one step of each loop, and estimated TFLOP/s.
+"""The machine code of tfkit-fused for sm_90 and sm_100, without a GPU: instructions of one step of each loop, and TFLOP/s that
+are estimated for an H100. The file also has what became of every program of the table of tiles.
 
     python bench/fused_sass.py --json bench/results/fused_sass.json
     python bench/fused_sass.py --tutorial 06-fused-attention.py --json bench/results/fused_sass.json
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,8 +29,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "plugins" / "tfkit-fused" / "tests")]
 import aot  # noqa: E402
-from launches import WHOLE, cell, cells  # noqa: E402
-from machine_code import estimated_tflops, loops_of  # noqa: E402
+from launches import CAPABILITIES, UNMEASURED, WHOLE, cell, cells, launched, named  # noqa: E402
+from machine_code import estimated_tflops  # noqa: E402
 from tfkit_fused.tiles import Tiles  # noqa: E402
 
 YARDSTICKS = (64, 128)
@@ -37,23 +39,36 @@ YARDSTICK = Tiles(128, 64, 8, 3)
 
 
 def figures(cost: aot.Cost) -> dict[str, Any]:
-    (loop,) = loops_of(cost.cubin)
+    (loop,) = cost.loops
     return {
         "instructions": loop.instructions, **loop.kinds, "registers": cost.registers, "spilled": cost.spilled,
         "advisories": len(cost.advisories),
     }  # fmt: skip
 
 
-def of_backend() -> Iterator[tuple[str, dict[str, Any]]]:
-    for each in cells():
-        cost = aot.compiled(each.launch, 90)
-        (loop,) = loops_of(cost.cubin)
-        tiles = each.tiles
-        row: dict[str, Any] = {"tiles": str(tiles), **figures(cost)}
-        if each.kernel == "forward":
-            tflops = estimated_tflops(loop, tiles.warps, tiles.queries, tiles.keys, each.features)
-            row["estimated_tflops"] = round(tflops)
-        yield each.name, row
+def of_backend(known: dict[str, aot.Cost]) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, aot.Cost]]:
+    """The cells, each with the names of its programs; the names of the programs of the table of tiles; and every program."""
+    found: dict[str, aot.Cost] = {}
+
+    def compiled(launch: aot.Launch, capability: int) -> str:
+        name = aot.program_of(launch, capability)
+        found[name] = known.get(name) or aot.compiled(launch, capability)
+        return name
+
+    rows: dict[str, dict[str, Any]] = {}
+    for sm in CAPABILITIES:
+        for each in cells(sm):
+            row = rows.setdefault(each.name, {})
+            row |= {f"sm_{sm}": compiled(each.launch, sm), f"tiles_{sm}": str(each.tiles)}
+            if sm == 90 and each.kernel == "forward":
+                (loop,) = found[row["sm_90"]].loops
+                tflops = estimated_tflops(loop, each.tiles.warps, each.tiles.queries, each.tiles.keys, each.features)
+                row["estimated_tflops"] = round(tflops)
+    choices = {}
+    for choice in UNMEASURED:
+        sm, table_row, described, tiles = choice
+        choices[named(choice)] = compiled(launched(table_row, sm, tiles=tiles, described=described), sm)
+    return rows, choices, found
 
 
 def of_tutorial(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -70,7 +85,7 @@ def of_tutorial(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         named = {"HEAD_DIM": width, "BLOCK_M": queries, "BLOCK_N": keys, "FP8_OUTPUT": False, "STAGE": 1}
         arguments = (0.125, torch.zeros(2, 8, 2048), 2, 8, *descriptors, 2048)
         cost = aot.compiled(aot.Launch(kernel, arguments, {**named, **YARDSTICK.launch}), 90)
-        (theirs,), row = loops_of(cost.cubin), figures(cost)
+        (theirs,), row = cost.loops, figures(cost)
         row |= {"tiles": str(YARDSTICK)}
         row["estimated_tflops"] = round(estimated_tflops(theirs, 8, queries, keys, width))
         yield f"forward, dense, D {width}", row
@@ -78,36 +93,49 @@ def of_tutorial(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def of_fused_beside_tutorial(width: int) -> int:
     """Instructions of `fused` in one step, with the tutorial's tiles."""
-    (loop,) = loops_of(aot.compiled(cell("forward", width, "dense", WHOLE, YARDSTICK).launch, 90).cubin)
+    (loop,) = aot.compiled(cell("forward", width, "dense", WHOLE, YARDSTICK).launch, 90).loops
     return loop.instructions
+
+
+def written(record: dict[str, Any]) -> str:
+    """JSON with a line for each cell and each program."""
+    text = json.dumps(record, indent=1, sort_keys=True)
+    return re.sub(r"\n {5,}|\n {4}(?=[]}])", " ", text) + "\n"
 
 
 def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tutorial", type=Path)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--again", action="store_true", help="compile programs that the file has, too")
     options = parser.parse_args(words)
-    version = ".".join(triton.__version__.split(".")[:2])
     record = json.loads(options.json.read_text()) if options.json and options.json.exists() else {"versions": {}}
-    found = record["versions"].setdefault(version, {"triton": triton.__version__, "capability": "sm_90", "tutorial": {}})
-    found["cells"] = dict(of_backend())
+    found = record["versions"].setdefault(aot.version(), {"tutorial": {}})
+    known = {} if options.again else aot.recorded_costs()
+    found["triton"] = triton.__version__
+    found["cells"], found["choices"], programs = of_backend(known)
+    found["programs"] = {name: cost.written() for name, cost in programs.items()}
     if options.tutorial:
         found["tutorial"] = dict(of_tutorial(options.tutorial))
     for width in YARDSTICKS if found["tutorial"] else ():
         found["tutorial"][f"forward, dense, D {width}"]["instructions_of_fused"] = of_fused_beside_tutorial(width)
     if options.json:
-        options.json.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        options.json.write_text(written(record))
     for name, row in found["tutorial"].items():
         ratio = row["instructions_of_fused"] / row["instructions"]
         print(
             f"{name}, tiles {row['tiles']}: {row['instructions_of_fused']} instructions, the tutorial's kernel "
             f"{row['instructions']}: {ratio:.2f}"
         )
-    columns = ("instructions", "wgmma", "mma", "wait", "exp2", "cp.async", "tma", "registers", "estimated_tflops")
-    table = Table("cell", "tiles", *columns, title=f"one step of each loop, per warp, sm_90, Triton {triton.__version__}")
-    for name, row in found["cells"].items():
-        table.add_row(name, row["tiles"], *(str(row.get(column, "")) for column in columns))
-    Console(width=160).print(table)
+    columns = ("instructions", "wgmma", "mma", "wait", "exp2", "cp.async", "tma", "registers")
+    for sm in CAPABILITIES:
+        title = f"one step of each loop, per warp, sm_{sm}, Triton {triton.__version__}"
+        table = Table("cell", "tiles", *columns, *(["estimated TFLOP/s"] if sm == 90 else []), title=title)
+        for name, row in found["cells"].items():
+            kinds = figures(programs[row[f"sm_{sm}"]])
+            estimated = [str(row.get("estimated_tflops", ""))] if sm == 90 else []
+            table.add_row(name, row[f"tiles_{sm}"], *(str(kinds.get(column, "")) for column in columns), *estimated)
+        Console(width=160).print(table)
     return found
 
 

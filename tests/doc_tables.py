@@ -283,11 +283,17 @@ def machine_code(run: Run) -> str:
     versions = json.loads((ROOT / "bench" / "results" / "fused_sass.json").read_text(encoding="utf-8"))["versions"]
     newest = versions[max(versions, key=lambda version: tuple(map(int, version.split("."))))]
     columns = ("instructions", "wgmma", "mma", "wait", "cp.async", "tma", "registers", "estimated_tflops")
-    body = [[name, row["tiles"], *(str(row.get(column, "")) for column in columns)] for name, row in newest["cells"].items()]
+    body = []
+    for name, row in newest["cells"].items():
+        cost, other = newest["programs"][row["sm_90"]], newest["programs"][row["sm_100"]]
+        kinds = {**cost["loops"][0], "registers": cost["registers"], "estimated_tflops": row.get("estimated_tflops", "")}
+        figures = [str(kinds.get(column, "")) for column in columns]
+        tiles = "" if row["tiles_100"] == row["tiles_90"] else f" ({row['tiles_100']})"
+        body.append([name, row["tiles_90"], *figures, f"{other['loops'][0]['instructions']}{tiles}"])
     for name, row in newest["tutorial"].items():
-        body.append([f"tutorial: {name}", row["tiles"], *(str(row.get(column, "")) for column in columns)])
+        body.append([f"tutorial: {name}", row["tiles"], *(str(row.get(column, "")) for column in columns), ""])
     named = {"wait": "waits", "tma": "TMA", "estimated_tflops": "estimated TFLOP/s"}
-    return rows(["call", "tiles", *(named.get(column, column) for column in columns)], *body)
+    return rows(["call", "tiles", *(named.get(column, column) for column in columns), "instructions on sm_100"], *body)
 
 
 def certificates(run: Run) -> str:

@@ -355,6 +355,7 @@ def test_wrong_arguments_of_gpus_are_refused(tfkit, words, message):
     assert (done.code, message in done.err, done.out) == (2, True, ""), done.err
 
 
+@pytest.mark.slow
 def test_every_shipped_spec_is_planned(tfkit):
     for spec in sorted(Path("specs").glob("*.yaml")):
         plan = tfkit("plan", str(spec), "--gpus", "2", "--memory", "9999999GB", "--json").json()["training"]

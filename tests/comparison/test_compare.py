@@ -51,6 +51,7 @@ def candidates(task, **overrides):
     return [Candidate(task, (*SHORT, *changes), name) for name, changes in overrides.items()]
 
 
+@pytest.mark.slow
 def test_finished_runs_are_kept_and_failed_ones_do_not_stop_the_others(task, tmp_path, in_process):
     given = candidates(task, plain=[], fast=FAST.overrides, wrong=["batching.tokens=4", "batching.max_length=256"])
     found = compare_recipes(given, tmp_path / "runs", seeds=[0, 1], workers=1)

@@ -147,6 +147,7 @@ def eject_all(names: list[str], directory: Path, catalogue: Any) -> dict[str, An
     return check(directory)
 
 
+@pytest.mark.slow
 def test_ejected_files_compute_what_the_model_computes(tmp_path, catalogue):
     results = eject_all(list(QUICK), tmp_path, catalogue)
     assert all("greedy" in result for result in results.values())

@@ -105,6 +105,7 @@ def test_a_model_without_numbers_cannot_be_saved(spec: tfkit.ModelSpec, catalogu
     assert names(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_saved_like_the_model_itself(
     model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]
 ) -> None:

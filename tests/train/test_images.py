@@ -40,6 +40,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return tfkit.load(run).state_dict()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_ends_in_the_same_bits(run: Path, tmp_path: Path) -> None:
     train(recipe_in(tmp_path, "stopping.max_steps=40"), tmp_path / "run")
     resume(tmp_path / "run", overrides=["stopping.max_steps=80"])

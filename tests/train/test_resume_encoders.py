@@ -14,6 +14,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(FILES))
 def test_half_and_half_is_whole(tmp_path, kind):
     path = recipe_for(tmp_path, kind, steps=14)

@@ -130,6 +130,7 @@ def weights(run):
     return load_file(checkpoints_in(run / "checkpoints")[-1] / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_runs_resume_bit_for_bit_and_ratio_1_changes_nothing(kind, task, tmp_path):
     (task.parent / "small.yaml").write_text(SPECS[kind])
     short = ["stopping.max_steps=8", "validation.every_steps=100", "batching.accumulate=2"]

@@ -109,6 +109,7 @@ def test_a_seed_is_another_draw():
     assert ratios(subject, "float32", 0) != ratios(subject, "float32", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "can",
     [

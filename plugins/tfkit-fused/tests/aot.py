@@ -6,16 +6,20 @@ be: what is compiled is what the backend would launch, specialised as Triton wou
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import triton
+from machine_code import Loop, loops_of
 from tfkit_fused import launch, tiles
 from triton import knobs
 from triton.backends.compiler import GPUTarget
@@ -36,13 +40,22 @@ class Launch:
 @dataclass(frozen=True)
 class Cost:
     """What one compiled kernel takes: shared memory and spilled registers in bytes, registers of a thread; what ptxas advises
-    against (C7510 to C7519: products that wait for each other); its machine code."""
+    against (C7510 to C7519: products that wait for each other); the loops that multiply matrices."""
 
     shared: int
     registers: int
     spilled: int
     advisories: tuple[str, ...]
-    cubin: bytes
+    loops: tuple[Loop, ...]
+
+    def written(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "loops": [{"instructions": loop.instructions, **loop.kinds} for loop in self.loops]}
+
+    @classmethod
+    def read(cls, written: dict[str, Any]) -> Cost:
+        loops = tuple(Loop(kinds.pop("instructions"), kinds) for kinds in map(dict, written["loops"]))
+        return cls(**{**written, "advisories": tuple(written["advisories"]), "loops": loops})
 
 
 class Recorder:
@@ -103,12 +116,12 @@ class Unmeasured:
 @contextmanager
 def without_a_device(capability: int) -> Iterator[None]:
     """Meanwhile calls on CPU tensors compile kernels for such a GPU, and launch nothing: results are whatever is in memory."""
-    large = capability in (90, 100)
+    generation = tiles.generation_of(capability // 10)
 
     def tiles_for(
         kernel: str, query: Any, key: Any, value: Any, features: str, described: bool, *_: Any
     ) -> tuple[tiles.Tiles, ...]:
-        return tiles.of_row(tiles.row_for(kernel, query, key, value, features), large, described)
+        return tiles.of_row(tiles.row_for(kernel, query, key, value, features), generation, described)
 
     with ExitStack() as stack:
         for owner, name, stand_in in (
@@ -121,6 +134,33 @@ def without_a_device(capability: int) -> Iterator[None]:
         yield
 
 
+RECORD = Path(__file__).parents[3] / "bench" / "results" / "fused_sass.json"
+
+
+def version() -> str:
+    """The installed Triton, as RECORD names it."""
+    return ".".join(triton.__version__.split(".")[:2])
+
+
+def recorded_costs() -> dict[str, Cost]:
+    """What the installed Triton made of programs, by their names: from RECORD; none if it is another release of Triton."""
+    found = json.loads(RECORD.read_text())["versions"].get(version(), {})
+    known = found["programs"] if found.get("triton") == triton.__version__ else {}
+    return {name: Cost.read(written) for name, written in known.items()}
+
+
+def program_of(recorded: Launch, capability: int) -> str:
+    """The name of what is compiled: Triton's intermediate language, the options and the architecture, hashed. The rest of the
+    compiler is a function of these, so that a program with a name that is known need not be compiled again."""
+    options = sorted((name, value) for name, value in recorded.named.items() if name not in recorded.kernel.arg_names)
+    return hashlib.sha256(f"{capability} {options} {intermediate(recorded, capability)}".encode()).hexdigest()[:16]
+
+
+def cost_of(recorded: Launch, capability: int, known: Mapping[str, Cost]) -> Cost:
+    """As recorded; else by compiling."""
+    return known.get(program_of(recorded, capability)) or compiled(recorded, capability)
+
+
 def compiled(recorded: Launch, capability: int) -> Cost:
     """Recompile for sm_`capability` with the options that Triton gives ptxas. Raises what Triton raises."""
     heard = io.StringIO()
@@ -131,7 +171,7 @@ def compiled(recorded: Launch, capability: int) -> Cost:
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said)))
     advisories = tuple(sorted(set(re.findall(r"\(C75\d\d\).*", said))))
     registers = int(re.search(r"Used (\d+) registers", said).group(1))
-    return Cost(found.metadata.shared, registers, spilled, advisories, found.asm["cubin"])
+    return Cost(found.metadata.shared, registers, spilled, advisories, tuple(loops_of(found.asm["cubin"])))
 
 
 class _Program(Exception):

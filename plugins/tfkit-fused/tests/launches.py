@@ -1,6 +1,7 @@
 """What the backend launches for a call, recorded: of a row of the table of tiles, or of a named cell.
 
-Cells are the calls whose machine code is held to a record (bench/results/fused_sass.json), with the tiles of an H100.
+Cells are the calls whose machine code is held to a record (bench/results/fused_sass.json), with the tiles of an H100 and a
+B200.
 """
 
 from __future__ import annotations
@@ -14,7 +15,28 @@ from unittest.mock import patch
 import aot
 import torch
 from tfkit_fused import launch
-from tfkit_fused.tiles import ROWS, Row, Tiles, of_row, row_for
+from tfkit_fused.tiles import ROWS, Row, Tiles, generation_of, of_row, row_for
+
+CAPABILITIES = (90, 100)
+"""Architectures whose machine code is recorded."""
+Choice = tuple[int, Row, bool, Tiles]
+"""Architecture, row, whether the hardware copies the tiles of keys and values, tiles."""
+CHOICES: list[Choice] = [
+    (sm, row, described, tiles)
+    for sm in (100, 90, 80)
+    for row in ROWS
+    for described in ((False, True) if sm >= 90 and row.bytes == 2 and row.kernel in ("forward", "queries") else (False,))
+    for tiles in of_row(row, generation_of(sm // 10), described)
+]
+UNMEASURED = [choice for choice in CHOICES if choice[3] == of_row(choice[1], generation_of(choice[0] // 10), choice[2])[0]]
+"""Those that are taken where nothing has been measured."""
+
+
+def named(choice: Choice) -> str:
+    capability, row, described, tiles = choice
+    name = f"{row.kernel}-{row.bytes * 8}-{row.width}-{row.features}-{'short-' * row.short}{'tma-' * described}{capability}"
+    return f"{name}-{tiles}"
+
 
 NAMES = {"decode": "decode_chunks", "keys": "keys_and_values", "bias": "dense", "together": "keys_and_values"}
 """The kernels that the table calls otherwise."""
@@ -55,7 +77,7 @@ def launched(
     """What the backend would launch of this row's kernel on such a device, with what it takes unmeasured or other tiles;
     without `described` as for rows at odd addresses, which the hardware cannot copy."""
     described = described and capability >= 90
-    tiles = tiles or of_row(row, capability >= 90, described)[0]
+    tiles = tiles or of_row(row, generation_of(capability // 10), described)[0]
     masks = patch.object(launch, "_masks_all", lambda device: capability < 90)
     copies = patch.object(launch, "_has_tma", lambda device: described)
     with masks, copies, patch.object(launch, "tiles_for", lambda *_: (tiles,)):
@@ -86,7 +108,7 @@ def recorded(heard: list[aot.Launch]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Cell:
-    """A kernel of a kind of call in bfloat16, and the tiles that it takes on an H100."""
+    """A kernel of a kind of call in bfloat16, and the tiles that it takes on the device."""
 
     name: str
     kernel: str
@@ -107,24 +129,23 @@ KINDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def cells(every: bool = True) -> Iterator[Cell]:
-    """Every cell; or about half of them, which have each pair of kernel, width and kind of call."""
-    for row, kernel in enumerate(("forward", "queries", "keys")):
-        for column, width in enumerate((64, 128)):
-            for number, (kind, changes) in enumerate(KINDS.items()):
-                if every or (row + column + number) % 2 == 0:
-                    yield cell(kernel, width, kind, changes)
+def cells(capability: int) -> Iterator[Cell]:
+    for kernel in ("forward", "queries", "keys"):
+        for width in (64, 128):
+            for kind, changes in KINDS.items():
+                yield cell(kernel, width, kind, changes, None, capability)
     for width in (64, 128):
-        yield cell("decode", width, "one query", {**PADDED, "query": torch.zeros(2, 8, 1, width, dtype=torch.bfloat16)})
-        yield cell("forward", width, "41 tokens", {**PADDED, "query": torch.zeros(2, 8, 41, width, dtype=torch.bfloat16)})
+        one, few = ({**PADDED, "query": torch.zeros(2, 8, length, width, dtype=torch.bfloat16)} for length in (1, 41))
+        yield cell("decode", width, "one query", one, None, capability)
+        yield cell("forward", width, "41 tokens", few, None, capability)
 
 
-def cell(kernel: str, width: int, kind: str, changes: dict[str, Any], tiles: Tiles | None = None) -> Cell:
+def cell(kernel: str, width: int, kind: str, changes: dict[str, Any], tiles: Tiles | None = None, capability: int = 90) -> Cell:
     wanted = (kernel, 2, width, "plain", False)
     row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features, row.short) == wanted)
     query = torch.zeros(2, 8, 2048, width, dtype=torch.bfloat16)
     given = replace(call(row), **{"query": query, **changes})
     found = row_for(kernel, given.query, given.key, given.value, launch.features_of(given))
-    tiles = tiles or of_row(found, True, described=True)[0]
-    made = launched(row, 90, tiles=tiles, **{"query": query, **changes})
+    tiles = tiles or of_row(found, generation_of(capability // 10), described=True)[0]
+    made = launched(row, capability, tiles=tiles, **{"query": query, **changes})
     return Cell(f"{kernel}, {kind}, D {width}", kernel, made, tiles, width)

@@ -194,7 +194,7 @@ def test_where_tuning_has_no_say_nothing_is_looked_up(why, monkeypatch):
 
 
 DTYPES = {2: "float16", 4: "float32"}
-ALL = {(row.kernel, row.bytes, each) for row in ROWS for large in (True, False) for each in of_row(row, large, large)}
+ALL = {(row.kernel, row.bytes, each) for row in ROWS for sm in (8, 9, 10) for each in of_row(row, sm, sm > 8)}
 SIZES = sorted({(bytes, each.queries, each.keys) for kernel, bytes, each in ALL if kernel != "decode"})
 FEW = sorted({(bytes, each.keys) for kernel, bytes, each in ALL if kernel == "decode"})
 
@@ -235,9 +235,9 @@ def test_whatever_may_be_chosen_for_few_queries_is_right(bytes, keys):
 def test_the_table_offers_a_choice_everywhere_no_tiles_twice_and_none_of_another_kind(version, monkeypatch):
     monkeypatch.setattr(tiles_module, "_instead", lambda: INSTEAD.get(version, {}))
     for row in ROWS:
-        for large in (True, False):
-            tiles = of_row.__wrapped__(row, large)
-            assert len(tiles) in ((2, 3, 4) if (row.large if large else row.small) else (0,)), row
+        for generation in (8, 9, 10):
+            tiles = of_row.__wrapped__(row, generation)
+            assert len(tiles) in ((2, 3, 4) if (row.large if generation > 8 else row.small) else (0,)), row
             assert len(set(tiles)) == len(tiles), row
             assert row.kernel != "diagonals" or {each.queries == each.keys for each in tiles} == {True}
 

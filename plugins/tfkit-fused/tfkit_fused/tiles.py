@@ -138,12 +138,13 @@ INSTEAD: dict[str, dict[tuple[str, int, int, str, bool, bool], Shape]] = {
         ("keys", 2, 64, "rich", False, False): (32, 32, 8, 2), ("keys", 2, 128, "plain", False, True): (16, 128, 8, 2),
         ("keys", 2, 128, "position", False, True): (16, 128, 8, 2), ("keys", 2, 128, "dropout", False, True): (32, 32, 8, 2),
         ("keys", 2, 128, "rich", False, False): (32, 32, 8, 1), ("keys", 2, 256, "rich", False, False): (16, 16, 8, 1),
+        ("keys", 2, 256, "rich", False, True): (16, 16, 8, 1),
         ("together", 2, 64, "rich", False, True): (16, 128, 8, 1),
     },
     "3.7": {
         ("keys", 2, 64, "dropout", False, True): (16, 128, 8, 2), ("keys", 2, 64, "dropout", False, False): (32, 32, 8, 2),
         ("keys", 2, 64, "dropout", True, False): (32, 32, 8, 2), ("keys", 2, 128, "plain", False, True): (16, 128, 8, 2),
-        ("keys", 2, 128, "position", False, True): (16, 128, 8, 2),
+        ("keys", 2, 128, "position", False, True): (16, 128, 8, 2), ("keys", 2, 64, "dropout", True, True): (16, 64, 4, 2),
     },
     "3.8": {
         ("queries", 2, 128, "plain", True, True): (64, 32, 4, 2), ("keys", 2, 128, "position", False, True): (16, 128, 8, 2),
@@ -152,6 +153,23 @@ INSTEAD: dict[str, dict[tuple[str, int, int, str, bool, bool], Shape]] = {
 }  # fmt: skip
 """What one version of Triton takes unmeasured in place of a row's first choice, which it spills or whose products it lets wait
 for each other: by kernel, bytes, width, features, whether the row is short, and whether the device is large."""
+
+
+BLACKWELL: dict[str, dict[tuple[str, int, int, str, bool], Shape]] = {
+    "": {
+        ("forward", 2, 64, "position", False): (128, 64, 8, 2), ("keys", 2, 64, "plain", False): (32, 128, 8, 2),
+        ("keys", 2, 64, "position", False): (32, 64, 4, 2), ("keys", 2, 128, "plain", False): (32, 64, 8, 2),
+        ("keys", 2, 128, "position", False): (32, 64, 8, 2), ("keys", 2, 128, "dropout", False): (16, 64, 8, 2),
+        ("keys", 2, 64, "plain", True): (32, 64, 4, 2), ("keys", 2, 256, "rich", False): (16, 16, 8, 1),
+    },
+    "3.6": {
+        ("keys", 2, 64, "plain", False): (16, 128, 8, 2), ("keys", 2, 64, "position", False): (16, 128, 8, 2),
+        ("keys", 2, 64, "plain", True): (32, 64, 8, 2), ("keys", 2, 64, "position", True): (32, 64, 8, 2),
+    },
+}  # fmt: skip
+"""What sm_100 takes unmeasured in place of a row's first choice, which it spills: products leave their sums in a memory of
+their own, and these kernels read them back into registers. By version of Triton, those of "" for all; then by kernel, bytes,
+width, features, whether the row is short."""
 
 
 DESCRIBED: dict[tuple[str, int, int, str], Shape] = {("forward", 2, 128, "plain"): (128, 128, 8, 2)}
@@ -205,7 +223,7 @@ def tiles_for(
     found: tuple[Tiles, ...] = (INTERPRETED,)
     if query.is_cuda:
         row = row_for(kernel, query, key, value, features)
-        found = of_row(row, _is_large(torch.cuda.get_device_capability(query.device)), described)
+        found = of_row(row, generation_of(torch.cuda.get_device_capability(query.device)[0]), described)
     if not (found and (tile_queries or tile_keys)):
         return found
     queries, keys = tile_queries or found[0].queries, tile_keys or found[0].keys
@@ -231,13 +249,16 @@ def _row(kernel: str, size: int, width: int, features: str, is_short: bool) -> R
 
 
 @cache
-def of_row(row: Row | None, large: bool, described: bool = False) -> tuple[Tiles, ...]:
-    """All that may be chosen on a large device or on another, first what is taken unmeasured. `described`: by calls whose
-    tiles of keys and values the hardware copies."""
+def of_row(row: Row | None, generation: int, described: bool = False) -> tuple[Tiles, ...]:
+    """All that may be chosen on a device, first what is taken unmeasured. `generation`: see `generation_of`. `described`: by
+    calls whose tiles of keys and values the hardware copies."""
     if row is None:
         return ()
+    large = generation >= HOPPER
     shape, more = (row.large, (*row.more_large, *row.more)) if large else (row.small, row.more)
-    instead = _instead().get((row.kernel, row.bytes, row.width, row.features, row.short, large))
+    key = row.kernel, row.bytes, row.width, row.features, row.short
+    instead = _on_blackwell().get(key) if generation > HOPPER else None
+    instead = instead or _instead().get((*key, large))
     if shape is not None and instead is not None:
         shape, more = instead, tuple(each for each in more if each != instead)
     if large and described and shape is not None and not row.short:
@@ -247,10 +268,23 @@ def of_row(row: Row | None, large: bool, described: bool = False) -> tuple[Tiles
 
 @cache
 def _instead() -> dict[tuple[str, int, int, str, bool, bool], Shape]:
+    return INSTEAD.get(_version(), {})
+
+
+@cache
+def _on_blackwell() -> dict[tuple[str, int, int, str, bool], Shape]:
+    return {**BLACKWELL[""], **BLACKWELL.get(_version(), {})}
+
+
+def _version() -> str:
     import triton
 
-    return INSTEAD.get(".".join(triton.__version__.split(".")[:2]), {})
+    return ".".join(triton.__version__.split(".")[:2])
 
 
-def _is_large(capability: tuple[int, int]) -> bool:
-    return capability[0] in (9, 10)
+HOPPER = 9
+
+
+def generation_of(major: int) -> int:
+    """10 or 9 for devices of sm_100 and sm_90, which are large; 8 for all others, by the first number of the capability."""
+    return major if major in (HOPPER, 10) else 8
