@@ -31,7 +31,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "plugins" / "tfkit-fused" / "tes
 import aot  # noqa: E402
 from launches import CAPABILITIES, UNMEASURED, WHOLE, cell, cells, launched, named  # noqa: E402
 from machine_code import estimated_tflops  # noqa: E402
-from tfkit_fused.tiles import Tiles  # noqa: E402
+from tfkit_fused.tiles import Tiles, triton_version  # noqa: E402
 
 YARDSTICKS = (64, 128)
 """Head dims that the tutorial's kernel is compared for, without a mask, with the tiles YARDSTICK."""
@@ -110,8 +110,8 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--again", action="store_true", help="compile programs that the file has, too")
     options = parser.parse_args(words)
     record = json.loads(options.json.read_text()) if options.json and options.json.exists() else {"versions": {}}
-    found = record["versions"].setdefault(aot.version(), {"tutorial": {}})
-    known = {} if options.again else aot.recorded_costs()
+    found = record["versions"].setdefault(triton_version(), {"tutorial": {}})
+    known = aot.recorded_costs(options.json) if options.json and not options.again else {}
     found["triton"] = triton.__version__
     found["cells"], found["choices"], programs = of_backend(known)
     found["programs"] = {name: cost.written() for name, cost in programs.items()}

@@ -137,14 +137,14 @@ def without_a_device(capability: int) -> Iterator[None]:
 RECORD = Path(__file__).parents[3] / "bench" / "results" / "fused_sass.json"
 
 
-def version() -> str:
-    """The installed Triton, as RECORD names it."""
-    return ".".join(triton.__version__.split(".")[:2])
+def record_of(path: Path = RECORD) -> dict[str, Any]:
+    """What a file says of the installed version of Triton."""
+    return json.loads(path.read_text())["versions"].get(tiles.triton_version(), {}) if path.exists() else {}
 
 
-def recorded_costs() -> dict[str, Cost]:
-    """What the installed Triton made of programs, by their names: from RECORD; none if it is another release of Triton."""
-    found = json.loads(RECORD.read_text())["versions"].get(version(), {})
+def recorded_costs(path: Path = RECORD) -> dict[str, Cost]:
+    """What the installed Triton made of programs, by their names; none if the file is of another release of Triton."""
+    found = record_of(path)
     known = found["programs"] if found.get("triton") == triton.__version__ else {}
     return {name: Cost.read(written) for name, written in known.items()}
 

@@ -233,7 +233,7 @@ def test_whatever_may_be_chosen_for_few_queries_is_right(bytes, keys):
 
 @pytest.mark.parametrize("version", [*INSTEAD, "another"])
 def test_the_table_offers_a_choice_everywhere_no_tiles_twice_and_none_of_another_kind(version, monkeypatch):
-    monkeypatch.setattr(tiles_module, "_instead", lambda: INSTEAD.get(version, {}))
+    monkeypatch.setattr(tiles_module, "triton_version", lambda: version)
     for row in ROWS:
         for generation in (8, 9, 10):
             tiles = of_row.__wrapped__(row, generation)

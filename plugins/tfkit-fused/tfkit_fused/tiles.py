@@ -24,6 +24,8 @@ FEATURES = ("plain", "position", "dropout", "rich")
 visibility; anything, that is segments, dense masks, dense biases and softcap too."""
 SHORT = 64
 """Lengths that one tile holds."""
+HOPPER = 9
+"""The first number of the capability of sm_90."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ BLACKWELL: dict[str, dict[tuple[str, int, int, str, bool], Shape]] = {
     },
     "3.6": {
         ("keys", 2, 64, "plain", False): (16, 128, 8, 2), ("keys", 2, 64, "position", False): (16, 128, 8, 2),
-        ("keys", 2, 64, "plain", True): (32, 64, 8, 2), ("keys", 2, 64, "position", True): (32, 64, 8, 2),
+        ("keys", 2, 64, "plain", True): (32, 64, 8, 2), ("keys", 2, 64, "position", True): (16, 64, 4, 2),
     },
 }  # fmt: skip
 """What sm_100 takes unmeasured in place of a row's first choice, which it spills: products leave their sums in a memory of
@@ -257,8 +259,10 @@ def of_row(row: Row | None, generation: int, described: bool = False) -> tuple[T
     large = generation >= HOPPER
     shape, more = (row.large, (*row.more_large, *row.more)) if large else (row.small, row.more)
     key = row.kernel, row.bytes, row.width, row.features, row.short
-    instead = _on_blackwell().get(key) if generation > HOPPER else None
-    instead = instead or _instead().get((*key, large))
+    version, instead = triton_version(), None
+    if generation > HOPPER:
+        instead = BLACKWELL.get(version, {}).get(key) or BLACKWELL[""].get(key)
+    instead = instead or INSTEAD.get(version, {}).get((*key, large))
     if shape is not None and instead is not None:
         shape, more = instead, tuple(each for each in more if each != instead)
     if large and described and shape is not None and not row.short:
@@ -267,22 +271,11 @@ def of_row(row: Row | None, generation: int, described: bool = False) -> tuple[T
 
 
 @cache
-def _instead() -> dict[tuple[str, int, int, str, bool, bool], Shape]:
-    return INSTEAD.get(_version(), {})
-
-
-@cache
-def _on_blackwell() -> dict[tuple[str, int, int, str, bool], Shape]:
-    return {**BLACKWELL[""], **BLACKWELL.get(_version(), {})}
-
-
-def _version() -> str:
+def triton_version() -> str:
+    """Major and minor number, as in INSTEAD."""
     import triton
 
     return ".".join(triton.__version__.split(".")[:2])
-
-
-HOPPER = 9
 
 
 def generation_of(major: int) -> int:
