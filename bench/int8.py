@@ -18,6 +18,7 @@ import torch
 from interleaved import report, timed
 from torch.nn import functional
 
+from tfkit.catalogue import load_catalogue
 from tfkit.doctor.machine import machine_here
 from tfkit.nn.cpu import int8, onednn
 from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
@@ -39,20 +40,22 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     raise_malloc_trim_threshold()
     product = onednn.PRODUCT = onednn.probe()
     pack = onednn.probe_packing()
-    kernels = [kernel for kernel in int8.KERNELS if int8.is_supported(kernel)]
+    kernels = [kernel for kernel in load_catalogue().entries("int8_kernel") if int8.is_supported(kernel)]
     microseconds: dict[str, dict[str, float]] = {}
-    total: dict[str, list[float]] = {name: [0.0] * options.rounds for name in (FASTEST, *(kernel.name for kernel in kernels))}
+    total: dict[str, list[float]] = {
+        name: [0.0] * options.rounds for name in (FASTEST, *(kernel.summary for kernel in kernels))
+    }
     for shape in options.weights.split():
         outer, inner = (int(size) for size in shape.split("x"))
         weight = torch.randn(outer, inner)
-        weights = {kernel.name: int8.Int8Weight(weight, kernel) for kernel in kernels}
+        weights = {kernel.summary: int8.Int8Weight(weight, kernel) for kernel in kernels}
         prepacked = pack(weight, None) if pack else None
         for rows in map(int, options.rows.split()):
             x = torch.randn(rows, inner)
             ways: dict[str, Callable[[], Any]] = {"MKL": lambda: functional.linear(x, weight)}  # noqa: B023
             if pack and product:
                 ways["oneDNN packed"] = lambda: product(x, prepacked, None, "none", [], "")  # noqa: B023
-            ways |= {name: lambda each=each: each.product(x) for name, each in weights.items()}  # type: ignore[misc] # noqa: B023
+            ways |= {name: lambda each=each: each.product(x, None) for name, each in weights.items()}  # type: ignore[misc] # noqa: B023
             seconds = timed(ways, options.rounds, clock=time.process_time)
             row = {name: round(1e6 * median(taken), 1) for name, taken in seconds.items()}
             fastest = min((name for name in FLOAT32 if name in row), key=row.__getitem__)

@@ -22,6 +22,7 @@ from tfkit.doctor.machine import machine_here
 from tfkit.metrics import corpus_scores
 from tfkit.nn import precision
 from tfkit.nn.cpu import int8
+from tfkit.slots.int8_kernel import Int8Kernel
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
@@ -34,17 +35,18 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     lines, references = (path.read_text(encoding="utf-8").splitlines() for path in (options.source, options.target))
-    kernels = [kernel for kernel in int8.KERNELS if int8.is_supported(kernel)]
-    ways: dict[str, tuple[str, int, int8.Int8Kernel | None]] = {"float32": ("float32", 0, None)}
+    kernels = [kernel for kernel in tfkit.load_catalogue().entries("int8_kernel") if int8.is_supported(kernel)]
+    kernels.sort(key=lambda kernel: kernel.relative_time)
+    ways: dict[str, tuple[str, int, Int8Kernel | None]] = {"float32": ("float32", 0, None)}
     if kernels:
         ways["int8"] = "int8", int8.MIN_ELEMENTS, kernels[0]
-    ways |= {f"all weights int8, {kernel.name}": ("int8", 1, kernel) for kernel in kernels}
-    usual = int8.MIN_ELEMENTS, precision.kernel_here
+    ways |= {f"all weights int8, {kernel.summary}": ("int8", 1, kernel) for kernel in kernels}
+    usual = int8.MIN_ELEMENTS, precision.fastest
     rows: dict[str, Any] = {}
     first: list[str] = []
     try:
         for name, (chosen, least, kernel) in ways.items():
-            int8.MIN_ELEMENTS, precision.kernel_here = least, lambda kernel=kernel: kernel  # type: ignore[assignment,misc]
+            int8.MIN_ELEMENTS, precision.fastest = least, lambda kernels, kernel=kernel: kernel  # type: ignore[assignment,misc]
             translator = tfkit.Translator.load(options.model, tfkit.Search(beams=options.beams), precision=chosen)
             started = time.process_time()
             texts = [each.text for each in translator.translate(lines)]
@@ -55,7 +57,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             rows[name] = {**scores, "lines_as_float32": alike, "cpu_seconds": round(seconds, 1)}
             print(f"{name}: {rows[name]}")
     finally:
-        int8.MIN_ELEMENTS, precision.kernel_here = usual  # type: ignore[assignment]
+        int8.MIN_ELEMENTS, precision.fastest = usual  # type: ignore[assignment]
     found = {
         "title": f"{translator.model.plan.name} in int8, {len(lines)} sentences, {options.beams} beams",
         "command": " ".join(["python", *sys.argv]), **versions(),

@@ -30,7 +30,7 @@ from .hooks import SLOTS
 from .slots.aliases import did_you_mean, meant
 from .slots.options import CONTRACT, Entry, Options
 
-LAZY = frozenset({"attend", "prepare", "build", "function"})
+LAZY = frozenset({"attend", "prepare", "build", "function", "pack", "multiply"})
 """Fields of entries that name code as "module:function"."""
 
 

@@ -8,6 +8,7 @@ from .attention.backend import AttentionBackend
 from .slots.activation import Activation
 from .slots.cell import Cell
 from .slots.init import Initialiser
+from .slots.int8_kernel import Int8Kernel
 from .slots.node import NodeKind
 from .slots.norm import Norm
 from .slots.options import Entry
@@ -87,6 +88,12 @@ def tfkit_weight_maps() -> list[WeightMap]:
     return []
 
 
+@hookspec
+def tfkit_int8_kernels() -> list[Int8Kernel]:
+    """Int8 kernels: products of int8 weights and activations on a CPU."""
+    return []
+
+
 SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "backend": ("tfkit_attention_backends", AttentionBackend),
     "score": ("tfkit_score_functions", ScoreFunction),
@@ -99,5 +106,6 @@ SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "node": ("tfkit_node_kinds", NodeKind),
     "init": ("tfkit_initialisers", Initialiser),
     "weight_map": ("tfkit_weight_maps", WeightMap),
+    "int8_kernel": ("tfkit_int8_kernels", Int8Kernel),
 }
 """Every slot by its name (in a spec, where a spec names its entries): its hook and the type of its entries."""

@@ -4,7 +4,7 @@
     spec       slot entries, layer patterns, the nodes of the graph, the requests of sites, input lengths
     model      the attention sites and the blocks of a built model
     proofs     certificates of the conformance suite
-    products   the kernels of products while decoding on a CPU, and the machine that a table of them is for
+    products   the kernels of products while decoding on a CPU, int8 weights, and the machine that a table of them is for
 
 Importing this imports no torch. Names that need torch are imported when first used.
 """
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .builder import materialise
     from .catalogue import Catalogue
     from .nn.attention_head import AttentionHead
+    from .nn.cpu.int8 import Int8Weight
     from .nn.cpu.product_table import product_kernels, product_machine
     from .nn.heads import Classify, Dense
     from .nn.model import Model
@@ -91,6 +92,7 @@ _IMPORTS_TORCH = {
     "tfkit.attention.types": ("BIAS_NAMES",),
     "tfkit.builder": ("materialise",),
     "tfkit.nn.attention_head": ("AttentionHead",),
+    "tfkit.nn.cpu.int8": ("Int8Weight",),
     "tfkit.nn.cpu.product_table": ("product_kernels", "product_machine"),
     "tfkit.nn.heads": ("Classify", "Dense"),
     "tfkit.nn.runtime.node_output": ("Padding",),
@@ -112,6 +114,7 @@ __all__ = [
     "Comparison",
     "Dense",
     "Entry",
+    "Int8Weight",
     "MASK_TERMS",
     "Node",
     "Padding",

@@ -64,7 +64,7 @@ def test_the_largest_logits_are_those_of_float32(bias: bool) -> None:
 @needs_bfloat16
 def test_a_sentence_is_found_in_a_batch_as_alone(everything: None) -> None:
     model = small()
-    round_weights(model, "bfloat16")
+    round_weights(model, "bfloat16", [])
     assert sum(type(module) is LowPrecisionLinear for module in model.modules()) == 6 + 2 * 10
     finds_in_a_batch_as_alone(model)
 
@@ -76,7 +76,7 @@ def test_a_model_loads_in_bfloat16_and_is_not_saved(everything: None, tmp_path) 
     before = model(**inputs).logits.detach()
     tfkit.save(model, tmp_path / "model")
     loaded = tfkit.load(tmp_path / "model", precision="bfloat16").eval()
-    round_weights(model, "bfloat16")
+    round_weights(model, "bfloat16", [])
     after = loaded(**inputs).logits
     assert loaded.precision == "bfloat16"
     assert torch.equal(after, model(**inputs).logits)
@@ -90,7 +90,7 @@ def test_a_model_loads_in_bfloat16_and_is_not_saved(everything: None, tmp_path) 
 def test_the_plan_counts_two_bytes_for_each_number() -> None:
     catalogue = tfkit.load_catalogue()
     spec = tfkit.load_spec("specs/transformer-base.yaml", catalogue)
-    plan = rounding_plan(tfkit.build(spec, catalogue, device="meta"), "bfloat16")
+    plan = rounding_plan(tfkit.build(spec, catalogue, device="meta"), "bfloat16", [])
     rounded = sum(outer * inner for outer, inner in plan["weights"].values())
     assert plan["kernel"] == bfloat16_kernel_here()
     assert 2 * rounded < plan["bytes"] < 2 * rounded + 4 * 100_000
@@ -99,7 +99,7 @@ def test_the_plan_counts_two_bytes_for_each_number() -> None:
 
 def test_a_machine_without_instructions_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     tfkit.save(small(), tmp_path / "model")
-    without = replace(precision.LOW_PRECISIONS["bfloat16"], kernel=lambda: None)
+    without = replace(precision.LOW_PRECISIONS["bfloat16"], kernel=lambda kernels: None)
     monkeypatch.setitem(precision.LOW_PRECISIONS, "bfloat16", without)
     with pytest.raises(tfkit.BuildError, match=r"no bfloat16 products(.|\n)*bfloat16 needs amx_bf16 or avx512_bf16"):
         tfkit.load(tmp_path / "model", precision="bfloat16")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +16,16 @@ from small_translator import SOURCES, finds_in_a_batch_as_alone, small
 from tfkit.cli import options
 from tfkit.nn import precision
 from tfkit.nn.cpu import int8
-from tfkit.nn.cpu.int8 import KERNELS, Int8Kernel, Int8Weight
+from tfkit.nn.cpu.int8 import Int8Weight
 from tfkit.nn.cpu.low_precision import CANDIDATES, LowPrecisionHead, LowPrecisionLinear, largest
 from tfkit.nn.precision import round_weights
+from tfkit.slots.int8_kernel import Int8Kernel
+
+KERNELS: list[Int8Kernel] = tfkit.load_catalogue().entries("int8_kernel")
+"""Of every installed plugin."""
 
 
-@pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.name.replace(" ", "-"))
+@pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.name)
 def kernel(request: pytest.FixtureRequest) -> Int8Kernel:
     if not int8.is_supported(request.param):
         pytest.skip(f"not run: this processor has not {' and '.join(request.param.needs)}")
@@ -28,7 +35,7 @@ def kernel(request: pytest.FixtureRequest) -> Int8Kernel:
 @pytest.fixture
 def everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small weights become int8 too."""
-    if int8.kernel_here() is None:
+    if int8.fastest(KERNELS) is None:
         pytest.skip("not run: this processor has no int8 products")
     monkeypatch.setattr(int8, "MIN_ELEMENTS", 1)
 
@@ -47,16 +54,16 @@ def bound(x: Tensor, weight: Tensor, levels: int) -> Tensor:
 def test_a_product_is_within_its_bound(kernel: Int8Kernel, outer: int, inner: int, rows: int) -> None:
     weight = torch.randn(outer, inner) * torch.logspace(-3, 3, outer)[:, None]
     x = torch.randn(rows, inner) * torch.logspace(-4, 4, rows)[:, None]
-    found, exact = Int8Weight(weight, kernel).product(x), x.double() @ weight.double().t()
+    found, exact = Int8Weight(weight, kernel).product(x, None), x.double() @ weight.double().t()
     assert bool(((found - exact).abs() <= bound(x, weight, kernel.levels)).all())
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(7, 33), (512, 128), (130, 1024)])
 def test_a_row_alone_has_the_bits_it_has_in_a_batch(kernel: Int8Kernel, outer: int, inner: int) -> None:
     weight, x = Int8Weight(torch.randn(outer, inner), kernel), torch.randn(41, inner) * torch.logspace(-3, 3, 41)[:, None]
-    together = weight.product(x)
+    together = weight.product(x, None)
     for first, last in ((0, 1), (3, 4), (3, 9), (7, 40), (40, 41)):
-        assert torch.equal(weight.product(x[first:last]), together[first:last])
+        assert torch.equal(weight.product(x[first:last], None), together[first:last])
 
 
 @pytest.mark.parametrize("inner", [2, 64, 1000, 2048])
@@ -66,11 +73,11 @@ def test_sums_of_the_largest_numbers_are_exact(kernel: Int8Kernel, inner: int) -
     x[1] = -1
     weight = torch.ones(16, inner)
     weight[1::2] = -1
-    torch.testing.assert_close(Int8Weight(weight, kernel).product(x), x @ weight.t(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(Int8Weight(weight, kernel).product(x, None), x @ weight.t(), rtol=1e-6, atol=0)
 
 
-def test_a_kernel_that_cuts_sums_off_at_16_bits_is_not_used(kernel: Int8Kernel) -> None:
-    def saturating(rows: Tensor, packed: tuple[Tensor, Tensor], levels: int) -> Tensor:
+def test_a_kernel_that_cuts_sums_off_at_16_bits_is_not_used(kernel: Int8Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def saturating(levels: int, rows: Tensor, packed: tuple[Tensor, Tensor], bias: None) -> Tensor:
         integers, scales = packed
         pairs = (rows.round() + levels + 1)[:, None] * integers.float()  # (N, out, in), activations are unsigned
         sums = pairs.unflatten(2, (-1, 2)).sum(3).clamp(-(2**15), 2**15 - 1).sum(2)
@@ -79,8 +86,12 @@ def test_a_kernel_that_cuts_sums_off_at_16_bits_is_not_used(kernel: Int8Kernel) 
     def unpacked(integers: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
         return integers, scales
 
-    assert not int8.is_exact(replace(kernel, levels=127, pack=unpacked, multiply=saturating))
-    assert int8.is_exact(replace(kernel, levels=63, pack=unpacked, multiply=saturating))
+    functions: dict[str, Callable[..., Any]] = {
+        "pack": unpacked, "at 127": partial(saturating, 127), "at 63": partial(saturating, 63)
+    }  # fmt: skip
+    monkeypatch.setattr(int8, "load", functions.get)
+    assert not int8.is_exact(replace(kernel, levels=127, pack="pack", multiply="at 127"))
+    assert int8.is_exact(replace(kernel, levels=63, pack="pack", multiply="at 63"))
 
 
 def test_zeros_infinities_and_nan_are_as_in_float32(kernel: Int8Kernel) -> None:
@@ -89,15 +100,15 @@ def test_zeros_infinities_and_nan_are_as_in_float32(kernel: Int8Kernel) -> None:
     x[4] *= 1e37
     x[5] = 1e-42
     kept = x.clone()
-    found, exact = Int8Weight(weight, kernel).product(x), x @ weight.t()
+    found, exact = Int8Weight(weight, kernel).product(x, None), x @ weight.t()
     torch.testing.assert_close(x, kept, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(found[:4], exact[:4], rtol=0, atol=0, equal_nan=True)
     assert bool(found[1].isnan().all())
     assert bool(found[2].isinf().all())
     torch.testing.assert_close(found[4], exact[4], rtol=0, atol=float(bound(x[4:5], weight, kernel.levels).max()))
     assert float(found[5].abs().max()) < 1e-30
-    assert torch.equal(found[6:], Int8Weight(weight, kernel).product(x[6:]))
-    assert Int8Weight(weight, kernel).product(x[:0]).shape == (0, 9)
+    assert torch.equal(found[6:], Int8Weight(weight, kernel).product(x[6:], None))
+    assert Int8Weight(weight, kernel).product(x[:0], None).shape == (0, 9)
 
 
 def test_a_channel_of_zeros_and_a_bias(kernel: Int8Kernel) -> None:
@@ -147,7 +158,7 @@ def test_the_largest_are_found_in_groups(V: int) -> None:
 @pytest.mark.slow
 def test_a_sentence_is_found_in_a_batch_as_alone(everything: None) -> None:
     model = small()
-    round_weights(model, "int8")
+    round_weights(model, "int8", KERNELS)
     assert sum(type(module) is LowPrecisionLinear for module in model.modules()) == 6 + 2 * 10
     finds_in_a_batch_as_alone(model)
 
@@ -155,7 +166,7 @@ def test_a_sentence_is_found_in_a_batch_as_alone(everything: None) -> None:
 def test_a_model_has_no_gradients_and_is_not_saved(everything: None, tmp_path) -> None:
     model = small()
     before = model(source=torch.tensor(SOURCES[:1]), target=torch.tensor([[1, 5]])).logits.detach()
-    round_weights(model, "int8")
+    round_weights(model, "int8", KERNELS)
     after = model(source=torch.tensor(SOURCES[:1]), target=torch.tensor([[1, 5]])).logits
     assert not after.requires_grad
     assert 0 < float((after - before).abs().max()) < 0.1 * float(before.abs().max())
@@ -167,7 +178,7 @@ def test_a_loaded_model_is_the_one_in_memory(everything: None, tmp_path) -> None
     model = small()
     tfkit.save(model, tmp_path / "model")
     loaded = tfkit.load(tmp_path / "model", precision="int8").eval()
-    round_weights(model, "int8")
+    round_weights(model, "int8", KERNELS)
     inputs = {"source": torch.tensor(SOURCES[:1]), "target": torch.tensor([[1, 5, 6]])}
     assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
     assert loaded.precision == "int8"
@@ -181,7 +192,7 @@ def test_a_precision_that_cannot_be_computed_is_refused(tmp_path, monkeypatch: p
         tfkit.load(tmp_path / "model", precision="int4")
     with pytest.raises(tfkit.BuildError, match="TFK047 int8 is for CPUs, and the device is cuda"):
         tfkit.load(tmp_path / "model", precision="int8", device="cuda")
-    monkeypatch.setattr(precision, "kernel_here", lambda: None)
+    monkeypatch.setattr(precision, "fastest", lambda kernels: None)
     with pytest.raises(tfkit.BuildError, match="no int8 products"):
         tfkit.load(tmp_path / "model", precision="int8")
 

@@ -7,6 +7,7 @@ from ..plugin import (
     AttentionBackend,
     Cell,
     Initialiser,
+    Int8Kernel,
     NodeKind,
     Norm,
     Placement,
@@ -20,6 +21,7 @@ from .activation.entries import ENTRIES as ACTIVATIONS
 from .attention.entries import ENTRIES as BACKENDS
 from .cell.entries import ENTRIES as CELLS
 from .init.entries import ENTRIES as INITIALISERS
+from .int8_kernel.entries import ENTRIES as INT8_KERNELS
 from .node.entries import ENTRIES as NODES
 from .norm.entries import ENTRIES as NORMS
 from .placement.entries import ENTRIES as PLACEMENTS
@@ -82,3 +84,8 @@ def tfkit_initialisers() -> list[Initialiser]:
 @hookimpl
 def tfkit_weight_maps() -> list[WeightMap]:
     return WEIGHT_MAPS
+
+
+@hookimpl
+def tfkit_int8_kernels() -> list[Int8Kernel]:
+    return INT8_KERNELS

@@ -120,8 +120,10 @@ def command(
         from ..builder import build
         from ..nn.precision import check_precision, rounding_plan
 
-        check_precision(precision, place[0])
-        data["products"] = rounding_plan(build(described, catalogue, device="meta"), precision)
+        check_precision(precision, place[0], catalogue.entries("int8_kernel"))
+        data["products"] = rounding_plan(
+            build(described, catalogue, device="meta"), precision, catalogue.entries("int8_kernel")
+        )
     data["cancelling"] = [group.name for group in groups if group.sites[0] in lost]
     if training is not None:
         length = max(lengths) if lengths else None

@@ -40,17 +40,17 @@ __all__ = ["Findings", "catalogue_here", "diagnosis", "without_home"]
 
 def diagnosis(findings: Findings) -> dict[str, Any]:
     """Everything about this machine; problems are added to `findings`."""
-    system = machine_here()
+    system, catalogue = machine_here(), catalogue_here(findings)
     return {
         "tfkit": {"version": tfkit_version(findings), "contract": CONTRACT, "path": str(Path(__file__).parents[1])},
         "python": python_here(),
         "machine": system,
-        "torch": torch_here(findings, system["processors"]),
+        "torch": torch_here(findings, system["processors"], catalogue.entries("int8_kernel")),
         "triton": triton_here(),
         "devices": devices(system),
         "variables": variables(),
         "extras": extras(findings),
-        "plugins": plugins_here(findings),
+        "plugins": plugins_here(catalogue, findings),
     }
 
 

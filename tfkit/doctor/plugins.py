@@ -31,9 +31,8 @@ def catalogue_here(findings: Findings) -> Catalogue:
     return catalogue
 
 
-def plugins_here(findings: Findings) -> list[dict[str, Any]]:
+def plugins_here(catalogue: Catalogue, findings: Findings) -> list[dict[str, Any]]:
     """The plugins that load. An entry whose code cannot be imported is a problem, or a note if only a package is missing."""
-    catalogue = catalogue_here(findings)
     for name, distribution, reference in _references(catalogue):
         try:
             load(reference)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..slots.int8_kernel import Int8Kernel
 from .finding import Findings, in_one_line
 
 DRIVER = Path("/proc/driver/nvidia/version")
 """Exists where the kernel has a driver of NVIDIA."""
 
 
-def torch_here(findings: Findings, processors: int) -> dict[str, Any] | None:
+def torch_here(findings: Findings, processors: int, kernels: Sequence[Int8Kernel]) -> dict[str, Any] | None:
     """What torch says about itself; None, and a problem, if it cannot be imported."""
     try:
         import torch
@@ -32,19 +34,19 @@ def torch_here(findings: Findings, processors: int) -> dict[str, Any] | None:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": threads,
         "onednn": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
-        "int8": low_precision("int8"),
-        "bfloat16": low_precision("bfloat16"),
+        "int8": low_precision("int8", kernels),
+        "bfloat16": low_precision("bfloat16", kernels),
         "products": products(),
         "cudnn": _cudnn(),
         "flash": flash(),
     }
 
 
-def low_precision(precision: str) -> str | None:
-    """How the products of a precision are computed here; None if they are not."""
+def low_precision(precision: str, kernels: Sequence[Int8Kernel]) -> str | None:
+    """How the products of a precision are computed here with the installed int8 kernels; None if they are not."""
     from ..nn.precision import LOW_PRECISIONS
 
-    return LOW_PRECISIONS[precision].kernel()
+    return LOW_PRECISIONS[precision].kernel(kernels)
 
 
 def products() -> dict[str, Any]:

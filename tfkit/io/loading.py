@@ -53,9 +53,9 @@ def load(
         BackendRefused: as in `tfkit.build`.
         BuildError: the precision cannot be computed here.
     """
-    check_precision(precision, device)
-    directory = model_in(Path(directory))
     catalogue = catalogue or load_catalogue()
+    check_precision(precision, device, catalogue.entries("int8_kernel"))
+    directory = model_in(Path(directory))
     versions = read_versions(directory)
     dtype: torch.dtype = getattr(torch, versions.dtype)
     spec = saved_spec(directory / SPEC, catalogue)
@@ -73,7 +73,7 @@ def load(
     if precision != "float32":
         model.load_state_dict(read_weights(directory), assign=True)
         # Mapped again, so that what was read to be rounded leaves the memory.
-        round_weights(model, precision, read_weights(directory))
+        round_weights(model, precision, catalogue.entries("int8_kernel"), read_weights(directory))
     else:
         # `load_state_dict` copies the weights. Mapped from the file, their alignment may change how matrix products round.
         model.to_empty(device=device).load_state_dict(read_weights(directory))

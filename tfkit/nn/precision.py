@@ -8,7 +8,7 @@ recurrent cells, stays float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BuildError, Diagnostic
+from ..slots.int8_kernel import Int8Kernel
 from .cpu.bfloat16 import INSTRUCTIONS, Bfloat16Weight, bfloat16_kernel_here
-from .cpu.int8 import HEAD, KERNELS, Int8Weight, is_finite, is_large, kernel_here
+from .cpu.int8 import HEAD, Int8Weight, fastest, is_finite, is_large
 from .cpu.low_precision import LowPrecisionHead, LowPrecisionLinear, LowPrecisionWeight
 from .feed_forward import FeedForward
 from .multi_head import MultiHeadAttention
@@ -26,42 +27,47 @@ from .tokens import TokenLogits
 if TYPE_CHECKING:
     from .model import Model
 
+Kernels = Sequence[Int8Kernel]
+
 
 @dataclass(frozen=True)
 class LowPrecision:
     """A precision below float32.
 
     Args:
-        kernel: how this machine computes its products, in words; None if it cannot.
+        kernel: how this machine computes its products with the installed int8 kernels, in words; None if it cannot.
         needs: what a machine needs for it.
         round: the rounded form of a weight (out, in).
         bytes: memory of the rounded form.
     """
 
-    kernel: Callable[[], str | None]
-    needs: str
-    round: Callable[[Tensor], LowPrecisionWeight]
+    kernel: Callable[[Kernels], str | None]
+    needs: Callable[[Kernels], str]
+    round: Callable[[Tensor, Kernels], LowPrecisionWeight]
     bytes: Callable[[Tensor], int]
 
 
-def _int8_kernel() -> str | None:
-    kernel = kernel_here()
-    return None if kernel is None else kernel.name
+def _int8_kernel(kernels: Kernels) -> str | None:
+    kernel = fastest(kernels)
+    return None if kernel is None else kernel.summary
 
 
-def _int8(weight: Tensor) -> LowPrecisionWeight:
-    kernel = kernel_here()
+def _int8(weight: Tensor, kernels: Kernels) -> LowPrecisionWeight:
+    kernel = fastest(kernels)
     assert kernel is not None
     return Int8Weight(weight, kernel)
 
 
 LOW_PRECISIONS = {
     "bfloat16": LowPrecision(
-        bfloat16_kernel_here, " or ".join(INSTRUCTIONS), Bfloat16Weight, lambda weight: 2 * weight.numel()
+        lambda kernels: bfloat16_kernel_here(),
+        lambda kernels: " or ".join(INSTRUCTIONS),
+        lambda weight, kernels: Bfloat16Weight(weight),
+        lambda weight: 2 * weight.numel(),
     ),
     "int8": LowPrecision(
         _int8_kernel,
-        "; or ".join(f"{' and '.join(kernel.needs)} ({kernel.name})" for kernel in KERNELS),
+        lambda kernels: "; or ".join(f"{' and '.join(kernel.needs)} ({kernel.summary})" for kernel in kernels),
         _int8,
         lambda weight: weight.numel() + 4 * len(weight),
     ),
@@ -69,12 +75,13 @@ LOW_PRECISIONS = {
 PRECISIONS = ("float32", *LOW_PRECISIONS)
 
 
-def check_precision(precision: str, device: str | torch.device) -> None:
+def check_precision(precision: str, device: str | torch.device, kernels: Kernels) -> None:
     """Check that this machine can compute in a precision.
 
     Args:
         precision: one of `PRECISIONS`.
         device: where the model will be.
+        kernels: the installed int8 kernels.
 
     Raises:
         BuildError: there is no such precision, or it cannot be computed there.
@@ -88,24 +95,25 @@ def check_precision(precision: str, device: str | torch.device) -> None:
         message = f"{precision} is for CPUs, and the device is {device}"
         raise BuildError(Diagnostic("TFK047", message, "load with float32 there"))
     low = LOW_PRECISIONS[precision]
-    if low.kernel() is None:
+    if low.kernel(kernels) is None:
         message = f"this processor, or this build of torch, has no {precision} products"
-        raise BuildError(Diagnostic("TFK047", message, f"load with float32; {precision} needs {low.needs}"))
+        raise BuildError(Diagnostic("TFK047", message, f"load with float32; {precision} needs {low.needs(kernels)}"))
 
 
-def round_weights(model: Model, precision: str, mapped: Mapping[str, Tensor] | None = None) -> None:
+def round_weights(model: Model, precision: str, kernels: Kernels, mapped: Mapping[str, Tensor] | None = None) -> None:
     """Round every large linear map of a model. The model then decodes only: it has no gradients and cannot be saved.
 
     Args:
         model: a float32 model on a CPU.
         precision: "bfloat16" or "int8".
+        kernels: the installed int8 kernels, of which the fastest is used.
         mapped: its weights by name, mapped from the file of the model, if those of the model are too. The tables of embeddings
             and heads are then taken from here, and occupy memory only where single rows were read; all else is copied.
 
     Raises:
         BuildError: as in `check_precision`, or the model is not float32.
     """
-    check_precision(precision, model.device)
+    check_precision(precision, model.device, kernels)
     if model.dtype != torch.float32:
         message = f"the weights are {str(model.dtype).removeprefix('torch.')}; {precision} is made from float32"
         raise BuildError(Diagnostic("TFK047", message, "load it without `precision`"))
@@ -113,7 +121,7 @@ def round_weights(model: Model, precision: str, mapped: Mapping[str, Tensor] | N
         module = model.get_submodule(name)
         if not is_finite(weight):
             continue
-        rounded = LOW_PRECISIONS[precision].round(weight)
+        rounded = LOW_PRECISIONS[precision].round(weight, kernels)
         if isinstance(module, TokenLogits):
             module.low_precision = LowPrecisionHead(rounded)
         else:
@@ -155,12 +163,13 @@ def large_weights(model: Model) -> dict[str, Tensor]:
     return {name: weight for name, weight in found.items() if is_large(weight, HEAD if name in heads else 1)}
 
 
-def rounding_plan(model: Model, precision: str) -> dict[str, Any]:
+def rounding_plan(model: Model, precision: str, kernels: Kernels) -> dict[str, Any]:
     """What `round_weights` would make of a model here.
 
     Args:
         model: a model, which may be on the meta device.
         precision: "bfloat16" or "int8".
+        kernels: the installed int8 kernels.
 
     Returns:
         `precision`; `kernel`, how its products are computed; `weights`, the shape of each rounded weight by module; `bytes`,
@@ -173,7 +182,7 @@ def rounding_plan(model: Model, precision: str) -> dict[str, Any]:
     rounded = sum(map(low.bytes, weights.values()))
     return {
         "precision": precision,
-        "kernel": low.kernel(),
+        "kernel": low.kernel(kernels),
         "weights": {name: list(weight.shape) for name, weight in weights.items()},
         "bytes": rounded + 4 * floats,
         "float32_bytes": 4 * sum(parameter.numel() for parameter in model.parameters()),

@@ -17,6 +17,7 @@ from ..lazy_names import lazy_names
 from ..slots.activation import Activation
 from ..slots.cell import Cell, CellSite
 from ..slots.init import Initialiser
+from ..slots.int8_kernel import Int8Kernel
 from ..slots.node import NodeKind
 from ..slots.norm import Norm
 from ..slots.options import Component, NoOptions, OneOf, Options, Positive, Probability, Size, SlotField, component_default
@@ -86,6 +87,7 @@ __all__ = [
     "DistanceBias",
     "Initialiser",
     "InputError",
+    "Int8Kernel",
     "LinearBias",
     "Mask",
     "NoOptions",

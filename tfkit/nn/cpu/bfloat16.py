@@ -34,18 +34,20 @@ class Bfloat16Weight:
         assert onednn.PACK is not None
         self.packed = onednn.PACK(weight.detach().bfloat16(), None)
 
-    def product(self, x: Tensor) -> Tensor:
-        """x W^T. Numbers above 3.38e38 become infinite.
+    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x W^T + b. Numbers above 3.38e38 become infinite.
 
         Args:
             x: (N, in) float32.
+            bias: (out,), or None.
 
         Returns:
             (N, out) float32
         """
         if not x.numel():
             return x.new_zeros(len(x), self.outer)
-        return onednn.product(x.bfloat16(), self.packed).float()
+        found = onednn.product(x.bfloat16(), self.packed).float()
+        return found if bias is None else found.add_(bias)
 
 
 @cache

@@ -18,11 +18,12 @@ class LowPrecisionWeight(Protocol):
 
     how: str
 
-    def product(self, x: Tensor) -> Tensor:
-        """x W^T.
+    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x W^T + b.
 
         Args:
             x: (N, in) float32.
+            bias: (out,), or None.
 
         Returns:
             (N, out) float32. A row has the same bits alone and in a batch.
@@ -53,9 +54,7 @@ class LowPrecisionLinear(nn.Module):
         Returns:
             (..., out)
         """
-        found = self.rounded.product(x.reshape(-1, self.in_features))
-        if self.bias is not None:
-            found += self.bias
+        found = self.rounded.product(x.reshape(-1, self.in_features), self.bias)
         return found.view(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
@@ -87,9 +86,7 @@ class LowPrecisionHead:
             (..., vocab_size)
         """
         rows = x.reshape(-1, x.shape[-1])
-        found = self.rounded.product(rows)
-        if bias is not None:
-            found += bias
+        found = self.rounded.product(rows, bias)
         if found.numel():
             chosen = largest(found, CANDIDATES)  # (N, CANDIDATES)
             near = weight.index_select(0, chosen.flatten()).view(*chosen.shape, -1)  # (N, CANDIDATES, M)

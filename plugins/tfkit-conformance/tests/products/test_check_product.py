@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import tfkit
 from tfkit import InputError
 from tfkit.nn.cpu import bfloat16, int8
 from tfkit.nn.cpu.low_precision import LowPrecisionLinear
@@ -166,21 +167,13 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kernel", int8.KERNELS, ids=lambda kernel: kernel.name.replace(" ", "-"))
-def test_the_kernels_of_tfkit_pass(kernel):
+@pytest.mark.parametrize("kernel", tfkit.load_catalogue().entries("int8_kernel"), ids=lambda kernel: kernel.name)
+def test_the_installed_kernels_pass(kernel):
     if not int8.is_supported(kernel):
         pytest.skip(f"not run: this processor has not {' and '.join(kernel.needs)}")
-
-    def make(weight, bias):
-        linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
-        linear.weight.data = weight
-        if bias is not None:
-            linear.bias.data = bias
-        return LowPrecisionLinear(linear, int8.Int8Weight(linear.weight, kernel))
-
-    report = check_product(make, levels=kernel.levels)
+    report = check_product(kernel)
     report.raise_for_failures()
-    assert report.verdict == "CONFORMANT"
+    assert (report.name, report.verdict) == (kernel.name, "CONFORMANT")
     worst = {check.name: check.worst for check in report.checks}
     assert 0.01 < worst["error bound"] <= 1
 

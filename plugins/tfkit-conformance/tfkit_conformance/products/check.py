@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from functools import partial
+
+from torch import Tensor
 
 from tfkit import Diagnostic, InputError
+from tfkit.inspection import Int8Weight
+from tfkit.plugin import Int8Kernel
 
 from ..finding import Finding, Violation
 from ..profile import profile_of
 from ..report import CheckResult, ConformanceReport, Status
 from ..resolve import versions
 from .bound import Bfloat16, Format, Int8
-from .laws import LAWS, Make, ProductLaw
+from .laws import LAWS, Make, Product, ProductLaw
 
 SEEDS = {"quick": 2, "standard": 10, "deep": 100}
 """Drawn cases of each shape by profile."""
@@ -20,10 +25,10 @@ FORMATS = ("int8", "bfloat16")
 
 
 def check_product(
-    make: Make,
+    make: Make | Int8Kernel,
     *,
     precision: str = "int8",
-    levels: int = 127,
+    levels: int | None = None,
     weight_levels: int = 127,
     profile: str = "quick",
     seed: int = 0,
@@ -34,13 +39,13 @@ def check_product(
 
     Args:
         make: called with a weight (out, in) and a bias (out,) or None, both float32; returns a function from rows (N, in) to
-            (N, out), float32.
+            (N, out), float32. Or the entry of an int8 kernel.
         precision: "int8", with a scale for each row and each output channel, or "bfloat16".
-        levels: for int8, the largest integer of an activation.
+        levels: for int8, the largest integer of an activation; by default 127, or that of the kernel.
         weight_levels: for int8, the largest integer of a weight.
         profile: how many drawn cases: "quick", "standard" or "deep".
         seed: of the cases.
-        name: in reports; by default that of the function.
+        name: in reports; by default that of the function or of the kernel.
         checks: names of laws, if not all.
 
     Returns:
@@ -49,6 +54,9 @@ def check_product(
     Raises:
         InputError: there is no such law, profile or precision, or a number of levels is not from 1 to 127.
     """
+    if isinstance(make, Int8Kernel):
+        levels, name, make = levels or make.levels, name or make.name, product_of(make)
+    levels = 127 if levels is None else levels
     for argument, value in (("levels", levels), ("weight_levels", weight_levels)):
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 127:
             raise InputError(Diagnostic("TFK094", f"{argument} is {value!r}", "it is a whole number from 1 to 127"))
@@ -69,6 +77,15 @@ def check_product(
         "product", name or getattr(make, "__qualname__", type(make).__name__), "", {}, "cpu", ("float32",), chosen, seed,
         versions("cpu"), tuple(results), tuple(findings), seconds=round(time.perf_counter() - started, 2),
     )  # fmt: skip
+
+
+def product_of(kernel: Int8Kernel) -> Make:
+    """The linear map that a kernel computes, by weight and bias."""
+
+    def make(weight: Tensor, bias: Tensor | None) -> Product:
+        return partial(Int8Weight(weight, kernel).product, bias=bias)
+
+    return make
 
 
 def _evaluated(law: ProductLaw, make: Make, format: Format, seeds: range) -> tuple[CheckResult, list[Finding]]:

@@ -1,0 +1,103 @@
+"""Attention and int8 products for decoding on x86 CPUs: C kernels with AVX-512 or AVX2, chosen when they are called.
+
+The declaration: what tfkit reads to list the kernels, check a spec against them, and refuse what they cannot do.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tfkit.plugin import (
+    AttentionBackend,
+    AttentionRequest,
+    AutoTable,
+    Capabilities,
+    Device,
+    Int8Kernel,
+    Numerics,
+    Options,
+    Range,
+    hookimpl,
+)
+
+from ._processor import instructions
+
+AVX2, AVX_VNNI, AVX512_VNNI = instructions()
+"""Whether this processor has these instructions."""
+MAX_HEAD_DIM = 256
+
+
+class SimdOptions(Options):
+    """`instructions` is the widest set of instructions to use; `best` takes what the processor has."""
+
+    instructions: Literal["best", "avx2", "avx512"] = "best"
+
+
+def unsupported(request: AttentionRequest, options: SimdOptions) -> tuple[str, ...]:
+    """What this processor cannot do."""
+    if not AVX2:
+        return ("this processor has no AVX2",)
+    if options.instructions == "avx512" and not AVX512_VNNI:
+        return ("this processor has no AVX-512 with VNNI",)
+    return ()
+
+
+SIMD = AttentionBackend(
+    name="simd",
+    summary="Attention without gradients on x86 CPUs, in C with AVX-512 or AVX2: short sequences and decoding.",
+    reference="https://arxiv.org/abs/1805.02867",
+    attend="tfkit_simd.attention:attend",
+    prepare="tfkit_simd.attention:prepare",
+    options=SimdOptions,
+    unsupported=unsupported,
+    auto=AutoTable("tfkit_simd", ("auto_cpu.json",), "simd"),
+    threads=True,
+    capabilities=Capabilities(
+        devices=(Device(kind="cpu"),),
+        dtypes=frozenset({"float32"}),
+        head_dim=Range(minimum=16, maximum=MAX_HEAD_DIM, multiple=16),
+        query_length=Range(),
+        key_length=Range(),
+        mask_terms=frozenset({"causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible"}),
+        tensor_offset=True,
+        bias_kinds=frozenset({"dense", "linear", "distance"}),
+        lse=True,
+        grouped_queries=True,
+        batch_invariant=True,
+        numerics=Numerics(probabilities="accumulation", grade="B"),
+    ),
+)
+
+INT8_KERNELS = [
+    Int8Kernel(
+        name=name,
+        summary=f"tfkit-simd with {words}",
+        levels=levels,
+        needs=needs,
+        pack=f"tfkit_simd.int8:pack_{levels}",
+        multiply=f"tfkit_simd.int8:multiply_{instruction}",
+        relative_time=relative_time,
+    )
+    for name, words, levels, needs, instruction, relative_time in (
+        (
+            "simd.avx512_vnni",
+            "AVX-512 VNNI",
+            127,
+            ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_vnni"),
+            "avx512_vnni",
+            0.8,
+        ),
+        ("simd.avx_vnni", "AVX-VNNI", 127, ("avx2", "fma3", "avx_vnni"), "avx_vnni", 1.3),
+        ("simd.avx2", "AVX2", 63, ("avx2", "fma3"), "avx2", 2.0),
+    )
+]
+
+
+@hookimpl
+def tfkit_attention_backends() -> list[AttentionBackend]:
+    return [SIMD]
+
+
+@hookimpl
+def tfkit_int8_kernels() -> list[Int8Kernel]:
+    return INT8_KERNELS

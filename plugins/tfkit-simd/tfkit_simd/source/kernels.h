@@ -1,0 +1,63 @@
+/* What the kernels of all instruction sets share. Strides are in numbers. */
+
+#pragma once
+
+#if !defined(__x86_64__) || !defined(__GNUC__) || defined(__clang__)
+#error "tfkit-simd is for x86-64 and GCC"
+#endif
+
+#include <immintrin.h>
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT(x) #x
+#define OMP(words) _Pragma(TEXT(omp words))
+#define UNROLL _Pragma("GCC unroll 16")
+#define INLINE static inline __attribute__((always_inline))
+#define PANEL 32         /* output channels */
+#define SMALLEST 1e-30f  /* the scale of a row is at least that of this number */
+#define CHUNK 262144     /* bytes of activations that are multiplied with all weights before the next */
+#define PARALLEL 2000000 /* multiplications from which several threads are faster */
+
+struct int8_product {
+    const float *x;
+    float *y;
+    const int8_t *panels;
+    const float *scales;
+    const int32_t *starts;
+    const float *bias;
+    int64_t rows, stride, inner, outer;
+};
+
+/* Strides are by batch row, head and position; the last axis is contiguous. That of `added` has the live keys. */
+struct attention {
+    const float *query, *key, *value;
+    float *output, *lse;
+    const int32_t *index, *counts; /* the live keys of each batch row (live_rows 1) or of all (0), NULL if all keys are */
+    const float *added;
+    int64_t batch, heads, key_heads, queries, keys, width, live_rows;
+    int64_t query_strides[3], key_strides[3], value_strides[3], added_strides[3];
+    float scale;
+};
+
+/* A row that is not finite, times the weights that the other rows use. */
+static inline void in_float32(const struct int8_product *p, int64_t row, int64_t width)
+{
+    const float *x = p->x + row * p->stride;
+    for (int64_t j = 0; j < p->outer; j++) {
+        const int8_t *column = p->panels + j / PANEL * PANEL * width + j % PANEL * 4;
+        float sum = 0.0f;
+        for (int64_t k = 0; k < p->inner; k++)
+            sum += x[k] * (column[k / 4 * 4 * PANEL + k % 4] * p->scales[j]);
+        p->y[row * p->outer + j] = p->bias ? sum + p->bias[j] : sum;
+    }
+}
+
+int int8_product_avx512(const struct int8_product *);
+int int8_product_avx_vnni(const struct int8_product *);
+int int8_product_avx2(const struct int8_product *);
+int attend_avx512(const struct attention *);
+int attend_avx2(const struct attention *);

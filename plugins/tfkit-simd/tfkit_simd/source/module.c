@@ -1,0 +1,66 @@
+/* The kernels as functions of Python, which checks their arguments: nothing here does. */
+
+#define Py_LIMITED_API 0x030a0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "kernels.h"
+
+/* int8_product(variant, x, y, panels, scales, starts, bias, rows, stride, inner, outer) */
+static PyObject *int8_product(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    int64_t n[11];
+    if (count != 11)
+        return PyErr_Format(PyExc_TypeError, "11 arguments expected");
+    for (int i = 0; i < 11; i++)
+        n[i] = PyLong_AsLongLong(given[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    const struct int8_product p = {
+        (const float *)n[1], (float *)n[2], (const int8_t *)n[3], (const float *)n[4], (const int32_t *)n[5],
+        (const float *)n[6], n[7], n[8], n[9], n[10]};
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = n[0] == 2 ? int8_product_avx512(&p) : n[0] == 1 ? int8_product_avx_vnni(&p) : int8_product_avx2(&p);
+    Py_END_ALLOW_THREADS
+    if (!done)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+/* attend(variant, scale, query, key, value, output, lse, index, counts, added, batch, heads, key_heads, queries, keys, width,
+   live_rows, 3 strides each of query, key, value, added) */
+static PyObject *attend(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    int64_t n[29];
+    if (count != 29)
+        return PyErr_Format(PyExc_TypeError, "29 arguments expected");
+    for (int i = 0; i < 29; i++)
+        n[i] = i == 1 ? 0 : PyLong_AsLongLong(given[i]);
+    const double scale = PyFloat_AsDouble(given[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    struct attention a = {
+        (const float *)n[2], (const float *)n[3], (const float *)n[4], (float *)n[5], (float *)n[6], (const int32_t *)n[7],
+        (const int32_t *)n[8], (const float *)n[9], n[10], n[11], n[12], n[13], n[14], n[15], n[16],
+        {n[17], n[18], n[19]}, {n[20], n[21], n[22]}, {n[23], n[24], n[25]}, {n[26], n[27], n[28]}, (float)scale};
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = n[0] ? attend_avx512(&a) : attend_avx2(&a);
+    Py_END_ALLOW_THREADS
+    if (!done)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"int8_product", (PyCFunction)(void (*)(void))int8_product, METH_FASTCALL, NULL},
+    {"attend", (PyCFunction)(void (*)(void))attend, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, functions, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__kernels(void)
+{
+    return PyModule_Create(&definition);
+}

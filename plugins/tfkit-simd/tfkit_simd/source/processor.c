@@ -1,0 +1,24 @@
+/* What the processor has: a module of its own, because `tfkit plan` asks, and imports neither torch nor OpenMP. */
+
+#define Py_LIMITED_API 0x030a0000
+#include <Python.h>
+
+/* (has AVX2, has AVX-VNNI, has AVX-512 VNNI) */
+static PyObject *instructions(PyObject *module, PyObject *none)
+{
+    const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    return Py_BuildValue(
+        "(NNN)", PyBool_FromLong(avx2), PyBool_FromLong(avx2 && __builtin_cpu_supports("avxvnni")),
+        PyBool_FromLong(avx512 && __builtin_cpu_supports("avx512vnni")));
+}
+
+static PyMethodDef functions[] = {{"instructions", instructions, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_processor", NULL, -1, functions, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__processor(void)
+{
+    return PyModule_Create(&definition);
+}

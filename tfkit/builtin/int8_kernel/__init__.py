@@ -1,0 +1,1 @@
+"""The built-in int8 kernels."""
