@@ -52,7 +52,7 @@ docs: .venv/.docs  ## the documentation as a site in build/docs; warnings are er
 	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[all]' -e ./plugins/tfkit-conformance
 	touch $@
 
-.venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml plugins/*/*/source/*)
+.venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml plugins/*/setup.py plugins/*/source/*)
 	$(BIN)/pip install --quiet --constraint constraints.txt -e . --group test $(PLUGINS)
 	touch $@
 

@@ -7,6 +7,7 @@ import pytest
 
 import stranger
 from command_line import ROOT
+from tfkit.catalogue import load_catalogue
 from tfkit.doctor import machine, packages, torch_facts
 from tfkit.doctor.finding import Findings
 
@@ -39,7 +40,7 @@ def test_a_report_names_everything_and_no_home_directory(tfkit, monkeypatch):
     assert data["tfkit"]["path"] == "~/tfkit"
     assert data["torch"]["version"] == sys.modules["torch"].__version__
     assert data["torch"]["capability"] == sys.modules["torch"].backends.cpu.get_cpu_capability()
-    assert data["torch"]["int8"] == torch_facts.low_precision("int8")
+    assert data["torch"]["int8"] == torch_facts.low_precision("int8", load_catalogue().entries("int8_kernel"))
     assert data["devices"][0]["name"] == "cpu"
     assert {"conformance", "images", "train"} <= {extra["name"] for extra in data["extras"]}
     assert data["variables"]["CUDA_VISIBLE_DEVICES"] == "GPU-..."
@@ -163,7 +164,7 @@ def test_what_torch_says(monkeypatch):
     assert torch_facts.loaded("libnothing-of-this-name") is None
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     findings = Findings()
-    found = torch_facts.torch_here(findings, processors=0)
+    found = torch_facts.torch_here(findings, processors=0, kernels=[])
     assert found["cudnn"]["version"] == 91002
     assert findings.notes[0]["what"].endswith("this process may use 0 processors")
     for current, active in ((lambda: None, "default"), (lambda: "FA4", "FA4")):

@@ -1,4 +1,4 @@
-"""Attention by the kernel in source/attention.h: output = softmax(scale q k^T + bias, masked) v, without gradients.
+"""Attention by the kernel in ../source/attention.h: output = softmax(scale q k^T + bias, masked) v, without gradients.
 
 A step of decoding has one query in a row, or one for each beam, and few keys: the fixed costs of kernels for long sequences
 exceed its arithmetic. Here keys that no query of a row sees, such as padding and the tokens of beams that were given up, are

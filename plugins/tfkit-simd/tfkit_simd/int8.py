@@ -1,4 +1,4 @@
-"""Products of int8 weights and activations, y = x W^T + b, with scaling and rounding in the kernel (source/int8.h)."""
+"""Products of int8 weights and activations, y = x W^T + b, with scaling and rounding in the kernel (../source/int8.h)."""
 
 from __future__ import annotations
 

@@ -114,9 +114,28 @@ INLINE void NAME(tile)(
     }
 }
 
+static void NAME(tiles)(
+    const struct int8_product *p, const uint8_t *bytes, int64_t width, const float *row_scales, int64_t rows, int64_t first,
+    int64_t panel)
+{
+    switch (rows) {
+    case 1: NAME(tile)(1, 4, p, bytes, width, row_scales, first, panel); break;
+    case 2: NAME(tile)(2, 2, p, bytes, width, row_scales, first, panel); break;
+#if TILE > 3
+    case 3: NAME(tile)(3, 2, p, bytes, width, row_scales, first, panel); break;
+    case 4: NAME(tile)(4, 1, p, bytes, width, row_scales, first, panel); break;
+    case 5: NAME(tile)(5, 1, p, bytes, width, row_scales, first, panel); break;
+    case 6: NAME(tile)(6, 1, p, bytes, width, row_scales, first, panel); break;
+    case 7: NAME(tile)(7, 1, p, bytes, width, row_scales, first, panel); break;
+#endif
+    default: NAME(tile)(TILE, 1, p, bytes, width, row_scales, first, panel);
+    }
+}
+
 int NAME(int8_product)(const struct int8_product *p)
 {
     const int64_t width = (p->inner + 3) / 4 * 4, panels = (p->outer + PANEL - 1) / PANEL;
+    const int64_t group = panels < MANY ? 1 : GROUP; /* panels side by side: each row is written in long pieces */
     int64_t most = CHUNK / width / 8 * 8; /* rows whose bytes stay in the cache */
     most = most < 8 ? 8 : most < p->rows ? most : p->rows;
     uint8_t *bytes = malloc(most * width);
@@ -131,23 +150,10 @@ int NAME(int8_product)(const struct int8_product *p)
             for (int64_t r = 0; r < rows; r++)
                 scales[r] = NAME(quantise)(p->x + (start + r) * p->stride, p->inner, bytes + r * width);
             OMP(for schedule(static))
-            for (int64_t panel = 0; panel < panels; panel++)
-                for (int64_t r = 0; r < rows; r += TILE) {
-                    const uint8_t *b = bytes + r * width;
-                    const float *s = scales + r;
-                    switch (rows - r) {
-                    case 1: NAME(tile)(1, 4, p, b, width, s, start + r, panel); break;
-                    case 2: NAME(tile)(2, 2, p, b, width, s, start + r, panel); break;
-#if TILE > 3
-                    case 3: NAME(tile)(3, 2, p, b, width, s, start + r, panel); break;
-                    case 4: NAME(tile)(4, 1, p, b, width, s, start + r, panel); break;
-                    case 5: NAME(tile)(5, 1, p, b, width, s, start + r, panel); break;
-                    case 6: NAME(tile)(6, 1, p, b, width, s, start + r, panel); break;
-                    case 7: NAME(tile)(7, 1, p, b, width, s, start + r, panel); break;
-#endif
-                    default: NAME(tile)(TILE, 1, p, b, width, s, start + r, panel);
-                    }
-                }
+            for (int64_t start_panel = 0; start_panel < panels; start_panel += group)
+                for (int64_t r = 0; r < rows; r += TILE)
+                    for (int64_t panel = start_panel; panel < panels && panel < start_panel + group; panel++)
+                        NAME(tiles)(p, bytes + r * width, width, scales + r, rows - r, start + r, panel);
         }
         for (int64_t r = 0; r < rows; r++)
             if (isnan(scales[r]))

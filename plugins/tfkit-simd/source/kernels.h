@@ -18,6 +18,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #define INLINE static inline __attribute__((always_inline))
 #define PANEL 32         /* output channels */
+#define MANY 128         /* panels of a head */
+#define GROUP 16         /* panels of a head that are computed side by side */
 #define SMALLEST 1e-30f  /* the scale of a row is at least that of this number */
 #define CHUNK 262144     /* bytes of activations that are multiplied with all weights before the next */
 #define PARALLEL 2000000 /* multiplications from which several threads are faster */
