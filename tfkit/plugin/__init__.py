@@ -29,6 +29,7 @@ from ..slots.sublayer import SublayerKind, SublayerOptions
 from ..slots.weight_map import WeightMap
 
 if TYPE_CHECKING:
+    from ..attention.plain_tensors import are_plain
     from ..attention.rendering import accumulation, dense_bias, expand_heads, select_rows, shapes_of, unmask_empty_rows, visible
     from ..attention.required import require_capabilities
     from ..attention.types import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     )
 
 _IMPORTS_TORCH = {
+    "tfkit.attention.plain_tensors": ("are_plain",),
     "tfkit.attention.rendering": (
         "accumulation",
         "dense_bias",
@@ -111,6 +113,7 @@ __all__ = [
     "SublayerOptions",
     "WeightMap",
     "accumulation",
+    "are_plain",
     "component_default",
     "dense_bias",
     "expand_heads",

@@ -10,6 +10,7 @@ import pytest
 import tfkit_simd as plugin
 import torch
 from tfkit_simd.attention import attend, prepare
+from torch.utils.flop_counter import FlopCounterMode
 
 from tfkit import BackendRefused
 from tfkit.attention.rendering import shapes_of
@@ -89,6 +90,33 @@ def test_several_threads_compute_the_same_bits():
     finally:
         torch.set_num_threads(before)
     assert torch.equal(alone, together)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_transforms_see_operators_of_torch():
+    seen = torch.rand(2, 1, 3, 7, generator=torch.Generator().manual_seed(2)) < 0.5
+    seen[1, :, 2] = False
+    bias = DenseBias(torch.randn(1, 4, 3, 7))
+    inputs = drawn(2, 4, 2, 3, 7, 16, mask=Mask(visible=seen), bias=bias, return_lse=True)
+
+    def output(query):
+        found = attend(replace(inputs, query=query), plugin.SimdOptions())
+        return found.output, found.lse
+
+    tangent = torch.randn_like(inputs.query)
+    queries = torch.stack([inputs.query, inputs.query + tangent])
+    together = torch.func.vmap(output)(queries)
+    for number, query in enumerate(queries):
+        for found, expected in zip(together, output(query), strict=True):
+            torch.testing.assert_close(found[number], expected, rtol=0, atol=2e-6)
+    (plain, _), (moved, _) = torch.func.jvp(output, (inputs.query,), (tangent,))
+    step = 1e-3
+    expected = (as_eager(replace(inputs, query=inputs.query + step * tangent)) - as_eager(inputs)) / step
+    torch.testing.assert_close(plain.double(), as_eager(inputs), rtol=0, atol=2e-6)
+    torch.testing.assert_close(moved.double(), expected, rtol=0, atol=5e-3)
+    with FlopCounterMode(display=False) as counter:
+        output(inputs.query)
+    assert counter.get_total_flops() == 2 * 2 * (2 * 4 * 3 * 7 * 16)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,13 @@ from tfkit.plugin import (
     Mask,
     Prepared,
     Shapes,
+    are_plain,
     dense_bias,
+    expand_heads,
     require_capabilities,
+    select_rows,
     shapes_of,
+    unmask_empty_rows,
     visible,
 )
 
@@ -56,6 +60,8 @@ def attend(inputs: AttentionInputs, options: SimdOptions) -> AttentionOutput:
     """softmax(scale q k^T + bias, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,D) -> (B,H,Q,D)."""
     check(inputs)
     _check_call(inputs, options)
+    if not are_plain(inputs.query, inputs.key, inputs.value):
+        return _in_torch(inputs)
     query, key, value = (
         tensor if tensor.stride(3) == 1 else tensor.contiguous() for tensor in (inputs.query, inputs.key, inputs.value)
     )
@@ -75,6 +81,21 @@ def attend(inputs: AttentionInputs, options: SimdOptions) -> AttentionOutput:
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *_broadcast_strides(added),
     )  # fmt: skip
     return AttentionOutput(output.transpose(1, 2), lse=lse)
+
+
+def _in_torch(inputs: AttentionInputs) -> AttentionOutput:
+    """The same for transforms such as `torch.func.vmap`, for forward-mode derivatives and for modes that count operations."""
+    shapes = shapes_of(inputs)
+    key, value = (expand_heads(tensor, shapes.heads) for tensor in (inputs.key, inputs.value))
+    scores = inputs.scale * (inputs.query @ key.mT)
+    if inputs.bias is not None:
+        scores = scores + dense_bias(inputs.bias, inputs.mask.offset, shapes)
+    shown, rows = visible(inputs.mask, shapes), None
+    if shown is not None:
+        shown, rows = unmask_empty_rows(shown)
+        scores = scores.masked_fill(~shown, -torch.inf)
+    lse = select_rows(scores.logsumexp(-1, keepdim=True), rows, -torch.inf).squeeze(-1) if inputs.return_lse else None
+    return AttentionOutput(select_rows(torch.softmax(scores, -1) @ value, rows), lse=lse)
 
 
 def _check_call(inputs: AttentionInputs, options: SimdOptions) -> None:

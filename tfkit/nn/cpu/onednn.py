@@ -17,7 +17,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from ...attention.plain_tensors import are_plain
 
 VENDORS = ("AuthenticAMD", "HygonGenuine")
 
@@ -53,7 +54,7 @@ def probe() -> Callable[..., Tensor] | None:
         found: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
         left, right = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(3, 4)
         result = found(left, right.t(), torch.ones(4), "none", [], "")
-        _are_plain(left)  # raises if this torch lacks one of the private functions that it calls
+        are_plain(left)  # raises if this torch lacks one of the private functions that it calls
         if torch.equal(result, left @ right + 1):
             return found
     except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -95,22 +96,8 @@ def may_multiply(*tensors: Tensor | None) -> bool:
         and not torch.compiler.is_compiling()
         and torch._C._get_mkldnn_enabled()
         and not torch.is_autocast_enabled("cpu")
-        and _are_plain(*tensors)
-    )
-
-
-def _are_plain(*tensors: Tensor | None) -> bool:
-    """Whether these are plain float32 CPU tensors, and no mode, tracer or transform is active."""
-    return (
-        not torch._C._len_torch_dispatch_stack()
-        and not torch._C._len_torch_function_stack()
-        and forward_ad._current_level < 0
-        and torch._C._get_tracing_state() is None
-        and all(
-            tensor is None
-            or (tensor.dtype == torch.float32 and tensor.numel() > 0 and torch._C._dispatch_keys(tensor) in PLAIN)
-            for tensor in tensors
-        )
+        and are_plain(*tensors)
+        and all(tensor is None or (tensor.dtype == torch.float32 and tensor.numel() > 0) for tensor in tensors)
     )
 
 
@@ -121,14 +108,6 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return multiply(x, weight, bias, "none", [], "")
 
 
-def _plain() -> tuple[object, ...]:
-    """The dispatch keys of plain CPU tensors, created outside and inside of inference mode."""
-    with torch.inference_mode():
-        inference = torch._C._dispatch_keys(torch.ones(1))
-    return torch._C._dispatch_keys(torch.ones(1)), inference
-
-
-PLAIN = _plain()
 MULTIPLY = probe()
 PRODUCT = MULTIPLY if is_faster() else None
 """The product with a plain weight, where it is faster than MKL's."""
