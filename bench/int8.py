@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             ways: dict[str, Callable[[], Any]] = {"MKL": lambda: functional.linear(x, weight)}  # noqa: B023
             if pack and product:
                 ways["oneDNN packed"] = lambda: product(x, prepacked, None, "none", [], "")  # noqa: B023
-            ways |= {name: lambda each=each: each.product(x, None) for name, each in weights.items()}  # type: ignore[misc] # noqa: B023
+            ways |= {name: lambda each=each: each.product(x) for name, each in weights.items()}  # type: ignore[misc] # noqa: B023
             seconds = timed(ways, options.rounds, clock=time.process_time)
             row = {name: round(1e6 * median(taken), 1) for name, taken in seconds.items()}
             fastest = min((name for name in FLOAT32 if name in row), key=row.__getitem__)

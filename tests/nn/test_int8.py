@@ -54,16 +54,16 @@ def bound(x: Tensor, weight: Tensor, levels: int) -> Tensor:
 def test_a_product_is_within_its_bound(kernel: Int8Kernel, outer: int, inner: int, rows: int) -> None:
     weight = torch.randn(outer, inner) * torch.logspace(-3, 3, outer)[:, None]
     x = torch.randn(rows, inner) * torch.logspace(-4, 4, rows)[:, None]
-    found, exact = Int8Weight(weight, kernel).product(x, None), x.double() @ weight.double().t()
+    found, exact = Int8Weight(weight, kernel).product(x), x.double() @ weight.double().t()
     assert bool(((found - exact).abs() <= bound(x, weight, kernel.levels)).all())
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(7, 33), (512, 128), (130, 1024)])
 def test_a_row_alone_has_the_bits_it_has_in_a_batch(kernel: Int8Kernel, outer: int, inner: int) -> None:
     weight, x = Int8Weight(torch.randn(outer, inner), kernel), torch.randn(41, inner) * torch.logspace(-3, 3, 41)[:, None]
-    together = weight.product(x, None)
+    together = weight.product(x)
     for first, last in ((0, 1), (3, 4), (3, 9), (7, 40), (40, 41)):
-        assert torch.equal(weight.product(x[first:last], None), together[first:last])
+        assert torch.equal(weight.product(x[first:last]), together[first:last])
 
 
 @pytest.mark.parametrize("inner", [2, 64, 1000, 2048])
@@ -73,7 +73,7 @@ def test_sums_of_the_largest_numbers_are_exact(kernel: Int8Kernel, inner: int) -
     x[1] = -1
     weight = torch.ones(16, inner)
     weight[1::2] = -1
-    torch.testing.assert_close(Int8Weight(weight, kernel).product(x, None), x @ weight.t(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(Int8Weight(weight, kernel).product(x), x @ weight.t(), rtol=1e-6, atol=0)
 
 
 def test_a_kernel_that_cuts_sums_off_at_16_bits_is_not_used(kernel: Int8Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,15 +100,15 @@ def test_zeros_infinities_and_nan_are_as_in_float32(kernel: Int8Kernel) -> None:
     x[4] *= 1e37
     x[5] = 1e-42
     kept = x.clone()
-    found, exact = Int8Weight(weight, kernel).product(x, None), x @ weight.t()
+    found, exact = Int8Weight(weight, kernel).product(x), x @ weight.t()
     torch.testing.assert_close(x, kept, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(found[:4], exact[:4], rtol=0, atol=0, equal_nan=True)
     assert bool(found[1].isnan().all())
     assert bool(found[2].isinf().all())
     torch.testing.assert_close(found[4], exact[4], rtol=0, atol=float(bound(x[4:5], weight, kernel.levels).max()))
     assert float(found[5].abs().max()) < 1e-30
-    assert torch.equal(found[6:], Int8Weight(weight, kernel).product(x[6:], None))
-    assert Int8Weight(weight, kernel).product(x[:0], None).shape == (0, 9)
+    assert torch.equal(found[6:], Int8Weight(weight, kernel).product(x[6:]))
+    assert Int8Weight(weight, kernel).product(x[:0]).shape == (0, 9)
 
 
 def test_a_channel_of_zeros_and_a_bias(kernel: Int8Kernel) -> None:

@@ -29,7 +29,6 @@ from ..slots.sublayer import SublayerKind, SublayerOptions
 from ..slots.weight_map import WeightMap
 
 if TYPE_CHECKING:
-    from ..attention.plain_tensors import are_plain
     from ..attention.rendering import accumulation, dense_bias, expand_heads, select_rows, shapes_of, unmask_empty_rows, visible
     from ..attention.required import require_capabilities
     from ..attention.types import (
@@ -43,9 +42,10 @@ if TYPE_CHECKING:
         Prepared,
         Shapes,
     )
+    from ..nn.cpu.plain_tensors import are_plain
 
 _IMPORTS_TORCH = {
-    "tfkit.attention.plain_tensors": ("are_plain",),
+    "tfkit.nn.cpu.plain_tensors": ("are_plain",),
     "tfkit.attention.rendering": (
         "accumulation",
         "dense_bias",

@@ -15,8 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tfkit import BackendRefused
 from tfkit.attention.rendering import shapes_of
 from tfkit.builtin.attention import eager
-from tfkit.catalogue import load_catalogue
-from tfkit.plugin import AttentionInputs, DenseBias, Mask, NoOptions
+from tfkit.plugin import AttentionInputs, AttentionRequest, DenseBias, Mask, NoOptions
 from tfkit_conformance import check_backend
 
 INSTRUCTIONS = [
@@ -114,6 +113,11 @@ def test_transforms_see_operators_of_torch():
     expected = (as_eager(replace(inputs, query=inputs.query + step * tangent)) - as_eager(inputs)) / step
     torch.testing.assert_close(plain.double(), as_eager(inputs), rtol=0, atol=2e-6)
     torch.testing.assert_close(moved.double(), expected, rtol=0, atol=5e-3)
+    values = torch.randn(2, 1, 4, 3, 7)
+    biased = torch.func.vmap(lambda added: attend(replace(inputs, bias=DenseBias(added)), plugin.SimdOptions()).output)(values)
+    for found, added in zip(biased, values, strict=True):
+        expected = attend(replace(inputs, bias=DenseBias(added)), plugin.SimdOptions()).output
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
     with FlopCounterMode(display=False) as counter:
         output(inputs.query)
     assert counter.get_total_flops() == 2 * 2 * (2 * 4 * 3 * 7 * 16)
@@ -138,7 +142,7 @@ def test_a_tensor_that_the_kernel_cannot_read_is_refused(change, reason):
 
 
 def test_a_processor_without_the_instructions_is_refused(monkeypatch):
-    request = load_catalogue().find("backend", "simd")
+    request = AttentionRequest()
     monkeypatch.setattr(plugin, "AVX512_VNNI", False)
     assert plugin.unsupported(request, plugin.SimdOptions(instructions="avx512")) == (
         "this processor has no AVX-512 with VNNI",
@@ -146,6 +150,9 @@ def test_a_processor_without_the_instructions_is_refused(monkeypatch):
     assert plugin.unsupported(request, plugin.SimdOptions()) == ()
     monkeypatch.setattr(plugin, "AVX2", False)
     assert plugin.unsupported(request, plugin.SimdOptions()) == ("this processor has no AVX2",)
+    monkeypatch.setattr("tfkit_simd.attention.AVX2", False)
+    with pytest.raises(BackendRefused, match="this processor lacks its instructions"):
+        attend(drawn(1, 2, 2, 3, 4, 16), plugin.SimdOptions())
 
 
 def test_the_declaration_loads_no_kernel():

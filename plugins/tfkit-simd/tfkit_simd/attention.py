@@ -60,8 +60,6 @@ def attend(inputs: AttentionInputs, options: SimdOptions) -> AttentionOutput:
     """softmax(scale q k^T + bias, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,D) -> (B,H,Q,D)."""
     check(inputs)
     _check_call(inputs, options)
-    if not are_plain(inputs.query, inputs.key, inputs.value):
-        return _in_torch(inputs)
     query, key, value = (
         tensor if tensor.stride(3) == 1 else tensor.contiguous() for tensor in (inputs.query, inputs.key, inputs.value)
     )
@@ -70,6 +68,8 @@ def attend(inputs: AttentionInputs, options: SimdOptions) -> AttentionOutput:
         live, counts, added = prepared.payload
     else:
         live, counts, added = _render(inputs.mask, inputs.bias, shapes_of(inputs))
+    if not are_plain(query, key, value, live, counts, added):
+        return _in_torch(inputs)
     (B, H, Q, D), (G, K) = query.shape, key.shape[1:3]
     output = query.new_empty(B, Q, H, D)  # the output projection reads all heads of a position side by side
     lse = query.new_empty(B, H, Q) if inputs.return_lse else None

@@ -49,7 +49,7 @@ class Int8Weight:
             integers = weight.div(scales[:, None]).round_().clamp_(-LEVELS, LEVELS).to(torch.int8)
             self.packed = load(kernel.pack)(integers, scales)
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x W^T + b. A row of zeros gives the bias. Rows with NaN or infinity are multiplied in float32.
 
         Args:

@@ -18,7 +18,7 @@ class LowPrecisionWeight(Protocol):
 
     how: str
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x W^T + b.
 
         Args:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...attention.plain_tensors import are_plain
+from .plain_tensors import are_plain
 
 VENDORS = ("AuthenticAMD", "HygonGenuine")
 

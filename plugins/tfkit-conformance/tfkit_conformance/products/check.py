@@ -55,7 +55,8 @@ def check_product(
         InputError: there is no such law, profile or precision, or a number of levels is not from 1 to 127.
     """
     if isinstance(make, Int8Kernel):
-        levels, name, make = levels or make.levels, name or make.name, product_of(make)
+        levels = make.levels if levels is None else levels
+        name, make = name or make.name, product_of(make)
     levels = 127 if levels is None else levels
     for argument, value in (("levels", levels), ("weight_levels", weight_levels)):
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 127:
