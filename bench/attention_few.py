@@ -19,7 +19,7 @@ from interleaved import report, timed
 from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.builtin.attention import few, sdpa
 from tfkit.builtin.attention.entries import SdpaOptions
-from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
+from tfkit.nn.cpu.malloc import keep_freed_memory
 
 SHAPES = (
     "300x4x1x8x32 300x4x1x12x32 300x4x1x16x32 300x4x1x20x32 300x4x1x60x32 48x4x5x8x32 48x4x5x20x32 48x4x5x60x32 "
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    raise_malloc_trim_threshold()  # as decoding does
+    keep_freed_memory()  # as decoding does
     clock = time.process_time if options.threads == 1 else time.perf_counter
     total: dict[str, list[float]] = {"torch's kernel": [0.0] * options.rounds, "products": [0.0] * options.rounds}
     microseconds: dict[str, dict[str, Any]] = {}

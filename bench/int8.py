@@ -21,7 +21,7 @@ from torch.nn import functional
 from tfkit.catalogue import load_catalogue
 from tfkit.doctor.machine import machine_here
 from tfkit.nn.cpu import int8, onednn
-from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
+from tfkit.nn.cpu.malloc import keep_freed_memory
 
 WEIGHTS = "128x128 256x128 8000x128 512x512 2048x512 512x2048 32000x512"
 ROWS = "1 5 16 80 320"
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    raise_malloc_trim_threshold()
+    keep_freed_memory()
     product = onednn.PRODUCT = onednn.probe()
     pack = onednn.probe_packing()
     kernels = [kernel for kernel in load_catalogue().entries("int8_kernel") if int8.is_supported(kernel)]

@@ -19,7 +19,7 @@ from interleaved import report, timed
 
 from tfkit.doctor.machine import machine_here
 from tfkit.nn.cpu import onednn
-from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
+from tfkit.nn.cpu.malloc import keep_freed_memory
 from tfkit.nn.cpu.product_table import product_kernels
 
 WEIGHTS = "128x128 128x256 10000x128 512x512 2048x512 37000x512"
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    raise_malloc_trim_threshold()
+    keep_freed_memory()
     pack = onednn.probe_packing()
     if pack is None:
         raise SystemExit("this torch packs no weights")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..errors import Diagnostic, InputError
 from ..nn.model import Model
+from ..nn.outputs import Outputs
 from .finished import BeamHistory, FinishedHypotheses
 from .hypothesis import Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
@@ -75,9 +76,9 @@ def beam_search(
     check_beams(beams, n_best, length_penalty)
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
     search = _BeamSearch(model, start, beams, n_best, length_penalty)
+    del start  # its logits
     while search.advance():
-        outputs = model.step(start.decoding, search.chosen, True, attention)
-        search.read(outputs[start.output][:, -1], outputs.get("weights", {}))
+        search.read(model.step(search.decoding, search.chosen, True, attention))
     return search.found
 
 
@@ -104,7 +105,7 @@ class _BeamSearch:
     """
 
     def __init__(self, model: Model, start: GenerationState, beams: int, n_best: int, penalty: LengthPenalty) -> None:
-        self.model, self.decoding = model, start.decoding
+        self.model, self.decoding, self.output = model, start.decoding, start.output
         self.end, self.beams, self.penalty = start.rule.end_id, beams, penalty
         batch, device = start.decoding.batch, start.logits.device
         self.wide = torch.promote_types(start.logits.dtype, torch.float32)
@@ -114,14 +115,18 @@ class _BeamSearch:
         self.totals = torch.zeros(batch, 1, dtype=self.wide, device=device)
         self.found: list[list[Hypothesis]] = [[] for _ in range(batch)]
         self.length = 0
-        self.read(start.logits, start.weights)
+        self._read(start.logits, start.weights)
         none = torch.zeros(batch, 1, 0, dtype=torch.int64, device=device)
         self.history = BeamHistory(
             none, none.to(self.wide), {site: new[:, :, None][:, :, :0] for site, new in self.weights.items()}
         )
         self.finished = FinishedHypotheses(batch, n_best, self.history, self.totals)
 
-    def read(self, logits: Tensor, weights: Mapping[str, Tensor]) -> None:
+    def read(self, outputs: Outputs) -> None:
+        """Read the logits of the next token and the attention weights of its step."""
+        self._read(outputs[self.output][:, -1], outputs.get("weights", {}))
+
+    def _read(self, logits: Tensor, weights: Mapping[str, Tensor]) -> None:
         """Read the logits (S * k, V) of the next token, and the attention weights (S * k, H, Q, K) of its step."""
         S, width = self.totals.shape
         logits = logits.to(self.wide).contiguous()
@@ -174,6 +179,7 @@ class _BeamSearch:
         self.totals = live_totals
         self.model.branch(self.decoding, rows.flatten(), k, remaining)
         self.chosen = tokens.view(-1, 1)
+        del self.log_probs  # The logits of the next step are written to this memory.
         return True
 
     def _store(

@@ -15,7 +15,7 @@ from ..errors import Diagnostic, InputError
 from ..slots.lazy import load
 from . import incremental
 from .attention_head import AttentionHead, head_of
-from .cpu.malloc import raise_malloc_trim_threshold
+from .cpu.malloc import keep_freed_memory
 from .cpu.prepacked import PrepackedWeights
 from .device_moves import Placed
 from .graph_execution import GraphExecutor
@@ -139,7 +139,7 @@ class Model(Placed):
         others = [name for name in self.plan.inputs if name != target]
         context = self._context(others, inputs, masks, lengths, segments, ())
         batch = incremental.batch_of(inputs, batch, capacity)
-        raise_malloc_trim_threshold()
+        keep_freed_memory()
         return incremental.start(self.executor, context, target, batch, capacity, self.prepacked or PrepackedWeights())
 
     @torch.no_grad()

@@ -36,6 +36,14 @@
 #define LEVELS 127
 #define TILE 8
 #define ROWS 4
-#define DOT _mm512_dpbusd_epi32
+#define DOT dot
+
+/* The instruction itself: around _mm512_dpbusd_epi32 GCC copies every sum twice. */
+INLINE __m512i dot(__m512i sum, __m512i x, __m512i w)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+}
+
 #include "int8.h"
 #include "attention.h"
