@@ -19,9 +19,11 @@ INLINE F NAME(sums)(F *v)
         _mm512_setr_epi32(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31)};
 #define PAIR(level, a, b) \
     ADD_F(_mm512_permutex2var_ps(a, low[level], b), _mm512_permutex2var_ps(a, high[level], b))
-    for (int level = 0, half = 8; half; level++, half /= 2)
-        for (int i = 0; i < half; i++)
-            v[i] = PAIR(level, v[i], v[i + half]);
+    UNROLL
+    for (int level = 0; level < 4; level++)
+        UNROLL
+        for (int i = 0; i < 8 >> level; i++)
+            v[i] = PAIR(level, v[i], v[i + (8 >> level)]);
     return v[0];
 #undef PAIR
 #else
@@ -73,6 +75,7 @@ INLINE void NAME(rows)(
     }
     for (int64_t j = 0; j < live; j += W) {
         F dots[ROWS][W];
+        UNROLL
         for (int lane = 0; lane < W; lane++) {
             /* Lanes behind the last key repeat it; they are hidden below. */
             const int64_t at = j + lane < live ? j + lane : live - 1;
@@ -100,21 +103,14 @@ INLINE void NAME(rows)(
     }
     UNROLL
     for (int r = 0; r < rows; r++) {
-        float lanes[W], largest = -INFINITY;
-        STORE_F(lanes, most[r]);
-        for (int lane = 0; lane < W; lane++)
-            largest = lanes[lane] > largest ? lanes[lane] : largest;
+        const float largest = LARGEST_OF(most[r]);
         const F level = SET_F(largest == -INFINITY ? 0.0f : largest); /* of a row that sees no key every p is 0 */
         for (int64_t j = 0; j < padded; j += W) {
             const F p = NAME(exponential)(SUB_F(LOAD_F(scores + r * padded + j), level));
             STORE_F(scores + r * padded + j, p);
             sum[r] = ADD_F(sum[r], p);
         }
-        STORE_F(lanes, sum[r]);
-        for (int half = W / 2; half; half /= 2)
-            for (int lane = 0; lane < half; lane++)
-                lanes[lane] += lanes[lane + half];
-        total[r] = lanes[0];
+        total[r] = SUM_OF(sum[r]);
         if (a->lse) {
             const int64_t h = g * group + (first + r) / queries, i = (first + r) % queries;
             a->lse[(b * a->heads + h) * queries + i] = total[r] == 0.0f ? -INFINITY : largest + logf(total[r]);

@@ -34,6 +34,8 @@
 #define MAX_F _mm256_max_ps
 #define FMA_F _mm256_fmadd_ps
 #define ZERO_BELOW(y, x, least) _mm256_andnot_ps(_mm256_cmp_ps(x, SET_F(least), _CMP_LT_OQ), y)
+#define LARGEST_OF largest_of
+#define SUM_OF sum_of
 #define TILE 2
 #define ROWS 2
 
@@ -41,4 +43,18 @@ INLINE __m128i bytes_of(__m256i x)
 {
     const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     return _mm_packus_epi16(words, words);
+}
+
+INLINE float largest_of(__m256 x)
+{
+    __m128 most = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+    return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
+}
+
+INLINE float sum_of(__m256 x)
+{
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }

@@ -9,6 +9,7 @@ kernels are entries of plugins. Each is compared with the exact sum of its large
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -92,11 +93,13 @@ def is_supported(kernel: Int8Kernel) -> bool:
 
 
 def capabilities() -> dict[str, Any]:
-    """What torch knows about the processor: instruction sets by name."""
+    """What torch knows about the processor: instruction sets by name, without those that ATEN_CPU_CAPABILITY=avx2 excludes."""
     try:
-        return dict(torch.cpu.get_capabilities())
+        found = dict(torch.cpu.get_capabilities())
     except (AttributeError, RuntimeError):
         return {}
+    limited = os.environ.get("ATEN_CPU_CAPABILITY", "").lower() == "avx2"
+    return {name: has for name, has in found.items() if not (limited and name.startswith(("avx512", "avx_vnni", "amx")))}
 
 
 def is_exact(kernel: Int8Kernel) -> bool:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .linear import linear
-from .onednn import can_multiply, can_pack, is_faster, may_multiply, product, vendor
+from .onednn import VENDORS, can_multiply, can_pack, is_faster, may_multiply, product, vendor
 from .prepacked import PrepackedWeights
 from .product_table import Choice, ProductTable, transposed_product
 
@@ -82,7 +82,8 @@ INTEL_AVX512 = Rule(
     "Intel processors with AVX-512", transposed=(7, 16), transposed_size=2**20, packed=(4, ANY), packed_size=2**18, narrow=True
 )
 INTEL_AVX2 = Rule("Intel processors without AVX-512", packed=(2, 32), packed_outputs=4096)
-OTHER = Rule("processors of other vendors, and AMD ones without AVX-512", transposed=(2, 8), transposed_size=2**18)
+AMD_AVX2 = Rule("AMD processors without AVX-512", packed=(2, ANY), packed_size=2**16)
+OTHER = Rule("processors of other vendors", transposed=(2, 8), transposed_size=2**18)
 
 
 def rule_here() -> Rule:
@@ -91,7 +92,7 @@ def rule_here() -> Rule:
         return MKL_WITH_AVX2
     if vendor() == "GenuineIntel":
         return INTEL_AVX512 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else INTEL_AVX2
-    return OTHER
+    return AMD_AVX2 if vendor() in VENDORS else OTHER
 
 
 RULE = rule_here()
