@@ -6,6 +6,7 @@ import pluggy
 
 from .attention.backend import AttentionBackend
 from .slots.activation import Activation
+from .slots.beam_top_k import BeamTopK
 from .slots.cell import Cell
 from .slots.init import Initialiser
 from .slots.int8_kernel import Int8Kernel
@@ -94,6 +95,12 @@ def tfkit_int8_kernels() -> list[Int8Kernel]:
     return []
 
 
+@hookspec
+def tfkit_beam_top_k() -> list[BeamTopK]:
+    """Beam top-k: how a beam search on a CPU selects the best continuations of a step."""
+    return []
+
+
 SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "backend": ("tfkit_attention_backends", AttentionBackend),
     "score": ("tfkit_score_functions", ScoreFunction),
@@ -107,5 +114,6 @@ SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "init": ("tfkit_initialisers", Initialiser),
     "weight_map": ("tfkit_weight_maps", WeightMap),
     "int8_kernel": ("tfkit_int8_kernels", Int8Kernel),
+    "beam_top_k": ("tfkit_beam_top_k", BeamTopK),
 }
 """Every slot by its name (in a spec, where a spec names its entries): its hook and the type of its entries."""

@@ -80,7 +80,7 @@ def build(
     wanted = {site: list(declared.backend) if backend is None else backend for site, declared in resolver.sites.items()}
     model.backends.set(wanted, device, dtype)
     _check_parameters(graph, model)
-    model.spec = spec
+    model.spec, model.beam_top_k = spec, catalogue.entries("beam_top_k")
     materialise(model, device, dtype)
     if device.type != "meta":
         initialise(model, graph, catalogue, seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..plugin import (
     Activation,
     AttentionBackend,
+    BeamTopK,
     Cell,
     Initialiser,
     Int8Kernel,
@@ -19,6 +20,7 @@ from ..plugin import (
 )
 from .activation.entries import ENTRIES as ACTIVATIONS
 from .attention.entries import ENTRIES as BACKENDS
+from .beam_top_k import ENTRIES as BEAM_TOP_K
 from .cell.entries import ENTRIES as CELLS
 from .init.entries import ENTRIES as INITIALISERS
 from .int8_kernel.entries import ENTRIES as INT8_KERNELS
@@ -89,3 +91,8 @@ def tfkit_weight_maps() -> list[WeightMap]:
 @hookimpl
 def tfkit_int8_kernels() -> list[Int8Kernel]:
     return INT8_KERNELS
+
+
+@hookimpl
+def tfkit_beam_top_k() -> list[BeamTopK]:
+    return BEAM_TOP_K

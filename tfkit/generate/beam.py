@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 
 from ..errors import Diagnostic, InputError
+from ..nn.cpu.plain_tensors import are_plain
 from ..nn.model import Model
 from ..nn.outputs import Outputs
 from .finished import BeamHistory, FinishedHypotheses
 from .hypothesis import Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
 from .prefill import GenerationState, prefill
-from .top_k import best_tokens
+from .top_k import best_continuations, fastest
 
 GNMT = GnmtLengthPenalty()
 
@@ -106,6 +107,7 @@ class _BeamSearch:
 
     def __init__(self, model: Model, start: GenerationState, beams: int, n_best: int, penalty: LengthPenalty) -> None:
         self.model, self.decoding, self.output = model, start.decoding, start.output
+        self.top_k = fastest(model.beam_top_k)
         self.end, self.beams, self.penalty = start.rule.end_id, beams, penalty
         batch, device = start.decoding.batch, start.logits.device
         self.wide = torch.promote_types(start.logits.dtype, torch.float32)
@@ -129,23 +131,22 @@ class _BeamSearch:
     def _read(self, logits: Tensor, weights: Mapping[str, Tensor]) -> None:
         """Read the logits (S * k, V) of the next token, and the attention weights (S * k, H, Q, K) of its step."""
         S, width = self.totals.shape
-        logits = logits.to(self.wide).contiguous()
-        # In place: allocating a tensor of this size takes longer than the arithmetic.
-        self.log_probs = torch.log_softmax(logits, 1, out=logits).view(S, width, -1)  # (S, k, V)
+        self.logits = logits.to(self.wide).contiguous()
         self.weights = {
             site: tensor[:, :, -1].view(S, width, tensor.shape[1], tensor.shape[3]) for site, tensor in weights.items()
         }
 
     def advance(self) -> bool:
         """Select the next tokens, store finished hypotheses and remove complete sentences. Returns whether any remain."""
-        S, width, V = self.log_probs.shape
-        k = self.beams
+        (S, width), V, k = self.totals.shape, self.logits.shape[1], self.beams
+        in_float32 = self.wide == torch.float32 and are_plain(self.logits, self.totals)
+        top_k = self.top_k if in_float32 else best_continuations
         # At most `width` <= k candidates end, one per live hypothesis. Of the best 2 k candidates at least k then stay live, if
         # there are that many.
-        totals, index = best_tokens(self.log_probs, self.totals, 2 * k)  # (S, 2 k) each
+        totals, index, log_probs = top_k(self.logits, self.totals, 2 * k)  # (S, 2 k) each
+        del self.logits  # The logits of the next step are written to this memory.
         parents, tokens = index // V, index % V
         rows = parents + torch.arange(S, device=parents.device)[:, None] * width
-        log_probs = self.log_probs.view(S, width * V).gather(1, index)
         self.length += 1
         ended = tokens == self.end if self.end is not None else torch.zeros_like(tokens, dtype=torch.bool)
         last = self.limits == self.length
@@ -179,7 +180,6 @@ class _BeamSearch:
         self.totals = live_totals
         self.model.branch(self.decoding, rows.flatten(), k, remaining)
         self.chosen = tokens.view(-1, 1)
-        del self.log_probs  # The logits of the next step are written to this memory.
         return True
 
     def _store(

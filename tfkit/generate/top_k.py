@@ -9,12 +9,43 @@ the largest maxima, so only these groups are searched.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..nn.cpu.int8 import capabilities
+from ..slots.beam_top_k import BeamTopK
+from ..slots.lazy import load
+
 GROUP, MIN_GROUPED = 128, 2048
 """Tokens in a group, a multiple of the elements of a CPU vector; and the smallest vocabulary for which groups are faster."""
+
+
+def best_continuations(logits: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best continuations of the beams of each sentence; see `tfkit.plugin.BeamTopK`. The logits are overwritten."""
+    S, k = totals.shape
+    # In place: allocating a tensor of this size takes longer than the arithmetic.
+    log_probs = torch.log_softmax(logits, 1, out=logits).view(S, k, -1)
+    values, indices = best_tokens(log_probs, totals, count)
+    return values, indices, log_probs.flatten(1).gather(1, indices)
+
+
+def fastest(kernels: Sequence[BeamTopK]) -> Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]:
+    """The fastest kernel for float32 on a CPU that this processor has instructions for.
+
+    Args:
+        kernels: the installed ones.
+
+    Returns:
+        Its function, or `best_continuations`.
+    """
+    found = capabilities()
+    for kernel in sorted(kernels, key=lambda kernel: kernel.relative_time):
+        if all(found.get(name) for name in kernel.needs):
+            return load(kernel.select)
+    return best_continuations
 
 
 def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

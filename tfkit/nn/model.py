@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..attention.choice import BoundBackend
 from ..errors import Diagnostic, InputError
+from ..slots.beam_top_k import BeamTopK
 from ..slots.lazy import load
 from . import incremental
 from .attention_head import AttentionHead, head_of
@@ -33,7 +34,7 @@ class Model(Placed):
     """`model(source=ids, target=ids).logits`: one keyword per input node, one entry per output.
 
     `tfkit.build` makes it. Parameter names depend on the structure of the spec, never on the backends. `spec` is the spec it
-    was built from; `tfkit.save` needs it. `precision` is that of its linear maps (precision.py).
+    was built from; `tfkit.save` needs it. `precision` is that of its linear maps (precision.py), `beam_top_k` the installed kernels for beam search.
 
     Args:
         plan: the edges, inputs and outputs of the graph.
@@ -54,6 +55,7 @@ class Model(Placed):
         self.spec: Any = None
         self.precision = "float32"
         self.prepacked: PrepackedWeights | None = None
+        self.beam_top_k: Sequence[BeamTopK] = ()
         self.executor = GraphExecutor(plan, self.nodes)
         self.backends = SiteBackends(self.nodes, resolve)
         for module in self.modules():

@@ -15,6 +15,7 @@ from ..errors import BackendRefused, BuildError, Diagnostic, InputError
 from ..hooks import hookimpl
 from ..lazy_names import lazy_names
 from ..slots.activation import Activation
+from ..slots.beam_top_k import BeamTopK
 from ..slots.cell import Cell, CellSite
 from ..slots.init import Initialiser
 from ..slots.int8_kernel import Int8Kernel
@@ -77,6 +78,7 @@ __all__ = [
     "AttentionRequest",
     "AutoTable",
     "BackendRefused",
+    "BeamTopK",
     "Bias",
     "BuildError",
     "Capabilities",

@@ -16,3 +16,4 @@ INLINE __m256i dot(__m256i sum, __m256i x, __m256i w)
 
 #include "int8.h"
 #include "attention.h"
+#include "beams.h"

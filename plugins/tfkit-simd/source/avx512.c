@@ -32,6 +32,7 @@
 #define MAX_F _mm512_max_ps
 #define FMA_F _mm512_fmadd_ps
 #define ZERO_BELOW(y, x, least) _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, SET_F(least), _CMP_LT_OQ), SET_F(0.0f))
+#define ABOVE(x, y) _mm512_cmp_ps_mask(x, y, _CMP_GT_OQ)
 #define LARGEST_OF _mm512_reduce_max_ps
 #define SUM_OF _mm512_reduce_add_ps
 #define NAME(x) x##_avx512
@@ -49,3 +50,4 @@ INLINE __m512i dot(__m512i sum, __m512i x, __m512i w)
 
 #include "int8.h"
 #include "attention.h"
+#include "beams.h"

@@ -45,6 +45,14 @@ struct attention {
     float scale;
 };
 
+/* Arrays (sentences, beams, vocabulary), (sentences, beams), and three of (sentences, count) for the results. */
+struct beam_top_k {
+    const float *logits, *totals;
+    float *values, *log_probs;
+    int64_t *indices;
+    int64_t sentences, beams, vocabulary, count;
+};
+
 /* A row that is not finite, times the weights that the other rows use. */
 static inline void in_float32(const struct int8_product *p, int64_t row, int64_t width)
 {
@@ -63,3 +71,5 @@ int int8_product_avx_vnni(const struct int8_product *);
 int int8_product_avx2(const struct int8_product *);
 int attend_avx512(const struct attention *);
 int attend_avx2(const struct attention *);
+int beam_top_k_avx512(const struct beam_top_k *);
+int beam_top_k_avx2(const struct beam_top_k *);

@@ -53,9 +53,31 @@ static PyObject *attend(PyObject *module, PyObject *const *given, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+/* beam_top_k(variant, logits, totals, values, log_probs, indices, sentences, beams, vocabulary, count) */
+static PyObject *beam_top_k(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    int64_t n[10];
+    if (count != 10)
+        return PyErr_Format(PyExc_TypeError, "10 arguments expected");
+    for (int i = 0; i < 10; i++)
+        n[i] = PyLong_AsLongLong(given[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    const struct beam_top_k a = {
+        (const float *)n[1], (const float *)n[2], (float *)n[3], (float *)n[4], (int64_t *)n[5], n[6], n[7], n[8], n[9]};
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = n[0] ? beam_top_k_avx512(&a) : beam_top_k_avx2(&a);
+    Py_END_ALLOW_THREADS
+    if (!done)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"int8_product", (PyCFunction)(void (*)(void))int8_product, METH_FASTCALL, NULL},
     {"attend", (PyCFunction)(void (*)(void))attend, METH_FASTCALL, NULL},
+    {"beam_top_k", (PyCFunction)(void (*)(void))beam_top_k, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, functions, NULL, NULL, NULL, NULL};

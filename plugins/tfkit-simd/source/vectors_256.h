@@ -34,6 +34,7 @@
 #define MAX_F _mm256_max_ps
 #define FMA_F _mm256_fmadd_ps
 #define ZERO_BELOW(y, x, least) _mm256_andnot_ps(_mm256_cmp_ps(x, SET_F(least), _CMP_LT_OQ), y)
+#define ABOVE(x, y) (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_GT_OQ))
 #define LARGEST_OF largest_of
 #define SUM_OF sum_of
 #define TILE 2

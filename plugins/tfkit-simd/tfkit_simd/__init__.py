@@ -11,6 +11,7 @@ from tfkit.plugin import (
     AttentionBackend,
     AttentionRequest,
     AutoTable,
+    BeamTopK,
     Capabilities,
     Device,
     Int8Kernel,
@@ -88,6 +89,28 @@ INT8_KERNELS = [
     _int8_kernel("avx_vnni", "AVX-VNNI", ("avx2", "fma3", "avx_vnni"), levels=127, relative_time=0.93),
     _int8_kernel("avx2", "AVX2", ("avx2", "fma3"), levels=63, relative_time=1.26),
 ]
+
+
+def _beam_top_k(instructions: str, words: str, needs: tuple[str, ...], relative_time: float) -> BeamTopK:
+    """The entry of the kernel for a set of instructions. Times: bench/beam_top_k.py on an AMD EPYC with both."""
+    return BeamTopK(
+        name=f"simd.{instructions}",
+        summary=f"log-softmax and top-k in one pass, with {words}",
+        needs=needs,
+        select=f"tfkit_simd.beams:select_{instructions}",
+        relative_time=relative_time,
+    )
+
+
+BEAM_TOP_K = [
+    _beam_top_k("avx512", "AVX-512", (*AVX512, "avx512_vnni"), relative_time=0.3),
+    _beam_top_k("avx2", "AVX2", ("avx2", "fma3"), relative_time=0.5),
+]
+
+
+@hookimpl
+def tfkit_beam_top_k() -> list[BeamTopK]:
+    return BEAM_TOP_K
 
 
 @hookimpl

@@ -1,0 +1,29 @@
+"""Beam top-k: the step of a beam search that selects the best continuations, for float32 logits on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .options import Entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamTopK(Entry):
+    """One way to select the largest of total + log softmax(logits) over the beams of each sentence. `summary` names the
+    instructions.
+
+    A search uses the fastest one that the processor has instructions for.
+
+    Args:
+        needs: instruction sets, as `torch.cpu.get_capabilities` names them.
+        select: `"module:function"`, called as `select(logits, totals, count)` with the logits (S * k, V) of k beams of each of S
+            sentences, which it may overwrite, and the log-probabilities (S, k) of the beams, all float32. It returns three
+            tensors (S, count): the largest values of totals[s, j] + log softmax(logits)[s * k + j, v] in descending order, of
+            equal ones the lower index first; their indices j * V + v, int64; and log softmax(logits) there. If any logit of a
+            sentence is NaN, its first value is NaN. Results of a sentence do not depend on the others.
+        relative_time: the time relative to operators of torch.
+    """
+
+    needs: tuple[str, ...]
+    select: str
+    relative_time: float
