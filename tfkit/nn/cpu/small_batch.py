@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .linear import linear
-from .onednn import VENDORS, can_multiply, can_pack, is_faster, may_multiply, product, vendor
+from .onednn import VENDORS, can_pack, is_faster, may_multiply, product, vendor
 from .prepacked import PrepackedWeights
 from .product_table import Choice, ProductTable, transposed_product
 
@@ -48,6 +48,7 @@ class Rule:
         packed_outputs: and so many outputs.
         packed_work: and so many multiplications per thread.
         narrow: whether MKL is faster again with more rows than W has inputs.
+        onednn: whether oneDNN is faster with a plain W, from `ENOUGH` multiplications per thread on.
     """
 
     processors: str = ""
@@ -58,6 +59,7 @@ class Rule:
     packed_outputs: int = 0
     packed_work: int = 0
     narrow: bool = False
+    onednn: bool = False
 
     def transposes(self, rows: int, outer: int, inner: int) -> bool:
         first, last = self.transposed
@@ -75,14 +77,14 @@ class Rule:
 
 ANY = 2**62
 MKL_WITH_AVX2 = Rule(
-    "AMD processors with AVX-512", transposed=(2, 8), transposed_size=2**18, packed=(1, ANY), packed_work=700_000
+    "AMD processors with AVX-512", transposed=(2, 8), transposed_size=2**18, packed=(1, ANY), packed_work=700_000, onednn=True
 )
 """AMD processors with AVX-512. MKL uses AVX2 there, and oneDNN AVX-512."""
 INTEL_AVX512 = Rule(
     "Intel processors with AVX-512", transposed=(7, 16), transposed_size=2**20, packed=(4, ANY), packed_size=2**18, narrow=True
 )
 INTEL_AVX2 = Rule("Intel processors without AVX-512", packed=(2, 32), packed_outputs=4096)
-AMD_AVX2 = Rule("AMD processors without AVX-512", packed=(2, ANY), packed_size=2**16)
+AMD_AVX2 = Rule("AMD processors without AVX-512", packed=(2, ANY), packed_size=2**16, onednn=True)
 OTHER = Rule("processors of other vendors", transposed=(2, 8), transposed_size=2**18)
 
 
@@ -115,7 +117,7 @@ def rule_choice(count: int, outer: int, inner: int) -> Choice:
     """The kernels that the built-in rule chooses for `count` rows and a weight (outer, inner)."""
     transposes = RULE.transposes(count, outer, inner)
     bound_by_reading = transposes and count <= FEW and outer * inner >= HUGE
-    enough = count * outer * inner >= ENOUGH * torch.get_num_threads()
+    enough = RULE.onednn and count * outer * inner >= ENOUGH * torch.get_num_threads()
     return Choice(RULE.packs(count, outer, inner), enough and not bound_by_reading, transposes)
 
 
@@ -141,14 +143,13 @@ def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked
     count = B * L
     if not x.is_cpu or torch.is_grad_enabled():
         return functional.linear(x, weight, bias)
-    measured = None if TABLE is None else TABLE.choice(count, outer, inner)
-    choice = measured or rule_choice(count, outer, inner)
+    choice = (TABLE and TABLE.choice(count, outer, inner)) or rule_choice(count, outer, inner)
     rows = x.reshape(count, inner)
     if choice.packed and can_pack(x, weight, bias):
         packed = prepacked.of(weight, count)
         if packed is not weight:
             return product(rows, packed, bias).view(B, L, outer)
-    if choice.onednn and (can_multiply if measured is None else may_multiply)(x, weight, bias):
+    if choice.onednn and may_multiply(x, weight, bias):
         return product(rows, weight, bias).view(B, L, outer)
     if choice.transposed:
         return transposed_product(rows, weight, bias).view(B, L, outer)
