@@ -1,8 +1,9 @@
-"""BLEU and chrF of a trained translator in float32 and in int8, and how many lines are translated alike.
+"""BLEU and chrF of a trained translator in float32, int8 and bfloat16, and how many lines are translated alike.
 
     python bench/int8_scores.py RUN --source test.en --target test.de [--beams 5] [--json FILE]
 
-`int8` is what `--precision int8` does here; the other rows make small weights int8 too, with each kernel of this processor.
+`int8` is what `--precision int8` does here; the other rows round small weights too, to int8 with each kernel of this processor,
+and to bfloat16 where it has instructions for it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tfkit.doctor.machine import machine_here
 from tfkit.metrics import corpus_scores
 from tfkit.nn import precision
 from tfkit.nn.cpu import int8
+from tfkit.nn.cpu.bfloat16 import bfloat16_kernel_here
 from tfkit.slots.int8_kernel import Int8Kernel
 
 
@@ -41,6 +43,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     if kernels:
         ways["int8"] = "int8", int8.MIN_ELEMENTS, kernels[0]
     ways |= {f"all weights int8, {kernel.summary}": ("int8", 1, kernel) for kernel in kernels}
+    if bfloat16_kernel_here() is not None:
+        ways["all weights bfloat16"] = "bfloat16", 1, None
     usual = int8.MIN_ELEMENTS, precision.fastest
     rows: dict[str, Any] = {}
     first: list[str] = []
@@ -59,7 +63,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     finally:
         int8.MIN_ELEMENTS, precision.fastest = usual  # type: ignore[assignment]
     found = {
-        "title": f"{translator.model.plan.name} in int8, {len(lines)} sentences, {options.beams} beams",
+        "title": f"{translator.model.plan.name} in lower precisions, {len(lines)} sentences, {options.beams} beams",
         "command": " ".join(["python", *sys.argv]), **versions(),
         **{name: machine_here()[name] for name in ("processor", "instructions")}, "rows": rows,
     }  # fmt: skip

@@ -43,6 +43,12 @@ def test_translate(beams, given, tmp_path):
     assert result["share_of_equal_outputs"] == {"tfkit": 1.0, "Hugging Face generate": 1.0, "CTranslate2 float32": 1.0}
 
 
+def test_beam_top_k():
+    import beam_top_k
+
+    assert "torch" in beam_top_k.main(["--shapes", "2x2x50", "--rounds", "1"])["speed"]
+
+
 def test_exported(tmp_path):
     import exported
 

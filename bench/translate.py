@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import os
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -273,6 +274,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     }  # fmt: skip
     way = "greedily" if options.beams == 1 else f"with {options.beams} beams, alpha {options.alpha}"
     title = f"{model.plan.name}: {sentences} sentences {way}, {len(todo)} batches"
+    if limit := os.environ.get("ATEN_CPU_CAPABILITY"):
+        title += f", kernels limited to {limit.upper()}"
     result = report(
         title, seconds, "Hugging Face generate", options.json, sentences=sentences, batches=len(todo),
         tokens=sum(len(row) for row in made["tfkit"]), workers=options.workers,

@@ -19,6 +19,8 @@ from ..nn.cpu.int8 import capabilities
 from ..slots.beam_top_k import BeamTopK
 from ..slots.lazy import load
 
+Select = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
+"""The function of a `BeamTopK`."""
 GROUP, MIN_GROUPED = 128, 2048
 """Tokens in a group, a multiple of the elements of a CPU vector; and the smallest vocabulary for which groups are faster."""
 
@@ -32,7 +34,7 @@ def best_continuations(logits: Tensor, totals: Tensor, count: int) -> tuple[Tens
     return values, indices, log_probs.flatten(1).gather(1, indices)
 
 
-def fastest(kernels: Sequence[BeamTopK]) -> Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]:
+def fastest(kernels: Sequence[BeamTopK]) -> Select:
     """The fastest kernel for float32 on a CPU that this processor has instructions for.
 
     Args:
@@ -44,7 +46,8 @@ def fastest(kernels: Sequence[BeamTopK]) -> Callable[[Tensor, Tensor, int], tupl
     found = capabilities()
     for kernel in sorted(kernels, key=lambda kernel: kernel.relative_time):
         if all(found.get(name) for name in kernel.needs):
-            return load(kernel.select)
+            select: Select = load(kernel.select)
+            return select
     return best_continuations
 
 

@@ -34,7 +34,8 @@ class Model(Placed):
     """`model(source=ids, target=ids).logits`: one keyword per input node, one entry per output.
 
     `tfkit.build` makes it. Parameter names depend on the structure of the spec, never on the backends. `spec` is the spec it
-    was built from; `tfkit.save` needs it. `precision` is that of its linear maps (precision.py), `beam_top_k` the installed kernels for beam search.
+    was built from; `tfkit.save` needs it. `precision` is that of its linear maps (precision.py); `beam_top_k` are the installed
+    kernels for beam search.
 
     Args:
         plan: the edges, inputs and outputs of the graph.

@@ -16,11 +16,12 @@ class BeamTopK(Entry):
 
     Args:
         needs: instruction sets, as `torch.cpu.get_capabilities` names them.
-        select: `"module:function"`, called as `select(logits, totals, count)` with the logits (S * k, V) of k beams of each of S
-            sentences, which it may overwrite, and the log-probabilities (S, k) of the beams, all float32. It returns three
+        select: `"module:function"`, called as `select(logits, totals, count)` with the logits (S * k, V) of k beams of each of
+            S sentences, which it may overwrite, and the log-probabilities (S, k) of the beams, all float32. It returns three
             tensors (S, count): the largest values of totals[s, j] + log softmax(logits)[s * k + j, v] in descending order, of
-            equal ones the lower index first; their indices j * V + v, int64; and log softmax(logits) there. If any logit of a
-            sentence is NaN, its first value is NaN. Results of a sentence do not depend on the others.
+            equal ones the lower index first; their indices j * V + v, int64; and log softmax(logits) there. Where there are
+            fewer candidates, values are -inf. If a logit of a sentence is NaN or +inf, its first value is NaN. Results of a
+            sentence do not depend on the others.
         relative_time: the time relative to operators of torch.
     """
 

@@ -103,8 +103,8 @@ def _beam_top_k(instructions: str, words: str, needs: tuple[str, ...], relative_
 
 
 BEAM_TOP_K = [
-    _beam_top_k("avx512", "AVX-512", (*AVX512, "avx512_vnni"), relative_time=0.3),
-    _beam_top_k("avx2", "AVX2", ("avx2", "fma3"), relative_time=0.5),
+    _beam_top_k("avx512", "AVX-512", (*AVX512, "avx512_vnni"), relative_time=0.37),
+    _beam_top_k("avx2", "AVX2", ("avx2", "fma3"), relative_time=0.57),
 ]
 
 

@@ -1,0 +1,64 @@
+"""What tests/generate/test_beam_top_k.py does not draw: arguments, threads, and that a search uses the kernel."""
+
+from __future__ import annotations
+
+import pytest
+import tfkit_simd as plugin
+import torch
+from tfkit_simd import beams
+
+import tfkit
+from tfkit.generate.top_k import best_continuations, fastest
+
+pytestmark = pytest.mark.skipif(not plugin.AVX2, reason="not run: this processor has no AVX2")
+
+
+@pytest.mark.parametrize(
+    ("logits", "totals", "count", "words"),
+    [
+        (torch.zeros(5, 8), torch.zeros(2, 2), 3, r"\(5, 8\) torch.float32 on cpu, expected \(4, V\)"),
+        (torch.zeros(4, 8).double(), torch.zeros(2, 2), 3, "torch.float64"),
+        (torch.zeros(4, 8), torch.zeros(2, 2).double(), 3, "as the totals"),
+        (torch.zeros(4, 8), torch.zeros(2, 2), 0, "0 of 8 tokens"),
+        (torch.zeros(4, 0), torch.zeros(2, 2), 1, "1 of 0 tokens"),
+    ],
+)
+def test_wrong_arguments_are_refused(logits, totals, count, words):
+    with pytest.raises(ValueError, match=words):
+        beams.select_avx2(logits, totals, count)
+
+
+def test_strided_logits():
+    logits, totals = torch.randn(6, 2, 400), torch.zeros(3, 2)
+    found, expected = beams.select_avx2(logits[:, 1], totals, 5), best_continuations(logits[:, 1].clone(), totals, 5)
+    assert torch.equal(found[1], expected[1])
+
+
+def test_threads_change_no_bit():
+    logits, totals, threads = torch.randn(40, 9000), torch.zeros(8, 5), torch.get_num_threads()
+    found = []
+    try:
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            found.append(beams.select_avx2(logits, totals, 10))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_search_uses_the_kernel_for_float32_only(monkeypatch):
+    model = tfkit.build("specs/transformer-tiny.yaml", seed=0).eval()
+    kernel = fastest(model.beam_top_k)
+    assert kernel in (beams.select_avx2, beams.select_avx512)
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments[0].dtype)
+        return best_continuations(*arguments)
+
+    monkeypatch.setattr("tfkit.generate.beam.fastest", lambda kernels: counted)
+    source = torch.randint(4, 100, (2, 5))
+    tfkit.beam_search(model, source=source, beams=2, max_new_tokens=3)
+    assert calls == [torch.float32] * 3
+    tfkit.beam_search(model.double(), source=source, beams=2, max_new_tokens=3)
+    assert len(calls) == 3
