@@ -3,6 +3,9 @@ batches, with the same optimiser, label smoothing, clipping and moving average.
 
     python bench/train_tokens.py [--shape tiny|base] [--source train.en --target train.de] [--steps 12] [--threads 1 --cpu-time]
 
+Beside them the bare matrix products of the linear maps and their gradients, on as many positions, by MKL and by oneDNN: no step
+with the same arithmetic is faster.
+
 Without files a corpus with lengths like Multi30k's is made up. Tokens are counted without padding, source and target together.
 """
 
@@ -26,6 +29,8 @@ from torch.nn import functional
 import tfkit
 from tfkit.data import NO_LABEL, Batch, prepare
 from tfkit.doctor.machine import machine_here
+from tfkit.nn.cpu import onednn
+from tfkit.nn.cpu.linear import weight_gradient
 from tfkit.recipe import recipe_of
 from tfkit.train.fit_spec import fitted_spec, roles_in
 from tfkit.train.step import TrainStep
@@ -108,6 +113,40 @@ def marian_step(train_step: TrainStep, batches: list[Batch], shape: str) -> Call
     return step
 
 
+def bare_products(train_step: TrainStep, batches: list[Batch], shape: str, library: str) -> Callable[[], Any]:
+    """y = x W^T, dx = dy W and dW = dy^T x of every linear map in a step of the same model, and nothing else."""
+    (layers, _, inner, _), M = SHAPES[shape], train_step.width
+    vocabulary = train_step.data.tokenisers["target"].size
+    # Attention has four square maps; those of the memory's keys and values see the positions of the source.
+    maps = [("source", M, M, 6 * layers), ("target", M, M, 6 * layers), ("target", M, vocabulary, 1)]
+    maps += [(side, *sizes, layers) for side in ("source", "target") for sizes in ((M, inner), (inner, M))]
+    weights = {(first, last): torch.randn(last, first) for _, first, last, _ in maps}
+    most = max(ids.numel() for batch in batches for ids in batch.inputs.values())
+    rows = {size: torch.randn(most, size) for sizes in weights for size in sizes}
+    turns = cycle(batches)
+
+    @torch.no_grad()
+    def step() -> None:
+        batch = next(turns)
+        counts = {
+            "source": batch.inputs[train_step.roles.source or ""].numel(),
+            "target": batch.inputs[train_step.roles.target].numel(),
+        }
+        for side, first, last, number in maps:
+            x, gradient, weight = rows[first][: counts[side]], rows[last][: counts[side]], weights[first, last]
+            for _ in range(number):
+                if library == "MKL":
+                    functional.linear(x, weight)
+                    torch.mm(gradient, weight)
+                    torch.mm(gradient.t(), x)
+                else:
+                    onednn.product(x, weight)
+                    onednn.product(gradient, weight.t())
+                    weight_gradient(gradient, x)
+
+    return step
+
+
 def tfkit_step(train_step: TrainStep) -> Callable[[], Any]:
     def step() -> None:
         if train_step.epoch_complete:
@@ -148,7 +187,10 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         candidates = {
             "tfkit train": tfkit_step(train_step),
             "Hugging Face Marian": marian_step(train_step, batches, options.shape),
+            "products of MKL": bare_products(train_step, batches, options.shape, "MKL"),
         }
+        if onednn.MULTIPLY is not None:
+            candidates["products of oneDNN"] = bare_products(train_step, batches, options.shape, "oneDNN")
         seconds = timed(candidates, options.steps, clock=clock)
         counts = [batch.source_tokens + batch.target_tokens for batch in batches[2:]]
         rates = {name: sum(counts) / sum(times) for name, times in seconds.items()}

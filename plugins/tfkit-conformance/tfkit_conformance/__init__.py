@@ -8,6 +8,7 @@
 Functions   `check_callable` checks a plain function of a known form (`Signature`), without a plugin.
 Caches      `check_cache` checks a class of caches for decoding (`DecodingCache`), without a plugin.
 Products    `check_product` checks a linear map in int8 or bfloat16, without a plugin.
+Beams       `check_beam_top_k` checks how a beam search selects continuations, without a plugin.
 Checks      `check_backend` and `check_part` give a `ConformanceReport` (`CheckResult`, `Finding`, `LedgerRow`); `verify` gives
             a `VerifyReport`; `replay` runs one stored case again. `RELATIONS` are the metamorphic relations (`Relation`).
 Cases       `Case` is one attention call as data, `case_of` reads one, `cases` draws them (Hypothesis), `backend_under_test`
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .attention.reference import Reference
     from .attention.reference import reference as reference_attention
     from .attention.strategies import cases
+    from .beams.check import check_beam_top_k
     from .caches.check import check_cache
     from .caches.contract import DecodingCache
     from .callables.adaptor import FunctionUnderTest
@@ -69,6 +71,7 @@ _HOMES = {
     "case_of": "attention.case_data",
     "cases": "attention.strategies",
     "check_backend": "suite.conformance",
+    "check_beam_top_k": "beams.check",
     "check_cache": "caches.check",
     "check_callable": "callables.check",
     "check_part": "laws",
@@ -118,6 +121,7 @@ __all__ = [
     "case_of",
     "cases",
     "check_backend",
+    "check_beam_top_k",
     "check_cache",
     "check_callable",
     "check_part",

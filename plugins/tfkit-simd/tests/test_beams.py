@@ -1,4 +1,4 @@
-"""What tests/generate/test_beam_top_k.py does not draw: arguments, threads, and that a search uses the kernel."""
+"""What `check_beam_top_k` does not draw: arguments, threads, and that a search uses the kernel."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class _Linear(torch.autograd.Function):
         else:
             gradient = gradient.contiguous()
             of_x = gradient_of_input(gradient, weight) if wants_x else None
-            of_weight = _weight_gradient(gradient, x) if wants_weight else None
+            of_weight = weight_gradient(gradient, x) if wants_weight else None
         return of_x, of_weight, gradient.sum(0) if wants_bias else None
 
 
@@ -57,14 +57,14 @@ def gradient_of_input(gradient: Tensor, weight: Tensor) -> Tensor:
 def add_gradient_of_weight(gradient: Tensor, x: Tensor, total: Tensor) -> None:
     """Add dy^T x, of (N, out) and (N, in), to a total (out, in), which may have a wider dtype."""
     if can_multiply(gradient, x):
-        total += _weight_gradient(gradient, x)
+        total += weight_gradient(gradient, x)
     elif total.dtype == x.dtype:
         total.addmm_(gradient.t(), x)
     else:
         total += gradient.t() @ x
 
 
-def _weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+def weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
     """dy^T x (out, in). The longer side becomes the columns: three times as fast if it is a vocabulary."""
     if gradient.shape[1] > x.shape[1]:
         return product(x.t(), gradient.t()).t().contiguous()

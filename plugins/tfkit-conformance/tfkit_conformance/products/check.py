@@ -12,12 +12,12 @@ from tfkit import Diagnostic, InputError
 from tfkit.inspection import Int8Weight
 from tfkit.plugin import Int8Kernel
 
-from ..finding import Finding, Violation
+from ..law_evaluation import evaluated
 from ..profile import profile_of
-from ..report import CheckResult, ConformanceReport, Status
+from ..report import ConformanceReport
 from ..resolve import versions
-from .bound import Bfloat16, Format, Int8
-from .laws import LAWS, Make, Product, ProductLaw
+from .bound import Bfloat16, Int8
+from .laws import LAWS, Make, Product
 
 SEEDS = {"quick": 2, "standard": 10, "deep": 100}
 """Drawn cases of each shape by profile."""
@@ -71,7 +71,8 @@ def check_product(
     results, findings = [], []
     for law in LAWS:
         if not asked or law.name in asked:
-            result, found = _evaluated(law, make, format, range(seed, seed + SEEDS[chosen]))
+            cases = (case for number in range(seed, seed + SEEDS[chosen]) for case in law.cases(make, format, number))
+            result, found = evaluated(law.name, law.rule, format.name, cases, law.evaluate)
             results.append(result)
             findings += found
     return ConformanceReport(
@@ -87,22 +88,3 @@ def product_of(kernel: Int8Kernel) -> Make:
         return partial(Int8Weight(weight, kernel).product, bias=bias)
 
     return make
-
-
-def _evaluated(law: ProductLaw, make: Make, format: Format, seeds: range) -> tuple[CheckResult, list[Finding]]:
-    started, examples, worst, found = time.perf_counter(), 0, None, list[Finding]()
-    for case in (case for seed in seeds for case in law.cases(make, format, seed)):
-        examples += 1
-        try:
-            share = law.evaluate(case)
-            worst = share if worst is None or share is None else max(worst, share)
-        except Violation as violation:
-            found = [Finding(law.name, format.name, violation.message, examples=examples, **violation.numbers)]
-        except Exception as reason:  # whatever the author's function raises is the answer
-            message = f"raised {type(reason).__name__}: {reason} ({case.shape})"
-            found = [Finding(law.name, format.name, message, examples=examples)]
-        if found:
-            break
-    status: Status = "failed" if found else "passed"
-    seconds = round(time.perf_counter() - started, 3)
-    return CheckResult(law.name, format.name, law.rule, status, examples, worst, seconds), found

@@ -1,0 +1,57 @@
+"""Checks a beam top-k by its laws."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from tfkit import Diagnostic, InputError
+from tfkit.plugin import BeamTopK
+from tfkit.plugin.model_parts import load
+
+from ..finding import Finding
+from ..law_evaluation import evaluated
+from ..profile import profile_of
+from ..report import ConformanceReport
+from ..resolve import versions
+from .laws import LAWS, Select
+
+SEEDS = {"quick": 2, "standard": 10, "deep": 100}
+"""Drawn cases of each shape by profile."""
+
+
+def check_beam_top_k(
+    select: Select | BeamTopK, *, profile: str = "quick", seed: int = 0, name: str = "", checks: Iterable[str] | None = None
+) -> ConformanceReport:
+    """Checks a function that selects the best continuations of a beam search.
+
+    Args:
+        select: the function, as `tfkit.plugin.BeamTopK` describes it, or the entry of one.
+        profile: how many drawn cases: "quick", "standard" or "deep".
+        seed: of the cases.
+        name: in reports; by default that of the function or of the entry.
+        checks: names of laws, if not all.
+
+    Returns:
+        The report: verdict, checks, and the first violation of each law that does not hold.
+
+    Raises:
+        InputError: there is no such law or profile.
+    """
+    if isinstance(select, BeamTopK):
+        name, select = name or select.name, load(select.select)
+    known, asked = [law.name for law in LAWS], tuple(checks or ())
+    if unknown := [check for check in asked if check not in known]:
+        raise InputError(Diagnostic("TFK094", f"there is no law `{unknown[0]}`", f"laws: {', '.join(known)}"))
+    chosen, started = profile_of(profile).name, time.perf_counter()
+    results, findings = [], list[Finding]()
+    for law in LAWS:
+        if not asked or law.name in asked:
+            cases = (case for number in range(seed, seed + SEEDS[chosen]) for case in law.cases(select, number))
+            result, found = evaluated(law.name, law.rule, "float32", cases, law.evaluate)
+            results.append(result)
+            findings += found
+    return ConformanceReport(
+        "beam top-k", name or getattr(select, "__qualname__", type(select).__name__), "", {}, "cpu", ("float32",), chosen, seed,
+        versions("cpu"), tuple(results), tuple(findings), seconds=round(time.perf_counter() - started, 2),
+    )  # fmt: skip

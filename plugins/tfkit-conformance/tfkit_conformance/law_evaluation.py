@@ -1,0 +1,53 @@
+"""A law evaluated on drawn cases, up to the first violation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+from .finding import Finding, Violation
+from .report import CheckResult, Status
+
+
+class Shaped(Protocol):
+    """A case that says its sizes in words."""
+
+    @property
+    def shape(self) -> str: ...
+
+
+C = TypeVar("C", bound=Shaped)
+
+
+def evaluated(
+    name: str, rule: str, dtype: str, cases: Iterable[C], evaluate: Callable[[C], float | None]
+) -> tuple[CheckResult, list[Finding]]:
+    """The result of a law, and its violation if there is one.
+
+    Args:
+        name: of the law.
+        rule: the law in words.
+        dtype: in the report.
+        cases: the cases; the first that breaks the law ends the check.
+        evaluate: raises Violation, or returns the largest error over its bound.
+
+    Returns:
+        The result and at most one finding.
+    """
+    started, examples, worst, found = time.perf_counter(), 0, None, list[Finding]()
+    for case in cases:
+        examples += 1
+        try:
+            share = evaluate(case)
+            worst = share if worst is None or share is None else max(worst, share)
+        except Violation as violation:
+            found = [Finding(name, dtype, violation.message, examples=examples, **violation.numbers)]
+        except Exception as reason:  # whatever the author's function raises is the answer
+            message = f"raised {type(reason).__name__}: {reason} ({case.shape})"
+            found = [Finding(name, dtype, message, examples=examples)]
+        if found:
+            break
+    status: Status = "failed" if found else "passed"
+    seconds = round(time.perf_counter() - started, 3)
+    return CheckResult(name, dtype, rule, status, examples, worst, seconds), found
