@@ -38,8 +38,8 @@ def check_beam_top_k(
     Raises:
         InputError: there is no such law or profile.
     """
-    if isinstance(select, BeamTopK):
-        name, select = name or select.name, load(select.select)
+    function: Select = load(select.select) if isinstance(select, BeamTopK) else select
+    name = name or (select.name if isinstance(select, BeamTopK) else getattr(select, "__qualname__", type(select).__name__))
     known, asked = [law.name for law in LAWS], tuple(checks or ())
     if unknown := [check for check in asked if check not in known]:
         raise InputError(Diagnostic("TFK094", f"there is no law `{unknown[0]}`", f"laws: {', '.join(known)}"))
@@ -47,11 +47,11 @@ def check_beam_top_k(
     results, findings = [], list[Finding]()
     for law in LAWS:
         if not asked or law.name in asked:
-            cases = (case for number in range(seed, seed + SEEDS[chosen]) for case in law.cases(select, number))
+            cases = (case for number in range(seed, seed + SEEDS[chosen]) for case in law.cases(function, number))
             result, found = evaluated(law.name, law.rule, "float32", cases, law.evaluate)
             results.append(result)
             findings += found
     return ConformanceReport(
-        "beam top-k", name or getattr(select, "__qualname__", type(select).__name__), "", {}, "cpu", ("float32",), chosen, seed,
-        versions("cpu"), tuple(results), tuple(findings), seconds=round(time.perf_counter() - started, 2),
+        "beam top-k", name, "", {}, "cpu", ("float32",), chosen, seed, versions("cpu"),
+        tuple(results), tuple(findings), seconds=round(time.perf_counter() - started, 2),
     )  # fmt: skip
