@@ -234,7 +234,9 @@ def test_modules_with_hooks_are_called(calls):
         ("AVX512", "AuthenticAMD", True),
         ("AVX512", "HygonGenuine", True),
         ("AVX512", "GenuineIntel", False),
-        ("AVX2", "AuthenticAMD", False),
+        ("AVX2", "AuthenticAMD", True),
+        ("AVX2", "GenuineIntel", False),
+        ("DEFAULT", "AuthenticAMD", False),
         ("DEFAULT", "", False),
     ],
 )

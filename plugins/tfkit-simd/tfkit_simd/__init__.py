@@ -85,9 +85,9 @@ def _int8_kernel(instructions: str, words: str, needs: tuple[str, ...], levels: 
 
 AVX512 = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq")
 INT8_KERNELS = [
-    _int8_kernel("avx512_vnni", "AVX-512 VNNI", (*AVX512, "avx512_vnni"), levels=127, relative_time=0.65),
-    _int8_kernel("avx_vnni", "AVX-VNNI", ("avx2", "fma3", "avx_vnni"), levels=127, relative_time=0.93),
-    _int8_kernel("avx2", "AVX2", ("avx2", "fma3"), levels=63, relative_time=1.26),
+    _int8_kernel("avx512_vnni", "AVX-512 VNNI", (*AVX512, "avx512_vnni"), levels=127, relative_time=0.6),
+    _int8_kernel("avx_vnni", "AVX-VNNI", ("avx2", "fma3", "avx_vnni"), levels=127, relative_time=1.2),
+    _int8_kernel("avx2", "AVX2", ("avx2", "fma3"), levels=63, relative_time=2.0),
 ]
 
 

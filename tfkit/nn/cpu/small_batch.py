@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .linear import linear
-from .onednn import VENDORS, can_pack, is_faster, may_multiply, product, vendor
+from .onednn import can_pack, is_faster, may_multiply, product, vendor
 from .prepacked import PrepackedWeights
 from .product_table import Choice, ProductTable, transposed_product
 
@@ -76,7 +76,7 @@ class Rule:
 
 
 ANY = 2**62
-MKL_WITH_AVX2 = Rule(
+AMD_AVX512 = Rule(
     "AMD processors with AVX-512", transposed=(2, 8), transposed_size=2**18, packed=(1, ANY), packed_work=700_000, onednn=True
 )
 """AMD processors with AVX-512. MKL uses AVX2 there, and oneDNN AVX-512."""
@@ -85,16 +85,17 @@ INTEL_AVX512 = Rule(
 )
 INTEL_AVX2 = Rule("Intel processors without AVX-512", packed=(2, 32), packed_outputs=4096)
 AMD_AVX2 = Rule("AMD processors without AVX-512", packed=(2, ANY), packed_size=2**16, onednn=True)
-OTHER = Rule("processors of other vendors", transposed=(2, 8), transposed_size=2**18)
+OTHER = Rule("processors of other vendors, and torch without MKL", transposed=(2, 8), transposed_size=2**18)
 
 
 def rule_here() -> Rule:
     """The rule of this processor."""
+    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     if is_faster():
-        return MKL_WITH_AVX2
+        return AMD_AVX512 if wide else AMD_AVX2
     if vendor() == "GenuineIntel":
-        return INTEL_AVX512 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else INTEL_AVX2
-    return AMD_AVX2 if vendor() in VENDORS else OTHER
+        return INTEL_AVX512 if wide else INTEL_AVX2
+    return OTHER
 
 
 RULE = rule_here()
