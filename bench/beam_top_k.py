@@ -2,7 +2,7 @@
 
     python bench/beam_top_k.py [--rounds 15]
 
-What `relative_time` of the kernels rests on. Processor time of one thread.
+`relative_time` of the kernels is from these figures. Processor time of one thread.
 """
 
 from __future__ import annotations

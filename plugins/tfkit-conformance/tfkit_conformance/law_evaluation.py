@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
+
+from tfkit import Diagnostic, InputError
 
 from .finding import Finding, Violation
 from .report import CheckResult, Status
@@ -17,7 +19,27 @@ class Shaped(Protocol):
     def shape(self) -> str: ...
 
 
+class Named(Protocol):
+    """A law that has a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
 C = TypeVar("C", bound=Shaped)
+L = TypeVar("L", bound=Named)
+
+
+def chosen_laws(laws: Sequence[L], names: Iterable[str] | None) -> list[L]:
+    """The laws with these names; all if there are none.
+
+    Raises:
+        InputError: there is no such law.
+    """
+    known, asked = [law.name for law in laws], tuple(names or ())
+    if unknown := [name for name in asked if name not in known]:
+        raise InputError(Diagnostic("TFK094", f"there is no law `{unknown[0]}`", f"laws: {', '.join(known)}"))
+    return [law for law in laws if not asked or law.name in asked]
 
 
 def evaluated(

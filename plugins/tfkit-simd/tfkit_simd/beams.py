@@ -1,4 +1,4 @@
-"""log-softmax and top-k of a step of a beam search, in one pass over the logits of each beam (../source/beams.h)."""
+"""log-softmax and top-k of a step of a beam search, in one kernel (../source/beams.h)."""
 
 from __future__ import annotations
 

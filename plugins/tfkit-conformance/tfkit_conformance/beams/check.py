@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from tfkit import Diagnostic, InputError
 from tfkit.plugin import BeamTopK
 from tfkit.plugin.model_parts import load
 
 from ..finding import Finding
-from ..law_evaluation import evaluated
+from ..law_evaluation import chosen_laws, evaluated
 from ..profile import profile_of
 from ..report import ConformanceReport
 from ..resolve import versions
@@ -40,17 +39,14 @@ def check_beam_top_k(
     """
     function: Select = load(select.select) if isinstance(select, BeamTopK) else select
     name = name or (select.name if isinstance(select, BeamTopK) else getattr(select, "__qualname__", type(select).__name__))
-    known, asked = [law.name for law in LAWS], tuple(checks or ())
-    if unknown := [check for check in asked if check not in known]:
-        raise InputError(Diagnostic("TFK094", f"there is no law `{unknown[0]}`", f"laws: {', '.join(known)}"))
+    laws = chosen_laws(LAWS, checks)
     chosen, started = profile_of(profile).name, time.perf_counter()
     results, findings = [], list[Finding]()
-    for law in LAWS:
-        if not asked or law.name in asked:
-            cases = (case for number in range(seed, seed + SEEDS[chosen]) for case in law.cases(function, number))
-            result, found = evaluated(law.name, law.rule, "float32", cases, law.evaluate)
-            results.append(result)
-            findings += found
+    for law in laws:
+        cases = (case for number in range(seed, seed + SEEDS[chosen]) for case in law.cases(function, number))
+        result, found = evaluated(law.name, law.rule, "float32", cases, law.evaluate)
+        results.append(result)
+        findings += found
     return ConformanceReport(
         "beam top-k", name, "", {}, "cpu", ("float32",), chosen, seed, versions("cpu"),
         tuple(results), tuple(findings), seconds=round(time.perf_counter() - started, 2),

@@ -12,7 +12,7 @@ from tfkit import Diagnostic, InputError
 from tfkit.inspection import Int8Weight
 from tfkit.plugin import Int8Kernel
 
-from ..law_evaluation import evaluated
+from ..law_evaluation import chosen_laws, evaluated
 from ..profile import profile_of
 from ..report import ConformanceReport
 from ..resolve import versions
@@ -64,17 +64,14 @@ def check_product(
     if precision not in FORMATS:
         raise InputError(Diagnostic("TFK094", f"there is no precision {precision!r} here", f"precisions: {', '.join(FORMATS)}"))
     format = Int8(levels, weight_levels) if precision == "int8" else Bfloat16()
-    known, asked = [law.name for law in LAWS], tuple(checks or ())
-    if unknown := [check for check in asked if check not in known]:
-        raise InputError(Diagnostic("TFK094", f"there is no law `{unknown[0]}`", f"laws: {', '.join(known)}"))
+    laws = chosen_laws(LAWS, checks)
     chosen, started = profile_of(profile).name, time.perf_counter()
     results, findings = [], []
-    for law in LAWS:
-        if not asked or law.name in asked:
-            cases = (case for number in range(seed, seed + SEEDS[chosen]) for case in law.cases(make, format, number))
-            result, found = evaluated(law.name, law.rule, format.name, cases, law.evaluate)
-            results.append(result)
-            findings += found
+    for law in laws:
+        cases = (case for number in range(seed, seed + SEEDS[chosen]) for case in law.cases(make, format, number))
+        result, found = evaluated(law.name, law.rule, format.name, cases, law.evaluate)
+        results.append(result)
+        findings += found
     return ConformanceReport(
         "product", name or getattr(make, "__qualname__", type(make).__name__), "", {}, "cpu", ("float32",), chosen, seed,
         versions("cpu"), tuple(results), tuple(findings), seconds=round(time.perf_counter() - started, 2),
