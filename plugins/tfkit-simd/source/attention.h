@@ -163,6 +163,23 @@ INLINE void NAME(head)(
         }
 }
 
+/* Asks the memory for the first keys and values of a head, at most FETCHED numbers of each. A cache has a short piece of memory
+   for every head, and the processor does not foresee where the next piece begins. */
+INLINE void NAME(fetch)(const struct attention *a, int64_t b, int64_t g)
+{
+    const int64_t live = a->counts ? a->counts[b * a->live_rows] : a->keys, most = FETCHED / a->width;
+    const int32_t *index = a->index ? a->index + b * a->live_rows * a->keys : NULL;
+    const float *key = a->key + b * a->key_strides[0] + g * a->key_strides[1];
+    const float *value = a->value + b * a->value_strides[0] + g * a->value_strides[1];
+    for (int64_t j = 0; j < live && j < most; j++) {
+        const int64_t at = index ? index[j] : j;
+        for (int64_t c = 0; c < a->width; c += LINE) {
+            __builtin_prefetch(key + at * a->key_strides[2] + c);
+            __builtin_prefetch(value + at * a->value_strides[2] + c);
+        }
+    }
+}
+
 int NAME(attend)(const struct attention *a)
 {
     const int64_t work = a->batch * a->key_heads, padded = (a->keys + W - 1) / W * W;
@@ -174,6 +191,8 @@ int NAME(attend)(const struct attention *a)
     for (int64_t at = 0; at < work; at++) {
         const int64_t b = at / a->key_heads, g = at % a->key_heads;
         float *scores = buffers + (large ? omp_get_thread_num() : 0) * ROWS * padded;
+        if (at + 1 < work)
+            NAME(fetch)(a, (at + 1) / a->key_heads, (at + 1) % a->key_heads);
         switch (a->width / W) {
         case 32 / W: NAME(head)(32 / W, a, b, g, scores); break;
         case 64 / W: NAME(head)(64 / W, a, b, g, scores); break;

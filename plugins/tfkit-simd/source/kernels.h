@@ -22,6 +22,8 @@
 #define GROUP 16         /* panels of a head that are computed side by side */
 #define SMALLEST 1e-30f  /* the scale of a row is at least that of this number */
 #define CHUNK 262144     /* bytes of activations that are multiplied with all weights before the next */
+#define LINE 16          /* numbers of a cache line */
+#define FETCHED 2048     /* keys and values of the next head that are fetched early, in numbers: 16 KB, half of an L1 cache */
 #define PARALLEL 2000000 /* multiplications from which several threads are faster */
 
 struct int8_product {
