@@ -49,7 +49,7 @@ ORDER = {
     "commands": "profile report resolve verification bench process view",
     "pytest_plugin": "profile process",
     "write_check_texts": "check_texts relations laws suite verification",
-    "__init__": "finding attention report relations laws suite callables caches products verification",
+    "__init__": "finding attention report relations laws suite callables caches products beams verification",
 }
 """Every package and module of `tfkit_conformance`, and those that it may import."""
 
