@@ -2,7 +2,7 @@
 
     python bench/beam_top_k.py [--rounds 15]
 
-`relative_time` of the kernels is from these figures. Processor time of one thread.
+The entries of the kernels have their `relative_time` from this benchmark. Times are processor time of one thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A law evaluated on drawn cases, up to the first violation."""
+"""Choosing laws by name, and evaluating a law on drawn cases up to the first violation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ L = TypeVar("L", bound=Named)
 
 
 def chosen_laws(laws: Sequence[L], names: Iterable[str] | None) -> list[L]:
-    """The laws with these names; all if there are none.
+    """The laws that have one of the names, or all laws if no name is given.
 
     Raises:
         InputError: there is no such law.

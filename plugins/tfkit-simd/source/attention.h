@@ -164,10 +164,12 @@ INLINE void NAME(head)(
 }
 
 /* Asks the memory for the first keys and values of a head, at most FETCHED numbers of each. A cache has a short piece of memory
-   for every head, and the processor does not foresee where the next piece begins. */
+   for every head, and the processor does not foresee where the next piece begins. Long pieces it reads ahead by itself. */
 INLINE void NAME(fetch)(const struct attention *a, int64_t b, int64_t g)
 {
     const int64_t live = a->counts ? a->counts[b * a->live_rows] : a->keys, most = FETCHED / a->width;
+    if (live > 2 * most)
+        return;
     const int32_t *index = a->index ? a->index + b * a->live_rows * a->keys : NULL;
     const float *key = a->key + b * a->key_strides[0] + g * a->key_strides[1];
     const float *value = a->value + b * a->value_strides[0] + g * a->value_strides[1];

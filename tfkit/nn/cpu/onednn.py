@@ -2,8 +2,8 @@
 
 Torch multiplies float32 on a CPU with MKL. On AMD processors MKL uses AVX2 only, even if they have AVX-512 with twice the
 throughput. oneDNN, which torch uses for half dtypes, uses AVX-512: the products of a training step take half the time
-(bench/products.py). Limited to AVX2 too, it takes a tenth less time. On Intel processors tfkit keeps MKL for plain weights.
-Packed weights are faster there too, with few rows (small_batch.py).
+(bench/products.py). With both limited to AVX2, oneDNN takes a tenth less time. On Intel processors tfkit keeps MKL for plain
+weights. Packed weights are faster there too, with few rows (small_batch.py).
 
 The choice is a fixed rule and not a measurement, so that results on one machine never change. It is made once, at import.
 `torch.backends.mkldnn.flags(enabled=False)` turns oneDNN off.
