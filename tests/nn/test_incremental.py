@@ -107,7 +107,7 @@ def test_pad_id_marks_padding_while_decoding(
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_caches_of_a_decoder_grow_and_cross_keys_are_made_once(
+def test_the_caches_of_a_decoder_grow_and_what_is_of_the_memory_is_made_once(
     shared: bool, model_of: Callable[..., Model], ids_of: Callable[..., Tensor]
 ) -> None:
     model = model_of("encoder-decoder", f"decoder.layers=[{{repeat: 2, shared: {str(shared).lower()}}}]")
@@ -119,6 +119,7 @@ def test_the_caches_of_a_decoder_grow_and_cross_keys_are_made_once(
     assert projected == [(B, S, 24)] * 2
     assert {site: cache.length for site, cache in state.caches.items()} == {f"decoder.{n}.self_attention": T for n in (0, 1)}
     assert set(state.crossed) == {f"decoder.{n}.cross_attention" for n in (0, 1)}
+    assert len(state.prepared) == 1  # the mask of the memory, for both layers and all steps
 
 
 @pytest.mark.parametrize("rows", [[2, 0], [1, 1, 0, 2, 1], [0], [2, 1, 0]])

@@ -11,7 +11,7 @@ from ..nn.model import Model
 from .decode_loop import Emit, Generated, decode_loop
 from .prefill import prefill
 from .step_graphs import StepGraphs
-from .top_k import most_probable
+from .top_k import fastest_greedy
 
 
 @torch.no_grad()
@@ -58,4 +58,5 @@ def greedy(
             positions.
     """
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    most_probable = fastest_greedy(model.beam_top_k)
     return decode_loop(model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs)

@@ -25,7 +25,7 @@ from .decode_loop import Emit, decode_loop
 from .hypothesis import Hypothesis
 from .prefill import prefill
 from .step_graphs import StepGraphs
-from .top_k import best, most_probable
+from .top_k import best, fastest_greedy
 
 
 @torch.no_grad()
@@ -95,6 +95,7 @@ def sample(
         weights = {site: tensor[copies] for site, tensor in start.weights.items()}
         start = replace(start, logits=start.logits[copies], limits=start.limits[copies], weights=weights)
     seed = int(torch.randint(2**63 - 1, ())) if seed is None else seed
+    most_probable = fastest_greedy(model.beam_top_k)
     uniforms = _uniforms(seed, range(batch) if streams is None else streams, samples, start.max_tokens).to(device)
 
     def pick(logits: Tensor, rows: Tensor, step: int) -> Tensor:

@@ -9,13 +9,14 @@ the largest maxima, so only these groups are searched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ..nn.cpu.int8 import capabilities
+from ..nn.cpu.plain_tensors import are_plain
 from ..slots.beam_top_k import BeamTopK
 from ..slots.lazy import load
 
@@ -43,12 +44,34 @@ def fastest(kernels: Sequence[BeamTopK]) -> Select:
     Returns:
         Its function, or `best_continuations`.
     """
+    for kernel in _usable(kernels):
+        select: Select = load(kernel.select)
+        return select
+    return best_continuations
+
+
+def fastest_greedy(kernels: Sequence[BeamTopK]) -> Callable[[Tensor], Tensor]:
+    """The function of greedy decoding.
+
+    Args:
+        kernels: the installed ones.
+
+    Returns:
+        `most_probable`, by the fastest kernel that has a `greedy` where it can take the logits.
+    """
+    for kernel in _usable(kernels):
+        if kernel.greedy is not None:
+            greedy: Callable[[Tensor], Tensor] = load(kernel.greedy)
+            return lambda x: greedy(x) if x.dtype == torch.float32 and are_plain(x) else most_probable(x)
+    return most_probable
+
+
+def _usable(kernels: Sequence[BeamTopK]) -> Iterator[BeamTopK]:
+    """Those that this processor has instructions for, the fastest first."""
     found = capabilities()
     for kernel in sorted(kernels, key=lambda kernel: kernel.relative_time):
         if all(found.get(name) for name in kernel.needs):
-            select: Select = load(kernel.select)
-            return select
-    return best_continuations
+            yield kernel
 
 
 def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 /* The largest of t_j + log softmax(x_j)_v over the beams j of a sentence and the tokens v, of equal ones the lower index first,
 
    for one instruction set; see int8.h for the macros. Most logits are read twice: for the largest of their block, and for the
-   sum of exponentials. Only blocks whose largest logit would be selected are searched. */
+   sum of exponentials. Only blocks whose largest logit would be selected are searched. Greedy decoding needs no exponentials. */
 
 #define BLOCK 128
 
@@ -107,6 +107,43 @@ int NAME(beam_top_k)(const struct beam_top_k *a)
         NAME(sentence)(a, sentence, buffers + (large ? omp_get_thread_num() : 0) * blocks);
     free(buffers);
     return 1;
+}
+
+/* The index of the largest number, of equal ones the lowest; with NaN the index of the first NaN. */
+static int64_t NAME(most_probable_of)(const float *x, int64_t vocabulary)
+{
+    float largest = -INFINITY;
+    int64_t found = 0;
+    I bits = SET_I(0); /* the largest magnitude, in bits: that of NaN is above that of infinity */
+    for (int64_t start = 0; start < vocabulary; start += BLOCK) {
+        F most = SET_F(-INFINITY);
+        for (int64_t v = start; v < vocabulary && v < start + BLOCK; v += W) {
+            const F part = vocabulary - v < W ? FIRST(LOAD_PART(x + v, vocabulary - v), vocabulary - v, -INFINITY) : LOAD_F(x + v);
+            bits = MAX_I(bits, AND_I(CAST_I(part), SET_I(0x7fffffff)));
+            most = MAX_F(most, part);
+        }
+        const float here = LARGEST_OF(most);
+        if (here > largest) {
+            largest = here;
+            found = start;
+        }
+    }
+    int32_t magnitudes[W];
+    STORE_I(magnitudes, bits);
+    for (int i = 0; i < W; i++)
+        if (magnitudes[i] > 0x7f800000)
+            for (found = 0; !isnan(x[found]); found++)
+                ;
+    while (x[found] < largest)
+        found++;
+    return found;
+}
+
+void NAME(most_probable)(const float *logits, int64_t *indices, int64_t rows, int64_t vocabulary)
+{
+    OMP(parallel for schedule(static) if (rows * vocabulary >= PARALLEL / 8))
+    for (int64_t row = 0; row < rows; row++)
+        indices[row] = NAME(most_probable_of)(logits + row * vocabulary, vocabulary);
 }
 
 #undef BLOCK

@@ -75,3 +75,5 @@ int attend_avx512(const struct attention *);
 int attend_avx2(const struct attention *);
 int beam_top_k_avx512(const struct beam_top_k *);
 int beam_top_k_avx2(const struct beam_top_k *);
+void most_probable_avx512(const float *, int64_t *, int64_t, int64_t);
+void most_probable_avx2(const float *, int64_t *, int64_t, int64_t);

@@ -74,10 +74,27 @@ static PyObject *beam_top_k(PyObject *module, PyObject *const *given, Py_ssize_t
     Py_RETURN_NONE;
 }
 
+/* most_probable(variant, logits, indices, rows, vocabulary) */
+static PyObject *most_probable(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    int64_t n[5];
+    if (count != 5)
+        return PyErr_Format(PyExc_TypeError, "5 arguments expected");
+    for (int i = 0; i < 5; i++)
+        n[i] = PyLong_AsLongLong(given[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    (n[0] ? most_probable_avx512 : most_probable_avx2)((const float *)n[1], (int64_t *)n[2], n[3], n[4]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"int8_product", (PyCFunction)(void (*)(void))int8_product, METH_FASTCALL, NULL},
     {"attend", (PyCFunction)(void (*)(void))attend, METH_FASTCALL, NULL},
     {"beam_top_k", (PyCFunction)(void (*)(void))beam_top_k, METH_FASTCALL, NULL},
+    {"most_probable", (PyCFunction)(void (*)(void))most_probable, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, functions, NULL, NULL, NULL, NULL};

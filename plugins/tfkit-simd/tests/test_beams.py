@@ -34,13 +34,38 @@ def test_strided_logits():
     assert torch.equal(found[1], expected[1])
 
 
+@pytest.mark.parametrize(
+    "logits", [torch.zeros(2, 8).double(), torch.zeros(2, 0), torch.zeros(8), torch.zeros(2, 8, device="meta")]
+)
+def test_greedy_decoding_refuses_wrong_arguments(logits):
+    with pytest.raises(ValueError, match=r"expected \(R, V\) torch.float32 on cpu"):
+        beams.greedy_avx2(logits)
+
+
+def test_greedy_decoding_of_strided_logits_and_no_rows():
+    logits = torch.randn(6, 2, 400)
+    assert torch.equal(beams.greedy_avx2(logits[:, 1]), logits[:, 1].argmax(1))
+    assert beams.greedy_avx2(logits[:0, 1]).shape == (0,)
+
+
+def test_greedy_decoding_uses_the_kernel(monkeypatch):
+    model = tfkit.build("specs/transformer-tiny.yaml", seed=0).eval()
+    calls, source, kernel = [], torch.randint(4, 100, (2, 5)), beams.most_probable
+    monkeypatch.setattr(beams, "most_probable", lambda *arguments: calls.append(arguments[3:]) or kernel(*arguments))
+    tfkit.greedy(model, source=source, max_new_tokens=3)
+    tfkit.sample(model, source=source, max_new_tokens=2, temperature=0.0)
+    assert calls == [(2, 10_000)] * 5
+    tfkit.greedy(model.double(), source=source, max_new_tokens=3)
+    assert len(calls) == 5
+
+
 def test_threads_change_no_bit():
     logits, totals, threads = torch.randn(40, 9000), torch.zeros(8, 5), torch.get_num_threads()
     found = []
     try:
         for number in (1, 3):
             torch.set_num_threads(number)
-            found.append(beams.select_avx2(logits, totals, 10))
+            found.append((*beams.select_avx2(logits, totals, 10), beams.greedy_avx2(logits)))
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -95,9 +95,10 @@ def _beam_top_k(instructions: str, words: str, needs: tuple[str, ...], relative_
     """The entry of the kernel for a set of instructions. Times: bench/beam_top_k.py on an AMD EPYC with both."""
     return BeamTopK(
         name=f"simd.{instructions}",
-        summary=f"log-softmax and top-k in one kernel, with {words}",
+        summary=f"log-softmax and top-k in one kernel, and the most probable token, with {words}",
         needs=needs,
         select=f"tfkit_simd.beams:select_{instructions}",
+        greedy=f"tfkit_simd.beams:greedy_{instructions}",
         relative_time=relative_time,
     )
 

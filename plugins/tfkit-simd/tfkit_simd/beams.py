@@ -1,4 +1,4 @@
-"""log-softmax and top-k of a step of a beam search, in one kernel (../source/beams.h)."""
+"""log-softmax and top-k of a step of a beam search, and the token of greedy decoding, in one kernel each (../source/beams.h)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ._kernels import beam_top_k
+from ._kernels import beam_top_k, most_probable
 
 
 def select(avx512: bool, logits: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -41,4 +41,27 @@ def select(avx512: bool, logits: Tensor, totals: Tensor, count: int) -> tuple[Te
     return values, indices, log_probs
 
 
+def greedy(avx512: bool, logits: Tensor) -> Tensor:
+    """The most probable token of each row; see `tfkit.plugin.BeamTopK`.
+
+    Args:
+        avx512: whether to use AVX-512; otherwise AVX2.
+        logits: float32 (R, V)
+
+    Returns:
+        The indices (R,), int64.
+
+    Raises:
+        ValueError: the shape, the dtype or the device is another.
+    """
+    if logits.dim() != 2 or not logits.shape[1] or logits.dtype != torch.float32 or not logits.is_cpu:
+        found = f"{tuple(logits.shape)} {logits.dtype} on {logits.device}"
+        raise ValueError(f"the logits are {found}, expected (R, V) torch.float32 on cpu with V from 1 up")
+    logits = logits.contiguous()
+    indices = torch.empty(len(logits), dtype=torch.int64)
+    most_probable(avx512, logits.data_ptr(), indices.data_ptr(), *logits.shape)
+    return indices
+
+
+greedy_avx2, greedy_avx512 = partial(greedy, False), partial(greedy, True)
 select_avx2, select_avx512 = partial(select, False), partial(select, True)

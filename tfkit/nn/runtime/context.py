@@ -369,6 +369,8 @@ class StackContext:
     ) -> Prepared | None:
         """The mask as the backend's `prepare` renders it, once for all layers; with the bias if layers share it.
 
+        The mask of a memory without a bias is the same in every step of decoding, so it is rendered once for all steps.
+
         Args:
             backend: the backend of the call.
             mask: the mask.
@@ -383,11 +385,15 @@ class StackContext:
         """
         if backend.prepare is None:
             return None
-        key = ("prepared", backend.name, mask_name, bias_name, query.shape[1], query.dtype)
-        if key not in self.memo:
+        key: Hashable = ("prepared", backend.name, mask_name, bias_name, query.shape[1], query.dtype)
+        held: dict[Hashable, Any] = self.memo
+        of_memory = isinstance(mask_name, tuple) and mask_name[0] == "cross"
+        if of_memory and bias is None and self.state is not None and self.place is None:
+            key, held = (self.stack, backend.name, mask_name, query.shape, query.dtype, keys), self.state.prepared
+        if key not in held:
             shapes = Shapes(query.shape[0], query.shape[1], query.shape[2], keys, query.dtype, query.device)
             enabled = torch.is_autocast_enabled(query.device.type)
             # An exported program with the block of an autocast that changes nothing cannot be loaded.
             with torch.autocast(query.device.type, enabled=False) if enabled else nullcontext():
-                self.memo[key] = backend.prepare(mask, bias if bias_name is not None else None, shapes, backend.options)
-        return self.memo[key]  # type: ignore[no-any-return]
+                held[key] = backend.prepare(mask, bias if bias_name is not None else None, shapes, backend.options)
+        return held[key]  # type: ignore[no-any-return]

@@ -7,12 +7,14 @@ part: gaps between the rows cost more in every step than the copies when it grow
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ...attention.types import Prepared
 from ...errors import Diagnostic, InputError
 from ..cpu.prepacked import PrepackedWeights
 from .beam_tree import BeamTree
@@ -127,6 +129,7 @@ class DecodingState:
         node_outputs: outputs of the nodes that ran once (the encoder).
         caches: cache of every self-attention site.
         crossed: keys (B, G, K, D) and values (B, G, K, V) of every cross-attention site.
+        prepared: the masks of the memories as backends render them, by stack, backend and memory.
         recurrent: states (B, N) of every recurrent node after `length` positions.
         recurrent_new: the same after the current step; `remember` makes them `recurrent`, so that a failed step changes
             nothing.
@@ -145,6 +148,7 @@ class DecodingState:
     node_outputs: dict[str, NodeOutput] = field(default_factory=dict)
     caches: dict[str, KeyValueCache] = field(default_factory=dict)
     crossed: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    prepared: dict[Hashable, Prepared] = field(default_factory=dict)
     recurrent: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
     recurrent_new: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
     ids: Tensor | None = None
@@ -205,6 +209,7 @@ class DecodingState:
         self.batch = int(rows.shape[0])
 
     def _keep(self, rows: Tensor) -> None:
+        self.prepared.clear()
         for cache in self.caches.values():
             cache.reorder(rows)
         for site, (key, value) in self.crossed.items():

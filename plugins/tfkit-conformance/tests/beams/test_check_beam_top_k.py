@@ -7,7 +7,7 @@ import torch
 
 import tfkit
 from tfkit import InputError
-from tfkit.generate.top_k import best_continuations, fastest
+from tfkit.generate.top_k import best_continuations, fastest, fastest_greedy, most_probable
 from tfkit.nn.cpu.int8 import capabilities
 from tfkit.plugin import BeamTopK
 from tfkit_conformance import check_beam_top_k
@@ -21,6 +21,7 @@ def test_the_installed_kernels_pass(kernel):
     report = check_beam_top_k(kernel)
     report.raise_for_failures()
     assert (report.name, report.verdict) == (kernel.name, "CONFORMANT")
+    assert ("greedy" in {check.name for check in report.checks}) == (kernel.greedy is not None)
     worst = {check.name: check.worst for check in report.checks}
     assert 0.01 < worst["error bound"] <= 1
 
@@ -32,6 +33,24 @@ def test_the_fastest_that_the_processor_has_is_used():
     assert fastest([slow, never, quick]) is max
     assert fastest([never]) is best_continuations
     assert fastest([]) is best_continuations
+
+
+def test_greedy_decoding_uses_the_fastest_that_has_a_function_for_it():
+    fields = {"summary": "-", "select": "nowhere:nothing", "greedy": "nowhere:nothing"}
+    never = BeamTopK(name="never", **fields, needs=("no_such_instructions",), relative_time=0.01)
+    without = BeamTopK(name="without", **{**fields, "greedy": None}, needs=(), relative_time=0.02)
+    mine = BeamTopK(name="mine", **{**fields, "greedy": f"{__name__}:always_three"}, needs=(), relative_time=0.5)
+    greedy = fastest_greedy([mine, without, never])
+    assert greedy(torch.zeros(2, 5)).tolist() == [3, 3]
+    assert greedy(torch.zeros(2, 5).double()).tolist() == [0, 0]
+    assert greedy(torch.zeros(2, 5).to("meta")).device.type == "meta"
+    assert torch.func.vmap(greedy)(torch.zeros(1, 2, 5)).tolist() == [[0, 0]]
+    assert fastest_greedy([without, never]) is most_probable
+    assert fastest_greedy([]) is most_probable
+
+
+def always_three(logits):
+    return torch.full((len(logits),), 3)
 
 
 def plainly(logits, totals, count, *, before=None, after=None):
@@ -171,6 +190,42 @@ def test_a_mistake_is_found_by_the_law_that_is_about_it(wrong, law):
     report = check_beam_top_k(wrong() if isinstance(wrong, type) else wrong, checks=[law])
     [found] = report.findings
     assert (found.check, report.verdict) == (law, "NONCONFORMANT")
+
+
+def last_of_equal(logits):
+    return logits.shape[1] - 1 - logits.flip(1).argsort(dim=1, descending=True, stable=True)[:, 0]
+
+
+def skips_nan(logits):
+    return logits.nan_to_num(-torch.inf, torch.inf, -torch.inf).argmax(1)
+
+
+def misses_the_last(logits):
+    return logits[:, :-1].argmax(1) if logits.shape[1] > 130 else logits.argmax(1)
+
+
+def takes_infinity_for_nan(logits):
+    return torch.where(logits.isinf().any(1), logits.isinf().int().argmax(1), logits.argmax(1))
+
+
+def in_32_bits(logits):
+    return logits.argmax(1).int()
+
+
+def overwrites_logits(logits):
+    found = logits.argmax(1)
+    logits.zero_()
+    return found
+
+
+@pytest.mark.parametrize(
+    "wrong", [last_of_equal, skips_nan, misses_the_last, takes_infinity_for_nan, in_32_bits, overwrites_logits]
+)
+def test_mistakes_of_greedy_decoding_are_found(wrong):
+    report = check_beam_top_k(plainly, greedy=wrong, checks=["greedy"])
+    [found] = report.findings
+    assert (found.check, report.verdict) == ("greedy", "NONCONFORMANT")
+    check_beam_top_k(plainly, greedy=most_probable, checks=["greedy"]).raise_for_failures()
 
 
 def test_the_first_violation_says_where():

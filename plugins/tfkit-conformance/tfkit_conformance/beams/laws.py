@@ -1,10 +1,11 @@
 """What every beam top-k owes: the right values in order, defined ties, NaN and infinities, sentences that do not depend on
-each other."""
+each other; and what its `greedy` owes, if it has one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from ..finding import Violation
 
 Select = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
+Greedy = Callable[[Tensor], Tensor]
 SHAPES = ((3, 1, 300, 10), (1, 1, 128, 1), (2, 2, 7, 4), (5, 4, 131, 8), (6, 5, 999, 64), (4, 5, 10_000, 10), (2, 3, 37_001, 6))
 """Sentences, beams, vocabulary, count."""
 UNIT = 2.0**-24
@@ -59,13 +61,27 @@ class BeamCase:
 
 
 @dataclass(frozen=True)
+class GreedyCase:
+    """One step of greedy decoding. `logits` (R, V)."""
+
+    greedy: Greedy
+    logits: Tensor
+
+    @property
+    def shape(self) -> str:
+        return f"{len(self.logits)} rows, {self.logits.shape[1]} tokens"
+
+
+@dataclass(frozen=True)
 class BeamLaw:
-    """`cases` are drawn from a seed; `evaluate` raises Violation, or returns the largest error over its bound."""
+    """`cases` are drawn from a seed; `evaluate` raises Violation, or returns the largest error over its bound. A law with `greedy`
+    is about the function for greedy decoding."""
 
     name: str
     rule: str
-    cases: Callable[[Select, int], Iterator[BeamCase]]
-    evaluate: Callable[[BeamCase], float | None]
+    cases: Callable[[Any, int], Iterator[Any]]
+    evaluate: Callable[[Any], float | None]
+    greedy: bool = False
 
 
 def _drawn(select: Select, seed: int) -> Iterator[BeamCase]:
@@ -93,6 +109,35 @@ def _few(select: Select, seed: int) -> Iterator[BeamCase]:
         totals[:, 1:] = -torch.inf
         logits[:, 1::2] = -torch.inf
         yield BeamCase(select, logits, totals, count)
+
+
+def _greedy_drawn(greedy: Greedy, seed: int) -> Iterator[GreedyCase]:
+    """The logits of all cases above; each as it is, and with NaN and infinities at the ends of the vocabulary and between."""
+    for drawn in (_drawn, _tied, _few):
+        for case in drawn(_unused, seed):
+            yield GreedyCase(greedy, case.logits)
+            logits, V = case.logits.clone(), case.logits.shape[1]
+            for row, bad in zip(logits, (torch.nan, torch.inf, torch.nan, -torch.inf), strict=False):
+                row[torch.tensor([(len(logits) * seed) % V, V // 2, V - 1])] = bad
+            logits[-1] = -torch.inf
+            yield GreedyCase(greedy, logits)
+
+
+def _unused(logits: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    raise NotImplementedError
+
+
+def _greedy(case: GreedyCase) -> None:
+    logits = case.logits.clone()
+    found = case.greedy(logits)
+    if (found.shape, found.dtype) != (logits.shape[:1], torch.int64):
+        raise Violation("", f"greedy returned {tuple(found.shape)} {found.dtype}, expected {tuple(logits.shape[:1])} torch.int64")
+    want = case.logits.argsort(dim=1, descending=True, stable=True)[:, 0]  # NaN is larger than all numbers
+    if not torch.equal(found, want):
+        row = int((found != want).nonzero()[0])
+        raise Violation("", f"greedy returned {int(found[row])} in row {row}, expected {int(want[row])} ({case.shape})")
+    if not torch.equal(logits.nan_to_num(7.0), case.logits.nan_to_num(7.0)):
+        raise Violation("", f"greedy overwrote the logits ({case.shape})")
 
 
 def _bound(case: BeamCase) -> float:
@@ -199,4 +244,5 @@ LAWS = (
     BeamLaw("not a number", "NaN and +inf give NaN in their sentence alone", _drawn, _not_a_number),
     BeamLaw("sentence alone", "a sentence has the same bits alone and in a batch", _drawn, _alone),
     BeamLaw("inputs", "totals are not overwritten, and no call changes another", _drawn, _unchanged),
+    BeamLaw("greedy", "greedy decoding takes the first of the largest logits, or of NaN", _greedy_drawn, _greedy, greedy=True),
 )
