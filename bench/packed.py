@@ -1,4 +1,5 @@
-"""Products of few rows: by MKL, by oneDNN with plain and with packed weights, and W times the rows as columns; and packing.
+"""Products of few rows: by MKL, by oneDNN with plain and with packed weights, W times the rows as columns, and the installed
+kernels (`tfkit.plugin.Float32Kernel`); and packing.
 
     python bench/packed.py [--threads 1] [--rounds 21]
 
@@ -17,10 +18,13 @@ from typing import Any
 import torch
 from interleaved import report, timed
 
+from tfkit.catalogue import load_catalogue
 from tfkit.doctor.machine import machine_here
 from tfkit.nn.cpu import onednn
+from tfkit.nn.cpu.float32 import is_supported
 from tfkit.nn.cpu.malloc import keep_freed_memory
 from tfkit.nn.cpu.product_table import product_kernels
+from tfkit.slots.lazy import load
 
 WEIGHTS = "128x128 128x256 10000x128 512x512 2048x512 37000x512"
 LABELS = {"MKL": "mkl", "oneDNN": "onednn", "packed": "packed", "transposed": "transposed"}
@@ -41,18 +45,21 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     pack = onednn.probe_packing()
     if pack is None:
         raise SystemExit("this torch packs no weights")
+    installed = [entry for entry in load_catalogue().entries("float32_kernel") if is_supported(entry)]
     clock = time.process_time if options.threads == 1 else time.perf_counter
     microseconds: dict[str, dict[str, float]] = {}
-    total: dict[str, list[float]] = {name: [0.0] * options.rounds for name in LABELS}
+    total: dict[str, list[float]] = {name: [0.0] * options.rounds for name in (*LABELS, *(entry.name for entry in installed))}
     for shape in options.weights.split():
         outer, inner = (int(size) for size in shape.split("x"))
         weight, bias = torch.randn(outer, inner), torch.randn(outer)
         packing = timed({"pack": lambda: pack(weight, None)}, 5, clock=clock)["pack"]  # noqa: B023 - called in this round
         kernels = product_kernels(weight, bias)
+        multiplied = {entry.name: (load(entry.multiply), load(entry.pack)(weight)) for entry in installed}
         print(f"{shape}: packing takes {1e6 * median(packing):.0f} us")
         for rows in map(int, options.rows.split()):
             x = torch.randn(rows, inner)
             candidates = {label: partial(kernels[name], x) for label, name in LABELS.items()}
+            candidates |= {name: partial(multiply, x, packed, bias) for name, (multiply, packed) in multiplied.items()}
             seconds = timed(candidates, options.rounds, clock=clock)
             for name, taken in seconds.items():
                 total[name] = [sum(pair) for pair in zip(total[name], taken, strict=True)]

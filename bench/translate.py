@@ -92,7 +92,7 @@ def ours(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
         said = {"beams": options.beams, "length_penalty": penalty, "max_new_tokens": limit}
         return [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, **said)]
 
-    prepacked = PrepackedWeights()  # as a `Translator` keeps them, and CTranslate2 its weights
+    prepacked = model.new_prepacked()  # as a `Translator` keeps them, and CTranslate2 its weights
 
     def run() -> list[list[int]]:
         with model.shared_prepacked(prepacked):

@@ -34,7 +34,7 @@ WRITTEN = {
     "backend": "attention: {backend: sdpa}", "score": "attention: {score: additive}", "position": "position: alibi",
     "norm": "norm: {kind: rms_norm, eps: 1.0e-6}", "placement": "placement: pre", "activation": "ffn: {activation: swiglu}",
     "sublayer": "sublayers: [self_attention, ffn]", "node": "encoder: {kind: stack}", "init": "init: bert",
-    "cell": "encoder: {kind: rnn, cell: lstm}", "weight_map": "", "int8_kernel": "", "beam_top_k": "",
+    "cell": "encoder: {kind: rnn, cell: lstm}", "weight_map": "", "int8_kernel": "", "float32_kernel": "", "beam_top_k": "",
 }  # fmt: skip
 """How a spec names an entry of each slot; nothing where only commands name it."""
 
@@ -51,7 +51,7 @@ def built_in() -> tfkit.Catalogue:
 
 def slots(run: Run) -> str:
     catalogue = built_in()
-    names = {slot: ", ".join(f"`{name}`" for name in catalogue.names(slot)) for slot in hooks.SLOTS}
+    names = {slot: ", ".join(f"`{name}`" for name in catalogue.names(slot)) or "–" for slot in hooks.SLOTS}
     return rows(
         ["slot", "in a spec", "built in"],
         *([slot, f"`{WRITTEN[slot]}`" if WRITTEN[slot] else "–", names[slot]] for slot in hooks.SLOTS),
@@ -61,7 +61,7 @@ def slots(run: Run) -> str:
 def entries(run: Run) -> str:
     """Every built-in entry, slot by slot, with its options and their defaults."""
     catalogue, sections = built_in(), []
-    for slot in hooks.SLOTS:
+    for slot in filter(catalogue.names, hooks.SLOTS):
         body = [["name", "what it is", "options"]]
         for entry in catalogue.entries(slot):
             options = ", ".join(_option(name, field) for name, field in entry.options.model_fields.items())

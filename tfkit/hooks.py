@@ -8,6 +8,7 @@ from .attention.backend import AttentionBackend
 from .slots.activation import Activation
 from .slots.beam_top_k import BeamTopK
 from .slots.cell import Cell
+from .slots.float32_kernel import Float32Kernel
 from .slots.init import Initialiser
 from .slots.int8_kernel import Int8Kernel
 from .slots.node import NodeKind
@@ -90,6 +91,12 @@ def tfkit_weight_maps() -> list[WeightMap]:
 
 
 @hookspec
+def tfkit_float32_kernels() -> list[Float32Kernel]:
+    """Float32 kernels: products of float32 activations and packed weights on a CPU, while decoding."""
+    return []
+
+
+@hookspec
 def tfkit_int8_kernels() -> list[Int8Kernel]:
     """Int8 kernels: products of int8 weights and activations on a CPU."""
     return []
@@ -113,6 +120,7 @@ SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "node": ("tfkit_node_kinds", NodeKind),
     "init": ("tfkit_initialisers", Initialiser),
     "weight_map": ("tfkit_weight_maps", WeightMap),
+    "float32_kernel": ("tfkit_float32_kernels", Float32Kernel),
     "int8_kernel": ("tfkit_int8_kernels", Int8Kernel),
     "beam_top_k": ("tfkit_beam_top_k", BeamTopK),
 }

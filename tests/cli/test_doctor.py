@@ -164,7 +164,7 @@ def test_what_torch_says(monkeypatch):
     assert torch_facts.loaded("libnothing-of-this-name") is None
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     findings = Findings()
-    found = torch_facts.torch_here(findings, processors=0, kernels=[])
+    found = torch_facts.torch_here(findings, processors=0, catalogue=load_catalogue())
     assert found["cudnn"]["version"] == 91002
     assert findings.notes[0]["what"].endswith("this process may use 0 processors")
     for current, active in ((lambda: None, "default"), (lambda: "FA4", "FA4")):

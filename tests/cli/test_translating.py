@@ -293,7 +293,7 @@ def test_a_table_of_products_is_in_use_after_it_is_named(words, run, tmp_path, m
     for table, name in (["--cpu-table", str(tmp_path / "cpu.json")], "cpu.json"), ([], None):
         typed(monkeypatch, "which dog\n")
         assert main([words[0], str(run), *words[1:], *table]) == 0
-        assert products_here()["table"] == name
+        assert products_here(())["table"] == name
     capsys.readouterr()
     typed(monkeypatch, "which dog\n")
     assert main([words[0], str(run), *words[1:], "--device", "cuda", "--cpu-table", str(tmp_path / "cpu.json")]) == 2

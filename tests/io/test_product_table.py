@@ -125,7 +125,7 @@ def test_a_table_that_cannot_be_used_is_refused_and_the_one_before_stays(table, 
     assert "tfkit bench cpu --json FILE" in str(caught.value)
     assert small_batch.TABLE is before
     tfkit.use_cpu_table(None)
-    assert small_batch.products_here()["table"] is None
+    assert small_batch.products_here(())["table"] is None
 
 
 def test_a_missing_file_is_reported(tmp_path):

@@ -81,6 +81,7 @@ def build(
     model.backends.set(wanted, device, dtype)
     _check_parameters(graph, model)
     model.spec, model.beam_top_k = spec, catalogue.entries("beam_top_k")
+    model.float32_kernels = catalogue.entries("float32_kernel")
     materialise(model, device, dtype)
     if device.type != "meta":
         initialise(model, graph, catalogue, seed)

@@ -27,7 +27,7 @@ equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `chosen`, and `candidates` (`backend`, `accepted`, `reasons`, `depends`,
 `relative_time`); `products` (with --precision int8 or bfloat16: `precision`,
 `kernel`, `weights`, the rounded ones by module with their shapes, `bytes`,
-and `float32_bytes`); `float32_products` (for decoding on a CPU: `rule`,
+and `float32_bytes`); `float32_products` (for decoding on a CPU: `kernel`, `rule`,
 `table`, `weights`, `threads`); `unmeasured`, the backends that auto never
 considers; and `cancelling`, the sites of a model without norms whose
 gradients may be lost.
@@ -115,7 +115,7 @@ def command(
         from .device import use_cpu_table
 
         use_cpu_table(cpu_table, "cpu")
-        data["float32_products"] = products_here()
+        data["float32_products"] = products_here(catalogue.entries("float32_kernel"))
     if precision != "float32":
         from ..builder import build
         from ..nn.precision import check_precision, rounding_plan

@@ -45,7 +45,7 @@ def diagnosis(findings: Findings) -> dict[str, Any]:
         "tfkit": {"version": tfkit_version(findings), "contract": CONTRACT, "path": str(Path(__file__).parents[1])},
         "python": python_here(),
         "machine": system,
-        "torch": torch_here(findings, system["processors"], catalogue.entries("int8_kernel")),
+        "torch": torch_here(findings, system["processors"], catalogue),
         "triton": triton_here(),
         "devices": devices(system),
         "variables": variables(),

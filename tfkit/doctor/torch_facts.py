@@ -7,6 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import Catalogue
+from ..slots.float32_kernel import Float32Kernel
 from ..slots.int8_kernel import Int8Kernel
 from .finding import Findings, in_one_line
 
@@ -14,7 +16,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 """Exists where the kernel has a driver of NVIDIA."""
 
 
-def torch_here(findings: Findings, processors: int, kernels: Sequence[Int8Kernel]) -> dict[str, Any] | None:
+def torch_here(findings: Findings, processors: int, catalogue: Catalogue) -> dict[str, Any] | None:
     """What torch says about itself; None, and a problem, if it cannot be imported."""
     try:
         import torch
@@ -27,6 +29,7 @@ def torch_here(findings: Findings, processors: int, kernels: Sequence[Int8Kernel
         what = f"torch computes with {threads} threads, and this process may use {processors} processors"
         findings.note(what, f"set OMP_NUM_THREADS={processors}")
     _check_cuda(findings)
+    int8 = catalogue.entries("int8_kernel")
     return {
         "version": str(torch.__version__),
         "path": str(Path(torch.__file__).parent),
@@ -34,9 +37,9 @@ def torch_here(findings: Findings, processors: int, kernels: Sequence[Int8Kernel
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": threads,
         "onednn": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
-        "int8": low_precision("int8", kernels),
-        "bfloat16": low_precision("bfloat16", kernels),
-        "products": products(),
+        "int8": low_precision("int8", int8),
+        "bfloat16": low_precision("bfloat16", int8),
+        "products": products(catalogue.entries("float32_kernel")),
         "cudnn": _cudnn(),
         "flash": flash(),
     }
@@ -49,11 +52,11 @@ def low_precision(precision: str, kernels: Sequence[Int8Kernel]) -> str | None:
     return LOW_PRECISIONS[precision].kernel(kernels)
 
 
-def products() -> dict[str, Any]:
+def products(kernels: Sequence[Float32Kernel]) -> dict[str, Any]:
     """How the float32 products of decoding on a CPU are chosen."""
     from ..nn.cpu.small_batch import products_here
 
-    return products_here()
+    return products_here(kernels)
 
 
 def _check_cuda(findings: Findings) -> None:

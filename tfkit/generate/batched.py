@@ -66,7 +66,7 @@ def generate_batched(
         InputError: A source is empty or holds ids out of range; `emit` is given for a search that does not choose tokens one by
             one; and as the search.
     """
-    prepacked = prepacked or PrepackedWeights()
+    prepacked = prepacked or model.new_prepacked()
     return _search(model, search, target, output, attention, emit, graphs).run(sources, 0, batch_tokens, workers, prepacked)
 
 
@@ -103,7 +103,7 @@ def generate_stream(
     """
     _check_count("chunk", chunk)
     batched = _search(model, search, target, output, attention)
-    remaining, first, prepacked = iter(sources), 0, PrepackedWeights()
+    remaining, first, prepacked = iter(sources), 0, model.new_prepacked()
     while sources_of_chunk := list(islice(remaining, chunk)):
         yield from batched.run(sources_of_chunk, first, batch_tokens, workers, prepacked)
         first += len(sources_of_chunk)

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from ..attention.choice import BoundBackend
 from ..errors import Diagnostic, InputError
 from ..slots.beam_top_k import BeamTopK
+from ..slots.float32_kernel import Float32Kernel
 from ..slots.lazy import load
 from . import incremental
 from .attention_head import AttentionHead, head_of
+from .cpu.float32 import fastest
 from .cpu.malloc import keep_freed_memory
 from .cpu.prepacked import PrepackedWeights
 from .device_moves import Placed
@@ -57,6 +59,7 @@ class Model(Placed):
         self.precision = "float32"
         self.prepacked: PrepackedWeights | None = None
         self.beam_top_k: Sequence[BeamTopK] = ()
+        self.float32_kernels: Sequence[Float32Kernel] = ()
         self.executor = GraphExecutor(plan, self.nodes)
         self.backends = SiteBackends(self.nodes, resolve)
         for module in self.modules():
@@ -143,7 +146,7 @@ class Model(Placed):
         context = self._context(others, inputs, masks, lengths, segments, ())
         batch = incremental.batch_of(inputs, batch, capacity)
         keep_freed_memory()
-        return incremental.start(self.executor, context, target, batch, capacity, self.prepacked or PrepackedWeights())
+        return incremental.start(self.executor, context, target, batch, capacity, self.prepacked or self.new_prepacked())
 
     @torch.no_grad()
     def step(
@@ -270,6 +273,14 @@ class Model(Placed):
             The names of the backends, sorted.
         """
         return self.backends.not_thread_safe(device)
+
+    def new_prepacked(self) -> PrepackedWeights:
+        """Packed weights for searches, none yet, in the layout of the fastest installed kernel.
+
+        Returns:
+            What `shared_prepacked` takes.
+        """
+        return PrepackedWeights(fastest(self.float32_kernels))
 
     @contextmanager
     def shared_prepacked(self, prepacked: PrepackedWeights) -> Iterator[None]:

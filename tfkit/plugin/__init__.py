@@ -17,6 +17,7 @@ from ..lazy_names import lazy_names
 from ..slots.activation import Activation
 from ..slots.beam_top_k import BeamTopK
 from ..slots.cell import Cell, CellSite
+from ..slots.float32_kernel import Float32Kernel
 from ..slots.init import Initialiser
 from ..slots.int8_kernel import Int8Kernel
 from ..slots.node import NodeKind
@@ -89,6 +90,7 @@ __all__ = [
     "Device",
     "Diagnostic",
     "DistanceBias",
+    "Float32Kernel",
     "Initialiser",
     "InputError",
     "Int8Kernel",

@@ -23,8 +23,8 @@ class BeamTopK(Entry):
             fewer candidates, values are -inf. If a logit of a sentence is NaN or +inf, its first value is NaN. Results of a
             sentence do not depend on the others.
         relative_time: the time of `select` relative to operators of torch.
-        greedy: `"module:function"`, called as `greedy(logits)` with float32 logits (R, V). It returns the indices (R,), int64, of
-            the largest logit of each row, of equal ones the lowest, and in a row with NaN of the first NaN. None if greedy
+        greedy: `"module:function"`, called as `greedy(logits)` with float32 logits (R, V). It returns the indices (R,), int64,
+            of the largest logit of each row, of equal ones the lowest, and in a row with NaN of the first NaN. None if greedy
             decoding uses operators of torch.
     """
 

@@ -13,7 +13,6 @@ from ..catalogue import Catalogue
 from ..data import TextTokeniser, read_tokenisers, roles_for
 from ..generate import Hypothesis, Search, StepGraphs, generate_batched
 from ..io import load, model_in
-from ..nn.cpu.prepacked import PrepackedWeights
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
 
@@ -58,7 +57,7 @@ class TextGenerator:
     """
 
     def __init__(self, model: Model, tokeniser: TextTokeniser) -> None:
-        self.model, self.tokeniser, self.prepacked = model, tokeniser, PrepackedWeights()
+        self.model, self.tokeniser, self.prepacked = model, tokeniser, model.new_prepacked()
         self.roles = roles_for(model.plan, "language")
         self.positions = model.plan.max_input_lengths.get(self.roles.target)
 

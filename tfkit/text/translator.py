@@ -14,7 +14,6 @@ from ..data import TextTokeniser, check_ids, groups, read_tokenisers, roles_for
 from ..errors import Diagnostic, InputError
 from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
-from ..nn.cpu.prepacked import PrepackedWeights
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
 
@@ -91,7 +90,7 @@ class Translator:
                 "worker"
             )
             raise InputError(Diagnostic("TFK078", message, fix))
-        self.prepacked = PrepackedWeights()
+        self.prepacked = self.model.new_prepacked()
         self.roles = roles_for(model.plan, "parallel")
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, tokenisers)

@@ -104,6 +104,8 @@ def float32_products(found: Mapping[str, Any]) -> str:
         A phrase.
     """
     rule = f"the built-in rule for {found['rule']}"
+    if found["kernel"] is not None:
+        rule = f"{shown(found['kernel'])}; until weights are packed, {rule}"
     if found["table"] is None:
         return f"by {rule}"
     threads = ", ".join(map(str, found["threads"]))

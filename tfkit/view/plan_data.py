@@ -14,8 +14,9 @@ sites                 one object for each group of equal sites and class of leng
                       accept the site and prepare no dense mask
 sdpa                  on CUDA: torch and cudnn (versions, null: none here), order (of the families), depends (on what), source
 products              with `--precision int8` or `bfloat16`, as `tfkit.nn.precision.rounding_plan` returns it
-float32_products      for decoding in float32 on a CPU: rule (for which processors), table (the file before it, or null),
-                      weights and threads (how many sizes, and which numbers of threads the table has)
+float32_products      for decoding in float32 on a CPU: kernel (of packed weights, or null), rule (for which processors), table
+                      (the file before both, or null), weights and threads (how many sizes, and which numbers of threads the
+                      table has)
 flash_implementation  of torch, where another one than torch's own is active in this process
 training              with `--gpus`: gpus, memory and usable (bytes of each), batch (rows, lengths, precision), inexact
                       (kinds of nodes and sub-layers that do not say what they keep), choices from the cheapest (sharding,

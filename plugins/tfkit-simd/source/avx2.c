@@ -16,4 +16,6 @@ INLINE __m256i dot(__m256i sum, __m256i x, __m256i w)
 
 #include "int8.h"
 #include "attention.h"
+#define HIGH 6 /* rows of a tile of float32.h: as many as registers hold */
 #include "beams.h"
+#include "float32.h"

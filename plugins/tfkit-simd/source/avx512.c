@@ -50,4 +50,6 @@ INLINE __m512i dot(__m512i sum, __m512i x, __m512i w)
 
 #include "int8.h"
 #include "attention.h"
+#define HIGH 12 /* rows of a tile of float32.h: as many as registers hold */
 #include "beams.h"
+#include "float32.h"

@@ -36,6 +36,14 @@ struct int8_product {
     int64_t rows, stride, inner, outer;
 };
 
+/* Panels as in float32.h; `stride` from row to row of x. */
+struct float32_product {
+    const float *x;
+    float *y;
+    const float *panels, *bias;
+    int64_t rows, stride, inner, outer;
+};
+
 /* Strides are by batch row, head and position; the last axis is contiguous. That of `added` has the live keys. */
 struct attention {
     const float *query, *key, *value;
@@ -77,3 +85,5 @@ int beam_top_k_avx512(const struct beam_top_k *);
 int beam_top_k_avx2(const struct beam_top_k *);
 void most_probable_avx512(const float *, int64_t *, int64_t, int64_t);
 void most_probable_avx2(const float *, int64_t *, int64_t, int64_t);
+void float32_product_avx512(const struct float32_product *);
+void float32_product_avx2(const struct float32_product *);

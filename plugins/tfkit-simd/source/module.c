@@ -90,11 +90,30 @@ static PyObject *most_probable(PyObject *module, PyObject *const *given, Py_ssiz
     Py_RETURN_NONE;
 }
 
+/* float32_product(variant, x, y, panels, bias, rows, stride, inner, outer) */
+static PyObject *float32_product(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    int64_t n[9];
+    if (count != 9)
+        return PyErr_Format(PyExc_TypeError, "9 arguments expected");
+    for (int i = 0; i < 9; i++)
+        n[i] = PyLong_AsLongLong(given[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    const struct float32_product p = {
+        (const float *)n[1], (float *)n[2], (const float *)n[3], (const float *)n[4], n[5], n[6], n[7], n[8]};
+    Py_BEGIN_ALLOW_THREADS
+    (n[0] ? float32_product_avx512 : float32_product_avx2)(&p);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"int8_product", (PyCFunction)(void (*)(void))int8_product, METH_FASTCALL, NULL},
     {"attend", (PyCFunction)(void (*)(void))attend, METH_FASTCALL, NULL},
     {"beam_top_k", (PyCFunction)(void (*)(void))beam_top_k, METH_FASTCALL, NULL},
     {"most_probable", (PyCFunction)(void (*)(void))most_probable, METH_FASTCALL, NULL},
+    {"float32_product", (PyCFunction)(void (*)(void))float32_product, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, functions, NULL, NULL, NULL, NULL};

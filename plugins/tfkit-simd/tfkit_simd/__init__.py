@@ -1,4 +1,4 @@
-"""Attention and int8 products for decoding on x86 CPUs: C kernels with AVX-512 or AVX2, chosen when they are called.
+"""Attention and products for decoding on x86 CPUs: C kernels with AVX-512 or AVX2, chosen when they are called.
 
 The declaration: what tfkit reads to list the kernels, check a spec against them, and refuse what they cannot do.
 """
@@ -14,6 +14,7 @@ from tfkit.plugin import (
     BeamTopK,
     Capabilities,
     Device,
+    Float32Kernel,
     Int8Kernel,
     Numerics,
     Options,
@@ -91,6 +92,24 @@ INT8_KERNELS = [
 ]
 
 
+def _float32_kernel(instructions: str, words: str, needs: tuple[str, ...], relative_time: float) -> Float32Kernel:
+    """The entry of the kernel for a set of instructions. Times: bench/packed.py on an AMD EPYC with both."""
+    return Float32Kernel(
+        name=f"simd.{instructions}",
+        summary=f"tfkit-simd with {words}",
+        needs=needs,
+        pack=f"tfkit_simd.float32:pack_{instructions}",
+        multiply=f"tfkit_simd.float32:multiply_{instructions}",
+        relative_time=relative_time,
+    )
+
+
+FLOAT32_KERNELS = [
+    _float32_kernel("avx512", "AVX-512", (*AVX512, "avx512_vnni"), relative_time=0.8),
+    _float32_kernel("avx2", "AVX2", ("avx2", "fma3"), relative_time=1.5),
+]
+
+
 def _beam_top_k(instructions: str, words: str, needs: tuple[str, ...], relative_time: float) -> BeamTopK:
     """The entry of the kernel for a set of instructions. Times: bench/beam_top_k.py on an AMD EPYC with both."""
     return BeamTopK(
@@ -117,6 +136,11 @@ def tfkit_beam_top_k() -> list[BeamTopK]:
 @hookimpl
 def tfkit_attention_backends() -> list[AttentionBackend]:
     return [SIMD]
+
+
+@hookimpl
+def tfkit_float32_kernels() -> list[Float32Kernel]:
+    return FLOAT32_KERNELS
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""log-softmax and top-k of a step of a beam search, and the token of greedy decoding, in one kernel each (../source/beams.h)."""
+"""log-softmax and top-k of a step of a beam search in one kernel, and the token of greedy decoding (../source/beams.h)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .plain_tensors import are_plain
+from .plain_tensors import are_plain, may_read
 
 VENDORS = ("AuthenticAMD", "HygonGenuine")
 
@@ -91,14 +91,7 @@ def can_pack(*tensors: Tensor | None) -> bool:
 
 def may_multiply(*tensors: Tensor | None) -> bool:
     """Whether oneDNN is enabled and able to multiply these tensors with a plain weight, faster or not; as `can_multiply`."""
-    return (
-        MULTIPLY is not None
-        and not torch.compiler.is_compiling()
-        and torch._C._get_mkldnn_enabled()
-        and not torch.is_autocast_enabled("cpu")
-        and are_plain(*tensors)
-        and all(tensor is None or (tensor.dtype == torch.float32 and tensor.numel() > 0) for tensor in tensors)
-    )
+    return MULTIPLY is not None and torch._C._get_mkldnn_enabled() and may_read(*tensors)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -25,6 +25,16 @@ def are_plain(*tensors: Tensor | None) -> bool:
     )
 
 
+def may_read(*tensors: Tensor | None) -> bool:
+    """Whether a kernel for float32 may read these tensors: plain ones of float32, not empty, without a compiler or autocast."""
+    return (
+        not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+        and are_plain(*tensors)
+        and all(tensor is None or (tensor.dtype == torch.float32 and tensor.numel() > 0) for tensor in tensors)
+    )
+
+
 def _plain() -> tuple[object, ...]:
     """The dispatch keys of plain CPU tensors, created outside and inside of inference mode."""
     with torch.inference_mode():

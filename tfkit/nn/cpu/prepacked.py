@@ -1,18 +1,23 @@
-"""Weights in oneDNN's packed layout. A search uses the same weights hundreds of times.
+"""Packed weights. A search uses the same weights hundreds of times. The layout is that of oneDNN, or of an installed kernel
+(`tfkit.plugin.Float32Kernel`).
 
 Without packing, oneDNN reorders the weight in every product. With few rows, MKL reads it at a third of the memory bandwidth:
 5 rows and 2,048 x 512 weights take 0.27 ms with MKL, 0.16 with oneDNN, and 0.09 with packed weights; 300 rows take 6.6, 3.1 and
 2.9 ms (bench/packed.py). Packing pays back after about 6 products with few rows, or 30 with many, so a weight is packed after
-that much use. Packing does not speed up a single row. Results differ at most in the order of summation.
+that much use. Packing for oneDNN does not speed up a single row. Results differ at most in the order of summation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from weakref import ReferenceType, ref
 
 from torch import Tensor
 
+from ...slots.float32_kernel import Float32Kernel
+from ...slots.lazy import load
 from . import onednn
 
 FEW, AFTER_FEW, AFTER_MANY = 16, 6, 30
@@ -30,42 +35,65 @@ class _Use:
         version: its version counter at the first product.
         pointer: its address at the first product.
         saved: the time that packing would have saved so far; packing pays back at AFTER_FEW * AFTER_MANY.
-        prepacked: the packed weight.
+        prepacked: the packed weight, in the layout of its kernel.
+        bytes: its memory.
     """
 
     weight: ReferenceType[Tensor]
     version: int
     pointer: int
     saved: int = 0
-    prepacked: Tensor | None = None
+    prepacked: Any = None
+    bytes: int = 0
 
 
 class PrepackedWeights:
-    """Packed copies of weights. A weight that was modified in place or moved is packed again."""
+    """Packed copies of weights. A weight that was modified in place or moved is packed again.
 
-    def __init__(self) -> None:
-        self._uses: dict[int, _Use] = {}
+    Args:
+        kernel: whose layout `product` uses, or None.
+    """
+
+    def __init__(self, kernel: Float32Kernel | None = None) -> None:
+        self.kernel = kernel
+        self._pack: Callable[[Tensor], Any] | None = None if kernel is None else load(kernel.pack)
+        self._multiply: Callable[..., Tensor] | None = None if kernel is None else load(kernel.multiply)
+        self._uses: dict[tuple[Any, int], _Use] = {}
         self.bytes = 0
 
     def of(self, weight: Tensor, rows: int) -> Tensor:
-        """The weight (out, in), packed if it was used often enough, for a product with `rows` rows."""
-        if onednn.PACK is None or weight.is_inference():
+        """The weight (out, in) for a product of oneDNN with `rows` rows, packed if it was used often enough."""
+        if onednn.PACK is None:
             return weight
-        use, now = self._uses.get(id(weight)), (weight._version, weight.data_ptr())
+        pack = onednn.PACK
+        packed = self._packed(weight, "onednn", lambda: pack(weight.detach(), None), rows if rows > 1 else 0)
+        return weight if packed is None else packed
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        """x W^T + b by the kernel, x (N, in), weight (out, in), bias (out,) -> (N, out); None without a kernel, and while the
+        weight is not used often enough to be packed."""
+        if self._pack is None or self._multiply is None:
+            return None
+        pack = self._pack
+        packed = self._packed(weight, "kernel", lambda: pack(weight), len(x))
+        return None if packed is None else self._multiply(x, packed, bias)
+
+    def _packed(self, weight: Tensor, layout: str, pack: Callable[[], Any], rows: int) -> Any:
+        """The packed weight, or None if that would not pay yet. A product with 0 rows wins nothing."""
+        if weight.is_inference():
+            return None
+        key, now = (layout, id(weight)), (weight._version, weight.data_ptr())
+        use = self._uses.get(key)
         if use is None or use.weight() is not weight or (use.version, use.pointer) != now:
             if use is not None and use.prepacked is not None:
-                self.bytes -= _bytes(use.prepacked)
-            use = self._uses[id(weight)] = _Use(ref(weight), *now)
+                self.bytes -= use.bytes
+            use = self._uses[key] = _Use(ref(weight), *now)
         if use.prepacked is not None:
             return use.prepacked
-        if rows > 1:
+        if rows:
             use.saved += AFTER_MANY if rows <= FEW else AFTER_FEW
-        if use.saved < AFTER_FEW * AFTER_MANY or self.bytes + _bytes(weight) > MAX_BYTES:
-            return weight
-        use.prepacked = onednn.PACK(weight.detach(), None)
-        self.bytes += _bytes(weight)
+        if use.saved < AFTER_FEW * AFTER_MANY or self.bytes + weight.nbytes > MAX_BYTES:
+            return None
+        use.prepacked, use.bytes = pack(), weight.nbytes
+        self.bytes += use.bytes
         return use.prepacked
-
-
-def _bytes(weight: Tensor) -> int:
-    return weight.numel() * weight.element_size()

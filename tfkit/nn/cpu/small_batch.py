@@ -12,11 +12,13 @@ Other products are bound by arithmetic. Where MKL is slow, oneDNN computes them 
 and 10,000 x 128 weights (bench/translate.py). Its call costs 10 microseconds more, so MKL keeps the small products.
 
 All kernels sum the same products, in different order. The rule depends on the processor alone and not on a measurement, so
-that results on one machine never change. A user may replace it by a file of measurements (product_table.py).
+that results on one machine never change. A user may replace it by a file of measurements (product_table.py). A kernel of a
+plugin (`tfkit.plugin.Float32Kernel`) comes before the rule, once a weight was used often enough to be packed for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...slots.float32_kernel import Float32Kernel
+from .float32 import fastest
 from .linear import linear
 from .onednn import can_pack, is_faster, may_multiply, product, vendor
+from .plain_tensors import may_read
 from .prepacked import PrepackedWeights
 from .product_table import Choice, ProductTable, transposed_product
 
@@ -103,15 +108,24 @@ TABLE: ProductTable | None = None
 """The measurements that come before the rule: those of `tfkit.use_cpu_table`."""
 
 
-def products_here() -> dict[str, Any]:
+def products_here(kernels: Iterable[Float32Kernel]) -> dict[str, Any]:
     """How the float32 products of decoding on a CPU are chosen.
 
+    Args:
+        kernels: the installed ones.
+
     Returns:
-        `rule`, the processors of the built-in rule; `table`, the name of the measured table before it, or None; `weights` and
-        `threads`, the number of sizes and the numbers of threads that the table has.
+        `kernel`, that of packed weights in words, or None; `rule`, the processors of the built-in rule; `table`, the name of
+        the measured table before both, or None; `weights` and `threads`, the number of sizes and the numbers of threads that
+        the table has.
     """
     table = TABLE and {"table": TABLE.name, "weights": TABLE.weights, "threads": TABLE.threads}
-    return {"rule": RULE.processors, **(table or {"table": None, "weights": 0, "threads": []})}
+    kernel = fastest(kernels)
+    return {
+        "kernel": kernel and kernel.summary,
+        "rule": RULE.processors,
+        **(table or {"table": None, "weights": 0, "threads": []}),
+    }
 
 
 def rule_choice(count: int, outer: int, inner: int) -> Choice:
@@ -144,8 +158,12 @@ def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked
     count = B * L
     if not x.is_cpu or torch.is_grad_enabled():
         return functional.linear(x, weight, bias)
-    choice = (TABLE and TABLE.choice(count, outer, inner)) or rule_choice(count, outer, inner)
-    rows = x.reshape(count, inner)
+    measured, rows = TABLE and TABLE.choice(count, outer, inner), x.reshape(count, inner)
+    if prepacked.kernel is not None and measured is None and may_read(x, weight, bias):
+        found = prepacked.product(rows, weight, bias)
+        if found is not None:
+            return found.view(B, L, outer)
+    choice = measured or rule_choice(count, outer, inner)
     if choice.packed and can_pack(x, weight, bias):
         packed = prepacked.of(weight, count)
         if packed is not weight:

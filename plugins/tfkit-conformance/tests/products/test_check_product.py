@@ -1,4 +1,4 @@
-"""Laws of products in int8 and bfloat16: tfkit's own kernels pass, and each mistake is found by the law that is about it."""
+"""Laws of products in float32, int8 and bfloat16: installed kernels pass, and the law that is about a mistake finds it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 import tfkit
 from tfkit import InputError
-from tfkit.nn.cpu import bfloat16, int8
+from tfkit.nn.cpu import bfloat16, float32, int8
 from tfkit.nn.cpu.low_precision import LowPrecisionLinear
 from tfkit_conformance import check_product
 
@@ -289,6 +289,67 @@ def test_a_mistake_in_bfloat16_is_found_by_the_law_that_is_about_it(wrong, law):
 
 def test_int8_is_no_bfloat16():
     assert check_product(Right, precision="bfloat16").verdict == "NONCONFORMANT"
+
+
+@pytest.mark.parametrize("kernel", tfkit.load_catalogue().entries("float32_kernel"), ids=lambda kernel: kernel.name)
+def test_the_installed_float32_kernels_pass(kernel):
+    if not float32.is_supported(kernel):
+        pytest.skip(f"not run: this processor has not {' and '.join(kernel.needs)}")
+    report = check_product(kernel)
+    report.raise_for_failures()
+    assert (report.name, report.verdict) == (kernel.name, "CONFORMANT")
+    assert 0.01 < {check.name: check.worst for check in report.checks}["error bound"] <= 1
+
+
+class InOrder:
+    """Sums in the order of the features, so that rows do not depend on each other."""
+
+    def __init__(self, weight, bias):
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x):
+        y = torch.zeros(len(x), len(self.weight)) if self.bias is None else self.bias.expand(len(x), -1)
+        for k in range(x.shape[1]):
+            y = y + x[:, k, None] * self.weight[:, k]
+        return y
+
+
+class LastFeatureForgotten(InOrder):
+    def __call__(self, x):
+        return InOrder(self.weight[:, :-1], self.bias)(x[:, :-1]) if x.shape[1] > 2 else super().__call__(x)
+
+
+class WeightsInBfloat16(InOrder):
+    def __init__(self, weight, bias):
+        super().__init__(weight.bfloat16().float(), bias)
+
+
+class RowsInBfloat16(InOrder):
+    def __call__(self, x):
+        return super().__call__(x.bfloat16().float())
+
+
+class AnotherOrderAlone(InOrder):
+    def __call__(self, x):
+        return InOrder(self.weight.flip(1), self.bias)(x.flip(1)) if len(x) == 1 else super().__call__(x)
+
+
+class NanIsZero(InOrder):
+    def __call__(self, x):
+        return super().__call__(x.nan_to_num(0.0, torch.inf, -torch.inf))
+
+
+WRONG_FLOAT32 = {
+    LastFeatureForgotten: "error bound", WeightsInBfloat16: "weights", RowsInBfloat16: "activations",
+    AnotherOrderAlone: "row alone", NanIsZero: "ends",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "law"), WRONG_FLOAT32.items(), ids=lambda value: getattr(value, "__name__", value))
+def test_a_mistake_in_float32_is_found_by_the_law_that_is_about_it(wrong, law):
+    check_product(InOrder, precision="float32", checks=[law]).raise_for_failures()
+    [found] = check_product(wrong, precision="float32", checks=[law]).findings
+    assert (found.check, found.rule) == (law, "float32")
 
 
 class Raises(Right):

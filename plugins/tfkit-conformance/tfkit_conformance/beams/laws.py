@@ -74,8 +74,8 @@ class GreedyCase:
 
 @dataclass(frozen=True)
 class BeamLaw:
-    """`cases` are drawn from a seed; `evaluate` raises Violation, or returns the largest error over its bound. A law with `greedy`
-    is about the function for greedy decoding."""
+    """`cases` are drawn from a seed; `evaluate` raises Violation, or returns the largest error over its bound. A law with
+    `greedy` is about the function for greedy decoding."""
 
     name: str
     rule: str
@@ -131,7 +131,9 @@ def _greedy(case: GreedyCase) -> None:
     logits = case.logits.clone()
     found = case.greedy(logits)
     if (found.shape, found.dtype) != (logits.shape[:1], torch.int64):
-        raise Violation("", f"greedy returned {tuple(found.shape)} {found.dtype}, expected {tuple(logits.shape[:1])} torch.int64")
+        raise Violation(
+            "", f"greedy returned {tuple(found.shape)} {found.dtype}, expected {tuple(logits.shape[:1])} torch.int64"
+        )
     want = case.logits.argsort(dim=1, descending=True, stable=True)[:, 0]  # NaN is larger than all numbers
     if not torch.equal(found, want):
         row = int((found != want).nonzero()[0])

@@ -5,6 +5,8 @@
 int8 with a scale for each row of x and each output channel: dx_rk = max_k |x_rk| / (2 n) and dw_jk = max_k |w_jk| / (2 m), with
 n and m levels. The sum of integers is exact.
 
+float32 does not round x and w. A sum may be in any order.
+
 bfloat16 has 8 bits of precision: dx_rk = 2^-8 |x_rk|, dw_jk = 2^-8 |w_jk|. The sum is that of float32, and the result is
 rounded by at most 2^-8 of its size.
 """
@@ -73,6 +75,20 @@ class Bfloat16:
 
     def sum_error(self, result: Tensor, size: Tensor, inner: int) -> Tensor:
         return HALF_STEP * result.abs() + (inner + 8) * ROUNDING * size
+
+
+@dataclass(frozen=True)
+class Float32:
+    name: str = "float32"
+
+    def activation_error(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+    def weight_error(self, weight: Tensor) -> Tensor:
+        return torch.zeros_like(weight)
+
+    def sum_error(self, result: Tensor, size: Tensor, inner: int) -> Tensor:
+        return (inner + 8) * ROUNDING * size
 
 
 def product_bound(x: Tensor, weight: Tensor, bias: Tensor | None, format: Format) -> Tensor:

@@ -1,0 +1,75 @@
+"""float32 products with packed weights, y = x W^T + b (../source/float32.h)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._kernels import float32_product
+
+
+class Packed(NamedTuple):
+    """A weight (out, in) in panels.
+
+    Args:
+        panels: float32 (ceil(out / width), in, width), zeros beyond the last channel; the width is 32 with AVX-512, else 16.
+        outer: output channels.
+        inner: input features.
+    """
+
+    panels: Tensor
+    outer: int
+    inner: int
+
+
+def pack(avx512: bool, weight: Tensor) -> Packed:
+    """Lay a weight out in panels.
+
+    Args:
+        avx512: whether the kernel uses AVX-512; otherwise AVX2.
+        weight: float32 (out, in)
+
+    Returns:
+        The packed weight.
+    """
+    (outer, inner), width = weight.shape, 32 if avx512 else 16
+    whole = torch.nn.functional.pad(weight.detach(), (0, 0, 0, -outer % width))
+    return Packed(whole.view(-1, width, inner).transpose(1, 2).contiguous(), outer, inner)
+
+
+def multiply(avx512: bool, x: Tensor, packed: Packed, bias: Tensor | None) -> Tensor:
+    """x W^T + b.
+
+    Args:
+        avx512: as for `pack`.
+        x: float32 (N, in)
+        packed: the weight.
+        bias: float32 (out,), or None.
+
+    Returns:
+        float32 (N, out)
+
+    Raises:
+        ValueError: a shape, a dtype or a device is another, or the weight was packed for other instructions.
+    """
+    if x.shape[1:] != (packed.inner,) or x.dtype != torch.float32 or not x.is_cpu:
+        raise ValueError(f"x is {tuple(x.shape)} {x.dtype} on {x.device}, expected (N, {packed.inner}) torch.float32 on cpu")
+    if bias is not None and (bias.shape != (packed.outer,) or bias.dtype != torch.float32 or not bias.is_cpu):
+        raise ValueError(f"the bias is {tuple(bias.shape)} {bias.dtype} on {bias.device}, expected ({packed.outer},)")
+    if packed.panels.shape[2] != (32 if avx512 else 16):
+        raise ValueError(f"the weight was packed in panels of {packed.panels.shape[2]}, for other instructions")
+    x = x if x.stride(1) == 1 else x.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    y = torch.empty(len(x), packed.outer)
+    float32_product(
+        avx512, x.data_ptr(), y.data_ptr(), packed.panels.data_ptr(), 0 if bias is None else bias.data_ptr(),
+        len(x), x.stride(0), packed.inner, packed.outer,
+    )  # fmt: skip
+    return y
+
+
+pack_avx2, pack_avx512 = partial(pack, False), partial(pack, True)
+multiply_avx2, multiply_avx512 = partial(multiply, False), partial(multiply, True)

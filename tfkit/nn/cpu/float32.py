@@ -1,0 +1,36 @@
+"""The float32 kernel of this processor: y = x W^T + b with weights that the kernel packs (`tfkit.plugin.Float32Kernel`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+
+from ...errors import PluginError
+from ...slots.float32_kernel import Float32Kernel
+from ...slots.lazy import load
+from .int8 import capabilities
+
+
+def fastest(kernels: Iterable[Float32Kernel]) -> Float32Kernel | None:
+    """The fastest kernel that works here, or None.
+
+    Args:
+        kernels: the installed ones.
+    """
+    return next((kernel for kernel in sorted(kernels, key=lambda kernel: kernel.relative_time) if is_supported(kernel)), None)
+
+
+@cache
+def is_supported(kernel: Float32Kernel) -> bool:
+    """Whether this processor has the instructions of a kernel, and a product of small integers is exact here."""
+    found = capabilities()
+    if not all(found.get(name) for name in kernel.needs):
+        return False
+    x, weight = torch.arange(3.0 * 37).view(3, 37) % 11 - 5, torch.arange(41.0 * 37).view(41, 37) % 7 - 3
+    try:
+        y = load(kernel.multiply)(x.clone(), load(kernel.pack)(weight.clone()), torch.arange(41.0))
+    except (AttributeError, PluginError, RuntimeError, TypeError, ValueError):
+        return False
+    return torch.equal(y, x @ weight.t() + torch.arange(41.0))
