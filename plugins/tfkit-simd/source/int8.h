@@ -46,10 +46,11 @@ static float NAME(quantise)(const float *x, int64_t inner, uint8_t *bytes)
     return scale;
 }
 
-/* `rows` rows times one panel. With few rows, `streams` sums side by side hide the latency of an instruction. */
+/* `rows` rows times one panel. With few rows, `streams` sums side by side hide the latency of an instruction. Meanwhile the next
+   `lines` pairs of cache lines of weights are fetched, as in float32.h. */
 INLINE void NAME(tile)(
     const int rows, const int streams, const struct int8_product *p, const uint8_t *bytes, int64_t width, const float *row_scales,
-    int64_t first, int64_t panel)
+    int64_t first, int64_t panel, const int8_t *next, int64_t lines)
 {
     I sums[TILE][4][COLUMNS];
     const int64_t fours = width / 4;
@@ -65,9 +66,13 @@ INLINE void NAME(tile)(
                 sums[r][s][c] = SET_I(0);
         }
     int64_t four = 0;
-    for (; four + streams <= fours; four += streams)
+    for (; four + streams <= fours; four += streams) {
         UNROLL
         for (int s = 0; s < streams; s++) {
+            if (four + s < lines) {
+                __builtin_prefetch(next + (four + s) * 128);
+                __builtin_prefetch(next + (four + s) * 128 + 64);
+            }
             I w[COLUMNS];
             UNROLL
             for (int c = 0; c < COLUMNS; c++)
@@ -82,6 +87,7 @@ INLINE void NAME(tile)(
                     sums[r][s][c] = DOT(sums[r][s][c], x, w[c]);
             }
         }
+    }
     for (; four < fours; four++)
         UNROLL
         for (int r = 0; r < rows; r++) {
@@ -116,19 +122,19 @@ INLINE void NAME(tile)(
 
 static void NAME(tiles)(
     const struct int8_product *p, const uint8_t *bytes, int64_t width, const float *row_scales, int64_t rows, int64_t first,
-    int64_t panel)
+    int64_t panel, const int8_t *next, int64_t lines)
 {
     switch (rows) {
-    case 1: NAME(tile)(1, 4, p, bytes, width, row_scales, first, panel); break;
-    case 2: NAME(tile)(2, 2, p, bytes, width, row_scales, first, panel); break;
+    case 1: NAME(tile)(1, 4, p, bytes, width, row_scales, first, panel, next, lines); break;
+    case 2: NAME(tile)(2, 2, p, bytes, width, row_scales, first, panel, next, lines); break;
 #if TILE > 3
-    case 3: NAME(tile)(3, 2, p, bytes, width, row_scales, first, panel); break;
-    case 4: NAME(tile)(4, 1, p, bytes, width, row_scales, first, panel); break;
-    case 5: NAME(tile)(5, 1, p, bytes, width, row_scales, first, panel); break;
-    case 6: NAME(tile)(6, 1, p, bytes, width, row_scales, first, panel); break;
-    case 7: NAME(tile)(7, 1, p, bytes, width, row_scales, first, panel); break;
+    case 3: NAME(tile)(3, 2, p, bytes, width, row_scales, first, panel, next, lines); break;
+    case 4: NAME(tile)(4, 1, p, bytes, width, row_scales, first, panel, next, lines); break;
+    case 5: NAME(tile)(5, 1, p, bytes, width, row_scales, first, panel, next, lines); break;
+    case 6: NAME(tile)(6, 1, p, bytes, width, row_scales, first, panel, next, lines); break;
+    case 7: NAME(tile)(7, 1, p, bytes, width, row_scales, first, panel, next, lines); break;
 #endif
-    default: NAME(tile)(TILE, 1, p, bytes, width, row_scales, first, panel);
+    default: NAME(tile)(TILE, 1, p, bytes, width, row_scales, first, panel, next, lines);
     }
 }
 
@@ -144,6 +150,7 @@ int NAME(int8_product)(const struct int8_product *p)
     for (int64_t start = 0; found && start < p->rows; start += most) {
         const int64_t rows = p->rows - start < most ? p->rows - start : most;
         const int large = rows * p->inner * p->outer >= PARALLEL;
+        const int64_t lines = (width * PANEL / 128 + (rows + TILE - 1) / TILE - 1) / ((rows + TILE - 1) / TILE); /* for each tile */
         OMP(parallel if (large))
         {
             OMP(for schedule(static))
@@ -153,7 +160,9 @@ int NAME(int8_product)(const struct int8_product *p)
             for (int64_t start_panel = 0; start_panel < panels; start_panel += group)
                 for (int64_t r = 0; r < rows; r += TILE)
                     for (int64_t panel = start_panel; panel < panels && panel < start_panel + group; panel++)
-                        NAME(tiles)(p, bytes + r * width, width, scales + r, rows - r, start + r, panel);
+                        NAME(tiles)(
+                            p, bytes + r * width, width, scales + r, rows - r, start + r, panel,
+                            p->panels + (panel + group) * PANEL * width + r / TILE * lines * 128, lines);
         }
         for (int64_t r = 0; r < rows; r++)
             if (isnan(scales[r]))

@@ -105,8 +105,8 @@ def _float32_kernel(instructions: str, words: str, needs: tuple[str, ...], relat
 
 
 FLOAT32_KERNELS = [
-    _float32_kernel("avx512", "AVX-512", (*AVX512, "avx512_vnni"), relative_time=0.8),
-    _float32_kernel("avx2", "AVX2", ("avx2", "fma3"), relative_time=1.5),
+    _float32_kernel("avx512", "AVX-512", (*AVX512, "avx512_vnni"), relative_time=0.92),
+    _float32_kernel("avx2", "AVX2", ("avx2", "fma3"), relative_time=1.6),
 ]
 
 
