@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .builder import materialise
     from .catalogue import Catalogue
     from .nn.attention_head import AttentionHead
+    from .nn.cpu.float32 import float32_kernel_here
     from .nn.cpu.int8 import Int8Weight
     from .nn.cpu.product_table import product_kernels, product_machine
     from .nn.heads import Classify, Dense
@@ -92,6 +93,7 @@ _IMPORTS_TORCH = {
     "tfkit.attention.types": ("BIAS_NAMES",),
     "tfkit.builder": ("materialise",),
     "tfkit.nn.attention_head": ("AttentionHead",),
+    "tfkit.nn.cpu.float32": ("float32_kernel_here",),
     "tfkit.nn.cpu.int8": ("Int8Weight",),
     "tfkit.nn.cpu.product_table": ("product_kernels", "product_machine"),
     "tfkit.nn.heads": ("Classify", "Dense"),
@@ -133,6 +135,7 @@ __all__ = [
     "compare_certificate",
     "field_annotations",
     "flash_implementation",
+    "float32_kernel_here",
     "layers_of",
     "materialise",
     "max_input_lengths",

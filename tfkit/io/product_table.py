@@ -31,7 +31,7 @@ class _Row(FileModel):
     outputs: Count
     inputs: Count
     rows: Annotated[list[Count | None], Field(min_length=2, max_length=2)]
-    fastest: Literal["mkl", "onednn", "transposed", "packed"]
+    fastest: Literal["mkl", "onednn", "transposed", "packed", "installed"]
     unpacked: Literal["mkl", "onednn", "transposed"]
 
 

@@ -17,7 +17,7 @@ from ..slots.float32_kernel import Float32Kernel
 from ..slots.lazy import load
 from . import incremental
 from .attention_head import AttentionHead, head_of
-from .cpu.float32 import fastest
+from .cpu.float32 import float32_kernel_here
 from .cpu.malloc import keep_freed_memory
 from .cpu.prepacked import PrepackedWeights
 from .device_moves import Placed
@@ -280,7 +280,7 @@ class Model(Placed):
         Returns:
             What `shared_prepacked` takes.
         """
-        return PrepackedWeights(fastest(self.float32_kernels))
+        return PrepackedWeights(float32_kernel_here(self.float32_kernels))
 
     @contextmanager
     def shared_prepacked(self, prepacked: PrepackedWeights) -> Iterator[None]:

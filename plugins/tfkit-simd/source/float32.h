@@ -81,7 +81,7 @@ void NAME(float32_product)(const struct float32_product *p)
     {
         const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
         for (int64_t row = 0; row < p->rows; row += TOGETHER)
-            for (int64_t k = 0; k < p->inner; k += BLOCK)
+            for (int64_t k = 0; k == 0 || k < p->inner; k += BLOCK) /* without features the sums are the bias */
                 for (int64_t panel = panels * thread / threads; panel < panels * (thread + 1) / threads; panel++)
                     NAME(block_by_panel)(p, row, p->rows - row < TOGETHER ? p->rows - row : TOGETHER, k, panel);
     }

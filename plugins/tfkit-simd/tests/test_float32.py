@@ -8,7 +8,10 @@ import torch
 from tfkit_simd import float32
 
 import tfkit
-from tfkit.nn.cpu.float32 import fastest, is_supported
+from tfkit.nn.cpu import small_batch
+from tfkit.nn.cpu.float32 import float32_kernel_here, is_supported
+from tfkit.nn.cpu.prepacked import PrepackedWeights
+from tfkit.nn.cpu.product_table import ProductRow, ProductTable
 from tfkit.slots.lazy import load
 
 pytestmark = pytest.mark.skipif(not plugin.AVX2, reason="not run: this processor has no AVX2")
@@ -26,7 +29,9 @@ def whole_numbers(*shape):
     return torch.randint(-9, 10, shape).float()
 
 
-@pytest.mark.parametrize(("outer", "inner"), [(1, 1), (7, 33), (16, 4), (31, 5), (32, 64), (33, 1023), (70, 1025), (17, 2500)])
+@pytest.mark.parametrize(
+    ("outer", "inner"), [(3, 0), (1, 1), (7, 33), (16, 4), (31, 5), (32, 64), (33, 1023), (70, 1025), (17, 2500)]
+)
 @pytest.mark.parametrize("biased", [False, True])
 def test_every_remainder_of_rows_channels_and_features(kernel, outer, inner, biased):
     weight, bias, x = whole_numbers(outer, inner), whole_numbers(outer) if biased else None, whole_numbers(260, inner)
@@ -53,6 +58,19 @@ def test_rows_have_the_same_bits_alone_and_with_any_number_of_threads(kernel):
         assert torch.equal(multiply(x[row : row + 1], packed, bias)[0], expected[row])
 
 
+@pytest.mark.parametrize(("fastest", "used"), [("installed", True), ("packed", False), ("mkl", False)])
+def test_a_measured_table_decides(fastest, used, monkeypatch):
+    rows = [ProductRow(torch.get_num_threads(), 64, 48, (1, 9), fastest, "mkl")]
+    monkeypatch.setattr(small_batch, "TABLE", ProductTable("cpu.json", rows))
+    calls, kernel = [], float32.float32_product
+    monkeypatch.setattr(float32, "float32_product", lambda *arguments: calls.append(1) or kernel(*arguments))
+    prepacked, x, weight = PrepackedWeights(plugin.FLOAT32_KERNELS[-1]), torch.randn(4, 1, 48), torch.randn(64, 48)
+    with torch.no_grad():
+        for _ in range(20):
+            torch.testing.assert_close(small_batch.small_batch_linear(x, weight, None, prepacked)[:, 0], x[:, 0] @ weight.t())
+    assert bool(calls) is used
+
+
 @pytest.mark.parametrize(
     ("x", "bias", "words"),
     [
@@ -75,7 +93,7 @@ def test_weights_packed_for_other_instructions_are_refused():
 
 def test_searches_use_it_until_a_weight_changes(monkeypatch):
     model = tfkit.build("specs/transformer-tiny.yaml", seed=0).eval()
-    assert fastest(model.float32_kernels).name in ("simd.avx512", "simd.avx2")
+    assert float32_kernel_here(model.float32_kernels).name in ("simd.avx512", "simd.avx2")
     calls, kernel, source = [], float32.float32_product, torch.randint(4, 100, (3, 5))
     monkeypatch.setattr(float32, "float32_product", lambda *arguments: calls.append(arguments[5:]) or kernel(*arguments))
     prepacked = model.new_prepacked()

@@ -37,7 +37,7 @@ def pack(avx512: bool, weight: Tensor) -> Packed:
     """
     (outer, inner), width = weight.shape, 32 if avx512 else 16
     whole = torch.nn.functional.pad(weight.detach(), (0, 0, 0, -outer % width))
-    return Packed(whole.view(-1, width, inner).transpose(1, 2).contiguous(), outer, inner)
+    return Packed(whole.view(len(whole) // width, width, inner).transpose(1, 2).contiguous(), outer, inner)
 
 
 def multiply(avx512: bool, x: Tensor, packed: Packed, bias: Tensor | None) -> Tensor:

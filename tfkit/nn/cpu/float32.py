@@ -13,7 +13,7 @@ from ...slots.lazy import load
 from .int8 import capabilities
 
 
-def fastest(kernels: Iterable[Float32Kernel]) -> Float32Kernel | None:
+def float32_kernel_here(kernels: Iterable[Float32Kernel]) -> Float32Kernel | None:
     """The fastest kernel that works here, or None.
 
     Args:

@@ -10,18 +10,21 @@ import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...slots.float32_kernel import Float32Kernel
+from ...slots.lazy import load
 from . import onednn
 
 NEAR = 2.0
 KEPT = 100_000
 """Choices that a table keeps."""
-Kernel = Literal["mkl", "onednn", "transposed", "packed"]
+Kernel = Literal["mkl", "onednn", "transposed", "packed", "installed"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Choice:
     """The kernels for a product, tried in this order; MKL's product if none of them can compute it.
 
     Args:
+        installed: the installed kernel (`tfkit.plugin.Float32Kernel`) with a packed weight.
         packed: oneDNN with a packed weight.
         onednn: oneDNN with the plain weight.
         transposed: W times the rows as columns.
@@ -37,6 +41,7 @@ class Choice:
     packed: bool = False
     onednn: bool = False
     transposed: bool = False
+    installed: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,8 @@ class ProductTable:
         for row in self._rows[threads][min(near, key=lambda size: (sum(ratios(size)), size))]:
             first, last = row.rows
             if first <= count and (last is None or count <= last):
-                return Choice(row.fastest == "packed", row.unpacked == "onednn", row.unpacked == "transposed")
+                plain = row.unpacked == "onednn", row.unpacked == "transposed"
+                return Choice(row.fastest == "packed", *plain, row.fastest == "installed")
         return None
 
 
@@ -136,15 +142,18 @@ def transposed_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
     return columns.t().contiguous()
 
 
-def product_kernels(weight: Tensor, bias: Tensor | None) -> dict[Kernel, Callable[[Tensor], Tensor]]:
-    """The kernels that this torch has, for measuring and for comparing them.
+def product_kernels(
+    weight: Tensor, bias: Tensor | None, installed: Float32Kernel | None = None
+) -> dict[Kernel, Callable[[Tensor], Tensor]]:
+    """The kernels that this torch has, and an installed one, for measuring and for comparing them.
 
     Args:
         weight: W (out, in), float32 on the CPU.
         bias: b (out,), or None.
+        installed: the kernel of a plugin, or None.
 
     Returns:
-        By name, the function x (N, in) -> x W^T + b (N, out). That of `packed` has packed the weight.
+        By name, the function x (N, in) -> x W^T + b (N, out). Those of `packed` and `installed` have packed the weight.
     """
     found: dict[Kernel, Callable[[Tensor], Tensor]] = {"mkl": lambda x: functional.linear(x, weight, bias)}
     if onednn.MULTIPLY is not None:
@@ -153,4 +162,6 @@ def product_kernels(weight: Tensor, bias: Tensor | None) -> dict[Kernel, Callabl
     if onednn.PACK is not None:
         packed = onednn.PACK(weight, None)
         found["packed"] = lambda x: onednn.product(x, packed, bias)
+    if installed is not None:
+        found["installed"] = partial(load(installed.multiply), packed=load(installed.pack)(weight), bias=bias)
     return found

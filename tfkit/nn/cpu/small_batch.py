@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...slots.float32_kernel import Float32Kernel
-from .float32 import fastest
+from .float32 import float32_kernel_here
 from .linear import linear
 from .onednn import can_pack, is_faster, may_multiply, product, vendor
 from .plain_tensors import may_read
@@ -120,7 +120,7 @@ def products_here(kernels: Iterable[Float32Kernel]) -> dict[str, Any]:
         the table has.
     """
     table = TABLE and {"table": TABLE.name, "weights": TABLE.weights, "threads": TABLE.threads}
-    kernel = fastest(kernels)
+    kernel = float32_kernel_here(kernels)
     return {
         "kernel": kernel and kernel.summary,
         "rule": RULE.processors,
@@ -158,8 +158,8 @@ def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked
     count = B * L
     if not x.is_cpu or torch.is_grad_enabled():
         return functional.linear(x, weight, bias)
-    measured, rows = TABLE and TABLE.choice(count, outer, inner), x.reshape(count, inner)
-    if prepacked.kernel is not None and measured is None and may_read(x, weight, bias):
+    measured, rows = TABLE.choice(count, outer, inner) if TABLE else None, x.reshape(count, inner)
+    if prepacked.kernel is not None and (measured is None or measured.installed) and may_read(x, weight, bias):
         found = prepacked.product(rows, weight, bias)
         if found is not None:
             return found.view(B, L, outer)

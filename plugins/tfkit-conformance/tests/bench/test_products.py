@@ -55,8 +55,8 @@ def test_the_check_accepts_every_order_of_summation_and_refuses_a_wrong_product(
 def test_a_wrong_kernel_is_reported_and_never_chosen(monkeypatch):
     own = products.product_kernels
 
-    def with_wrong(weight, bias):
-        kernels = own(weight, bias)
+    def with_wrong(*arguments):
+        kernels = own(*arguments)
         right = kernels["mkl"]
         once = {"onednn": lambda x: right(x) + (len(x) == 2), "packed": lambda x: right(x)[: len(x) - (len(x) == 5)]}
         return {**kernels, **once}
@@ -70,7 +70,7 @@ def test_a_wrong_kernel_is_reported_and_never_chosen(monkeypatch):
 def test_a_weight_without_a_right_product_has_no_row(monkeypatch):
     own = products.product_kernels
     wrong = {name: lambda x: x[:0] for name in ("mkl", "onednn", "transposed")}
-    monkeypatch.setattr(products, "product_kernels", lambda weight, bias: {**own(weight, bias), **wrong})
+    monkeypatch.setattr(products, "product_kernels", lambda *arguments: {**own(*arguments), **wrong})
     table = measure_products(SMALL, "tfkit bench cpu")
     assert table["rows"] == []
     assert len(table["wrong"]) == 6
