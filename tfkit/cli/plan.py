@@ -27,9 +27,9 @@ equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `chosen`, and `candidates` (`backend`, `accepted`, `reasons`, `depends`,
 `relative_time`); `products` (with --precision int8 or bfloat16: `precision`,
 `kernel`, `weights`, the rounded ones by module with their shapes, `bytes`,
-and `float32_bytes`); `float32_products` (for decoding on a CPU: `kernel`, `rule`,
-`table`, `weights`, `threads`); `unmeasured`, the backends that auto never
-considers; and `cancelling`, the sites of a model without norms whose
+and `float32_bytes`); `float32_products` (for decoding on a CPU: `kernel`,
+`rule`, `table`, `weights`, `threads`); `unmeasured`, the backends that auto
+never considers; and `cancelling`, the sites of a model without norms whose
 gradients may be lost.
 With --gpus, `training`: `gpus`, `memory`, `usable`, `batch`, `inexact`,
 `choices` (from the cheapest: `sharding`, `checkpointing`, `bytes` of a rank

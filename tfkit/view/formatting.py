@@ -105,7 +105,7 @@ def float32_products(found: Mapping[str, Any]) -> str:
     """
     rule = f"the built-in rule for {found['rule']}"
     if found["kernel"] is not None:
-        rule = f"{shown(found['kernel'])}; until weights are packed, {rule}"
+        rule = shown(found["kernel"])
     if found["table"] is None:
         return f"by {rule}"
     threads = ", ".join(map(str, found["threads"]))

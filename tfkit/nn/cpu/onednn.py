@@ -91,7 +91,7 @@ def can_pack(*tensors: Tensor | None) -> bool:
 
 def may_multiply(*tensors: Tensor | None) -> bool:
     """Whether oneDNN is enabled and able to multiply these tensors with a plain weight, faster or not; as `can_multiply`."""
-    return MULTIPLY is not None and torch._C._get_mkldnn_enabled() and may_read(*tensors)
+    return MULTIPLY is not None and may_read(*tensors) and bool(torch._C._get_mkldnn_enabled())
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -4,7 +4,10 @@
 Without packing, oneDNN reorders the weight in every product. With few rows, MKL reads it at a third of the memory bandwidth:
 5 rows and 2,048 x 512 weights take 0.27 ms with MKL, 0.16 with oneDNN, and 0.09 with packed weights; 300 rows take 6.6, 3.1 and
 2.9 ms (bench/packed.py). Packing pays back after about 6 products with few rows, or 30 with many, so a weight is packed after
-that much use. Packing for oneDNN does not speed up a single row. Results differ at most in the order of summation.
+that much use. Packing does not speed up a single row. Results differ at most in the order of summation.
+
+A kernel of a plugin packs a weight before its first product, so that all products of a search have the same bits, whatever was
+computed before.
 """
 
 from __future__ import annotations
@@ -66,20 +69,21 @@ class PrepackedWeights:
         if onednn.PACK is None:
             return weight
         pack = onednn.PACK
-        packed = self._packed(weight, "onednn", lambda: pack(weight.detach(), None), rows if rows > 1 else 0)
+        won = 0 if rows == 1 else AFTER_MANY if rows <= FEW else AFTER_FEW
+        packed = self._packed(weight, "onednn", lambda: pack(weight.detach(), None), won)
         return weight if packed is None else packed
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """x W^T + b by the kernel, x (N, in), weight (out, in), bias (out,) -> (N, out); None without a kernel, and while the
-        weight is not used often enough to be packed."""
+        """x W^T + b by the kernel, x (N, in), weight (out, in), bias (out,) -> (N, out); None without a kernel, and for a
+        weight that cannot be packed."""
         if self._pack is None or self._multiply is None:
             return None
         pack = self._pack
-        packed = self._packed(weight, "kernel", lambda: pack(weight), len(x))
+        packed = self._packed(weight, "kernel", lambda: pack(weight), AFTER_FEW * AFTER_MANY)
         return None if packed is None else self._multiply(x, packed, bias)
 
-    def _packed(self, weight: Tensor, layout: str, pack: Callable[[], Any], rows: int) -> Any:
-        """The packed weight, or None if that would not pay yet. A product with 0 rows wins nothing."""
+    def _packed(self, weight: Tensor, layout: str, pack: Callable[[], Any], won: int) -> Any:
+        """The packed weight, or None if that would not pay yet; packing would have made this product faster by `won`."""
         if weight.is_inference():
             return None
         key, now = (layout, id(weight)), (weight._version, weight.data_ptr())
@@ -90,8 +94,7 @@ class PrepackedWeights:
             use = self._uses[key] = _Use(ref(weight), *now)
         if use.prepacked is not None:
             return use.prepacked
-        if rows:
-            use.saved += AFTER_MANY if rows <= FEW else AFTER_FEW
+        use.saved += won
         if use.saved < AFTER_FEW * AFTER_MANY or self.bytes + weight.nbytes > MAX_BYTES:
             return None
         use.prepacked, use.bytes = pack(), weight.nbytes

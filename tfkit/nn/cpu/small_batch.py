@@ -13,7 +13,7 @@ and 10,000 x 128 weights (bench/translate.py). Its call costs 10 microseconds mo
 
 All kernels sum the same products, in different order. The rule depends on the processor alone and not on a measurement, so
 that results on one machine never change. A user may replace it by a file of measurements (product_table.py). A kernel of a
-plugin (`tfkit.plugin.Float32Kernel`) comes before the rule, once a weight was used often enough to be packed for it.
+plugin (`tfkit.plugin.Float32Kernel`) comes before the rule.
 """
 
 from __future__ import annotations

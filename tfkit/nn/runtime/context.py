@@ -388,7 +388,8 @@ class StackContext:
         key: Hashable = ("prepared", backend.name, mask_name, bias_name, query.shape[1], query.dtype)
         held: dict[Hashable, Any] = self.memo
         of_memory = isinstance(mask_name, tuple) and mask_name[0] == "cross"
-        if of_memory and bias is None and self.state is not None and self.place is None:
+        eager = self.place is None and not torch.compiler.is_compiling()  # a program has sizes that are not numbers
+        if of_memory and bias is None and eager and self.state is not None:
             key, held = (self.stack, backend.name, mask_name, query.shape, query.dtype, keys), self.state.prepared
         if key not in held:
             shapes = Shapes(query.shape[0], query.shape[1], query.shape[2], keys, query.dtype, query.device)
