@@ -14,10 +14,13 @@ from .int8 import capabilities
 
 
 def float32_kernel_here(kernels: Iterable[Float32Kernel]) -> Float32Kernel | None:
-    """The fastest kernel that works here, or None.
+    """The fastest float32 kernel that works here.
 
     Args:
         kernels: the installed ones.
+
+    Returns:
+        Its entry, or None.
     """
     return next((kernel for kernel in sorted(kernels, key=lambda kernel: kernel.relative_time) if is_supported(kernel)), None)
 
