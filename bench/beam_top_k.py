@@ -2,7 +2,7 @@
 
     python bench/beam_top_k.py [--rounds 15]
 
-The entries of the kernels have their `relative_time` from this benchmark. Times are processor time of one thread.
+The `relative_time` of each kernel is measured here. Times are processor time of one thread.
 """
 
 from __future__ import annotations

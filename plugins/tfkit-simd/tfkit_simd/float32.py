@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ._kernels import float32_product
+from .int8 import readable
 
 
 class Packed(NamedTuple):
@@ -55,14 +56,9 @@ def multiply(avx512: bool, x: Tensor, packed: Packed, bias: Tensor | None) -> Te
     Raises:
         ValueError: a shape, a dtype or a device is another, or the weight was packed for other instructions.
     """
-    if x.shape[1:] != (packed.inner,) or x.dtype != torch.float32 or not x.is_cpu:
-        raise ValueError(f"x is {tuple(x.shape)} {x.dtype} on {x.device}, expected (N, {packed.inner}) torch.float32 on cpu")
-    if bias is not None and (bias.shape != (packed.outer,) or bias.dtype != torch.float32 or not bias.is_cpu):
-        raise ValueError(f"the bias is {tuple(bias.shape)} {bias.dtype} on {bias.device}, expected ({packed.outer},)")
+    x, bias = readable(x, bias, packed.inner, packed.outer)
     if packed.panels.shape[2] != (32 if avx512 else 16):
         raise ValueError(f"the weight was packed in panels of {packed.panels.shape[2]}, for other instructions")
-    x = x if x.stride(1) == 1 else x.contiguous()
-    bias = None if bias is None else bias.contiguous()
     y = torch.empty(len(x), packed.outer)
     float32_product(
         avx512, x.data_ptr(), y.data_ptr(), packed.panels.data_ptr(), 0 if bias is None else bias.data_ptr(),

@@ -53,6 +53,19 @@ def pack(levels: int, integers: Tensor, scales: Tensor) -> Packed:
     return Packed(panels, padded, starts.to(torch.int32), outer, inner)
 
 
+def readable(x: Tensor, bias: Tensor | None, inner: int, outer: int) -> tuple[Tensor, Tensor | None]:
+    """x (N, inner) and a bias (outer,) as kernels read them: features side by side in memory.
+
+    Raises:
+        ValueError: a shape, a dtype or a device is another.
+    """
+    if x.shape[1:] != (inner,) or x.dtype != torch.float32 or not x.is_cpu:
+        raise ValueError(f"x is {tuple(x.shape)} {x.dtype} on {x.device}, expected (N, {inner}) torch.float32 on cpu")
+    if bias is not None and (bias.shape != (outer,) or bias.dtype != torch.float32 or not bias.is_cpu):
+        raise ValueError(f"the bias is {tuple(bias.shape)} {bias.dtype} on {bias.device}, expected ({outer},)")
+    return x if x.stride(1) == 1 else x.contiguous(), None if bias is None else bias.contiguous()
+
+
 def multiply(variant: int, x: Tensor, packed: Packed, bias: Tensor | None) -> Tensor:
     """x W^T + b.
 
@@ -68,12 +81,7 @@ def multiply(variant: int, x: Tensor, packed: Packed, bias: Tensor | None) -> Te
     Raises:
         ValueError: a shape, a dtype or a device is another.
     """
-    if x.shape[1:] != (packed.inner,) or x.dtype != torch.float32 or not x.is_cpu:
-        raise ValueError(f"x is {tuple(x.shape)} {x.dtype} on {x.device}, expected (N, {packed.inner}) torch.float32 on cpu")
-    if bias is not None and (bias.shape != (packed.outer,) or bias.dtype != torch.float32 or not bias.is_cpu):
-        raise ValueError(f"the bias is {tuple(bias.shape)} {bias.dtype} on {bias.device}, expected ({packed.outer},)")
-    x = x if x.stride(1) == 1 else x.contiguous()
-    bias = None if bias is None else bias.contiguous()
+    x, bias = readable(x, bias, packed.inner, packed.outer)
     y = torch.empty(len(x), packed.outer)
     if len(x):
         int8_product(
