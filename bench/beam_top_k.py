@@ -2,7 +2,7 @@
 
     python bench/beam_top_k.py [--rounds 15]
 
-The `relative_time` of each kernel is measured here. Times are processor time of one thread.
+This benchmark measures the `relative_time` of each kernel, in processor time of one thread.
 """
 
 from __future__ import annotations

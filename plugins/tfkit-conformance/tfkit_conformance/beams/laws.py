@@ -111,20 +111,16 @@ def _few(select: Select, seed: int) -> Iterator[BeamCase]:
         yield BeamCase(select, logits, totals, count)
 
 
-def _greedy_drawn(greedy: Greedy, seed: int) -> Iterator[GreedyCase]:
+def _greedy_drawn(greedy: Any, seed: int) -> Iterator[GreedyCase]:
     """The logits of all cases above; each as it is, and with NaN and infinities at the ends of the vocabulary and between."""
     for drawn in (_drawn, _tied, _few):
-        for case in drawn(_unused, seed):
+        for case in drawn(greedy, seed):
             yield GreedyCase(greedy, case.logits)
             logits, V = case.logits.clone(), case.logits.shape[1]
             for row, bad in zip(logits, (torch.nan, torch.inf, torch.nan, -torch.inf), strict=False):
                 row[torch.tensor([(len(logits) * seed) % V, V // 2, V - 1])] = bad
             logits[-1] = -torch.inf
             yield GreedyCase(greedy, logits)
-
-
-def _unused(logits: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    raise NotImplementedError
 
 
 def _greedy(case: GreedyCase) -> None:
