@@ -39,7 +39,7 @@ YARDSTICK = Tiles(128, 64, 8, 3)
 
 
 def figures(cost: aot.Cost) -> dict[str, Any]:
-    (loop,) = cost.loops
+    loop = cost.step
     return {
         "instructions": loop.instructions, **loop.kinds, "registers": cost.registers, "spilled": cost.spilled,
         "advisories": len(cost.advisories),
@@ -61,7 +61,7 @@ def of_backend(known: dict[str, aot.Cost]) -> tuple[dict[str, dict[str, Any]], d
             row = rows.setdefault(each.name, {})
             row |= {f"sm_{sm}": compiled(each.launch, sm), f"tiles_{sm}": str(each.tiles)}
             if sm == 90 and each.kernel == "forward":
-                (loop,) = found[row["sm_90"]].loops
+                loop = found[row["sm_90"]].step
                 tflops = estimated_tflops(loop, each.tiles.warps, each.tiles.queries, each.tiles.keys, each.features)
                 row["estimated_tflops"] = round(tflops)
     choices = {}
@@ -85,7 +85,7 @@ def of_tutorial(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         named = {"HEAD_DIM": width, "BLOCK_M": queries, "BLOCK_N": keys, "FP8_OUTPUT": False, "STAGE": 1}
         arguments = (0.125, torch.zeros(2, 8, 2048), 2, 8, *descriptors, 2048)
         cost = aot.compiled(aot.Launch(kernel, arguments, {**named, **YARDSTICK.launch}), 90)
-        (theirs,), row = cost.loops, figures(cost)
+        theirs, row = cost.step, figures(cost)
         row |= {"tiles": str(YARDSTICK)}
         row["estimated_tflops"] = round(estimated_tflops(theirs, 8, queries, keys, width))
         yield f"forward, dense, D {width}", row
@@ -93,8 +93,7 @@ def of_tutorial(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def of_fused_beside_tutorial(width: int) -> int:
     """Instructions of `fused` in one step, with the tutorial's tiles."""
-    (loop,) = aot.compiled(cell("forward", width, "dense", WHOLE, YARDSTICK).launch, 90).loops
-    return loop.instructions
+    return aot.compiled(cell("forward", width, "dense", WHOLE, YARDSTICK).launch, 90).step.instructions
 
 
 def written(record: dict[str, Any]) -> str:
@@ -132,6 +131,8 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
         title = f"one step of each loop, per warp, sm_{sm}, Triton {triton.__version__}"
         table = Table("cell", "tiles", *columns, *(["estimated TFLOP/s"] if sm == 90 else []), title=title)
         for name, row in found["cells"].items():
+            if f"sm_{sm}" not in row:
+                continue
             kinds = figures(programs[row[f"sm_{sm}"]])
             estimated = [str(row.get("estimated_tflops", ""))] if sm == 90 else []
             table.add_row(name, row[f"tiles_{sm}"], *(str(kinds.get(column, "")) for column in columns), *estimated)

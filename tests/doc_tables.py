@@ -285,11 +285,15 @@ def machine_code(run: Run) -> str:
     columns = ("instructions", "wgmma", "mma", "wait", "cp.async", "tma", "registers", "estimated_tflops")
     body = []
     for name, row in newest["cells"].items():
-        cost, other = newest["programs"][row["sm_90"]], newest["programs"][row["sm_100"]]
-        kinds = {**cost["loops"][0], "registers": cost["registers"], "estimated_tflops": row.get("estimated_tflops", "")}
-        figures = [str(kinds.get(column, "")) for column in columns]
-        tiles = "" if row["tiles_100"] == row["tiles_90"] else f" ({row['tiles_100']})"
-        body.append([name, row["tiles_90"], *figures, f"{other['loops'][0]['instructions']}{tiles}"])
+        cost = newest["programs"][row["sm_90"]]
+        longest = max(cost["loops"], key=lambda loop: (loop.get("wgmma", 0) + loop.get("mma", 0), loop["instructions"]))
+        copies = sum(loop.get("tma", 0) for loop in cost["loops"]) or ""  # specialised warps: in the loop of another group
+        kinds = {**longest, "tma": copies, "registers": cost["registers"], "estimated_tflops": row.get("estimated_tflops", "")}
+        other = ""
+        if "sm_100" in row:
+            other = str(newest["programs"][row["sm_100"]]["loops"][0]["instructions"])
+            other += "" if row["tiles_100"] == row["tiles_90"] else f" ({row['tiles_100']})"
+        body.append([name, row["tiles_90"], *(str(kinds.get(column, "")) for column in columns), other])
     for name, row in newest["tutorial"].items():
         body.append([f"tutorial: {name}", row["tiles"], *(str(row.get(column, "")) for column in columns), ""])
     named = {"wait": "waits", "tma": "TMA", "estimated_tflops": "estimated TFLOP/s"}

@@ -48,6 +48,16 @@ class Cost:
     advisories: tuple[str, ...]
     loops: tuple[Loop, ...]
 
+    @property
+    def step(self) -> Loop:
+        """The one loop that multiplies. Of specialised warps, one group's, with the copies that another group makes for it."""
+        *_, longest = sorted(self.loops, key=lambda loop: (loop["wgmma"] + loop["mma"], loop.instructions))
+        copies = [loop for loop in self.loops if not loop["wgmma"] + loop["mma"]]
+        if len(self.loops) == 3 and len(copies) == 1:
+            return Loop(longest.instructions, {**longest.kinds, "tma": copies[0]["tma"]})
+        assert len(self.loops) == 1, self.loops
+        return longest
+
     def written(self) -> dict[str, Any]:
         """For JSON."""
         return {**asdict(self), "loops": [{"instructions": loop.instructions, **loop.kinds} for loop in self.loops]}
@@ -128,6 +138,7 @@ def without_a_device(capability: int) -> Iterator[None]:
             (CompiledKernel, "_init_handles", lambda self: None), (launch, "tiles_for", tiles_for),
             (CompiledKernel, "run", property(lambda self: lambda *_: None)), (launch, "tuner_of", lambda device: Unmeasured()),
             (launch, "_masks_all", lambda device: capability < 90), (launch, "_has_tma", lambda device: capability >= 90),
+            (launch, "_is_hopper", lambda device: generation == tiles.HOPPER),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, stand_in))
         triton.runtime.driver.set_active(Absent(capability))

@@ -15,17 +15,27 @@ from unittest.mock import patch
 import aot
 import torch
 from tfkit_fused import launch
-from tfkit_fused.tiles import ROWS, Row, Tiles, generation_of, of_row, row_for
+from tfkit_fused.repeated import Repeated
+from tfkit_fused.tiles import ROWS, SPECIALISED, Row, Tiles, generation_of, of_row, row_for
 
 CAPABILITIES = (90, 100)
 """Architectures whose machine code is recorded."""
 Choice = tuple[int, Row, bool, Tiles]
-"""Architecture, row, whether the hardware copies the tiles of keys and values, tiles."""
+"""Architecture, row, whether the hardware copies tiles, tiles."""
+
+
+def copies(row: Row, capability: int) -> bool:
+    """Whether the hardware copies tiles in the call of this row (`call`): keys and values, or queries that see intervals."""
+    of_keys = row.kernel in ("forward", "queries") and capability >= 90
+    of_queries = row.kernel in ("keys", "together") and row.features in ("plain", "position") and capability == 90
+    return row.bytes == 2 and (of_keys or of_queries)
+
+
 CHOICES: list[Choice] = [
     (sm, row, described, tiles)
     for sm in (100, 90, 80)
     for row in ROWS
-    for described in ((False, True) if sm >= 90 and row.bytes == 2 and row.kernel in ("forward", "queries") else (False,))
+    for described in ((False, True) if copies(row, sm) else (False,))
     for tiles in of_row(row, generation_of(sm // 10), described)
 ]
 UNMEASURED = [choice for choice in CHOICES if choice[3] == of_row(choice[1], generation_of(choice[0] // 10), choice[2])[0]]
@@ -79,8 +89,9 @@ def launched(
     described = described and capability >= 90
     tiles = tiles or of_row(row, generation_of(capability // 10), described)[0]
     masks = patch.object(launch, "_masks_all", lambda device: capability < 90)
-    copies = patch.object(launch, "_has_tma", lambda device: described)
-    with masks, copies, patch.object(launch, "tiles_for", lambda *_: (tiles,)):
+    copied = patch.object(launch, "_has_tma", lambda device: described)
+    of_queries = patch.object(launch, "_is_hopper", lambda device: described and capability == 90)
+    with masks, copied, of_queries, patch.object(launch, "tiles_for", lambda *_: (tiles,)):
         heard = launches(replace(call(row), **changes), backward=row.kernel not in ("forward", "decode"))
     wanted = name or NAMES.get(row.kernel, row.kernel)
     return next(each for each in heard if each.kernel.__name__ == wanted)
@@ -99,10 +110,10 @@ def launches(given: launch.Call, backward: bool = True) -> list[aot.Launch]:
 @contextmanager
 def recorded(heard: list[aot.Launch]) -> Iterator[None]:
     """Meanwhile what would be launched is added to `heard`."""
-    kernels = ("forward_kernel", "decode_chunks", "join_chunks", "row_sums", "queries", "keys_and_values", "dense", "diagonals")
+    kernels = {name: each for name, each in vars(launch).items() if isinstance(each, Repeated)}
     with ExitStack() as stack:
-        for kernel in kernels:
-            stack.enter_context(patch.object(launch, kernel, aot.Recorder(getattr(launch, kernel), heard)))
+        for name, kernel in kernels.items():
+            stack.enter_context(patch.object(launch, name, aot.Recorder(kernel, heard)))
         yield
 
 
@@ -138,14 +149,17 @@ def cells(capability: int) -> Iterator[Cell]:
         one, few = ({**PADDED, "query": torch.zeros(2, 8, length, width, dtype=torch.bfloat16)} for length in (1, 41))
         yield cell("decode", width, "one query", one, None, capability)
         yield cell("forward", width, "41 tokens", few, None, capability)
+    for width in (64, 128) if capability == 90 else ():
+        yield cell("specialised", width, "padded", PADDED, Tiles(*SPECIALISED[0]), capability)
 
 
 def cell(kernel: str, width: int, kind: str, changes: dict[str, Any], tiles: Tiles | None = None, capability: int = 90) -> Cell:
-    wanted = (kernel, 2, width, "plain", False)
+    wanted = ("forward" if kernel == "specialised" else kernel, 2, width, "plain", False)
     row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features, row.short) == wanted)
     query = torch.zeros(2, 8, 2048, width, dtype=torch.bfloat16)
     given = replace(call(row), **{"query": query, **changes})
     found = row_for(kernel, given.query, given.key, given.value, launch.features_of(given))
     tiles = tiles or of_row(found, generation_of(capability // 10), described=True)[0]
-    made = launched(row, capability, tiles=tiles, **{"query": query, **changes})
+    name = kernel if kernel == "specialised" else ""
+    made = launched(row, capability, name, tiles, **{"query": query, **changes})
     return Cell(f"{kernel}, {kind}, D {width}", kernel, made, tiles, width)

@@ -28,6 +28,7 @@ KINDS = {
 }  # fmt: skip
 """Instructions by the beginning of their names, as nvdisasm writes them for sm_80 to sm_100."""
 PRODUCTS = re.compile(f"{KINDS['wgmma']}|{KINDS['mma']}")
+WORK = re.compile(f"{PRODUCTS.pattern}|{KINDS['tma']}")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Loop:
 
 
 def loops_of(cubin: bytes) -> list[Loop]:
-    """Innermost loops that multiply matrices, in their order in the program."""
+    """Innermost loops that multiply matrices or have the hardware copy, in their order in the program."""
     blocks = _blocks(_disassembled(cubin))
     jumps = ((first, last) for last, block in enumerate(blocks) for first in block.after if first <= last)
     found: dict[int, Loop] = {}
@@ -64,7 +65,7 @@ def loops_of(cubin: bytes) -> list[Loop]:
         if any(first <= inner_first and inner_last <= last for inner_first, inner_last in taken):
             continue
         names = _way(blocks, first, last)
-        if any(PRODUCTS.match(name) for name in names):
+        if any(WORK.match(name) for name in names):
             taken.append((first, last))
             found[first] = Loop(len(names), Counter(kind for name in names for kind in KINDS if re.match(KINDS[kind], name)))
     return [found[first] for first in sorted(found)]

@@ -140,28 +140,133 @@ def test_rows_may_lie_anywhere():
         assert torch.equal(attend(replace(inputs, key=wide), SMALL).output, attend(inputs, SMALL).output)
 
 
-def test_tiles_that_the_hardware_copies_give_the_same_bits(monkeypatch):
-    """Keys and values at multiples of 16 bytes are copied by descriptors, and by addresses if one begins elsewhere. On a CUDA
-    device before sm_90 both are by addresses."""
+@pytest.mark.parametrize("odd", ["key", "value", "query", "grad"])
+def test_tiles_that_the_hardware_copies_give_the_same_bits(odd, monkeypatch):
+    """Rows at multiples of 16 bytes are copied by descriptors, keys with values and queries with gradients, and by addresses if
+    one of the two begins elsewhere. On a CUDA device before sm_90 all are by addresses."""
     from tfkit_fused import launch
     from tfkit_fused.attend import attend
 
     asked: list[bool] = []
     describes = launch._describes
-    monkeypatch.setattr(launch, "_describes", lambda given: asked.append(describes(given)) or asked[-1])
+    monkeypatch.setattr(launch, "_describes", lambda *tensors: asked.append(describes(*tensors)) or asked[-1])
     case = Case(
         B=2, H=4, G=2, Q=70, K=90, D=24, V=16, dtype="float16", offset=20, causal=True, key_lengths=(90, 33), gradients=True
     )
     found = []
-    for odd in (False, True):
+    for name in ("", odd):
         inputs = case.inputs(DEVICE)
-        key, value = (moved(each, odd) for each in (inputs.key, inputs.value))
-        output = attend(replace(inputs, key=key, value=value), SMALL).output
-        found.append([output, *torch.autograd.grad(output, [inputs.query, key, value], case.grad_output(DEVICE).to(output))])
+        query, key, value = (moved(getattr(inputs, each), each == name) for each in ("query", "key", "value"))
+        output = attend(replace(inputs, query=query, key=key, value=value), SMALL).output
+        grad = moved(case.grad_output(DEVICE).to(output), name == "grad")
+        found.append([output, *torch.autograd.grad(output, [query, key, value], grad)])
     large = tfkit_fused.INTERPRETED or torch.cuda.get_device_capability() >= (9, 0)
-    assert asked == [large, large, False, False]  # forward and backward of each
+    keys, queries = (large and odd not in each for each in (("key", "value"), ("query", "grad")))
+    assert asked == [large, large, large, keys, keys, queries]  # forward, then twice in backward, of each
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.fixture
+def specialised(monkeypatch):
+    """The forward pass by specialised warps, which only measuring would choose."""
+    from tfkit_fused import launch
+    from tfkit_fused.tiles import SPECIALISED, Tiles, tiles_for
+
+    if not tfkit_fused.INTERPRETED and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("not run: only sm_90 has specialised warps")
+    tiles = Tiles(32, 32, 12, 2) if tfkit_fused.INTERPRETED else Tiles(*SPECIALISED[0])
+    monkeypatch.setattr(launch, "tiles_for", lambda kernel, *of: (tiles,) if kernel == "forward" else tiles_for(kernel, *of))
+
+
+@pytest.mark.parametrize("lengths", [(None, None), ((90, 33), None), ((64, 0), (70, 9)), (None, (0, 64)), ((-7, 2**40), None)])
+@pytest.mark.parametrize(("D", "V", "G"), [(24, 16, 2), (8, 64, 4)])
+def test_specialised_warps_are_right(lengths, D, V, G, specialised):
+    key_lengths, query_lengths = lengths
+    case = Case(
+        B=2,
+        H=4,
+        G=G,
+        Q=70,
+        K=90,
+        D=D,
+        V=V,
+        dtype="float16",
+        key_lengths=key_lengths,
+        query_lengths=query_lengths,
+        gradients=True,
+    )
+    ratios(case, tfkit_fused.FusedOptions(tuned="off"))
+
+
+def test_specialised_warps_hand_a_nan_on(specialised):
+    from tfkit_fused.attend import attend
+
+    inputs = Case(Q=70, K=90, D=8, V=8, dtype="float16").inputs(DEVICE)
+    inputs.query[0, 0, 1, 0] = torch.nan
+    found = attend(replace(inputs, return_lse=True), tfkit_fused.FusedOptions(tuned="off"))
+    assert found.output[0, 0, 1].isnan().all()
+    assert found.lse[0, 0, 1].isnan()
+    assert not found.output[0, 0, 0].isnan().any()
+
+
+EVEN = Case(B=2, H=4, G=2, Q=70, K=90, D=24, V=16, dtype="float16", key_lengths=(90, 33))
+
+
+@pytest.mark.parametrize(("changes", "offered"), [
+    ({}, True), ({"query_lengths": (70, 9)}, True), ({"offset": 3}, True), ({"causal": True, "offset": 20}, False),
+    ({"window": (None, 3), "offset": 0}, False), ({"bias": "linear", "offset": 0}, False), ({"softcap": 3.0}, False),
+    ({"dropout": 0.1}, False), ({"key_visible": "coins"}, False), ({"scale": -0.1}, False), ({"Q": 64}, False),
+    ({"V": 136}, False), ({"V": 128}, True), ({"D": 20}, False),
+])  # fmt: skip
+def test_specialised_warps_are_offered_where_all_queries_see_the_same_keys(changes, offered, monkeypatch):
+    """After the tiles that count unmeasured, on an H100."""
+    from tfkit_fused import launch
+    from tfkit_fused.attend import attend
+    from tfkit_fused.tiles import SPECIALISED, Tiles, tiles_for
+
+    asked: dict[str, tuple[Tiles, ...]] = {}
+
+    class Heard:
+        def chosen(self, call_class, tiles, measure, launched):
+            asked[call_class] = tiles
+            return tiles[0]
+
+    monkeypatch.setattr(launch, "_is_hopper", lambda device: True)
+    monkeypatch.setattr(launch, "tuner_of", lambda device: Heard())
+    monkeypatch.setattr(launch, "tiles_for", lambda *of: (*tiles_for(*of), Tiles(64, 32)))
+    attend(replace(EVEN, **changes).inputs(DEVICE), tfkit_fused.FusedOptions())
+    ((name, tiles),) = asked.items()
+    assert [each.shape for each in tiles if each.is_specialised] == [*SPECIALISED] * offered
+    assert not tiles[0].is_specialised
+    assert name.endswith(" specialised") == offered
+
+
+BLIND = {
+    "before the first that sees one": Mask(causal=True, offset=-9),
+    "after the last": Mask(window=(5, None), offset=60),
+    "padding": Mask(causal=True, offset=0, query_lengths=torch.tensor([61, 0])),
+    "whole rows of the batch": Mask(causal=True, offset=0, key_lengths=torch.tensor([31, 0])),
+}
+
+
+@pytest.mark.parametrize("which", BLIND)
+def test_queries_that_see_no_key_take_no_part_whatever_their_numbers_are(which):
+    from tfkit_fused.attend import attend
+
+    case = Case(B=2, H=2, Q=70, K=90, D=8, V=8, dtype="float16", gradients=True)
+    inputs = case.inputs(DEVICE)
+    mask = Mask(**{name: each.to(DEVICE) if isinstance(each, Tensor) else each for name, each in vars(BLIND[which]).items()})
+    blind = attend(replace(inputs, mask=mask, return_lse=True), SMALL).lse[..., None].isinf().expand_as(inputs.query)
+    found = []
+    for number in (0.0, torch.nan):
+        query = inputs.query.detach().masked_fill(blind, number).requires_grad_()
+        output = attend(replace(inputs, mask=mask, query=query), SMALL).output
+        grad = case.grad_output(DEVICE).to(output).masked_fill(blind, number)
+        found.append([output, *torch.autograd.grad(output, [query, inputs.key, inputs.value], grad)])
+    assert blind.any()
+    for zeros, nans in zip(*found, strict=True):
+        assert torch.equal(zeros, nans)
 
 
 def moved(tensor: Tensor, odd: bool) -> Tensor:

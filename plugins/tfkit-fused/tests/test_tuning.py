@@ -154,7 +154,7 @@ def test_a_call_is_measured_kernel_by_kernel_and_stays_right(bias, last, tmp_pat
     assert max(found.values()) <= 1.0, found
     terms = f"float32 d32 v64 group2 q32 k32 right key_lengths {bias}"
     copied = " tma" * tfkit_fused.INTERPRETED  # on a device, only numbers of 16 bits are
-    kernels = {"forward": copied, "queries": copied, "keys": "", **({last: ""} if last else {})}
+    kernels = {"forward": copied, "queries": copied, "keys": copied, **({last: ""} if last else {})}
     assert clock.tuner.answers == {f"{kernel} {terms}{how}": FAST for kernel, how in kernels.items()}
 
 

@@ -20,13 +20,14 @@ from .kernels import bias as bias_kernels
 from .kernels import call
 from .kernels import decode as decode_kernels
 from .kernels.forward import forward as kernel_of_forward
+from .kernels.specialised import specialised as kernel_of_specialised
 from .operator_call import Call, class_of, power_of_two, signature
 from .repeated import Repeated
-from .tiles import FP_FUSION, Tiles, tiles_for
+from .tiles import FP_FUSION, HOPPER, Tiles, specialised_tiles, tiles_for
 from .tuner import tuner_of
 
 Made = TypeVar("Made")
-forward_kernel = Repeated(kernel_of_forward)
+forward_kernel, specialised_kernel = Repeated(kernel_of_forward), Repeated(kernel_of_specialised)
 decode_chunks, join_chunks = Repeated(decode_kernels.decode_chunks), Repeated(decode_kernels.join_chunks)
 row_sums, queries = Repeated(backward_kernels.row_sums), Repeated(backward_kernels.queries)
 keys_and_values = Repeated(backward_kernels.keys_and_values)
@@ -71,24 +72,55 @@ def forward(given: Call) -> tuple[Tensor, Tensor]:
         _run(given, "decode", lambda tiles: _decode(given, output, lse, tiles))
     else:
         rows = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(output), lse)
-        arguments = (*rows, Q, given.key.shape[2], given.offset, *_terms(given))
-        key, described = signature(given), _describes(given)
-        _run(given, "forward", lambda tiles: forward_kernel(
-            (key, tiles), _tiles_along(Q, tiles.queries) * B * H, arguments,
-            {**_constants(given, tiles), "DESCRIBED": described},
-        ), described)  # fmt: skip
+        key, described, (scores, mask, bias, dropout) = signature(given), _describes(given.key, given.value), _terms(given)
+
+        def sweep(tiles: Tiles) -> None:
+            programs, constants = _tiles_along(Q, tiles.queries) * B * H, _constants(given, tiles)
+            sizes = Q, given.key.shape[2]
+            if tiles.is_specialised:
+                specialised_kernel((key, tiles), programs, (*rows, *sizes, scores, mask), constants)
+            else:
+                arguments = (*rows, *sizes, given.offset, scores, mask, bias, dropout)
+                forward_kernel((key, tiles), programs, arguments, {**constants, "DESCRIBED": described})
+
+        more = specialised_tiles(given.query, given.value) if described and _specialises(given) else ()
+        _run(given, "forward", sweep, described, more)
     return output, lse
 
 
-def _describes(given: Call) -> bool:
-    """Whether the hardware copies tiles of keys and values by descriptors (TMA): from sm_90 on, for numbers of 16 bits whose
-    rows lie at multiples of 16 bytes. All that this depends on is part of the call's `signature`."""
-    if not (INTERPRETED or (_has_tma(given.query.device) and given.key.element_size() == 2)):
+def _describes(*tensors: Tensor) -> bool:
+    """Whether the hardware copies tiles of these by descriptors (TMA): from sm_90 on, for numbers of 16 bits whose rows lie at
+    multiples of 16 bytes. All that this depends on is part of the key of a launch."""
+    if not (INTERPRETED or (_has_tma(tensors[0].device) and tensors[0].element_size() == 2)):
         return False
-    described = _is_aligned(given.key) and _is_aligned(given.value)
+    described = all(map(_is_aligned, tensors))
     if described and not INTERPRETED:
         triton.set_allocator(_scratch)  # for this thread: kernels keep their descriptors there
     return described
+
+
+def _specialises(given: Call) -> bool:
+    """Whether `kernels/specialised.py` serves a call whose keys and values are described: on sm_90, where all queries see the
+    same keys. Triton has another way to groups of warps on sm_100."""
+    is_even = given.left is None and given.right is None and given.scale > 0.0
+    return is_even and features_of(given) == "plain" and _is_hopper(given.query.device) and _describes(given.query)
+
+
+def _copies_queries(device: torch.device) -> bool:
+    """Whether the hardware copies tiles of queries. On sm_100 the registers that this takes would spill."""
+    return INTERPRETED or _is_hopper(device)
+
+
+@functools.cache
+def _is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
+
+
+def _sees_intervals(given: Call) -> bool:
+    """Whether each query sees an interval of keys that has one at least, position and lengths aside. Then those that see a key
+    are an interval, too."""
+    is_empty = given.left is not None and given.right is not None and given.left + given.right < 0
+    return not is_empty and given.key_visible is None and given.query_segments is None and given.visible is None
 
 
 def _is_aligned(tensor: Tensor) -> bool:
@@ -145,10 +177,12 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
     (B, H, Q, D), (G, K), V = given.query.shape, given.key.shape[1:3], given.value.shape[3]
     sums, grad = torch.empty_like(lse), _near(grad)
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
-    key = (signature(given), K, grad.stride(), grad_lse is None, wants_bias)
+    grads = [None if each is None else (each.stride(), each.data_ptr() & 15) for each in (grad, grad_lse)]
+    key = (signature(given), K, *grads, wants_bias)
     constants = {"V": V, "TILE_Q": 64, "TILE_V": power_of_two(max(V, 16)), **({} if INTERPRETED else FP_FUSION)}
     row_sums(key, _tiles_along(Q, 64) * B * H, (_rows(output), _rows(grad), grad_lse, lse, sums, H, Q), constants)
-    described = _describes(given)
+    described = _describes(given.key, given.value)
+    queries_described = _sees_intervals(given) and _copies_queries(given.query.device) and _describes(given.query, grad)
     together = given.atomic and not torch.are_deterministic_algorithms_enabled() and bool(_tiles(given, "together"))
     grad_key, grad_value = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (given.key, given.value))
     grad_query = given.query.new_empty(B, H, Q, D, dtype=torch.float32 if together else given.query.dtype)
@@ -171,15 +205,15 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
         bias_sums = sums_for(number) if together else None
         added = grad_query.zero_() if together else None
         arguments = (*saved, _rows(grad_key), _rows(grad_value), added, bias_sums, *warned)
-        constants = {**_sizes(given), "MASK_ALL": _masks_all(grad.device), **tiles.constants}
+        constants = {**_constants(given, tiles), "MASK_ALL": _masks_all(grad.device), "DESCRIBED": queries_described}
         keys_and_values((key, tiles, together), number * B * G, arguments, constants)
         return bias_sums
 
     if together:
-        bias_sums = _run(given, "together", of_keys)
+        bias_sums = _run(given, "together", of_keys, queries_described)
     else:
         bias_sums = _run(given, "queries", of_queries, described)
-        _run(given, "keys", of_keys)
+        _run(given, "keys", of_keys, queries_described)
     found = [grad_query.to(given.query.dtype), grad_key, grad_value]
     if bias_sums is not None:
         found.append(_position_bias(given, saved, bias_sums.sum((0, 2)), key))
@@ -278,13 +312,15 @@ def _sizes_of(D: int, V: int) -> dict[str, int]:
     return {"D": D, "V": V, "TILE_D": power_of_two(max(D, 16)), "TILE_V": power_of_two(max(V, 16))}
 
 
-def _run(given: Call, kernel: str, launch: Callable[[Tiles], Made], described: bool = False) -> Made:
+def _run(
+    given: Call, kernel: str, launch: Callable[[Tiles], Made], described: bool = False, more: tuple[Tiles, ...] = ()
+) -> Made:
     """What `launch` makes with the tiles that are chosen for such calls. It begins anew each time: to measure, it is called
-    many times. `described`: the hardware copies tiles (`_describes`)."""
+    many times. `described`: the hardware copies tiles (`_describes`). `more` are tiles for which only measuring can decide."""
     tiles = _tiles(given, kernel, described)
     if len(tiles) > 1 and given.tuned != "off" and not torch.are_deterministic_algorithms_enabled():
-        call_class = class_of(kernel, given) + " tma" * described
-        return launch(tuner_of(given.query.device).chosen(call_class, tiles, given.tuned == "measure", launch))
+        call_class = class_of(kernel, given) + " tma" * described + " specialised" * bool(more)
+        return launch(tuner_of(given.query.device).chosen(call_class, (*tiles, *more), given.tuned == "measure", launch))
     return launch(tiles[0])
 
 

@@ -174,9 +174,22 @@ their own, and these kernels read them back into registers. By version of Triton
 width, features, whether the row is short."""
 
 
-DESCRIBED: dict[tuple[str, int, int, str], Shape] = {("forward", 2, 128, "plain"): (128, 128, 8, 2)}
-"""What large devices take unmeasured where the hardware copies the tiles of keys and values (TMA), which leaves registers for
-larger ones: by kernel, bytes, width and features, for rows that are not short."""
+DESCRIBED: dict[str, dict[tuple[str, int, int, str], Shape]] = {
+    "": {("forward", 2, 128, "plain"): (128, 128, 8, 2), ("keys", 2, 64, "position"): (64, 128, 8, 2)},
+    "3.6": {
+        ("keys", 2, 64, "position"): (32, 128, 8, 2), ("keys", 2, 128, "plain"): (16, 128, 8, 3),
+        ("keys", 2, 128, "position"): (16, 128, 8, 3),
+    },
+    "3.7": {("keys", 2, 128, "position"): (16, 128, 8, 3), ("keys", 2, 128, "dropout"): (16, 128, 8, 3)},
+}  # fmt: skip
+"""What large devices take unmeasured where the hardware copies tiles (TMA), which leaves registers for larger ones. By version of
+Triton, those of "" for all others; then by kernel, bytes, width and features, for rows that are not short."""
+
+
+SPECIALISED: tuple[Shape, ...] = ((128, 128, 12, 2), (128, 64, 12, 3))
+"""What measuring may also choose on sm_90, in 16 bits, for calls that `kernels/specialised.py` serves."""
+SPECIALISED_WIDTH, SPECIALISED_WARPS = 128, 12
+"""Of its programs: the widest heads; warps, four that copy and two groups of four that multiply."""
 
 
 FP_FUSION = {"enable_fp_fusion": True}
@@ -194,8 +207,14 @@ class Tiles:
 
     @property
     def launch(self) -> dict[str, Any]:
-        """Empty in the interpreter, which has no warps."""
-        return {"num_warps": self.warps, "num_stages": self.stages, **FP_FUSION} if self.warps else {}
+        """Empty in the interpreter, which has no warps. Triton counts those of one group."""
+        warps = 4 if self.is_specialised else self.warps
+        return {"num_warps": warps, "num_stages": self.stages, **FP_FUSION} if self.warps else {}
+
+    @property
+    def is_specialised(self) -> bool:
+        """Whether groups of warps do different work (`kernels/specialised.py`)."""
+        return self.warps == SPECIALISED_WARPS
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -258,7 +277,7 @@ def of_row(row: Row | None, generation: int, described: bool = False) -> tuple[T
         return ()
     large = generation >= HOPPER
     shape, more = (row.large, (*row.more_large, *row.more)) if large else (row.small, row.more)
-    key = row.kernel, row.bytes, row.width, row.features, row.short
+    key = (row.kernel, row.bytes, row.width, row.features, row.short)
     version, instead = triton_version(), None
     if generation > HOPPER:
         instead = BLACKWELL.get(version, {}).get(key) or BLACKWELL[""].get(key)
@@ -266,8 +285,15 @@ def of_row(row: Row | None, generation: int, described: bool = False) -> tuple[T
     if shape is not None and instead is not None:
         shape, more = instead, tuple(each for each in more if each != instead)
     if large and described and shape is not None and not row.short:
-        shape, more = DESCRIBED.get((row.kernel, row.bytes, row.width, row.features), shape), (shape, *more)
+        of_version = {**DESCRIBED[""], **DESCRIBED.get(version, {})}
+        shape, more = of_version.get(key[:4], shape), (shape, *more)
     return () if shape is None else tuple(Tiles(*each) for each in dict.fromkeys((shape, *more)))
+
+
+def specialised_tiles(query: Tensor, value: Tensor) -> tuple[Tiles, ...]:
+    """What may also be chosen where specialised warps can run; none for short calls and wide heads."""
+    is_wide = max(query.shape[3], value.shape[3]) > SPECIALISED_WIDTH
+    return () if is_wide or query.shape[2] <= SHORT else tuple(Tiles(*each) for each in SPECIALISED)
 
 
 @cache

@@ -89,6 +89,5 @@ def sdpa_rows() -> Iterator[AutoRow]:
                 biased=biased, lengths=lengths, relative_time=round(min(ratio, 1.0 - TIE), 2),
                 estimated=f"{how}{', a tie' if tie else ''}",
             )  # fmt: skip
-    yield AutoRow(
-        device="cuda", dtypes=SHORT | SINGLE, relative_time=1.0 - TIE, estimated="no figure for this device, taken as a tie"
-    )  # fmt: skip
+    unknown = "no figure for such calls on this device, taken as a tie"
+    yield AutoRow(device="cuda", dtypes=SHORT | SINGLE, relative_time=1.0 - TIE, estimated=unknown)

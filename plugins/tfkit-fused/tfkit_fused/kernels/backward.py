@@ -20,19 +20,21 @@ from .tile import (
     LOG2_E,
     far_bias,
     head_of,
+    longest,
     narrowed_keys,
     narrowed_queries,
     near,
     never_whole,
+    of_program,
     offset_of,
     pulled,
     read,
     scored,
+    seen_by_tile,
     seen_keys,
     seen_queries,
     shown,
     whole_queries,
-    whole_tiles,
     write,
 )
 
@@ -41,33 +43,45 @@ from .tile import (
 def row_sums(output_rows, grad_rows, GRAD_LSE, LSE, SUMS, H, Q, V: tl.constexpr, TILE_Q: tl.constexpr, TILE_V: tl.constexpr):
     """sums (B,H,Q) float32: dO . O - dlse, 0 in rows that see no key."""
     tiles = tl.cdiv(Q, TILE_Q)
-    start = tl.program_id(0) % tiles * TILE_Q
-    head = (tl.program_id(0) // tiles).to(tl.int64)
-    b, h = head // H, head % H
+    tile, b, h = of_program(tiles, H)
+    start, head = tile * TILE_Q, (b * H + h) * Q
     rows = start + tl.arange(0, TILE_Q)
     output = read(output_rows, head_of(output_rows, b, h), start, Q, V, TILE_Q, TILE_V).to(tl.float32)
     grad = read(grad_rows, head_of(grad_rows, b, h), start, Q, V, TILE_Q, TILE_V).to(tl.float32)
     sums = tl.sum(output * grad, 1)
     if GRAD_LSE is not None:
-        sums -= tl.load(GRAD_LSE + head * Q + rows, mask=rows < Q, other=0.0)
-    lse = tl.load(LSE + head * Q + rows, mask=rows < Q, other=float("-inf"))
-    tl.store(SUMS + head * Q + rows, tl.where(lse != float("-inf"), sums, 0.0), mask=rows < Q)
+        sums -= tl.load(GRAD_LSE + head + rows, mask=rows < Q, other=0.0)
+    lse = tl.load(LSE + head + rows, mask=rows < Q, other=float("-inf"))
+    tl.store(SUMS + head + rows, tl.where(lse != float("-inf"), sums, 0.0), mask=rows < Q)
+
+
+@triton.jit
+def read_sums(LSE, SUMS, start, Q, TILE_Q: tl.constexpr):
+    """Of a tile of one head's queries: log-sum-exps (units of log2(e)), row sums, and whether they see a key. The weights of
+    those that see none are 0: their log-sum-exp counts as infinite."""
+    rows = start + tl.arange(0, TILE_Q)
+    lse = tl.load(LSE + rows, mask=rows < Q, other=float("-inf"))
+    sums = tl.load(SUMS + rows, mask=rows < Q, other=0.0)
+    sees = lse != float("-inf")
+    return tl.where(sees, lse * LOG2_E, float("inf")), sums, sees
 
 
 @triton.jit
 def read_queries(
-    query_rows, grad_rows, query_head, grad_head, LSE, SUMS, start, Q, D: tl.constexpr, V: tl.constexpr,
-    TILE_Q: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    query_rows, grad_rows, query_head, grad_head, sees, start, Q, D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr,
+    TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one head's queries with the gradients of their outputs, log-sum-exps (units of log2(e)), row sums, and whether
-    they see a key. Those that see none are 0 throughout, and so are their weights: their log-sum-exp counts as infinite."""
-    rows = start + tl.arange(0, TILE_Q)
-    lse = tl.load(LSE + rows, mask=rows < Q, other=float("-inf"))
-    sees = lse != float("-inf")
-    sums = tl.load(SUMS + rows, mask=rows < Q, other=0.0)
+    """A tile of one head's queries and the gradients of their outputs, 0 where a query sees no key."""
     query = tl.where(sees[:, None], read(query_rows, query_head, start, Q, D, TILE_Q, TILE_D), 0.0)
     grad = tl.where(sees[:, None], read(grad_rows, grad_head, start, Q, V, TILE_Q, TILE_V), 0.0)
-    return query, grad, tl.where(sees, lse * LOG2_E, float("inf")), sums, sees
+    return query, grad
+
+
+@triton.jit
+def described_rows(rows_of, head, first, last, width: tl.constexpr, TILE: tl.constexpr, TILE_D: tl.constexpr):
+    """The rows [first, last) of the (length, width) that begin at `head`, for the hardware to copy; all others are 0."""
+    at = rows_of.at + head + first.to(tl.int64) * rows_of.n
+    return tl.make_tensor_descriptor(at, [tl.maximum(last - first, 1), width], [rows_of.n, 1], [TILE, TILE_D])
 
 
 @triton.jit
@@ -92,17 +106,18 @@ def beyond_ends(slope, keys, position, is_near, bias):
 def keys_and_values(
     query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, grad_key_rows, grad_value_rows, GRAD_QUERY, BIAS_SUMS, Q, K,
     offset, scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, MASK_ALL: tl.constexpr, TILE_Q: tl.constexpr,
-    TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr, DESCRIBED: tl.constexpr,
 ):  # fmt: skip
     """dk (B,G,K,D) and dv (B,G,K,V): one tile of keys, all query heads that read it. Where there is a GRAD_QUERY (B,H,Q,D),
-    float32 and contiguous, the tile's part of dq is added to it, and BIAS_SUMS (B,H,tiles,2) may be asked for. MASK_ALL: whole
-    tiles are masked, too, for devices before sm_90, where the branch around the mask spills registers."""
+    float32 and contiguous, the tile's part of dq is added to it, and BIAS_SUMS (B,H,tiles,2) may be asked for.
+
+    MASK_ALL: whole tiles are masked, too, for devices before sm_90, where the branch around the mask spills registers.
+    DESCRIBED: the hardware copies tiles of queries and of gradients. Each query sees an interval of keys, so that the queries
+    that see one are an interval, too: beyond it the hardware fills in zeros.
+    """
     tiles = tl.cdiv(K, TILE_K)
-    tile = tl.program_id(0) % tiles
+    tile, b, g = of_program(tiles, scores.H // scores.group)
     start = tile * TILE_K
-    pair = (tl.program_id(0) // tiles).to(tl.int64)
-    groups = scores.H // scores.group
-    b, g = pair // groups, pair % groups
     keys, features = start + tl.arange(0, TILE_K), tl.arange(0, TILE_D)
     key = read(key_rows, head_of(key_rows, b, g), start, K, D, TILE_K, TILE_D)
     value = read(value_rows, head_of(value_rows, b, g), start, K, V, TILE_K, TILE_V)
@@ -112,16 +127,23 @@ def keys_and_values(
     begin, end = seen_queries(start, tl.minimum(start + TILE_K, K), b, Q, stands, mask)
     begin, end = narrowed_queries(begin, end, keys, b, Q, K, mask)
     whole_from, whole_to = whole_queries(start, start + TILE_K, b, Q, K, stands, mask)
+    first_seeing, last_seeing = seen_queries(0, longest(b, K, mask), b, Q, stands, mask)
     for member in range(scores.group):
         h = g * scores.group + member
         head = (b * scores.H + h) * Q
         query_head, grad_head = head_of(query_rows, b, h), head_of(grad_rows, b, h)
+        if DESCRIBED:
+            query_tiles = described_rows(query_rows, query_head, first_seeing, last_seeing, D, TILE_Q, TILE_D)
+            grad_tiles = described_rows(grad_rows, grad_head, first_seeing, last_seeing, V, TILE_Q, TILE_V)
         before, after = tl.zeros([TILE_K], tl.float32), tl.zeros([TILE_K], tl.float32)
         for row in range(begin // TILE_Q * TILE_Q, end, TILE_Q):
             rows = row + tl.arange(0, TILE_Q)
-            query, grad, lse, sums, _ = read_queries(
-                query_rows, grad_rows, query_head, grad_head, LSE + head, SUMS + head, row, Q, D, V, TILE_Q,
-                TILE_D, TILE_V)  # fmt: skip
+            lse, sums, sees = read_sums(LSE + head, SUMS + head, row, Q, TILE_Q)
+            if DESCRIBED:
+                query, grad = query_tiles.load([row - first_seeing, 0]), grad_tiles.load([row - first_seeing, 0])
+            else:
+                query, grad = read_queries(
+                    query_rows, grad_rows, query_head, grad_head, sees, row, Q, D, V, TILE_Q, TILE_D, TILE_V)  # fmt: skip
             position = near(stands) + rows
             far, is_near = far_bias(start, near(stands) + row, near(stands) + row + TILE_Q - 1, h, bias, TILE_K)
             dot = tl.dot(key, tl.trans(query), input_precision="ieee")
@@ -161,18 +183,17 @@ def queries(
 ):  # fmt: skip
     """dq (B,H,Q,D): one tile of queries. BIAS_SUMS (B,H,tiles,2) may be asked for."""
     tiles = tl.cdiv(Q, TILE_Q)
-    tile = tiles - 1 - tl.program_id(0) % tiles
+    turn, b, h = of_program(tiles, scores.H)
+    tile, g = tiles - 1 - turn, h // scores.group
     row = tile * TILE_Q
-    pair = (tl.program_id(0) // tiles).to(tl.int64)
-    b, h = pair // scores.H, pair % scores.H
-    g = h // scores.group
     rows = row + tl.arange(0, TILE_Q)
     head = (b * scores.H + h) * Q
     stands = offset_of(b, offset, mask)
     position = near(stands) + rows
     low, high = near(stands) + row, near(stands) + row + TILE_Q - 1
     first, last = seen_keys(rows, stands, b, Q, K, mask)
-    begin, end = narrowed_keys(tl.min(first, 0), tl.max(last, 0), rows, b, Q, K, mask)
+    begin, end, whole_from, whole_to = seen_by_tile(row, row + TILE_Q, stands, b, Q, K, mask, TILE_K)
+    begin, end = narrowed_keys(begin, end, rows, b, Q, K, mask)
     begin = begin // TILE_K * TILE_K
     grad_query = tl.zeros([TILE_Q, TILE_D], tl.float32)
     before, after = tl.zeros([TILE_Q], tl.float32), tl.zeros([TILE_Q], tl.float32)
@@ -181,10 +202,10 @@ def queries(
         key_tiles = tl.make_tensor_descriptor(key_rows.at + key_head, [K, D], [key_rows.n, 1], [TILE_K, TILE_D])
         value_tiles = tl.make_tensor_descriptor(value_rows.at + value_head, [K, V], [value_rows.n, 1], [TILE_K, TILE_V])
     if begin < end:  # where ptxas sees that a loop has a step at least, it lets products overlap steps
-        query, grad, lse, sums, sees = read_queries(
-            query_rows, grad_rows, head_of(query_rows, b, h), head_of(grad_rows, b, h), LSE + head, SUMS + head, row, Q,
-            D, V, TILE_Q, TILE_D, TILE_V)  # fmt: skip
-        whole_from, whole_to = whole_tiles(begin, end, sees, first, last, K, mask, TILE_K)
+        lse, sums, sees = read_sums(LSE + head, SUMS + head, row, Q, TILE_Q)
+        query, grad = read_queries(
+            query_rows, grad_rows, head_of(query_rows, b, h), head_of(grad_rows, b, h), sees, row, Q, D, V, TILE_Q, TILE_D,
+            TILE_V)  # fmt: skip
         for start in range(begin, end, TILE_K):
             keys = start + tl.arange(0, TILE_K)
             key = key_tiles.load([start, 0]) if DESCRIBED else read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
@@ -199,7 +220,7 @@ def queries(
                 before, after = before + more_before, after + more_after
     write(grad_query_rows, head_of(grad_query_rows, b, h), row, Q, D, grad_query * scores.scale, TILE_Q, TILE_D)
     if BIAS_SUMS is not None:
-        at = BIAS_SUMS + (pair * tiles + tile) * 2
+        at = BIAS_SUMS + ((b * scores.H + h) * tiles + tile) * 2
         tl.store(at, tl.sum(before, 0))
         tl.store(at + 1, tl.sum(after, 0))
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .backward import read_queries, slopes
-from .tile import FAR, head_of, near, offset_of, read, seen_keys
+from .backward import read_queries, read_sums, slopes
+from .tile import FAR, head_of, near, of_program, offset_of, read, seen_keys
 
 
 @triton.jit
@@ -27,9 +27,8 @@ def slopes_at(
     position = near(stands) + rows
     low, high = near(stands) + row, near(stands) + row + TILE_Q - 1
     first, last = seen_keys(rows, stands, b, Q, K, mask)
-    query, grad, lse, sums, _ = read_queries(
-        query_rows, grad_rows, query_head, grad_head, LSE + head, SUMS + head, row, Q, D, V, TILE_Q, TILE_D,
-        TILE_V)  # fmt: skip
+    lse, sums, sees = read_sums(LSE + head, SUMS + head, row, Q, TILE_Q)
+    query, grad = read_queries(query_rows, grad_rows, query_head, grad_head, sees, row, Q, D, V, TILE_Q, TILE_D, TILE_V)
     key = read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
     value = read(value_rows, value_head, start, K, V, TILE_K, TILE_V)
     slope, _, _ = slopes(
@@ -87,11 +86,10 @@ def diagonals(
     """sums (B,H,bands,2,TILE) float32, band c - a of tiles (a of queries, c of keys) after band, from the first one on that has
     a distance within the table: [0, t] holds the pairs with j - i = (c - a) TILE + t, [1, t] those with j - i less by TILE."""
     across, down = tl.cdiv(K, TILE), tl.cdiv(Q, TILE)
-    pair = (tl.program_id(0) // bands).to(tl.int64)
-    b, h = pair // scores.H, pair % scores.H
+    own, b, h = of_program(bands, scores.H)
     g, head = h // scores.group, (b * scores.H + h) * Q
     stands = offset_of(b, offset, mask)
-    band = first_band(stands, bias.low, TILE) + tl.program_id(0) % bands
+    band = first_band(stands, bias.low, TILE) + own
     query_head, grad_head = head_of(query_rows, b, h), head_of(grad_rows, b, h)
     key_head, value_head = head_of(key_rows, b, g), head_of(value_rows, b, g)
     steps = tl.arange(0, TILE)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .forward import sweep
-from .tile import LN_2, head_of, near, offset_of, seen_keys, whole_tiles
+from .tile import LN_2, head_of, near, of_program, offset_of, seen_by_tile, seen_keys
 
 
 @triton.jit(do_not_specialize=["Q", "K", "offset", "chunks"])
@@ -25,10 +25,7 @@ def decode_chunks(
 ):  # fmt: skip
     """outputs (B,H,Q,chunks,V) and log-sum-exps (B,H,Q,chunks) in units of log2(e), float32; -inf where nothing is seen.
     Without OUTPUTS: output (B,H,Q,V), from the one chunk that there is, and its natural log-sum-exp (B,H,Q)."""
-    chunk = tl.program_id(0) % chunks
-    pair = (tl.program_id(0) // chunks).to(tl.int64)
-    groups = scores.H // scores.group
-    b, g = pair // groups, pair % groups
+    chunk, b, g = of_program(chunks, scores.H // scores.group)
     packed = tl.arange(0, TILE_Q)
     rows = packed % Q
     there = packed < Q * scores.group
@@ -38,9 +35,8 @@ def decode_chunks(
     position = near(stands) + rows
     first, last = seen_keys(rows, stands, b, Q, K, mask)
     from_key, to_key = chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, K)
-    first, last = tl.maximum(first, from_key), tl.minimum(last, to_key)
-    begin, end = tl.min(first, 0) // TILE_K * TILE_K, tl.max(last, 0)
-    whole_from, whole_to = whole_tiles(begin, end, rows < Q, first, last, K, mask, TILE_K)
+    begin, end, whole_from, whole_to = seen_by_tile(0, Q, stands, b, Q, K, mask, TILE_K)
+    begin, end = tl.maximum(begin, from_key), tl.minimum(end, to_key)
 
     features, value_features = tl.arange(0, TILE_D), tl.arange(0, TILE_V)
     at = query_rows.at + b * query_rows.b + heads[:, None] * query_rows.h + rows[:, None] * query_rows.n
@@ -88,8 +84,7 @@ def join_chunks(
 ):
     """output (B,H,Q,V) and the natural log-sum-exp (B,H,Q) of one query of one head from those of its chunks."""
     program = tl.program_id(0).to(tl.int64)
-    row, head = program % Q, program // Q
-    b, h = head // scores.H, head % scores.H
+    row, b, h = of_program(Q, scores.H)
     features = tl.arange(0, TILE_V)
     total, weight, highest = tl.zeros([TILE_V], tl.float32), 0.0, float("-inf")
     for start in range(0, chunks, CHUNKS):

@@ -20,12 +20,13 @@ from .tile import (
     narrowed_keys,
     near,
     never_whole,
+    of_program,
     offset_of,
     read,
     scored,
+    seen_by_tile,
     seen_keys,
     shown,
-    whole_tiles,
     write,
 )
 
@@ -77,16 +78,15 @@ def forward(
 ):  # fmt: skip
     """output (B,H,Q,V) and the natural log-sum-exp (B,H,Q) float32, -inf where a query sees no key."""
     tiles = tl.cdiv(Q, TILE_Q)
-    tile = tiles - 1 - tl.program_id(0) % tiles  # under causality the last tiles are the longest: they begin first
-    head = (tl.program_id(0) // tiles).to(tl.int64)
-    b, h = head // scores.H, head % scores.H
+    tile, b, h = of_program(tiles, scores.H)
     g = h // scores.group
-    start = tile * TILE_Q
+    start = (tiles - 1 - tile) * TILE_Q  # under causality the last tiles are the longest: they begin first
     rows = start + tl.arange(0, TILE_Q)
     stands = offset_of(b, offset, mask)
     position = near(stands) + rows
     first, last = seen_keys(rows, stands, b, Q, K, mask)
-    begin, end = narrowed_keys(tl.min(first, 0), tl.max(last, 0), rows, b, Q, K, mask)
+    begin, end, whole_from, whole_to = seen_by_tile(start, start + TILE_Q, stands, b, Q, K, mask, TILE_K)
+    begin, end = narrowed_keys(begin, end, rows, b, Q, K, mask)
     begin = begin // TILE_K * TILE_K
 
     query = read(query_rows, head_of(query_rows, b, h), start, Q, D, TILE_Q, TILE_D)
@@ -96,7 +96,6 @@ def forward(
     highest = tl.full([TILE_Q], float("-inf"), tl.float32)
 
     real = first < K  # padding sees nothing; what it gathers in unmasked tiles is taken out at the end
-    whole_from, whole_to = whole_tiles(begin, end, real, first, last, K, mask, TILE_K)
     total, weight, highest = sweep(
         total, weight, highest, query, key_rows, value_rows, key_head, value_head, begin, end, whole_from, whole_to, rows,
         position, near(stands) + start, near(stands) + start + TILE_Q - 1, first, last, b, h, Q, K, scores, mask, bias,
@@ -108,4 +107,4 @@ def forward(
         output = output * dropout.surviving
     write(output_rows, head_of(output_rows, b, h), start, Q, V, output, TILE_Q, TILE_V)
     lse = tl.where(sees, (highest + tl.log2(tl.where(sees, weight, 1.0))) * LN_2, float("-inf"))
-    tl.store(LSE + head * Q + rows, lse, mask=rows < Q)
+    tl.store(LSE + (b * scores.H + h) * Q + rows, lse, mask=rows < Q)

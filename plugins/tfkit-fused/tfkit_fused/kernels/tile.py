@@ -19,6 +19,15 @@ LARGE = tl.constexpr((1 << 63) - 1)
 
 
 @triton.jit
+def of_program(tiles, heads):
+    """(tile, batch row, head) of the running program, the last two int64, where each head of each row has so many tiles. They
+    are divided before they are widened: a division of 64 bits branches.
+    """
+    pair = tl.program_id(0) // tiles
+    return tl.program_id(0) % tiles, (pair // heads).to(tl.int64), (pair % heads).to(tl.int64)
+
+
+@triton.jit
 def head_of(rows_of, b, h):
     """Where the rows of one head of one batch row begin."""
     return b * rows_of.b + h * rows_of.h
@@ -55,13 +64,20 @@ def near(position):
 
 
 @triton.jit
+def longest(b, K, mask):
+    """How many of the K keys a batch row has."""
+    length = K
+    if mask.key_lengths is not None:
+        length = tl.minimum(K, near(tl.load(mask.key_lengths + b).to(tl.int64)))
+    return length
+
+
+@triton.jit
 def seen_keys(rows, stands, b, Q, K, mask):
     """The interval [first, last) of keys that each query may see by its position and the lengths, where query 0 stands at
     `stands`. Where the query is padding it is [K, 0)."""
     first = rows * 0
-    last = first + K
-    if mask.key_lengths is not None:
-        last = tl.minimum(last, near(tl.load(mask.key_lengths + b).to(tl.int64)))
+    last = first + longest(b, K, mask)
     if mask.right is not None:
         last = tl.minimum(last, rows + near(stands + mask.right + 1))
     if mask.left is not None:
@@ -179,12 +195,27 @@ def narrowed_queries(begin, end, keys, b, Q, K, mask, SCAN: tl.constexpr = 512):
 
 
 @triton.jit
-def whole_tiles(begin, end, real, first, last, K, mask, TILE_K: tl.constexpr):
-    """Of the tiles of keys in [begin, end), those [from, to) that every real query sees whole: they need no mask."""
-    start = tl.cdiv(tl.max(tl.where(real, first, 0), 0), TILE_K) * TILE_K
-    stop = tl.min(tl.where(real, last, K), 0) // TILE_K * TILE_K
-    start = tl.minimum(tl.maximum(start, begin), tl.maximum(end, begin))
-    stop = tl.minimum(tl.maximum(stop, start), tl.maximum(end, start))
+def seen_by_tile(start, stop, stands, b, Q, K, mask, TILE_K: tl.constexpr):
+    """(begin, end, whole_from, whole_to) of the keys that a tile sees, by position and the lengths: some query of [start, stop)
+    sees one of [begin, end), and every one, padding aside, sees all of the tiles [whole_from, whole_to), which need no mask.
+
+    Both ends of `seen_keys` rise with the query, so that the first query and the last decide. Numbers, not tiles of numbers: a
+    reduction would put barriers before the loop, and its bounds into registers of threads.
+    """
+    last_row = tl.minimum(stop, Q) - 1
+    if mask.query_lengths is not None:
+        last_row = tl.minimum(last_row, near(tl.load(mask.query_lengths + b).to(tl.int64)) - 1)
+    begin, last_of_all = seen_keys(start, stands, b, Q, K, mask)
+    first_of_all, end = seen_keys(tl.maximum(last_row, start), stands, b, Q, K, mask)
+    whole_from, whole_to = whole_tiles(begin, end, first_of_all, last_of_all, TILE_K)
+    return begin // TILE_K * TILE_K, end, whole_from, whole_to
+
+
+@triton.jit
+def whole_tiles(begin, end, first, last, TILE_K: tl.constexpr):
+    """Of the tiles of keys in [begin, end), those [from, to) that lie within [first, last)."""
+    start = tl.minimum(tl.maximum(tl.cdiv(first, TILE_K) * TILE_K, begin), tl.maximum(end, begin))
+    stop = tl.minimum(tl.maximum(last // TILE_K * TILE_K, start), tl.maximum(end, start))
     return start, stop
 
 
