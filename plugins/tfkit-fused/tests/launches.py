@@ -97,13 +97,17 @@ def launched(
     return next(each for each in heard if each.kernel.__name__ == wanted)
 
 
-def launches(given: launch.Call, backward: bool = True) -> list[aot.Launch]:
-    """All that a call and its gradients launch."""
+def launches(given: launch.Call, backward: bool = True, begins: int | None = None) -> list[aot.Launch]:
+    """All that a call and its gradients launch; with gradients of the output and of the log-sum-exp that both lie `begins`
+    numbers behind a multiple of 16 bytes, else with one of the output alone."""
     heard: list[aot.Launch] = []
     with recorded(heard):
         output, lse = launch.forward(given)
+        grad, grad_lse = torch.zeros_like(output), None
+        if begins is not None:
+            grad, grad_lse = (torch.zeros(each.numel() + begins).to(each)[begins:].view(each.shape) for each in (output, lse))
         if backward:
-            launch.backward(given, output, lse, torch.zeros_like(output), None, given.bias is not None)
+            launch.backward(given, output, lse, grad, grad_lse, given.bias is not None)
     return heard
 
 

@@ -9,7 +9,7 @@ change of the table or of a kernel.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -223,8 +223,8 @@ def test_launches_with_one_key_are_specialised_in_one_way():
     """By Triton's own word: what the key of a launch does not see would run a program that was compiled for something else."""
     row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features) == ("queries", 2, 64, "plain"))
     specialised: dict[Any, set[str]] = {}
-    for changes in CHANGED.values():
-        for recorded in launches(replace(call(row), **changes)):
+    for changes, begins in product(CHANGED.values(), (None, 0, 1)):
+        for recorded in launches(replace(call(row), **changes), begins=begins):
             with aot.driven(recorded.kernel, 90):
                 *_, binder = recorded.kernel.create_binder()
                 _, specialisation, _ = binder(*recorded.arguments, **recorded.named)

@@ -182,6 +182,8 @@ def specialised(monkeypatch):
 @pytest.mark.parametrize("lengths", [(None, None), ((90, 33), None), ((64, 0), (70, 9)), (None, (0, 64)), ((-7, 2**40), None)])
 @pytest.mark.parametrize(("D", "V", "G"), [(24, 16, 2), (8, 64, 4)])
 def test_specialised_warps_are_right(lengths, D, V, G, specialised):
+    from tfkit_fused.attend import attend
+
     key_lengths, query_lengths = lengths
     case = Case(
         B=2,
@@ -196,7 +198,14 @@ def test_specialised_warps_are_right(lengths, D, V, G, specialised):
         query_lengths=query_lengths,
         gradients=True,
     )
-    ratios(case, tfkit_fused.FusedOptions(tuned="off"))
+    options = tfkit_fused.FusedOptions(tuned="off")
+    ratios(case, options)
+    found, rows = attend(replace(case.inputs(DEVICE), return_lse=True), options), torch.arange(case.Q)
+    sees = (torch.tensor(key_lengths or [case.K] * 2) > 0)[:, None] & (
+        rows < torch.tensor(query_lengths or [case.Q] * 2)[:, None]
+    )
+    assert torch.equal(found.lse.isneginf().cpu(), ~sees[:, None].expand(-1, case.H, -1))
+    assert not found.output[found.lse.isneginf()].any()
 
 
 def test_specialised_warps_hand_a_nan_on(specialised):
@@ -245,6 +254,7 @@ def test_specialised_warps_are_offered_where_all_queries_see_the_same_keys(chang
 BLIND = {
     "before the first that sees one": Mask(causal=True, offset=-9),
     "after the last": Mask(window=(5, None), offset=60),
+    "after the last of a short row": Mask(window=(5, None), offset=20, key_lengths=torch.tensor([31, 90])),
     "padding": Mask(causal=True, offset=0, query_lengths=torch.tensor([61, 0])),
     "whole rows of the batch": Mask(causal=True, offset=0, key_lengths=torch.tensor([31, 0])),
 }
