@@ -179,31 +179,20 @@ def specialised(monkeypatch):
     monkeypatch.setattr(launch, "tiles_for", lambda kernel, *of: (tiles,) if kernel == "forward" else tiles_for(kernel, *of))
 
 
-@pytest.mark.parametrize("lengths", [(None, None), ((90, 33), None), ((64, 0), (70, 9)), (None, (0, 64)), ((-7, 2**40), None)])
+@pytest.mark.parametrize("lengths", [(None, None), ((90, 33), None), ((0, 64), (70, 9)), (None, (0, 50)), ((-7, 2**40), None)])
 @pytest.mark.parametrize(("D", "V", "G"), [(24, 16, 2), (8, 64, 4)])
 def test_specialised_warps_are_right(lengths, D, V, G, specialised):
     from tfkit_fused.attend import attend
 
     key_lengths, query_lengths = lengths
     case = Case(
-        B=2,
-        H=4,
-        G=G,
-        Q=70,
-        K=90,
-        D=D,
-        V=V,
-        dtype="float16",
-        key_lengths=key_lengths,
-        query_lengths=query_lengths,
-        gradients=True,
-    )
+        B=2, H=4, G=G, Q=70, K=90, D=D, V=V, dtype="float16", key_lengths=key_lengths, query_lengths=query_lengths, gradients=True
+    )  # fmt: skip
     options = tfkit_fused.FusedOptions(tuned="off")
     ratios(case, options)
     found, rows = attend(replace(case.inputs(DEVICE), return_lse=True), options), torch.arange(case.Q)
-    sees = (torch.tensor(key_lengths or [case.K] * 2) > 0)[:, None] & (
-        rows < torch.tensor(query_lengths or [case.Q] * 2)[:, None]
-    )
+    of_keys, of_queries = torch.tensor(key_lengths or [case.K] * 2), torch.tensor(query_lengths or [case.Q] * 2)
+    sees = (of_keys > 0)[:, None] & (rows < of_queries[:, None])
     assert torch.equal(found.lse.isneginf().cpu(), ~sees[:, None].expand(-1, case.H, -1))
     assert not found.output[found.lse.isneginf()].any()
 
