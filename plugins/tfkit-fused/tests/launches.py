@@ -163,7 +163,8 @@ def cell(kernel: str, width: int, kind: str, changes: dict[str, Any], tiles: Til
     query = torch.zeros(2, 8, 2048, width, dtype=torch.bfloat16)
     given = replace(call(row), **{"query": query, **changes})
     found = row_for(kernel, given.query, given.key, given.value, launch.features_of(given))
-    tiles = tiles or of_row(found, generation_of(capability // 10), described=True)[0]
+    described = capability == 90 and launch._sees_intervals(given) if kernel == "keys" else True
+    tiles = tiles or of_row(found, generation_of(capability // 10), described)[0]
     name = kernel if kernel == "specialised" else ""
     made = launched(row, capability, name, tiles, **{"query": query, **changes})
     return Cell(f"{kernel}, {kind}, D {width}", kernel, made, tiles, width)

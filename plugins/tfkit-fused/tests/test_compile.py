@@ -92,8 +92,8 @@ def test_whatever_is_taken_unmeasured_fits_and_does_not_spill_by_the_record():
 
 RENEW = "run `python bench/fused_sass.py --json bench/results/fused_sass.json`"
 MOST_WAITS = {"forward": 1, "specialised": 2, "queries": 2, "keys": 4, "decode": 0}
-"""For products in one step: values' in the forward pass overlap the next step, or the other group's; the backward also needs its
-own scores."""
+"""For products in one step: values' in the forward pass overlap the next step, those of specialised warps the other group's;
+the backward also needs its own scores."""
 
 
 @pytest.mark.exhaustive

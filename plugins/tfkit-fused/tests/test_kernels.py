@@ -186,7 +186,8 @@ def test_specialised_warps_are_right(lengths, D, V, G, specialised):
 
     key_lengths, query_lengths = lengths
     case = Case(
-        B=2, H=4, G=G, Q=70, K=90, D=D, V=V, dtype="float16", key_lengths=key_lengths, query_lengths=query_lengths, gradients=True
+        B=2, H=4, G=G, Q=70, K=90, D=D, V=V, dtype="float16", key_lengths=key_lengths, query_lengths=query_lengths,
+        gradients=True,
     )  # fmt: skip
     options = tfkit_fused.FusedOptions(tuned="off")
     ratios(case, options)

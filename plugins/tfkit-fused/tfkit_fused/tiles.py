@@ -94,7 +94,7 @@ ROWS = (
     Row("queries", 2, 64, "rich", (128, 32, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2), (64, 32, 4, 2)), ((32, 128, 8, 2),)),
     Row("queries", 2, 128, "plain", (128, 64, 8, 2), (64, 64, 8, 2), ((64, 32, 4, 2),), ((64, 64, 8, 2), (64, 64, 4, 2))),
     Row("queries", 2, 128, "rich", (128, 32, 8, 2), (64, 64, 8, 2), ((64, 32, 8, 2), (32, 64, 8, 2))),
-    Row("queries", 2, 256, "plain", (64, 64, 8, 1), (64, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1)), ((32, 64, 8, 2),)),
+    Row("queries", 2, 256, "plain", (32, 64, 8, 1), (64, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1)), ((32, 64, 8, 2),)),
     Row("queries", 2, 256, "rich", (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 8, 1))),
     Row("keys", 2, 64, "plain", (64, 128, 8, 2), (32, 128, 8, 1), ((32, 64, 4, 1),), ((32, 128, 8, 2),)),
     Row("keys", 2, 64, "rich", (16, 128, 8, 2), (32, 32, 4, 2), ((32, 32, 8, 2), (16, 32, 4, 2)), ((32, 128, 8, 1),)),
@@ -163,6 +163,7 @@ BLACKWELL: dict[str, dict[tuple[str, int, int, str, bool], Shape]] = {
         ("keys", 2, 64, "position", False): (32, 64, 4, 2), ("keys", 2, 128, "plain", False): (32, 64, 8, 2),
         ("keys", 2, 128, "position", False): (32, 64, 8, 2), ("keys", 2, 128, "dropout", False): (16, 64, 8, 2),
         ("keys", 2, 64, "plain", True): (32, 64, 4, 2), ("keys", 2, 256, "rich", False): (16, 16, 8, 1),
+        ("queries", 2, 128, "plain", True): (64, 32, 4, 2),
     },
     "3.6": {
         ("keys", 2, 64, "plain", False): (16, 128, 8, 2), ("keys", 2, 64, "position", False): (16, 128, 8, 2),
@@ -174,16 +175,20 @@ their own, and these kernels read them back into registers. By version of Triton
 width, features, whether the row is short."""
 
 
-DESCRIBED: dict[str, dict[tuple[str, int, int, str], Shape]] = {
-    "": {("forward", 2, 128, "plain"): (128, 128, 8, 2), ("keys", 2, 64, "position"): (64, 128, 8, 2)},
-    "3.6": {
-        ("keys", 2, 64, "position"): (32, 128, 8, 2), ("keys", 2, 128, "plain"): (16, 128, 8, 3),
-        ("keys", 2, 128, "position"): (16, 128, 8, 3),
+DESCRIBED: dict[str, dict[tuple[str, int, int, str, bool], Shape]] = {
+    "": {
+        ("forward", 2, 128, "plain", False): (128, 128, 8, 2), ("keys", 2, 64, "position", False): (64, 128, 8, 2),
+        ("queries", 2, 128, "plain", True): (64, 64, 4, 2), ("queries", 2, 256, "plain", False): (64, 64, 8, 1),
     },
-    "3.7": {("keys", 2, 128, "position"): (16, 128, 8, 3), ("keys", 2, 128, "dropout"): (16, 128, 8, 3)},
+    "3.6": {
+        ("keys", 2, 64, "position", False): (32, 128, 8, 2), ("keys", 2, 128, "plain", False): (16, 128, 8, 3),
+        ("keys", 2, 128, "position", False): (16, 128, 8, 3),
+    },
+    "3.7": {("keys", 2, 128, "position", False): (16, 128, 8, 3), ("keys", 2, 128, "dropout", False): (16, 128, 8, 3)},
+    "3.8": {("queries", 2, 128, "plain", True): (64, 32, 4, 2)},
 }  # fmt: skip
-"""What large devices take unmeasured where the hardware copies tiles (TMA), which leaves registers for larger ones. By version of
-Triton, those of "" for all others; then by kernel, bytes, width and features, for rows that are not short."""
+"""What large devices take unmeasured where the hardware copies tiles (TMA), which leaves registers for larger ones. By version
+of Triton, those of "" for all others; then by kernel, bytes, width, features, whether the row is short."""
 
 
 SPECIALISED: tuple[Shape, ...] = ((128, 128, 12, 2), (128, 64, 12, 3))
@@ -284,9 +289,9 @@ def of_row(row: Row | None, generation: int, described: bool = False) -> tuple[T
     instead = instead or INSTEAD.get(version, {}).get((*key, large))
     if shape is not None and instead is not None:
         shape, more = instead, tuple(each for each in more if each != instead)
-    if large and described and shape is not None and not row.short:
+    if large and described and shape is not None:
         of_version = {**DESCRIBED[""], **DESCRIBED.get(version, {})}
-        shape, more = of_version.get(key[:4], shape), (shape, *more)
+        shape, more = of_version.get(key, shape), (shape, *more)
     return () if shape is None else tuple(Tiles(*each) for each in dict.fromkeys((shape, *more)))
 
 
