@@ -48,8 +48,8 @@ MANIFEST = "filled.json"
 SMALL = {"TRITON_STORE_BINARY_ONLY": "1", "TRITON_DISABLE_LINE_INFO": "1"}
 """Files of 90 KB a kernel instead of 650 KB, 7 KB packed. The second is part of Triton's keys: bench/on_cuda.sh sets it too."""
 KERNELS = (
-    forward.forward, specialised.specialised, backward.row_sums, backward.queries, backward.keys_and_values, decode.decode_chunks, decode.join_chunks,
-    bias.dense, bias.diagonals,
+    forward.forward, specialised.specialised, backward.row_sums, backward.queries, backward.keys_and_values,
+    decode.decode_chunks, decode.join_chunks, bias.dense, bias.diagonals,
 )  # fmt: skip
 PROBES = ("dense-d64-512/*", "multi30k-decoder/training", "t5-512/training", "alibi-512/forward", "decode-1024")
 """Cells of the benchmark whose kernels `fill` always compiles and `check` asks for."""
