@@ -167,6 +167,20 @@ def test_tiles_that_the_hardware_copies_give_the_same_bits(odd, monkeypatch):
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("Q", [2, 40])
+@pytest.mark.parametrize("K", [64, 300])
+def test_padding_sees_no_key_in_tiles_that_need_no_mask(Q, K):
+    """Few queries and many, with keys in one part and in several."""
+    from tfkit_fused.attend import attend
+
+    inputs = Case(B=2, H=4, G=2, Q=Q, K=K, D=8, V=8).inputs(DEVICE)
+    lengths = torch.tensor([Q, Q - 1], device=DEVICE)
+    found = attend(replace(inputs, mask=Mask(query_lengths=lengths), return_lse=True), SMALL)
+    sees = torch.arange(Q, device=DEVICE) < lengths[:, None]
+    assert torch.equal(found.lse.isfinite(), sees[:, None].expand(-1, 4, -1))
+    assert torch.equal(found.output.any(-1), sees[:, None].expand(-1, 4, -1))
+
+
 @pytest.fixture
 def specialised(monkeypatch):
     """The forward pass by specialised warps, which only measuring would choose."""

@@ -47,7 +47,7 @@ def decode_chunks(
         rows, position, near(stands), near(stands) + Q - 1, first, last, b, heads[:, None], Q, K, scores, mask, bias,
         dropout, D, V, TILE_K, TILE_D, TILE_V, False)  # fmt: skip
 
-    sees = weight != 0.0
+    sees = (first < K) & (weight != 0.0)  # padding gathers something in tiles that are not masked
     output = total / tl.where(sees, weight, 1.0)[:, None]
     store = there[:, None] & (value_features[None] < V)
     lse = tl.where(sees, highest + tl.log2(tl.where(sees, weight, 1.0)), float("-inf"))
