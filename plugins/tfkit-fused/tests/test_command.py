@@ -60,9 +60,7 @@ def test_show_prints_what_is_saved_and_what_of_it_is_stale(path, capsys):
     for kernels in (source(), "0" * 16):
         Saved(path, HERE.model_copy(update={"kernels": kernels})).add("forward d64", CHOICE)
     assert command.main(["show"]) == 0
-    choice = (
-        "forward d64: 128x64, 4 warps, 3 stages (128x64, 4 warps, 3 stages: 0.250 ms; 64x64, 4 warps, 3 stages: does not run)"
-    )
+    choice = "forward d64: 128x64, 4 warps, 3 stages (128x64, 4 warps, 3 stages: 0.250 ms; 64x64, 4 warps, 3 stages: unusable)"
     device = "NVIDIA H100 80GB HBM3, sm_90, Triton 3.6.0"
     assert capsys.readouterr().out.splitlines() == [
         str(path), device, f"  {choice}", f"{device}, of other kernels: not used", f"  {choice}",

@@ -241,7 +241,7 @@ def test_specialised_warps_are_offered_where_all_queries_see_the_same_keys(chang
     asked: dict[str, tuple[Tiles, ...]] = {}
 
     class Heard:
-        def chosen(self, call_class, tiles, measure, launched):
+        def chosen(self, call_class, tiles, measure, launched, results):
             asked[call_class] = tiles
             return tiles[0]
 

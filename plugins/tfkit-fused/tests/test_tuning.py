@@ -64,6 +64,27 @@ def test_the_fastest_that_runs_is_chosen_saved_and_measured_once(tmp_path):
     assert again.heard == []
 
 
+@pytest.mark.parametrize(
+    ("change", "used"),
+    [(lambda x: x, True), (lambda x: x + 1e-3 * x.nan_to_num(0.0, 0.0, 0.0).max(), True), (lambda x: -x, False),
+     (lambda x: x.where(x != 3.0, torch.nan), False), (lambda x: x.nan_to_num(), False), (lambda x: x * torch.inf, False)],
+)  # fmt: skip
+def test_tiles_with_other_results_are_told_and_not_used(change, used, tmp_path, recwarn):
+    """The first count as right. Another order of a sum changes the last bits; NaN and infinities stay where they are."""
+    right, clock = torch.tensor([3.0, -2.0, -torch.inf, torch.nan], dtype=torch.float16), Clock(tmp_path / "fused.json", TIMES)
+    result = torch.empty_like(right)
+
+    def launch(tiles: Tiles) -> None:
+        clock.launch(tiles)
+        result.copy_(right if tiles == SLOW else change(right))
+
+    assert clock.tuner.chosen("forward", TILES, True, launch, (result,)) == (FAST if used else SLOW)
+    choice = read(tmp_path / "fused.json")[0][HERE]["forward"]
+    assert choice.milliseconds[str(FAST)] == (TIMES[FAST] if used else None)
+    told = [str(each.message) for each in recwarn]
+    assert [f"has other results with tiles {FAST} than with {SLOW}: not used" in each for each in told] == [True] * (not used)
+
+
 def test_nothing_is_measured_unless_asked_and_the_first_answer_holds(tmp_path):
     clock = Clock(tmp_path / "fused.json", TIMES)
     assert [clock.chosen(measure=False), clock.chosen(measure=True)] == [SLOW, SLOW]

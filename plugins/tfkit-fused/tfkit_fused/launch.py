@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -69,7 +69,7 @@ def forward(given: Call) -> tuple[Tensor, Tensor]:
     output = given.query.new_empty(B, Q, H, V).transpose(1, 2)
     lse = given.query.new_empty(B, H, Q, dtype=torch.float32)
     if few_queries(given):
-        _run(given, "decode", lambda tiles: _decode(given, output, lse, tiles))
+        _run(given, "decode", lambda tiles: _decode(given, output, lse, tiles), (output, lse))
     else:
         rows = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(output), lse)
         key, described, (scores, mask, bias, dropout) = signature(given), _describes(given.key, given.value), _terms(given)
@@ -84,7 +84,7 @@ def forward(given: Call) -> tuple[Tensor, Tensor]:
                 forward_kernel((key, tiles), programs, arguments, {**constants, "DESCRIBED": described})
 
         more = specialised_tiles(given.query, given.value) if described and _specialises(given) else ()
-        _run(given, "forward", sweep, described, more)
+        _run(given, "forward", sweep, (output, lse), described, more)
     return output, lse
 
 
@@ -210,10 +210,10 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
         return bias_sums
 
     if together:
-        bias_sums = _run(given, "together", of_keys, queries_described)
+        bias_sums = _run(given, "together", of_keys, (grad_query, grad_key, grad_value), queries_described)
     else:
-        bias_sums = _run(given, "queries", of_queries, described)
-        _run(given, "keys", of_keys, queries_described)
+        bias_sums = _run(given, "queries", of_queries, (grad_query,), described)
+        _run(given, "keys", of_keys, (grad_key, grad_value), queries_described)
     found = [grad_query.to(given.query.dtype), grad_key, grad_value]
     if bias_sums is not None:
         found.append(_position_bias(given, saved, bias_sums.sum((0, 2)), key))
@@ -234,7 +234,7 @@ def _dense_bias(given: Call, saved: tuple[Any, ...], key: Hashable) -> Tensor:
         arguments = (*saved, found, B, *shape, Q, K, given.offset, *_terms(given))
         dense((key, tiles), programs, arguments, _constants(given, tiles))
 
-    _run(given, "bias", of_pairs)
+    _run(given, "bias", of_pairs, (found,))
     return found.reshape(given.bias.shape).to(given.bias.dtype)
 
 
@@ -313,14 +313,18 @@ def _sizes_of(D: int, V: int) -> dict[str, int]:
 
 
 def _run(
-    given: Call, kernel: str, launch: Callable[[Tiles], Made], described: bool = False, more: tuple[Tiles, ...] = ()
-) -> Made:
+    given: Call, kernel: str, launch: Callable[[Tiles], Made], results: Sequence[Tensor] = (), described: bool = False,
+    more: tuple[Tiles, ...] = (),
+) -> Made:  # fmt: skip
     """What `launch` makes with the tiles that are chosen for such calls. It begins anew each time: to measure, it is called
-    many times. `described`: the hardware copies tiles (`_describes`). `more` are tiles for which only measuring can decide."""
+    many times. It writes `results`. `described`: the hardware copies tiles (`_describes`). `more` are tiles for which only
+    measuring can decide."""
     tiles = _tiles(given, kernel, described)
     if len(tiles) > 1 and given.tuned != "off" and not torch.are_deterministic_algorithms_enabled():
         call_class = class_of(kernel, given) + " tma" * described + " specialised" * bool(more)
-        return launch(tuner_of(given.query.device).chosen(call_class, (*tiles, *more), given.tuned == "measure", launch))
+        return launch(
+            tuner_of(given.query.device).chosen(call_class, (*tiles, *more), given.tuned == "measure", launch, results)
+        )
     return launch(tiles[0])
 
 

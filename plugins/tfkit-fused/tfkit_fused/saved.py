@@ -30,14 +30,15 @@ class Environment(Options):
 
 
 class Choice(Options):
-    """Queries, keys, warps and stages of the fastest tiles, and what each took; None where it did not run."""
+    """Queries, keys, warps and stages of the fastest tiles, and what each took; None where it did not run, or
+    gave other results."""
 
     tiles: tuple[int, int, int, int]
     milliseconds: dict[str, float | None]
 
     def __str__(self) -> str:
         times = (
-            f"{tiles}: {f'{time:.3f} ms' if time is not None else 'does not run'}" for tiles, time in self.milliseconds.items()
+            f"{tiles}: {f'{time:.3f} ms' if time is not None else 'unusable'}" for tiles, time in self.milliseconds.items()
         )
         return f"{'x'.join(map(str, self.tiles[:2]))}, {self.tiles[2]} warps, {self.tiles[3]} stages ({'; '.join(times)})"
 

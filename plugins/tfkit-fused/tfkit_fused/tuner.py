@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
+from torch import Tensor
 
 from .saved import Choice, Environment, Saved, place, source
 from .tiles import Tiles
@@ -29,17 +30,22 @@ class Tuner:
         self.measured: dict[str, Choice] = {}
         self.lock = threading.Lock()
 
-    def chosen(self, call_class: str, tiles: tuple[Tiles, ...], measure: bool, launch: Launch) -> Tiles:
-        """One of `tiles`, the first where nothing is known of such calls and nothing may be measured."""
+    def chosen(
+        self, call_class: str, tiles: tuple[Tiles, ...], measure: bool, launch: Launch, results: Sequence[Tensor] = ()
+    ) -> Tiles:
+        """One of `tiles`, the first where nothing is known of such calls and nothing may be measured. `launch` writes
+        `results`."""
         with self.lock:
             if call_class not in self.answers:
-                self.answers[call_class] = self._decided(call_class, tiles, measure, launch)
+                self.answers[call_class] = self._decided(call_class, tiles, measure, launch, results)
             return self.answers[call_class]
 
-    def _decided(self, call_class: str, tiles: tuple[Tiles, ...], measure: bool, launch: Launch) -> Tiles:
+    def _decided(
+        self, call_class: str, tiles: tuple[Tiles, ...], measure: bool, launch: Launch, results: Sequence[Tensor]
+    ) -> Tiles:
         choice = self.saved.choices.get(call_class)
         if choice is None and measure:
-            choice = self._measured(call_class, tiles, launch)
+            choice = self._measured(call_class, tiles, launch, results)
         if choice is None:
             return tiles[0]
         known = {each.shape: each for each in tiles}
@@ -47,24 +53,41 @@ class Tuner:
             warnings.warn(f"`fused`: {self.saved.path} chooses tiles that are none for `{call_class}`: not used", stacklevel=2)
         return known.get(choice.tiles, tiles[0])
 
-    def _measured(self, call_class: str, tiles: tuple[Tiles, ...], launch: Launch) -> Choice | None:
-        """None where nothing runs: the launch itself reports the error."""
+    def _measured(self, call_class: str, tiles: tuple[Tiles, ...], launch: Launch, results: Sequence[Tensor]) -> Choice | None:
+        """None where nothing runs: the launch itself reports the error. Tiles with other results than the first that run are
+        never chosen."""
         if self.capturing():
             what = f"`{call_class}` was not measured: a CUDA graph is being captured. Call once before the capture"
             warnings.warn(f"`fused`: {what}", stacklevel=2)
             return None
         times: dict[Tiles, float] = {}
+        expected: list[Tensor] | None = None
         for each in tiles:
             try:
-                times[each] = self.time(functools.partial(launch, each))
+                time = self.time(functools.partial(launch, each))
             except Exception:  # whatever a compiler or driver says of tiles that do not fit here
                 continue
+            expected = expected or [result.clone() for result in results]
+            if all(map(agree, results, expected)):
+                times[each] = time
+            else:
+                what = f"`{call_class}` has other results with tiles {each} than with {next(iter(times))}: not used"
+                warnings.warn(f"`fused`: {what}. Please report it, with the version of Triton", stacklevel=2)
         if not times:
             return None
         warned = {str(each): times.get(each) for each in tiles}
         choice = self.saved.add(call_class, Choice(tiles=min(times, key=lambda each: times[each]).shape, milliseconds=warned))
         self.measured[call_class] = choice
         return choice
+
+
+def agree(found: Tensor, expected: Tensor) -> bool:
+    """Whether two orders of one sum may have given these: numbers that differ by little beside the largest that is finite."""
+    if not expected.numel():
+        return True
+    size = expected.abs().nan_to_num(0.0, 0.0, 0.0).max().double()
+    near = (found.double() - expected.double()).abs() <= max(16 * torch.finfo(expected.dtype).eps, 1e-4) * size
+    return bool((near | (found == expected) | (found.isnan() & expected.isnan())).all())
 
 
 @functools.cache
