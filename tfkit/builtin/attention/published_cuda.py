@@ -6,7 +6,7 @@ that torch may choose, and lengths between two measured ones a and b change at s
 
 Two sources measured the same on an H100 for head dim 128, forward, and for head dim 64, forward and with gradients. Their
 relative times differ by up to 2.0 and 1.6, and all put the kernels far before plain torch. There is one source for head dim 128
-with gradients and for a B200, and none with plain torch for an A100.
+with gradients, for a B200 and for an RTX A5000, and none with plain torch for an A100.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def both(forward: tuple[float, ...], backward: tuple[float, ...]) -> tuple[float
 
 PAPER, PULL = "https://arxiv.org/abs/2407.08608", "https://github.com/Dao-AILab/flash-attention/pull/1075"
 STABLE = "https://github.com/Dao-AILab/flash-attention/pull/2688"
-BLACKWELL = "https://github.com/Dao-AILab/flash-attention/issues/1589"
+AMPERE, BLACKWELL = (
+    "https://github.com/gpu-mode/ring-attention/issues/10",
+    "https://github.com/Dao-AILab/flash-attention/issues/1589",
+)
 SXM, LIKE_SXM = "H100 80GB SXM5", "not named; flash attention reaches the rates of an H100 SXM5 within 11 %"
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 PLAIN_64, FLASH_64, CUDNN_64 = (52, 63, 67, 72, 73), (282, 306, 318, 321, 322), (335, 373, 395, 408, 412)
@@ -84,6 +87,10 @@ SOURCES = (
               {"flash": (252.53, 295.27, 310.09, 310.32, 306.62)}),
     Published(STABLE, "2026-06", LIKE_SXM, (9, 0), 64, True, LENGTHS, (48.82, 55.16, 60.07, 61.28, 60.02),
               {"flash": (203.84, 252.81, 270.56, 287.89, 301.72)}),
+    Published(AMPERE, "2024-02-22", "RTX A5000", (8, 6), 64, False, LENGTHS[:4], (14.52, 16.72, 15.50, 18.56),
+              {"flash": (84.08, 81.02, 81.31, 81.69)}),
+    Published(AMPERE, "2024-02-22", "RTX A5000", (8, 6), 64, True, LENGTHS[:4], (16.25, 18.36, 17.66, 19.34),
+              {"flash": (59.15, 66.90, 72.95, 76.64)}),
     Published(BLACKWELL, "2025-04-13", "B200", (10, 0), 64, False, LENGTHS, (76.05, 88.67, 57.73, 68.98, 62.18),
               {"flash": (308.40, 359.30, 380.99, 306.94, 343.07)}),
     Published(BLACKWELL, "2025-04-13", "B200", (10, 0), 64, True, LENGTHS, (96.63, 110.75, 108.87, 122.75, 115.74),
@@ -106,6 +113,7 @@ ROWS = (
     _row(PAPER, (9, 0), False, (65, 128), (512, 724), 0.24), _row(PAPER, (9, 0), True, (65, 128), (512, 724), 0.4),
     _row(PAPER, (9, 0), False, (65, 128), (725, 1448), 0.29), _row(PAPER, (9, 0), True, (65, 128), (725, 1448), 0.43),
     _row(PAPER, (9, 0), False, (65, 128), (1449, None), 0.36), _row(PAPER, (9, 0), True, (65, 128), (1449, None), 0.49),
+    _row(AMPERE, (8, 6), False, (1, 64), (512, None), 0.2), _row(AMPERE, (8, 6), True, (1, 64), (512, None), 0.26),
     _row(BLACKWELL, (10, 0), False, (1, 64), (512, None), 0.21), _row(BLACKWELL, (10, 0), True, (1, 64), (512, None), 0.36),
 )  # fmt: skip
 """`sdpa` from lengths of 512 up, with flash's rates. A test compares them with SOURCES."""
