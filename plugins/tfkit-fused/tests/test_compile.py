@@ -108,7 +108,8 @@ def test_machine_code_is_what_the_record_says(capability):
         cost = aot.cost_of(each.launch, capability, KNOWN)
         loop = cost.step
         assert not cost.advisories, (each.name, cost.advisories)
-        assert loop["wait"] <= MOST_WAITS[each.kernel], (each.name, loop)
+        most = 2 if each.kernel == "keys" and loop["tma"] else MOST_WAITS[each.kernel]
+        assert loop["wait"] <= most, (each.name, loop)
         assert loop["cp.async"] + loop["tma"] > 0, (each.name, loop)
         if known and aot.program_of(each.launch, capability) not in known:
             stale.append(each.name)
@@ -211,7 +212,8 @@ CHANGED = {
     "as it is": {}, "other numbers": {"offset": 1600, "scale": 0.5, "dropout": 0.0}, "unaligned": {"query": UNALIGNED},
     "longer": {"query": torch.zeros(2, 8, 2049, 64, dtype=torch.bfloat16)}, "negative scale": {"scale": -0.1},
     "transposed": {"query": torch.zeros(2, 2000, 8, 64, dtype=torch.bfloat16).transpose(1, 2)}, "window of 16": {"left": 16},
-    "window of 1": {"left": 1}, "float16": {each: torch.zeros(2, 8, 64, 64, dtype=torch.float16) for each in ("query", "key")},
+    "window of 1": {"left": 1}, "window of none": {"left": 1, "right": -2},
+    "float16": {each: torch.zeros(2, 8, 64, 64, dtype=torch.float16) for each in ("query", "key")},
     "softcap": {"softcap": 2.0}, "table": FEATURES["distance"],
     "table of 32": {**FEATURES["distance"], "bias": torch.zeros(8, 32)},
     "table from 16": {**FEATURES["distance"], "bias_low": 16}, "dense": FEATURES["dense"], "dropout": FEATURES["dropout"],
@@ -219,8 +221,11 @@ CHANGED = {
 }  # fmt: skip
 
 
-def test_launches_with_one_key_are_specialised_in_one_way():
+@pytest.mark.parametrize("copies", [False, True], ids=["addresses", "descriptors"])
+def test_launches_with_one_key_are_specialised_in_one_way(copies, monkeypatch):
     """By Triton's own word: what the key of a launch does not see would run a program that was compiled for something else."""
+    monkeypatch.setattr(launch, "_has_tma", lambda device: copies)
+    monkeypatch.setattr(launch, "_is_hopper", lambda device: copies)
     row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features) == ("queries", 2, 64, "plain"))
     specialised: dict[Any, set[str]] = {}
     for changes, begins in product(CHANGED.values(), (None, 0, 1)):

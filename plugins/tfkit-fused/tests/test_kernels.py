@@ -181,9 +181,25 @@ def test_padding_sees_no_key_in_tiles_that_need_no_mask(Q, K):
     assert torch.equal(found.output.any(-1), sees[:, None].expand(-1, 4, -1))
 
 
+def test_queries_that_a_dense_bias_hides_take_no_part():
+    from tfkit_fused.attend import attend
+
+    case = Case(B=2, H=2, Q=20, K=40, D=8, V=8, dtype="float16", bias="dense", gradients=True)
+    inputs = case.inputs(DEVICE)
+    values = inputs.bias.values.detach().clone()
+    values[..., 3, :] = -torch.inf
+    given = replace(inputs, bias=replace(inputs.bias, values=values))
+    output = attend(given, SMALL).output
+    grad = case.grad_output(DEVICE).to(output)
+    grad[:, :, 3] = torch.nan
+    for found in torch.autograd.grad(output, [inputs.key, inputs.value], grad):
+        assert found.isfinite().all()
+
+
 @pytest.fixture
 def specialised(monkeypatch):
     """The forward pass by specialised warps, which only measuring would choose."""
+    calls: list[None] = []
     from tfkit_fused import launch
     from tfkit_fused.tiles import SPECIALISED, Tiles, tiles_for
 
@@ -191,6 +207,10 @@ def specialised(monkeypatch):
         pytest.skip("not run: only sm_90 has specialised warps")
     tiles = Tiles(32, 32, 12, 2) if tfkit_fused.INTERPRETED else Tiles(*SPECIALISED[0])
     monkeypatch.setattr(launch, "tiles_for", lambda kernel, *of: (tiles,) if kernel == "forward" else tiles_for(kernel, *of))
+    kernel = launch.specialised_kernel
+    monkeypatch.setattr(launch, "specialised_kernel", lambda *of: calls.append(kernel(*of)))
+    yield
+    assert calls
 
 
 @pytest.mark.parametrize("lengths", [(None, None), ((90, 33), None), ((0, 64), (70, 9)), (None, (0, 50)), ((-7, 2**40), None)])
@@ -256,6 +276,9 @@ def test_specialised_warps_are_offered_where_all_queries_see_the_same_keys(chang
 
 
 BLIND = {
+    "all": Mask(causal=True, offset=-100),
+    "all of a short row": Mask(window=(3, None), offset=10, key_lengths=torch.tensor([5, 90])),
+    "all of a short row, by both sides": Mask(window=(3, 3), offset=10, key_lengths=torch.tensor([5, 90])),
     "before the first that sees one": Mask(causal=True, offset=-9),
     "after the last": Mask(window=(5, None), offset=60),
     "after the last of a short row": Mask(window=(5, None), offset=20, key_lengths=torch.tensor([31, 90])),

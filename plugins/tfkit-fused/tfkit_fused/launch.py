@@ -23,7 +23,7 @@ from .kernels.forward import forward as kernel_of_forward
 from .kernels.specialised import specialised as kernel_of_specialised
 from .operator_call import Call, class_of, power_of_two, signature
 from .repeated import Repeated
-from .tiles import FP_FUSION, HOPPER, Tiles, specialised_tiles, tiles_for
+from .tiles import FP_FUSION, HOPPER, Tiles, specialised_tiles, tiles_for, triton_version
 from .tuner import tuner_of
 
 Made = TypeVar("Made")
@@ -107,8 +107,9 @@ def _specialises(given: Call) -> bool:
 
 
 def _copies_queries(device: torch.device) -> bool:
-    """Whether the hardware copies tiles of queries. On sm_100 the registers that this takes would spill."""
-    return INTERPRETED or _is_hopper(device)
+    """Whether the hardware copies tiles of queries. On sm_100 the registers that this takes would spill, and Triton 3.6 makes
+    more instructions of it than it saves."""
+    return INTERPRETED or (_is_hopper(device) and triton_version() != "3.6")
 
 
 @functools.cache
@@ -117,10 +118,10 @@ def _is_hopper(device: torch.device) -> bool:
 
 
 def _sees_intervals(given: Call) -> bool:
-    """Whether each query sees an interval of keys that has one at least, position and lengths aside. Then those that see a key
-    are an interval, too."""
+    """Whether the queries that see a key are consecutive: the window is not empty, and nothing but position, window and lengths
+    hides keys. Rich calls are left out: their kernels have no registers to spare."""
     is_empty = given.left is not None and given.right is not None and given.left + given.right < 0
-    return not is_empty and given.key_visible is None and given.query_segments is None and given.visible is None
+    return not is_empty and given.key_visible is None and features_of(given) != "rich"
 
 
 def _is_aligned(tensor: Tensor) -> bool:

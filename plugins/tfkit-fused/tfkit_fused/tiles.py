@@ -180,10 +180,6 @@ DESCRIBED: dict[str, dict[tuple[str, int, int, str, bool], Shape]] = {
         ("forward", 2, 128, "plain", False): (128, 128, 8, 2), ("keys", 2, 64, "position", False): (64, 128, 8, 2),
         ("queries", 2, 128, "plain", True): (64, 64, 4, 2), ("queries", 2, 256, "plain", False): (64, 64, 8, 1),
     },
-    "3.6": {
-        ("keys", 2, 64, "position", False): (32, 128, 8, 2), ("keys", 2, 128, "plain", False): (16, 128, 8, 3),
-        ("keys", 2, 128, "position", False): (16, 128, 8, 3),
-    },
     "3.7": {("keys", 2, 128, "position", False): (16, 128, 8, 3), ("keys", 2, 128, "dropout", False): (16, 128, 8, 3)},
     "3.8": {("queries", 2, 128, "plain", True): (64, 32, 4, 2)},
 }  # fmt: skip

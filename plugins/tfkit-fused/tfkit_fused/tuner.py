@@ -54,8 +54,8 @@ class Tuner:
         return known.get(choice.tiles, tiles[0])
 
     def _measured(self, call_class: str, tiles: tuple[Tiles, ...], launch: Launch, results: Sequence[Tensor]) -> Choice | None:
-        """None where nothing runs: the launch itself reports the error. Tiles with other results than the first that run are
-        never chosen."""
+        """None where nothing runs: the launch itself reports the error. Tiles whose `results` are others than those of the
+        first that run are never chosen."""
         if self.capturing():
             what = f"`{call_class}` was not measured: a CUDA graph is being captured. Call once before the capture"
             warnings.warn(f"`fused`: {what}", stacklevel=2)
@@ -63,12 +63,15 @@ class Tuner:
         times: dict[Tiles, float] = {}
         expected: list[Tensor] | None = None
         for each in tiles:
+            for result in results:
+                result.fill_(torch.nan)  # what a launch does not write must not agree with the one before
             try:
                 time = self.time(functools.partial(launch, each))
+                expected = expected or [result.clone() for result in results]
+                is_right = all(map(agree, results, expected))
             except Exception:  # whatever a compiler or driver says of tiles that do not fit here
                 continue
-            expected = expected or [result.clone() for result in results]
-            if all(map(agree, results, expected)):
+            if is_right:
                 times[each] = time
             else:
                 what = f"`{call_class}` has other results with tiles {each} than with {next(iter(times))}: not used"
@@ -82,12 +85,16 @@ class Tuner:
 
 
 def agree(found: Tensor, expected: Tensor) -> bool:
-    """Whether two orders of one sum may have given these: numbers that differ by little beside the largest that is finite."""
+    """Whether two orders of one sum may have given these: numbers that differ by little beside the largest that is finite. One
+    batch row at a time, which needs little memory."""
     if not expected.numel():
         return True
-    size = expected.abs().nan_to_num(0.0, 0.0, 0.0).max().double()
-    near = (found.double() - expected.double()).abs() <= max(16 * torch.finfo(expected.dtype).eps, 1e-4) * size
-    return bool((near | (found == expected) | (found.isnan() & expected.isnan())).all())
+    size = max(float(row.abs().nan_to_num(0.0, 0.0, 0.0).max()) for row in expected)
+    limit = max(16 * torch.finfo(expected.dtype).eps, 1e-4) * size
+    return all(
+        bool((((one - other).abs() <= limit) | (one == other) | (one.isnan() & other.isnan())).all())
+        for one, other in zip(found, expected, strict=True)
+    )
 
 
 @functools.cache

@@ -79,7 +79,8 @@ def read_queries(
 
 @triton.jit
 def described_rows(rows_of, head, first, last, width: tl.constexpr, TILE: tl.constexpr, TILE_D: tl.constexpr):
-    """The rows [first, last) of the (length, width) that begin at `head`, for the hardware to copy; all others are 0."""
+    """The rows [first, last) of the (length, width) that begin at `head`, for the hardware to copy; all others are 0. There is
+    one at least."""
     at = rows_of.at + head + first.to(tl.int64) * rows_of.n
     return tl.make_tensor_descriptor(at, [tl.maximum(last - first, 1), width], [rows_of.n, 1], [TILE, TILE_D])
 
@@ -124,10 +125,12 @@ def keys_and_values(
     grad_key = tl.zeros([TILE_K, TILE_D], tl.float32)
     grad_value = tl.zeros([TILE_K, TILE_V], tl.float32)
     stands = offset_of(b, offset, mask)
-    begin, end = seen_queries(start, tl.minimum(start + TILE_K, K), b, Q, stands, mask)
+    length = longest(b, K, mask)
+    begin, end = seen_queries(start, tl.minimum(start + TILE_K, length), b, Q, stands, mask)
     begin, end = narrowed_queries(begin, end, keys, b, Q, K, mask)
+    end = tl.where(begin < end, end, 0)
     whole_from, whole_to = whole_queries(start, start + TILE_K, b, Q, K, stands, mask)
-    first_seeing, last_seeing = seen_queries(0, longest(b, K, mask), b, Q, stands, mask)
+    first_seeing, last_seeing = seen_queries(0, length, b, Q, stands, mask)
     for member in range(scores.group):
         h = g * scores.group + member
         head = (b * scores.H + h) * Q

@@ -196,11 +196,12 @@ def narrowed_queries(begin, end, keys, b, Q, K, mask, SCAN: tl.constexpr = 512):
 
 @triton.jit
 def seen_by_tile(start, stop, stands, b, Q, K, mask, TILE_K: tl.constexpr):
-    """(begin, end, whole_from, whole_to) of the keys that a tile sees, by position and the lengths: some query of [start, stop)
-    sees one of [begin, end), and every one, padding aside, sees all of the tiles [whole_from, whole_to), which need no mask.
+    """(begin, end, whole_from, whole_to) of the keys that a tile sees, by position and the lengths: no query of [start, stop)
+    sees a key outside of [begin, end), and every one, padding aside, sees all of the tiles [whole_from, whole_to), which need
+    no mask. `begin` is a multiple of TILE_K; where no key is seen it may lie behind `end`.
 
-    Both ends of `seen_keys` rise with the query, so that the first query and the last decide. Numbers, not tiles of numbers: a
-    reduction would put barriers before the loop, and its bounds into registers of threads.
+    Neither end of `seen_keys` falls with the query, padding aside, so that the first query and the last decide. Numbers, not
+    tiles of numbers: a reduction would put barriers before the loop, and its bounds into registers of threads.
     """
     last_row = tl.minimum(stop, Q) - 1
     if mask.query_lengths is not None:
