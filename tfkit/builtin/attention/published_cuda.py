@@ -76,7 +76,7 @@ PLAIN_128, FLASH_128, CUDNN_128 = (74, 100, 119, 133, 139), (309, 350, 362, 368,
 SOURCES = (
     Published(PAPER, "2024-07", SXM, (9, 0), 64, False, LENGTHS, PLAIN_64, {"flash": FLASH_64, "cudnn": CUDNN_64}),
     Published(PAPER, "2024-07", SXM, (9, 0), 128, False, LENGTHS, PLAIN_128, {"flash": FLASH_128, "cudnn": CUDNN_128}),
-    # Backward: figure 6.
+    # Backward: figure 6, whose bars have their figures written on them.
     Published(PAPER, "2024-07", SXM, (9, 0), 64, True, LENGTHS, both(PLAIN_64, (68, 76, 88, 92, 95)),
               {"flash": both(FLASH_64, (198, 238, 264, 279, 287)), "cudnn": both(CUDNN_64, (266, 348, 395, 417, 432))}),
     Published(PAPER, "2024-07", SXM, (9, 0), 128, True, LENGTHS, both(PLAIN_128, (104, 131, 159, 174, 181)),
