@@ -204,7 +204,7 @@ def specialised(monkeypatch):
     from tfkit_fused.tiles import SPECIALISED, Tiles, tiles_for
 
     if not tfkit_fused.INTERPRETED and torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("not run: Triton makes specialised warps of this kernel on sm_90 alone, and launch.py offers it there alone")
+        pytest.skip("not run: Triton makes specialised warps of this kernel on sm_90 alone; launch.py offers it there alone")
     tiles = Tiles(32, 32, 12, 2) if tfkit_fused.INTERPRETED else Tiles(*SPECIALISED[0])
     monkeypatch.setattr(launch, "tiles_for", lambda kernel, *of: (tiles,) if kernel == "forward" else tiles_for(kernel, *of))
     kernel = launch.specialised_kernel
