@@ -13,6 +13,7 @@ import gzip
 import os
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ import tfkit
 from tfkit.doctor.machine import machine_here
 from tfkit.generate.batched import _batches
 from tfkit.generate.threads import map_in_threads
-from tfkit.nn.cpu.prepacked import PrepackedWeights
+from tfkit.nn.cpu.packed_weight import PackedWeight, SearchProducts, searching
 from tfkit.nn.cpu.small_batch import small_batch_linear
 from tfkit.nn.model import Model
 
@@ -85,6 +86,10 @@ def ours(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
     penalty = tfkit.PowerLengthPenalty(options.alpha)
 
     def search(batch: Any) -> list[list[int]]:
+        with searching(products):
+            return found(batch)
+
+    def found(batch: Any) -> list[list[int]]:
         _, ids, limit = batch
         if options.beams == 1:
             greedy = tfkit.greedy(model, source=ids, max_new_tokens=limit)
@@ -92,11 +97,12 @@ def ours(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
         said = {"beams": options.beams, "length_penalty": penalty, "max_new_tokens": limit}
         return [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, **said)]
 
-    prepacked = model.new_prepacked()  # as a `Translator` keeps them, and CTranslate2 its weights
+    products = SearchProducts()
 
     def run() -> list[list[int]]:
-        with model.shared_prepacked(prepacked):
-            return [row for rows in map_in_threads(search, todo, options.workers) for row in rows]
+        nonlocal products
+        products = SearchProducts(model.float32_kernels)  # all batches are one search, as in `tfkit.generate_batched`
+        return [row for rows in map_in_threads(search, todo, options.workers) for row in rows]
 
     return run
 
@@ -194,20 +200,23 @@ def bare_products(options: argparse.Namespace, model: Model, todo: Any) -> Calla
     most = max([rows for rows, _ in seen] + [ids.numel() for _, ids, _ in todo])
     thin, wide = torch.randn(1, most, M), torch.randn(1, most, inner)
 
-    def through(layers: list[list[Tensor]], rows: int, prepacked: PrepackedWeights) -> None:
+    copies: defaultdict[int, PackedWeight] = defaultdict(PackedWeight)
+
+    def through(layers: list[list[Tensor]], rows: int, search: SearchProducts) -> None:
         for weights in layers:
             for weight in weights:
-                small_batch_linear(wide[:, :rows] if weight.shape[1] == inner else thin[:, :rows], weight, None, prepacked)
+                x = wide[:, :rows] if weight.shape[1] == inner else thin[:, :rows]
+                small_batch_linear(x, weight, None, copies[id(weight)], search)
 
     @torch.no_grad()
     def products() -> None:
-        prepacked = PrepackedWeights()
+        search = SearchProducts()
         for _, ids, _ in todo:
-            through(encoder, ids.numel(), prepacked)
-            through([crossed], ids.numel(), prepacked)
+            through(encoder, ids.numel(), search)
+            through([crossed], ids.numel(), search)
         for rows, _ in seen:
-            through(decoder, rows, prepacked)
-            small_batch_linear(thin[:, :rows], table, None, prepacked)
+            through(decoder, rows, search)
+            small_batch_linear(thin[:, :rows], table, None, copies[id(table)], search)
 
     return products
 

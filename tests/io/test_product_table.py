@@ -8,7 +8,7 @@ import torch
 import tfkit
 from tfkit.errors import InputError
 from tfkit.nn.cpu import onednn, small_batch
-from tfkit.nn.cpu.prepacked import PrepackedWeights
+from tfkit.nn.cpu.packed_weight import PackedWeight, SearchProducts
 from tfkit.nn.cpu.product_table import Choice, product_kernels, product_machine
 
 KERNELS = ("mkl", "onednn", "transposed", "packed")
@@ -62,20 +62,20 @@ def test_the_chosen_kernel_computes_the_product(name, bias, tmp_path, monkeypatc
     for function in ("mm", "addmm"):
         own = getattr(torch, function)
         monkeypatch.setattr(torch, function, lambda *given, own=own: (called.append("transposed"), own(*given))[1])
-    linear, weights = torch.nn.Linear(32, 64, bias), PrepackedWeights()
+    linear, copies, search = torch.nn.Linear(32, 64, bias), PackedWeight(), SearchProducts()
     x = torch.randn(3, 2, 32)
     with torch.no_grad():
         exact = torch.nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double() if bias else None)
         magnitude = torch.nn.functional.linear(x.abs(), linear.weight.abs(), linear.bias.abs() if bias else None)
         for _ in range(7):
-            found = small_batch.small_batch_linear(x, linear.weight, linear.bias, weights)
+            found = small_batch.small_batch_linear(x, linear.weight, linear.bias, copies, search)
             assert bool(((found - exact).abs() <= (32 + 2) * 2.0**-24 * magnitude).all())
     expected = {"mkl": [], "transposed": 7 * ["transposed"], "onednn": 7 * ["onednn"]}
     if name == "packed":
         assert called  # after some plain products the weight is packed
         assert set(called) == {"onednn"}
         assert len(called) < 7
-        assert weights.bytes == 4 * 64 * 32
+        assert copies.for_onednn(linear.weight, 6, search) is not None
     else:
         assert called == expected[name]
 

@@ -1,8 +1,8 @@
-"""Packed weights are the weights: never older than them, never too many, and shared where searches follow one another."""
+"""Packed copies of weights are the weights: never older than them, never too many, and shared by the batches of a search."""
 
 from __future__ import annotations
 
-from weakref import ref
+import copy
 
 import pytest
 import torch
@@ -10,128 +10,164 @@ from torch import Tensor, nn
 
 import tfkit
 from small_translator import SOURCES, small
-from tfkit.nn.cpu import onednn
-from tfkit.nn.cpu import prepacked as prepacked
+from tfkit.nn.cpu import onednn, packed_weight
 from tfkit.nn.cpu import small_batch as thin
-from tfkit.nn.cpu.prepacked import PrepackedWeights
-from tfkit.nn.cpu.small_batch import ANY, Rule, project, small_batch_linear
+from tfkit.nn.cpu.packed_weight import PackedWeight, SearchProducts, searching
+from tfkit.nn.cpu.small_batch import ANY, Rule
+from tfkit.nn.linear import Linear
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Every weight that is packed, with a rule that packs at the second use, on every make of processor."""
     pack = onednn.probe_packing()
     if pack is None:
         pytest.skip("not run: this torch packs no weights")
-    found: list[Tensor] = []
-    monkeypatch.setattr(onednn, "PACK", lambda weight, rows: (found.append(weight), pack(weight, rows))[1])
-    for name in ("AFTER_FEW", "AFTER_MANY"):
-        monkeypatch.setattr(prepacked, name, 2)
+    weights: list[Tensor] = []
+    monkeypatch.setattr(onednn, "PACK", lambda weight, rows: (weights.append(weight), pack(weight, rows))[1])
+    for name, value in (("PRODUCTS_WITH_FEW", 2), ("PRODUCTS_WITH_MANY", 2), ("PAYS", 4)):
+        monkeypatch.setattr(packed_weight, name, value)
     monkeypatch.setattr(thin, "RULE", Rule(packed=(1, ANY)))
-    return found
+    monkeypatch.setattr(PackedWeight, "bytes", 0)
+    return weights
 
 
-def multiplied(linear: nn.Linear, x: Tensor, weights: PrepackedWeights) -> Tensor:
-    with torch.no_grad():
-        return project(linear, x, weights)
+@torch.no_grad()
+def multiplied(linear: Linear, x: Tensor, search: SearchProducts) -> Tensor:
+    with searching(search):
+        return linear(x)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_a_weight_is_packed_when_it_is_used_again(rows: int, made: list[Tensor]) -> None:
-    linear, x, weights = nn.Linear(33, 70), torch.randn(rows, 1, 33), PrepackedWeights()
+def test_a_weight_is_packed_when_it_is_used_again(rows: int, packed: list[Tensor]) -> None:
+    linear, x, search = Linear(33, 70), torch.randn(rows, 1, 33), SearchProducts()
     exact = nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double())
     for use in range(4):
-        torch.testing.assert_close(multiplied(linear, x, weights), exact.float())
-        assert len(made) == (use > 0 and rows > 1)  # one row wins nothing
-    assert weights.bytes == (70 * 33 * 4 if rows > 1 else 0)
+        torch.testing.assert_close(multiplied(linear, x, search), exact.float())
+        assert len(packed) == (use > 0 and rows > 1)  # one row wins nothing
+    assert PackedWeight.bytes == (70 * 33 * 4 if rows > 1 else 0)
 
 
 def test_few_rows_win_more() -> None:
-    assert prepacked.AFTER_FEW < prepacked.AFTER_MANY
-    weight, weights = torch.randn(8, 8), PrepackedWeights()
+    assert packed_weight.PRODUCTS_WITH_FEW < packed_weight.PRODUCTS_WITH_MANY
     if onednn.PACK is None:
         pytest.skip("not run: this torch packs no weights")
-    asked = [weights.of(weight, 5) is weight for _ in range(prepacked.AFTER_FEW)]
-    assert asked == [True] * (prepacked.AFTER_FEW - 1) + [False]
-    weights = PrepackedWeights()
-    asked = [weights.of(weight, 100) is weight for _ in range(prepacked.AFTER_MANY)]
-    assert asked == [True] * (prepacked.AFTER_MANY - 1) + [False]
+    weight, search = torch.randn(8, 8), SearchProducts()
+    for rows, count in ((5, packed_weight.PRODUCTS_WITH_FEW), (100, packed_weight.PRODUCTS_WITH_MANY)):
+        copies = PackedWeight()
+        plain = [copies.for_onednn(weight, rows, search) is None for _ in range(count)]
+        assert plain == [True] * (count - 1) + [False]
 
 
-@pytest.mark.parametrize("change", ["in place", "another tensor", "moved"])
-def test_a_changed_weight_is_packed_again(change: str, made: list[Tensor]) -> None:
-    linear, x, weights = nn.Linear(20, 30), torch.randn(4, 1, 20), PrepackedWeights()
+CHANGES = {
+    "in place": lambda linear: linear.weight[3].add_(1.0),
+    "another tensor": lambda linear: setattr(linear, "weight", nn.Parameter(linear.weight + 1.0)),
+    "moved": lambda linear: setattr(linear.weight, "data", linear.weight + 1.0),
+}
+UNCOUNTED = {
+    "data": lambda linear: linear.weight.data[3].add_(1.0),
+    "data, one number": lambda linear: linear.weight.data[29, 19].mul_(1 + 2**-20),
+    "data, signs": lambda linear: linear.weight.data.neg_(),
+    "data, rows in another order": lambda linear: linear.weight.data.copy_(linear.weight.data.flip(0).clone()),
+    "data, columns in another order": lambda linear: linear.weight.data.copy_(linear.weight.data.flip(1).clone()),
+    "numpy": lambda linear: linear.weight.detach().numpy().__setitem__(2, 1.0),
+    "foreach": lambda linear: torch._foreach_copy_([linear.weight.data], [linear.weight.data * 0.5]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_weight_is_packed_again_at_once(change: str, packed: list[Tensor]) -> None:
+    linear, x, search = Linear(20, 30), torch.randn(4, 1, 20), SearchProducts()
     for _ in range(3):
-        before = multiplied(linear, x, weights)
+        before = multiplied(linear, x, search)
     with torch.no_grad():
-        if change == "in place":
-            linear.weight[3] += 1.0
-        elif change == "another tensor":
-            linear.weight = nn.Parameter(linear.weight + 1.0)
-        else:
-            linear.weight.data = linear.weight + 1.0
+        CHANGES[change](linear)
     for _ in range(3):
-        found = multiplied(linear, x, weights)
-        assert not torch.equal(found, before)
-        torch.testing.assert_close(found, nn.functional.linear(x, linear.weight, linear.bias).detach())
-    assert len(made) == 2
-    assert weights.bytes <= 2 * 20 * 30 * 4
+        after = multiplied(linear, x, search)
+        assert not torch.equal(after, before)
+        torch.testing.assert_close(after, nn.functional.linear(x, linear.weight, linear.bias).detach())
+    assert len(packed) == 2
+    assert PackedWeight.bytes == 20 * 30 * 4
 
 
-def test_a_weight_that_is_gone_is_not_kept(made: list[Tensor]) -> None:
-    weights, x = PrepackedWeights(), torch.randn(4, 1, 20)
+@pytest.mark.parametrize("inner", [20, 21])
+@pytest.mark.parametrize("change", UNCOUNTED)
+def test_a_write_that_torch_does_not_count_is_seen_by_the_next_search(change: str, inner: int, packed: list[Tensor]) -> None:
+    linear, x, search = Linear(inner, 30), torch.randn(4, 1, inner), SearchProducts()
+    for _ in range(3):
+        multiplied(linear, x, search)
+    version = linear.weight._version
+    UNCOUNTED[change](linear)
+    assert linear.weight._version == version
+    search = SearchProducts()
+    for _ in range(3):
+        after = multiplied(linear, x, search)
+        torch.testing.assert_close(after, nn.functional.linear(x, linear.weight, linear.bias).detach(), rtol=1e-6, atol=1e-6)
+    assert len(packed) == 2
+
+
+def test_the_next_search_uses_the_copies_of_the_one_before(packed: list[Tensor]) -> None:
+    linear, x = Linear(20, 30), torch.randn(4, 1, 20)
+    results = [[multiplied(linear, x, search) for _ in range(3)] for search in (SearchProducts(), SearchProducts())]
+    assert len(packed) == 1
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)  # the bits of a search do not depend on the searches before
+
+
+def test_copies_of_a_layer_own_copies_of_their_own_and_training_frees_them(packed: list[Tensor]) -> None:
+    linear, x, search = Linear(20, 30), torch.randn(4, 1, 20), SearchProducts()
+    for _ in range(3):
+        multiplied(linear, x, search)
+    twin = copy.deepcopy(linear)
     with torch.no_grad():
-        gone = [
-            ref(weight) for _ in range(3) if small_batch_linear(x, weight := torch.randn(30, 20), None, weights) is not None
-        ]
-    del weight
-    assert [each() for each in gone] == [None] * 3
-    assert not made
+        twin.weight.mul_(2)
+    for _ in range(3):
+        torch.testing.assert_close(multiplied(twin, x, search), nn.functional.linear(x, twin.weight, twin.bias).detach())
+    assert PackedWeight.bytes == 2 * 20 * 30 * 4
+    linear.train()
+    assert PackedWeight.bytes == 20 * 30 * 4
+    del twin
+    assert PackedWeight.bytes == 0
+    assert set(linear.state_dict()) == {"weight", "bias"}
 
 
-def test_they_take_no_more_than_they_may(made: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepacked, "MAX_BYTES", 2 * 20 * 30 * 4)
-    weights, x = PrepackedWeights(), torch.randn(4, 1, 20)
-    linears = [nn.Linear(20, 30) for _ in range(3)]
+def test_they_take_no_more_than_they_may(packed: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_weight, "MAX_BYTES", 2 * 20 * 30 * 4)
+    search, x = SearchProducts(), torch.randn(4, 1, 20)
+    linears = [Linear(20, 30) for _ in range(3)]
     for linear in linears * 3:
-        torch.testing.assert_close(multiplied(linear, x, weights), linear(x).detach())
-    assert len(made) == 2
-    assert weights.bytes == prepacked.MAX_BYTES
+        torch.testing.assert_close(multiplied(linear, x, search), linear(x).detach())
+    assert len(packed) == 2
+    assert PackedWeight.bytes == packed_weight.MAX_BYTES
 
 
-def test_numbers_without_a_version_are_not_packed(made: list[Tensor]) -> None:
+def test_numbers_without_a_version_and_computed_weights_are_not_packed(packed: list[Tensor]) -> None:
+    search, x = SearchProducts(), torch.randn(4, 1, 20)
     with torch.inference_mode():
-        linear, weights, x = nn.Linear(20, 30), PrepackedWeights(), torch.randn(4, 1, 20)
+        linear = Linear(20, 30)
         for _ in range(3):
-            torch.testing.assert_close(project(linear, x, weights), linear(x))
-    assert not made
+            torch.testing.assert_close(multiplied(linear, x, search), linear(x))
+    normed = torch.nn.utils.parametrizations.weight_norm(Linear(20, 30))
+    for _ in range(3):
+        torch.testing.assert_close(multiplied(normed, x, search), normed(x).detach())
+    assert not packed
 
 
 @pytest.mark.slow
-def test_batches_share_them_and_find_the_same(made: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_share_them_and_find_the_same(packed: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     model = small().eval()
     model.float32_kernels = ()  # whose layout is not oneDNN's
     search = tfkit.Search(beams=3, extra_length=9)
-    found = tfkit.generate_batched(model, SOURCES, search, batch_tokens=1)
-    shared = len(made)
-    assert 0 < shared <= sum(1 for each in model.parameters() if each.dim() == 2)
-    assert model.prepacked is None
-    made.clear()
-    for source in SOURCES:
-        tfkit.generate_batched(model, [source], search)
-    assert len(made) > shared
+    together = tfkit.generate_batched(model, SOURCES, search, batch_tokens=1)
+    assert 0 < len(packed) <= sum(1 for parameter in model.parameters() if parameter.dim() == 2)
     monkeypatch.setattr(onednn, "PACK", None)
     plain = tfkit.generate_batched(model, SOURCES, search, batch_tokens=1)
-    for mine, its in zip(found, plain, strict=True):
-        assert [each.ids.tolist() for each in mine] == [each.ids.tolist() for each in its]
-        assert [each.score for each in mine] == pytest.approx([each.score for each in its], rel=1e-5)
+    for one, other in zip(together, plain, strict=True):
+        assert [hypothesis.ids.tolist() for hypothesis in one] == [hypothesis.ids.tolist() for hypothesis in other]
+        assert [hypothesis.score for hypothesis in one] == pytest.approx([hypothesis.score for hypothesis in other], rel=1e-5)
 
 
-def test_shared_prepacked_weights_end_with_the_searches() -> None:
-    model, weights = small(), PrepackedWeights()
-    with model.shared_prepacked(weights):
-        assert model.start("target", source=torch.tensor([[5, 2]])).prepacked is weights
+def test_a_search_ends_where_it_fails(packed: list[Tensor]) -> None:
     with pytest.raises(tfkit.InputError):
-        tfkit.generate_batched(model, [[5, 99]])
-    assert model.prepacked is None
-    assert model.start("target", source=torch.tensor([[5, 2]])).prepacked is not weights
+        tfkit.generate_batched(small(), [[5, 99]])
+    assert packed_weight.current_search() is None

@@ -7,8 +7,14 @@ from torch.nn import functional
 
 from tfkit.nn.cpu import onednn
 from tfkit.nn.cpu import small_batch as thin
-from tfkit.nn.cpu.prepacked import PrepackedWeights
-from tfkit.nn.cpu.small_batch import Rule, project, rule_here, small_batch_linear
+from tfkit.nn.cpu.packed_weight import PackedWeight, SearchProducts, searching
+from tfkit.nn.cpu.small_batch import Rule, rule_here, small_batch_linear
+from tfkit.nn.linear import Linear
+
+
+def in_search(linear, x):
+    with searching(SearchProducts()):
+        return linear(x)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -21,27 +27,15 @@ def test_it_equals_the_linear_map(inner, outer, batch, length, bias, monkeypatch
     with torch.no_grad():
         # One sum of `inner` products and a bias: each rounding is at most half a unit of the sum of magnitudes.
         magnitude = functional.linear(x.abs(), linear.weight.abs(), None if linear.bias is None else linear.bias.abs())
-        difference = (small_batch_linear(x, linear.weight, linear.bias, PrepackedWeights()) - linear(x)).abs()
+        difference = (small_batch_linear(x, linear.weight, linear.bias, PackedWeight(), SearchProducts()) - linear(x)).abs()
         assert bool((difference <= 2 * (inner + 2) * 2.0**-53 * magnitude).all())
 
 
 def test_gradients_take_the_ordinary_way():
-    linear = nn.Linear(4, 6)
+    linear = Linear(4, 6)
     x = torch.randn(2, 1, 4, requires_grad=True)
-    project(linear, x, PrepackedWeights()).sum().backward()
+    in_search(linear, x).sum().backward()
     torch.testing.assert_close(x.grad, linear.weight.sum(0).expand(2, 1, 4))
-
-
-def test_a_module_that_is_more_than_a_linear_map_is_called_itself():
-    class Doubled(nn.Linear):
-        def forward(self, x):
-            return 2 * super().forward(x)
-
-    x, hooked, doubled = torch.randn(3, 1, 4), nn.Linear(4, 6), Doubled(4, 6)
-    hooked.register_forward_hook(lambda module, inputs, output: output + 1)
-    with torch.no_grad():
-        assert torch.equal(project(doubled, x, PrepackedWeights()), doubled(x))
-        assert torch.equal(project(hooked, x, PrepackedWeights()), hooked(x))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -51,25 +45,25 @@ def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, m
     called = []
     if (product := onednn.probe()) is not None:
         monkeypatch.setattr(onednn, "PRODUCT", lambda *given: (called.append(1), product(*given))[1])
-    linear = nn.Linear(33, 70, bias)
+    linear = Linear(33, 70, bias)
     wide = torch.randn(batch, length, 2 * 33)
     for x in (wide[..., :33].contiguous(), wide[..., :33], wide.view(batch, length, 33, 2)[..., 1]):
         with torch.no_grad():
             exact = functional.linear(x.double(), linear.weight.double(), None if linear.bias is None else linear.bias.double())
             magnitude = functional.linear(x.abs(), linear.weight.abs(), None if linear.bias is None else linear.bias.abs())
-            found = project(linear, x, PrepackedWeights())
+            found = in_search(linear, x)
             assert found.shape == (batch, length, 70)
             assert bool(((found - exact).abs() <= (33 + 2) * 2.0**-24 * magnitude).all())
     assert len(called) == (0 if product is None else 3)
     monkeypatch.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
     with torch.no_grad():
-        assert torch.equal(project(linear, x, PrepackedWeights()), linear(x))
+        assert torch.equal(in_search(linear, x), functional.linear(x, linear.weight, linear.bias))
     monkeypatch.undo()
     monkeypatch.setattr(thin, "ENOUGH", 1)
     with torch.no_grad(), torch.autocast("cpu"):
-        assert project(linear, x, PrepackedWeights()).dtype == torch.bfloat16
+        assert in_search(linear, x).dtype == torch.bfloat16
     with torch.no_grad():
-        assert torch.equal(project(linear.double(), x.double(), PrepackedWeights()), linear(x.double()))
+        assert torch.equal(in_search(linear.double(), x.double()), functional.linear(x.double(), linear.weight, linear.bias))
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def step(tmp_path):
 
 def losses(step, enough, monkeypatch, calls):
     """The sums and the gradients of a batch, and how many outputs went through chunks."""
-    monkeypatch.setattr(room, "ENOUGH", enough)
+    monkeypatch.setattr(room, "MIN_LOGITS", enough)
     calls.clear()
     step.model.zero_grad()
     torch.manual_seed(0)
@@ -158,7 +158,7 @@ def test_a_step_of_training_with_a_tied_head(step, monkeypatch):
 
 def test_the_node_is_restored_after_an_error(step, monkeypatch):
     made = step()
-    monkeypatch.setattr(room, "ENOUGH", 1)
+    monkeypatch.setattr(room, "MIN_LOGITS", 1)
 
     def fail():
         with room.losses_in_chunks(made.model, {"logits": made.batch(0).labels}, made.recipe, -100):

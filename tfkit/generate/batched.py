@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import Diagnostic, InputError
-from ..nn.cpu.prepacked import PrepackedWeights
+from ..nn.cpu.packed_weight import SearchProducts, searching
 from ..nn.model import Model
 from .beam import beam_search
 from .greedy import greedy
@@ -35,7 +35,6 @@ def generate_batched(
     output: str | None = None,
     attention: Iterable[str] = (),
     workers: int = 1,
-    prepacked: PrepackedWeights | None = None,
     emit: EmitToken | None = None,
     graphs: StepGraphs | None = None,
 ) -> list[list[Hypothesis]]:
@@ -53,7 +52,6 @@ def generate_batched(
         attention: Sites whose weights every hypothesis holds, as in `beam_search`.
         workers: Batches that are searched in parallel on a CPU. They share torch's threads. In training mode, under autocast,
             and with attention backends that are not thread-safe, batches run one at a time.
-        prepacked: Prepacked weights of earlier calls with this model, whose weights must not have changed since.
         emit: Is given the number of a source and its new id, as soon as a token is chosen: for a greedy search, or one
             sample of each source. With several `workers`, threads call it.
         graphs: Captured steps of the model, for a greedy search or samples on a CUDA device.
@@ -66,8 +64,7 @@ def generate_batched(
         InputError: A source is empty or holds ids out of range; `emit` is given for a search that does not choose tokens one by
             one; and as the search.
     """
-    prepacked = prepacked or model.new_prepacked()
-    return _search(model, search, target, output, attention, emit, graphs).run(sources, 0, batch_tokens, workers, prepacked)
+    return _search(model, search, target, output, attention, emit, graphs).run(sources, 0, batch_tokens, workers)
 
 
 def generate_stream(
@@ -103,9 +100,9 @@ def generate_stream(
     """
     _check_count("chunk", chunk)
     batched = _search(model, search, target, output, attention)
-    remaining, first, prepacked = iter(sources), 0, model.new_prepacked()
+    remaining, first = iter(sources), 0
     while sources_of_chunk := list(islice(remaining, chunk)):
-        yield from batched.run(sources_of_chunk, first, batch_tokens, workers, prepacked)
+        yield from batched.run(sources_of_chunk, first, batch_tokens, workers)
         first += len(sources_of_chunk)
 
 
@@ -147,20 +144,20 @@ class BatchedSearch:
         """Whether the sources are prompts to continue."""
         return self.source == self.target
 
-    def run(
-        self, sources: Sequence[Sequence[int]], first: int, batch_tokens: int, workers: int, prepacked: PrepackedWeights
-    ) -> list[list[Hypothesis]]:
+    def run(self, sources: Sequence[Sequence[int]], first: int, batch_tokens: int, workers: int) -> list[list[Hypothesis]]:
         """The hypotheses of sources. `first` is the number of the first source in a stream."""
         _check_count("batch_tokens", batch_tokens)
         _check_count("workers", workers)
         _check_sources(sources, self.model.plan.token_rule(self.source).vocab_size, first)
 
+        products = SearchProducts(self.model.float32_kernels)  # of all batches and their threads
+
         def work(rows: list[int]) -> list[list[Hypothesis]]:
-            return self.search_batch([sources[row] for row in rows], [first + row for row in rows])
+            with searching(products):
+                return self.search_batch([sources[row] for row in rows], [first + row for row in rows])
 
         batches = list(_batches(sources, self.search.width, batch_tokens, same_length=self.continues))
-        with self.model.shared_prepacked(prepacked):
-            results = map_in_threads(work, batches, workers_for(self.model, workers))
+        results = map_in_threads(work, batches, workers_for(self.model, workers))
         found: list[list[Hypothesis]] = [[] for _ in sources]
         for rows, hypotheses_of_rows in zip(batches, results, strict=True):
             for row, hypotheses in zip(rows, hypotheses_of_rows, strict=True):

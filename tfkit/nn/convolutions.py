@@ -74,7 +74,8 @@ class Convolutions(nn.Module):
 def _convolved(convolution: nn.Conv1d, x: Tensor) -> Tensor:
     width = convolution.kernel_size[0]
     around = functional.pad(x.mT, ((width - 1) // 2, width // 2))  # (B, M, L + w - 1)
-    return functional.conv1d(around, convolution.weight, convolution.bias, convolution.stride).mT
+    convolved: Tensor = convolution(around)
+    return convolved.mT
 
 
 def _strided(padding: Padding, stride: int) -> Padding:

@@ -47,9 +47,8 @@ class FeedForward(nn.Module):
         Returns:
             (B, L, M)
         """
-        project = context.model.project
-        features = project(self.input, x)  # (B, L, d_ff)
-        features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x)) * features
+        features = self.input(x)  # (B, L, d_ff)
+        features = self.activate(features) if self.gate is None else self.activate(self.gate(x)) * features
         if self.dropout is not None:
             features = self.dropout(features)
-        return project(self.output, features)
+        return self.output(features)  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Diagnostic, InputError
+from .cpu.packed_weight import searching
 from .model import Model
 from .multi_head import MultiHeadAttention
 from .runtime.context import ForwardContext
@@ -50,7 +51,7 @@ class FixedStep:
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         self.caches = {site: FixedCache(cache, capacity, self.place) for site, cache in state.caches.items()}
         self.state = DecodingState(
-            state.target, state.batch, capacity, caches=dict(self.caches), prepacked=state.prepacked, place=self.place
+            state.target, state.batch, capacity, caches=dict(self.caches), products=state.products, place=self.place
         )
 
     def load(self, state: DecodingState) -> None:
@@ -62,9 +63,10 @@ class FixedStep:
     def run(self) -> Tensor:
         """The logits (B, V) after the tokens `ids`; their keys and values are cached at `place`."""
         target = self.state.target
-        context = ForwardContext({target: self.ids}, {target: Padding()}, {}, self.state, prepacked=self.state.prepacked)
+        context = ForwardContext({target: self.ids}, {target: Padding()}, {}, self.state)
         executor = self.model.executor
-        outputs = executor.outputs(executor.run(executor.plan.followers[target], context, {}), context)
+        with searching(self.state.products):
+            outputs = executor.outputs(executor.run(executor.plan.followers[target], context, {}), context)
         logits: Tensor = outputs[self.output][:, -1]
         return logits
 

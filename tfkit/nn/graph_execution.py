@@ -52,7 +52,7 @@ class GraphExecutor:
         if wire.memories:
             arguments["memories"] = {ref: outputs[_node(ref)] for ref in wire.memories}
         if wire.owner is not None:
-            arguments["table"] = self.nodes[wire.owner].table()  # type: ignore[operator]
+            arguments["table"] = self.nodes[wire.owner].embedding
         return self.nodes[name](context, **arguments)  # type: ignore[no-any-return]
 
 

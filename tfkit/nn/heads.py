@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from ..errors import Diagnostic, InputError
 from .cpu.dropout import Dropout
-from .cpu.small_batch import project
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput, Padding
 
@@ -41,7 +40,7 @@ class Dense(nn.Module):
         Returns:
             (B, L, N) or (B, N), with the padding of the input.
         """
-        x = project(self.linear, input.tensor, None)
+        x = self.linear(input.tensor)
         if self.activate is not None:
             x = self.activate(x)
         if self.output_norm is not None:
@@ -75,7 +74,7 @@ class Classify(nn.Module):
             (B, L, classes) or (B, classes), with the padding of the input.
         """
         x = input.tensor if self.dropout is None else self.dropout(input.tensor)
-        return NodeOutput(project(self.linear, x, None), input.padding, input.ids)
+        return NodeOutput(self.linear(x), input.padding, input.ids)
 
 
 class Pool(nn.Module):

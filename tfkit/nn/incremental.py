@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from ..errors import Diagnostic, InputError
-from .cpu.prepacked import PrepackedWeights
+from .cpu.packed_weight import SearchProducts, searching
 from .graph_execution import GraphExecutor
 from .model_plan import ModelPlan
 from .outputs import Outputs
@@ -53,14 +53,14 @@ def batch_of(inputs: Mapping[str, Tensor], batch: int | None, capacity: int) -> 
 
 
 def start(
-    executor: GraphExecutor, context: ForwardContext, target: str, batch: int, capacity: int, prepacked: PrepackedWeights
+    executor: GraphExecutor, context: ForwardContext, target: str, batch: int, capacity: int, products: SearchProducts
 ) -> DecodingState:
     """Run every node that does not depend on `target`, and keep the outputs that the other nodes read."""
-    state = DecodingState(target, batch, capacity, prepacked=prepacked)
-    context.prepacked = prepacked
+    state = DecodingState(target, batch, capacity, products=products)
     following = executor.plan.followers[target]
     before = [name for name in executor.plan.wires if name not in following]
-    node_outputs = executor.run(before, context, {})
+    with searching(products):
+        node_outputs = executor.run(before, context, {})
     still_read = set().union(*(executor.reads(name) for name in following))
     state.node_outputs.update({name: output for name, output in node_outputs.items() if name in still_read})
     return state
@@ -89,9 +89,10 @@ def step(
     if segments is not None:
         check_segments(target, segments, ids, rule.segments)
     own_segments = {} if segments is None else {target: segments}
-    context = ForwardContext({target: ids}, {target: padding}, own_segments, state, wanted, prepacked=state.prepacked)
+    context = ForwardContext({target: ids}, {target: padding}, own_segments, state, wanted)
     following = executor.plan.followers[target]
-    node_outputs = executor.run(following, context, state.node_outputs)
+    with searching(state.products):
+        node_outputs = executor.run(following, context, state.node_outputs)
     state.remember(ids, None if padding.visible is None else padding.visible[:, state.length :])
     return executor.outputs({name: node_outputs[name] for name in following}, context)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -17,9 +17,8 @@ from ..slots.float32_kernel import Float32Kernel
 from ..slots.lazy import load
 from . import incremental
 from .attention_head import AttentionHead, head_of
-from .cpu.float32 import float32_kernel_here
-from .cpu.malloc import keep_freed_memory
-from .cpu.prepacked import PrepackedWeights
+from .call_errors import explained
+from .cpu.packed_weight import SearchProducts, current_search
 from .device_moves import Placed
 from .graph_execution import GraphExecutor
 from .labels import Labels, by_output, loss_of, with_targets
@@ -30,6 +29,14 @@ from .runtime.context import ForwardContext
 from .runtime.decoding_state import DecodingState
 from .runtime.model_inputs import check_inputs, refuse_positional
 from .site_backends import AttentionSiteUse, ResolveBackends, SiteBackends
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """The start or a step of decoding, as the argument of a call of the model: so what is registered on the model (FSDP's root
+    unit, offloading, hooks) acts while decoding too."""
+
+    run: Callable[[], Any]
 
 
 class Model(Placed):
@@ -57,14 +64,23 @@ class Model(Placed):
         self.nodes = nn.ModuleDict(nodes)
         self.spec: Any = None
         self.precision = "float32"
-        self.prepacked: PrepackedWeights | None = None
         self.beam_top_k: Sequence[BeamTopK] = ()
         self.float32_kernels: Sequence[Float32Kernel] = ()
         self.executor = GraphExecutor(plan, self.nodes)
         self.backends = SiteBackends(self.nodes, resolve)
+        self.shapes = {name: tuple(parameter.shape) for name, parameter in self.named_parameters()}
         for module in self.modules():
             if isinstance(module, MultiHeadAttention):
                 module.weights_backend = weights_backend
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """As in `nn.Module`. An error that a replaced or moved part causes names that part."""
+        if torch.compiler.is_compiling():
+            return super().__call__(*arguments, **keywords)
+        try:
+            return super().__call__(*arguments, **keywords)
+        except Exception as reason:
+            raise explained(reason, self, self.shapes) from reason.__cause__
 
     def forward(
         self,
@@ -98,6 +114,8 @@ class Model(Placed):
         Raises:
             InputError: ids, masks, lengths, segments or labels do not fit the model or each other.
         """
+        if len(positional) == 1 and type(positional[0]) is _Decoding:
+            return positional[0].run()  # type: ignore[no-any-return]
         refuse_positional(positional, self.plan)
         if labels is None and smoothing:
             raise InputError(
@@ -143,10 +161,14 @@ class Model(Placed):
         """
         target = incremental.target_of(self.plan, inputs, target)
         others = [name for name in self.plan.inputs if name != target]
-        context = self._context(others, inputs, masks, lengths, segments, ())
-        batch = incremental.batch_of(inputs, batch, capacity)
-        keep_freed_memory()
-        return incremental.start(self.executor, context, target, batch, capacity, self.prepacked or self.new_prepacked())
+
+        def run() -> DecodingState:
+            context = self._context(others, inputs, masks, lengths, segments, ())
+            rows = incremental.batch_of(inputs, batch, capacity)
+            products = current_search() or SearchProducts(self.float32_kernels)
+            return incremental.start(self.executor, context, target, rows, capacity, products)
+
+        return self(_Decoding(run))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def step(
@@ -174,8 +196,12 @@ class Model(Placed):
         Raises:
             InputError: the ids do not fit the model or the decoding state.
         """
-        parameter = next(self.parameters(), None)
-        return incremental.step(self.executor, state, ids, visible, self.backends.matching(weights), segments, parameter)
+
+        def run() -> Outputs:
+            wanted, parameter = self.backends.matching(weights), self._placed_parameter()
+            return incremental.step(self.executor, state, ids, visible, wanted, segments, parameter)
+
+        return self(_Decoding(run))  # type: ignore[no-any-return]
 
     def branch(
         self, state: DecodingState, rows: Int[Tensor, " rows"], beams: int, kept: Int[Tensor, " kept"] | None = None
@@ -274,30 +300,6 @@ class Model(Placed):
         """
         return self.backends.not_thread_safe(device)
 
-    def new_prepacked(self) -> PrepackedWeights:
-        """Packed weights for searches, none yet, in the layout of the fastest installed kernel.
-
-        Returns:
-            What `shared_prepacked` takes.
-        """
-        return PrepackedWeights(float32_kernel_here(self.float32_kernels))
-
-    @contextmanager
-    def shared_prepacked(self, prepacked: PrepackedWeights) -> Iterator[None]:
-        """A context in which all searches share `prepacked`. Otherwise each search prepacks its own weights.
-
-        Args:
-            prepacked: the packed weights to share.
-
-        Returns:
-            The context manager.
-        """
-        before, self.prepacked = self.prepacked, prepacked
-        try:
-            yield
-        finally:
-            self.prepacked = before
-
     def parameter_count(self, trainable: bool = True) -> int:
         """The number of parameters. A shared parameter counts once.
 
@@ -308,6 +310,15 @@ class Model(Placed):
             The number of elements of these parameters.
         """
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad is trainable)
+
+    def _placed_parameter(self) -> nn.Parameter | None:
+        """A parameter whose device the inputs must be on: offloading replaces the `forward` of a module, and moves its
+        parameters only when they are used."""
+        for module in self.modules():
+            if "forward" not in module.__dict__:
+                for parameter in module.parameters(recurse=False):
+                    return parameter
+        return None
 
     def _repr_html_(self) -> str:
         return load("tfkit.view.drawing.notebook:model_html")(self.spec)  # type: ignore[no-any-return]
@@ -322,6 +333,5 @@ class Model(Placed):
         weights: Iterable[str],
     ) -> ForwardContext:
         segments = segments or {}
-        parameter = next(self.parameters(), None)
-        padding = check_inputs(self.plan, wanted, inputs, masks or {}, lengths or {}, segments, parameter)
+        padding = check_inputs(self.plan, wanted, inputs, masks or {}, lengths or {}, segments, self._placed_parameter())
         return ForwardContext(dict(inputs), padding, dict(segments), wanted=self.backends.matching(weights))

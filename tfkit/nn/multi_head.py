@@ -20,7 +20,7 @@ from ..attention.types import AttentionInputs, Bias, DenseBias, Mask
 from ..errors import BackendRefused
 from .attention_sink import with_sink
 from .local_attention import LocalCentre, with_local
-from .runtime.context import ForwardContext, StackContext
+from .runtime.context import StackContext
 from .runtime.decoding_state import KeyValueCache
 
 
@@ -149,11 +149,11 @@ class MultiHeadAttention(nn.Module):
         config, site = self.config, f"{context.stack}.{index}.{self.name}"
 
         # Projections. Only the first decoding step projects the memory.
-        query = self._queries(x, context.model)  # (B, H, Q, D)
+        query = self._queries(x)  # (B, H, Q, D)
         memory = context.cached_memory(site) if config.cross else None  # (B, G, K, D) and (B, G, K, V)
         if memory is None:
             source = context.memory_for(config.memory).tensor if config.cross else x
-            key, value = self._keys_and_values(source, context.model)  # N new keys: (B, G, N, D) and (B, G, N, V)
+            key, value = self._keys_and_values(source)  # N new keys: (B, G, N, D) and (B, G, N, V)
         else:
             key, value = memory
 
@@ -181,10 +181,10 @@ class MultiHeadAttention(nn.Module):
         # Attention, then all heads side by side through the output projection.
         output = self._attend(query, key, value, position, context, index, site)  # (B, Q, H * V)
         if self.gate is not None:
-            gate = torch.sigmoid(context.model.project(self.gate, x))
+            gate = torch.sigmoid(self.gate(x))
             gate, heads = (tensor.view(*x.shape[:2], config.num_heads, -1) for tensor in (gate, output))
             output = (heads * gate).flatten(2)  # (B, Q, H, V) times the same or (B, Q, H, 1)
-        return context.model.project(self.output, output)
+        return self.output(output)  # type: ignore[no-any-return]
 
     def supports_tree_attention(self, index: int, cache: KeyValueCache) -> bool:
         """Whether the backend can attend over beams that share prefixes, which needs a dense mask.
@@ -221,8 +221,8 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor, heads: int) -> Tensor:
         return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)  # (B, heads, L, D)
 
-    def _queries(self, x: Tensor, model: ForwardContext) -> Tensor:
-        return self._normed_heads(model.project(self.query, x), self.config.num_heads, self.query_norm)  # (B, H, Q, D)
+    def _queries(self, x: Tensor) -> Tensor:
+        return self._normed_heads(self.query(x), self.config.num_heads, self.query_norm)  # (B, H, Q, D)
 
     def _normed_heads(self, x: Tensor, heads: int, norm: nn.Module | None) -> Tensor:
         """(B, L, heads * D) -> (B, heads, L, D), with the norm over all heads together or over each."""
@@ -232,9 +232,9 @@ class MultiHeadAttention(nn.Module):
             return self._split(norm(x).to(x.dtype), heads)
         return norm(self._split(x, heads)).to(x.dtype)  # type: ignore[no-any-return]
 
-    def _keys_and_values(self, source: Tensor, model: ForwardContext) -> tuple[Tensor, Tensor]:
-        key = self._normed_heads(model.project(self.key, source), self.config.num_kv_heads, self.key_norm)  # (B, G, N, D)
-        return key, self._split(model.project(self.value, source), self.config.num_kv_heads)  # (B, G, N, V)
+    def _keys_and_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        key = self._normed_heads(self.key(source), self.config.num_kv_heads, self.key_norm)  # (B, G, N, D)
+        return key, self._split(self.value(source), self.config.num_kv_heads)  # (B, G, N, V)
 
     def _position(self, x: Tensor, key: Tensor, context: StackContext, site: str, new_keys: bool) -> Position | None:
         """The scheme and its tables for queries (B, Q, M) and keys (B, G, N, D), which are new in this call or cached."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..attention.positions import PositionRange
 from .cpu.dropout import Dropout
@@ -60,7 +59,7 @@ class Patches(nn.Module):
         return self.projection.out_channels
 
     def forward(self, context: ForwardContext) -> NodeOutput:
-        patches = self._projected(context.inputs[self.name])  # (B, M, H / P, W / P)
+        patches: Tensor = self.projection(context.inputs[self.name])  # (B, M, H / P, W / P)
         grid = (patches.shape[2], patches.shape[3])
         x = patches.flatten(2).mT
         first = [token for token in (self.class_token, self.distillation_token) if token is not None]
@@ -77,7 +76,3 @@ class Patches(nn.Module):
         if self.dropout is not None:
             x = self.dropout(x)
         return NodeOutput(x, context.padding[self.name])
-
-    def _projected(self, images: Tensor) -> Tensor:
-        conv = self.projection
-        return functional.conv2d(images, conv.weight, conv.bias, conv.stride)

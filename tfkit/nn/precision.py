@@ -157,7 +157,7 @@ def large_weights(model: Model) -> dict[str, Tensor]:
             owner = model.plan.wires[name.removeprefix("nodes.")].owner
             found[name] = module.logits.weight if owner is None else model.nodes[owner].table()  # type: ignore[union-attr,operator]
         elif isinstance(module, (MultiHeadAttention, FeedForward)):
-            linears = {child: one for child, one in module.named_children() if type(one) is nn.Linear}
+            linears = {child: one for child, one in module.named_children() if isinstance(one, nn.Linear)}
             found |= {f"{name}.{child}": linear.weight for child, linear in linears.items()}
     heads = {name for name in found if isinstance(model.get_submodule(name), TokenLogits)}
     return {name: weight for name, weight in found.items() if is_large(weight, HEAD if name in heads else 1)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .cpu.small_batch import project
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput
 
@@ -37,7 +36,7 @@ class SpanLogits(nn.Module):
         Returns:
             (B, L, 2), with the padding of the input.
         """
-        x = project(self.linear, input.tensor, None)
+        x = self.linear(input.tensor)
         allowed = input.padding.as_visible(x.shape[1])
         if tokens is not None and self.end_id is not None:
             assert tokens.ids is not None

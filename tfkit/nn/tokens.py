@@ -7,16 +7,15 @@ logits  softcap(scale * x E^T + b)            E may be the same table
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ..attention.positions import PositionAt, PositionRange
 from .cpu.dropout import Dropout
-from .cpu.linear import linear
 from .cpu.low_precision import LowPrecisionHead
-from .cpu.small_batch import small_batch_linear
-from .divided_vocabulary import is_divided, logits_of_divided, lookup
+from .linear import Head, Linear, head_of_table
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput
 
@@ -61,24 +60,25 @@ class Tokens(nn.Module):
         assert self.embedding is not None, "the graph finds the node at the end of a chain of `share`"
         return self.embedding.weight
 
-    def forward(self, context: ForwardContext, table: Tensor | None = None) -> NodeOutput:
+    def forward(self, context: ForwardContext, table: nn.Module | None = None) -> NodeOutput:
         """The embeddings of the ids in `context`.
 
         Args:
             context: the current call of the model.
-            table: (vocab_size, M), the table of the node whose embedding this node shares, or None.
+            table: the embedding of the node whose table (vocab_size, M) this node shares, or None.
 
         Returns:
             (B, L, M) with the padding of the ids.
         """
         ids, padding = context.inputs[self.name], context.padding[self.name]
-        weight = table if self.embedding is None else self.embedding.weight
-        assert weight is not None
-        x = lookup(ids, weight)
+        embedding = table if self.embedding is None else self.embedding
+        assert embedding is not None
+        x: Tensor = embedding(ids)
         if self.scale != 1.0:
             x = x * self.scale
         if self.segments is not None:
-            x = x + self.segments(context.segments[self.name]) if self.name in context.segments else x + self.segments.weight[0]
+            segments = context.segments.get(self.name)
+            x = x + self.segments(ids.new_zeros(1, 1) if segments is None else segments)
         if self.position is not None:
             x = self.position.embed(x, self._positions(context, ids, x.dtype))  # type: ignore[operator]
         if self.embedding_norm is not None:
@@ -116,33 +116,37 @@ class TokenLogits(nn.Module):
         self.bias = bias
         self.scale, self.softcap = scale, softcap
         self.low_precision: LowPrecisionHead | None = None
-        self.loss: Callable[[Tensor, Tensor, Tensor | None, float | None], Tensor] | None = None
-        """Takes x, W, b and c in a step of training; its result takes the place of the logits, which are then not computed."""
+        self.loss: Callable[..., Tensor] | None = None
+        """Takes x, W, b and `softcap` in a step of training; its result takes the place of the logits, which are then not
+        computed."""
 
-    def forward(self, context: ForwardContext, input: NodeOutput, table: Tensor | None = None) -> NodeOutput:
+    def forward(self, context: ForwardContext, input: NodeOutput, table: nn.Module | None = None) -> NodeOutput:
         """The logits.
 
         Args:
             context: the current call of the model.
             input: (B, L, M).
-            table: (vocab_size, M), the embedding that this node shares, or None.
+            table: the embedding whose table (vocab_size, M) this node shares, or None.
 
         Returns:
             (B, L, vocab_size) with the padding of the input.
         """
         x = input.tensor if self.scale == 1.0 else input.tensor * self.scale
-        weight = table if self.logits is None else self.logits.weight
-        assert weight is not None
         if self.loss is not None:
-            return NodeOutput(self.loss(x, weight, self.bias, self.softcap), input.padding, input.ids)
-        if self.low_precision is not None:
-            logits = self.low_precision.logits(x, weight, self.bias)
-        elif is_divided(weight):
-            logits = logits_of_divided(x, weight, self.bias)
-        elif context.prepacked is None:
-            logits = linear(x, weight, self.bias)
-        else:
-            logits = small_batch_linear(x, weight, self.bias, context.prepacked)
+            loss = partial(self.loss, softcap=self.softcap)
+            return NodeOutput(self._call(table, x, Head(self.bias, loss)), input.padding, input.ids)
+        product = None if self.low_precision is None else self.low_precision.logits
+        logits = self._call(table, x, Head(self.bias, product))
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return NodeOutput(logits, input.padding, input.ids)
+
+    def _call(self, table: nn.Module | None, x: Tensor, head: Head) -> Tensor:
+        """What `head` computes with the weight of the table, or of the own map. Another library's map computes x W^T itself."""
+        if table is not None:
+            return head_of_table(table, x, head)
+        assert self.logits is not None
+        if isinstance(self.logits, Linear):
+            return self.logits(x, head)  # type: ignore[no-any-return]
+        logits: Tensor = self.logits(x)
+        return logits if head.bias is None else logits + head.bias

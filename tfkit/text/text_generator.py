@@ -57,7 +57,7 @@ class TextGenerator:
     """
 
     def __init__(self, model: Model, tokeniser: TextTokeniser) -> None:
-        self.model, self.tokeniser, self.prepacked = model, tokeniser, model.new_prepacked()
+        self.model, self.tokeniser = model, tokeniser
         self.roles = roles_for(model.plan, "language")
         self.positions = model.plan.max_input_lengths.get(self.roles.target)
 
@@ -120,7 +120,7 @@ class TextGenerator:
         try:
             found = generate_batched(
                 self.model, [read[number] for number in nonempty], search, batch_tokens=batch_tokens, target=self.roles.target,
-                output=self.roles.output, workers=workers, prepacked=self.prepacked, emit=parts.add if parts else None,
+                output=self.roles.output, workers=workers, emit=parts.add if parts else None,
                 graphs=graphs,
             )  # fmt: skip
         finally:

@@ -90,7 +90,6 @@ class Translator:
                 "worker"
             )
             raise InputError(Diagnostic("TFK078", message, fix))
-        self.prepacked = self.model.new_prepacked()
         self.roles = roles_for(model.plan, "parallel")
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, tokenisers)
@@ -163,7 +162,6 @@ class Translator:
             found = generate_batched(
                 self.model, [sources[number] for number in nonempty], self.search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
-                prepacked=self.prepacked,
             )  # fmt: skip
         finally:
             self.model.train(training)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..nn.cpu.linear import add_gradient_of_weight, gradient_of_input, linear
-from ..nn.divided_vocabulary import is_divided
+from ..nn.linear import Embedding, Linear
 from ..nn.model import Model
 from ..nn.tokens import TokenLogits
 from ..recipe import Recipe
@@ -31,7 +31,7 @@ CHUNK = 2**20
 """Logits of a chunk: 4 MiB in float32."""
 MIN_ROWS = 256
 """Tokens of a chunk at least. With fewer, reading W and adding to dW would bound its products."""
-ENOUGH = 2**20
+MIN_LOGITS = 2**20
 """Logits of a batch from which chunks pay (bench/chunked_loss.py)."""
 
 
@@ -161,12 +161,31 @@ def _sums(
 
 
 def _pays(model: Model, name: str, labels: Tensor, ignore_index: int) -> bool:
-    """Whether chunks pay for an output: token logits on a CPU, of many labels, whose weight is whole, read by nothing else."""
+    """Whether chunks pay for an output: token logits on a CPU, of many labels, whose weight is whole, seen by nothing else."""
     node = model.nodes[name]
     if type(node) is not TokenLogits or not labels.is_cpu or node.low_precision is not None:
         return False
     owner = model.plan.wires[name].owner
-    weight = model.nodes[owner].table() if node.logits is None else node.logits.weight  # type: ignore[index,operator]
-    plain = type(weight) in (Tensor, nn.Parameter) and not is_divided(weight) and weight.is_cpu
+    layer: Any = node.logits if owner is None else model.nodes[owner].embedding
+    if type(layer) not in (Embedding, Linear) or _has_hooks(node) or _has_hooks(layer):
+        return False
+    weight = layer.weight
     read = any(name in model.executor.reads(other) for other in model.plan.wires)
-    return plain and not read and int((labels != ignore_index).sum()) * len(weight) >= ENOUGH
+    enough = int((labels != ignore_index).sum()) * len(weight) >= MIN_LOGITS
+    return type(weight) is nn.Parameter and weight.is_cpu and not read and enough
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether something sees the calls of a module: a hook, or a replaced `forward`. It must get logits, not their loss."""
+    hooks = torch.nn.modules.module
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__
+        or hooks._global_forward_hooks
+        or hooks._global_forward_pre_hooks
+        or hooks._global_backward_hooks
+        or hooks._global_backward_pre_hooks
+    )

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,8 +63,8 @@ class TrainStep:
         self.sampling = ScheduledSampling(model, recipe, roles) if recipe.teacher_forcing is not None else None
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
-        owner = model.nodes[model.plan.wires[roles.target].owner or roles.target]
-        self.width = owner.width if isinstance(owner, Patches) else int(owner.table().shape[1])  # type: ignore[operator]
+        owner: Any = model.nodes[model.plan.wires[roles.target].owner or roles.target]
+        self.width: int = owner.width if isinstance(owner, Patches) else owner.embedding.embedding_dim
         self.compiled = CompiledModel(model, len(self.batches.shapes)) if self.batches.shapes else None
         self._runner: nn.Module = model if self.compiled is None else self.compiled.module
         if self.processes.count > 1 and not fsdp:

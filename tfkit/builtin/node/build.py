@@ -10,6 +10,7 @@ from torch import nn
 
 from ...nn.heads import Classify, Dense, LayerMix, Pool
 from ...nn.layer import LayerParts
+from ...nn.linear import Embedding, Linear
 from ...nn.span_logits import SpanLogits
 from ...nn.stack import Stack, Wiring
 from ...nn.tokens import TokenLogits, Tokens
@@ -52,9 +53,9 @@ def tokens(options: TokensOptions, context: NodeContext, keep_layers: bool) -> n
     )
 
 
-def _table(rows: int, width: int) -> nn.Embedding:
+def _table(rows: int, width: int) -> Embedding:
     """An embedding without values: the initialiser draws them. torch's own drawing on the meta device imports its compiler."""
-    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call, no-any-return]
+    return Embedding(rows, width, torch.empty(rows, width))
 
 
 def stack(options: StackOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
@@ -102,13 +103,13 @@ def dense(options: DenseOptions, context: NodeContext, keep_layers: bool) -> nn.
     width = options.d_model or inner
     activation = options.activation
     activate = None if activation.kind == "identity" else partial(load(activation.entry.function), options=activation.options)
-    return Dense(nn.Linear(inner, width, options.bias), activate, norm_or_none(options.output_norm, width), options.dropout)
+    return Dense(Linear(inner, width, options.bias), activate, norm_or_none(options.output_norm, width), options.dropout)
 
 
 def token_logits(options: TokenLogitsOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
     width = context.signals["input"].width
     size = vocab_size(options, context)
-    weight = nn.Linear(width, size, bias=False) if options.share is None else None
+    weight = Linear(width, size, bias=False) if options.share is None else None
     bias = nn.Parameter(torch.zeros(size), requires_grad=options.bias is True) if options.bias else None
     scale = options.scale if isinstance(options.scale, float) else float(width) ** -0.5
     return TokenLogits(weight, bias, scale, options.softcap)
@@ -125,11 +126,11 @@ def _end_id(context: NodeContext) -> int | None:
 
 
 def span_logits(options: SpanLogitsOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
-    return SpanLogits(nn.Linear(context.signals["input"].width, 2, options.bias), _end_id(context))
+    return SpanLogits(Linear(context.signals["input"].width, 2, options.bias), _end_id(context))
 
 
 def classify(options: ClassifyOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
-    return Classify(nn.Linear(context.signals["input"].width, options.classes, options.bias), options.dropout)
+    return Classify(Linear(context.signals["input"].width, options.classes, options.bias), options.dropout)
 
 
 def layer_mix(options: LayerMixOptions, context: NodeContext, keep_layers: bool) -> nn.Module:

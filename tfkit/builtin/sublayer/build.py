@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ...nn.feed_forward import FeedForward
+from ...nn.linear import Linear
 from ...nn.multi_head import AttentionConfig, MultiHeadAttention, PositionConfig
 from ...nn.stack import Wiring
 from ...nn.value_residual import ValueResidual
@@ -25,13 +26,13 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
     source = context.memory_width if cross and context.memory_width else width
     values = options.values(width)
     projections: dict[str, nn.Module] = {
-        "query": nn.Linear(width, options.num_heads * dim, bias.query),
-        "key": nn.Linear(source, options.kv_heads * dim, bias.key),
-        "value": nn.Linear(source, options.kv_heads * values, bias.value),
-        "output": nn.Linear(options.num_heads * values, width, bias.output),
+        "query": Linear(width, options.num_heads * dim, bias.query),
+        "key": Linear(source, options.kv_heads * dim, bias.key),
+        "value": Linear(source, options.kv_heads * values, bias.value),
+        "output": Linear(options.num_heads * values, width, bias.output),
     }
     if options.output_gate != "none":
-        projections["gate"] = nn.Linear(width, options.gates(width), bias.query)
+        projections["gate"] = Linear(width, options.gates(width), bias.query)
     config = AttentionConfig(
         num_heads=options.num_heads,
         num_kv_heads=options.kv_heads,
@@ -80,6 +81,6 @@ def _position(
 def feed_forward(options: FeedForwardOptions, context: SublayerContext, wiring: Wiring) -> nn.Module:
     width, inner, bias = context.width, options.d_ff, options.bias
     activation = options.activation
-    gate = nn.Linear(width, inner, bias) if activation.entry.gated else None
+    gate = Linear(width, inner, bias) if activation.entry.gated else None
     activate = partial(load(activation.entry.function), options=activation.options)
-    return FeedForward(nn.Linear(width, inner, bias), gate, nn.Linear(inner, width, bias), activate, options.dropout)
+    return FeedForward(Linear(width, inner, bias), gate, Linear(inner, width, bias), activate, options.dropout)

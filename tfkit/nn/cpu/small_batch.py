@@ -5,8 +5,8 @@ read it at half that speed or less. Two other ways are faster there, and which o
 
 transposed   W times (in, rows). AMD: 4 ms instead of 8 for 4 rows and 37,000 x 512 weights. Intel with AVX-512: 11 ms instead
              of 20 for 12 rows, but 11 instead of 5 for 2 rows (bench/packed.py).
-packed       oneDNN with packed weights (prepacked.py), once a search has used a weight often enough. Intel with AVX-512: 5 ms
-             instead of 10 for 5 rows and 37,000 x 512 weights, and 0.18 instead of 0.32 for 2,048 x 512.
+packed       oneDNN with packed weights (packed_weight.py), once a search has used a weight often enough. Intel with AVX-512:
+             5 ms instead of 10 for 5 rows and 37,000 x 512 weights, and 0.18 instead of 0.32 for 2,048 x 512.
 
 Other products are bound by arithmetic. Where MKL is slow, oneDNN computes them (onednn.py): 3.7 ms instead of 8.3 for 280 rows
 and 10,000 x 128 weights (bench/translate.py). Its call costs 10 microseconds more, so MKL keeps the small products.
@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from ...slots.float32_kernel import Float32Kernel
 from .float32 import float32_kernel_here
 from .linear import linear
 from .onednn import can_pack, is_faster, may_multiply, product, vendor
+from .packed_weight import PackedWeight, SearchProducts, current_search
 from .plain_tensors import may_read
-from .prepacked import PrepackedWeights
 from .product_table import Choice, ProductTable, transposed_product
 
 HUGE, FEW = 2**23, 4
@@ -136,52 +136,43 @@ def rule_choice(count: int, outer: int, inner: int) -> Choice:
     return Choice(RULE.packs(count, outer, inner), enough and not bound_by_reading, transposes)
 
 
-def project(module: nn.Module, x: Tensor, prepacked: PrepackedWeights | None) -> Tensor:
-    """`module(x)`, (..., in) -> (..., out), with a faster kernel for a plain `nn.Linear` without hooks.
+def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight | None) -> Tensor:
+    """x W^T + b with the fastest product for where and when it is computed.
 
     Args:
-        module: the linear map; any module is called as it is.
-        x: (..., in); (B, L, in) with `prepacked`.
-        prepacked: the packed weights of a search, or None outside of decoding.
+        x: (..., in).
+        weight: (out, in).
+        bias: (out,), or None.
+        packed: the packed copies of the weight, which searches use; None for a weight that was computed for this call.
+
+    Returns:
+        (..., out)
     """
-    own = module._parameters
-    if type(module) is not nn.Linear or "weight" not in own or (not torch.compiler.is_compiling() and _has_hooks(module)):
-        return module(x)  # type: ignore[no-any-return]
-    weight, bias = own["weight"], own["bias"]
-    return linear(x, weight, bias) if prepacked is None else small_batch_linear(x, weight, bias, prepacked)  # type: ignore[arg-type]
-
-
-def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked: PrepackedWeights) -> Tensor:
-    """x (B, L, in), weight (out, in), bias (out,) -> (B, L, out), with the fastest kernel for B * L rows."""
-    B, L, inner = x.shape
-    outer = weight.shape[0]
-    count = B * L
-    if not x.is_cpu or torch.is_grad_enabled():
+    if torch.compiler.is_compiling() or not x.is_cpu:
         return functional.linear(x, weight, bias)
-    measured, rows = TABLE.choice(count, outer, inner) if TABLE else None, x.reshape(count, inner)
-    if prepacked.kernel is not None and (measured is None or measured.installed) and may_read(x, weight, bias):
-        found = prepacked.product(rows, weight, bias)
-        if found is not None:
-            return found.view(B, L, outer)
+    search = current_search()
+    if search is None or packed is None or torch.is_grad_enabled():
+        return linear(x, weight, bias)
+    return small_batch_linear(x, weight, bias, packed, search)
+
+
+def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight, search: SearchProducts) -> Tensor:
+    """x (..., in), weight (out, in), bias (out,) -> (..., out) in a search, with the fastest kernel for the number of rows."""
+    outer, inner = weight.shape
+    rows = x.reshape(-1, inner)
+    count, shape = len(rows), (*x.shape[:-1], outer)
+    measured = TABLE.choice(count, outer, inner) if TABLE else None
+    if search.kernel is not None and (measured is None or measured.installed) and may_read(x, weight, bias):
+        y = packed.product(rows, weight, bias, search)
+        if y is not None:
+            return y.view(shape)
     choice = measured or rule_choice(count, outer, inner)
     if choice.packed and can_pack(x, weight, bias):
-        packed = prepacked.of(weight, count)
-        if packed is not weight:
-            return product(rows, packed, bias).view(B, L, outer)
+        copy = packed.for_onednn(weight, count, search)
+        if copy is not None:
+            return product(rows, copy, bias).view(shape)
     if choice.onednn and may_multiply(x, weight, bias):
-        return product(rows, weight, bias).view(B, L, outer)
+        return product(rows, weight, bias).view(shape)
     if choice.transposed:
-        return transposed_product(rows, weight, bias).view(B, L, outer)
+        return transposed_product(rows, weight, bias).view(shape)
     return functional.linear(x, weight, bias)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    """Whether the module has hooks, or a `forward` that replaces the one of its class."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or "forward" in module.__dict__
-        or torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
-    )

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...attention.choice import BoundBackend
 from ...attention.positions import PositionAt, PositionRange
 from ...attention.types import Bias, Mask, Prepared, Shapes
-from ..cpu.prepacked import PrepackedWeights
-from ..cpu.small_batch import project
 from .beam_tree import BeamTree
 from .decoding_state import DecodingState, KeyValueCache
 from .node_output import NodeOutput, Padding
@@ -35,7 +33,6 @@ class ForwardContext:
         state: the decoding state, None outside of incremental decoding.
         wanted: sites whose attention weights the caller wants.
         weights: attention weights (B, H, Q, K) of these sites, filled by the sites.
-        prepacked: prepacked weights of the search that this call belongs to, None outside of a search.
     """
 
     inputs: dict[str, Tensor]
@@ -44,19 +41,6 @@ class ForwardContext:
     state: DecodingState | None = None
     wanted: frozenset[str] = frozenset()
     weights: dict[str, Tensor] = field(default_factory=dict)
-    prepacked: PrepackedWeights | None = None
-
-    def project(self, linear: nn.Module, x: Tensor) -> Tensor:
-        """A linear map with the fastest kernel for the number of rows; while decoding, with prepacked weights.
-
-        Args:
-            linear: the map, in -> out features.
-            x: (..., in).
-
-        Returns:
-            (..., out)
-        """
-        return project(linear, x, self.prepacked)
 
     def stack_context(
         self,

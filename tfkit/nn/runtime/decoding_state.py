@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...attention.types import Prepared
 from ...errors import Diagnostic, InputError
-from ..cpu.prepacked import PrepackedWeights
+from ..cpu.packed_weight import SearchProducts
 from .beam_tree import BeamTree
 from .node_output import NodeOutput, Padding
 
@@ -137,7 +137,7 @@ class DecodingState:
         visible: (B, length) bool, False for padding; None if there is no padding.
         tree: the beams, if they share prefixes.
         shares: whether beams may share prefixes; None until the first branch.
-        prepacked: prepacked weights of the search.
+        products: the CPU kernel of the products of its steps.
         place: (1,) int64, the position of the next token in a step of fixed shapes, whose `length` is 0; None otherwise.
     """
 
@@ -155,7 +155,7 @@ class DecodingState:
     visible: Tensor | None = None
     tree: BeamTree | None = None
     shares: bool | None = None
-    prepacked: PrepackedWeights = field(default_factory=PrepackedWeights)
+    products: SearchProducts = field(default_factory=SearchProducts)
     place: Tensor | None = None
 
     def reorder(self, rows: Tensor) -> None:

@@ -1,0 +1,68 @@
+"""Errors of a call of a model that a part causes which was replaced, moved or given a hook after the model was built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+
+import torch
+from torch import nn
+
+from ..errors import Diagnostic, InputError, TfkitError
+
+TORCH_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
+MAX_PARTS = 3
+"""Wrong parts that one message names."""
+
+
+def explained(reason: Exception, model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Exception:
+    """The exception to raise in place of one that a call of the model raised.
+
+    Args:
+        reason: what was raised.
+        model: the model.
+        shapes: the shape of every parameter by name, when the model was built.
+
+    Returns:
+        An InputError that names the wrong parameters, if parameters have other shapes or devices than the model needs and torch
+        raised the error. Otherwise `reason` itself, with a note that names the module whose call raised it.
+    """
+    if isinstance(reason, TfkitError):
+        return reason
+    where = _innermost(reason.__traceback__, model)
+    wrong = list(_wrong_parts(model, shapes)) if type(reason) in TORCH_ERRORS else []
+    if not wrong:
+        if where and hasattr(reason, "add_note"):  # Python 3.11
+            reason.add_note(f"raised in a call of `{where}`, or in a hook of it")
+        return reason
+    more = f", and {len(wrong) - MAX_PARTS} more" if len(wrong) > MAX_PARTS else ""
+    words = str(reason).strip().splitlines()
+    message = (
+        f"{'; '.join(wrong[:MAX_PARTS])}{more}. The call of `{where}` failed: {words[0] if words else type(reason).__name__}"
+    )
+    fix = "put modules of the same sizes there, and move the whole model: `model.to(device)`"
+    return InputError(Diagnostic("TFK071", message, fix))
+
+
+def _innermost(traceback: TracebackType | None, model: nn.Module) -> str:
+    """The name of the innermost module of the model in whose call an error was raised; empty for the model itself."""
+    names = {id(module): name for name, module in model.named_modules()}
+    where = ""
+    while traceback is not None:
+        module = traceback.tb_frame.f_locals.get("self")
+        if isinstance(module, nn.Module):
+            where = names.get(id(module), where)
+        traceback = traceback.tb_next
+    return where
+
+
+def _wrong_parts(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    """In words, every parameter with another shape than when the model was built, or on another device than most are."""
+    parameters = dict(model.named_parameters())
+    devices = [str(parameter.device) for parameter in parameters.values()]
+    usual = max(devices, key=devices.count) if devices else ""
+    for name, parameter in parameters.items():
+        if tuple(parameter.shape) != shapes.get(name, tuple(parameter.shape)):
+            yield f"`{name}` has the shape {tuple(parameter.shape)}, and the spec of the model makes it {shapes[name]}"
+        if parameter.device != torch.device(usual):
+            yield f"`{name}` is on {parameter.device}, and most of the model on {usual}"
