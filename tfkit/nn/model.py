@@ -80,7 +80,10 @@ class Model(Placed):
         try:
             return super().__call__(*arguments, **keywords)
         except Exception as reason:
-            raise explained(reason, self, self.shapes) from reason.__cause__
+            better = explained(reason, self, self.shapes)
+            if better is reason:
+                raise
+            raise better from reason
 
     def forward(
         self,
