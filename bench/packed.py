@@ -3,7 +3,7 @@ kernels (`tfkit.plugin.Float32Kernel`); and packing.
 
     python bench/packed.py [--threads 1] [--rounds 21]
 
-What the rules in `tfkit/nn/cpu/small_batch.py` and `prepacked.py` rest on. Processor time where there is one thread.
+What the rules in `tfkit/nn/cpu/small_batch.py` and `packed_weight.py` rest on. Processor time where there is one thread.
 """
 
 from __future__ import annotations

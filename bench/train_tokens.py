@@ -30,7 +30,7 @@ import tfkit
 from tfkit.data import NO_LABEL, Batch, prepare
 from tfkit.doctor.machine import machine_here
 from tfkit.nn.cpu import onednn
-from tfkit.nn.cpu.linear import weight_gradient
+from tfkit.nn.cpu.onednn import weight_gradient
 from tfkit.recipe import recipe_of
 from tfkit.train.fit_spec import fitted_spec, roles_in
 from tfkit.train.step import TrainStep

@@ -165,6 +165,6 @@ def test_no_module_is_part_of_an_import_cycle():
 
 
 def test_files_are_short_and_their_names_say_something():
-    long = {str(path.relative_to(ROOT)): n for path in FILES if (n := len(path.read_text().splitlines())) > 400}
+    long = {str(path.relative_to(ROOT)): n for path in FILES if (n := len(path.read_text().splitlines())) > 600}
     assert not long
     assert not {path.stem for path in FILES} & {"utils", "helpers", "common", "base", "misc"}

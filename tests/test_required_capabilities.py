@@ -11,7 +11,7 @@ import torch
 
 from tfkit import plugin
 from tfkit.attention.capabilities import MASK_TERMS, Capabilities, Range
-from tfkit.attention.required import require_capabilities
+from tfkit.attention.dispatch import require_capabilities
 from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
 from tfkit.errors import BackendRefused
 from tfkit_conformance.attention.compare import request_of

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tfkit
 from tfkit.graph import Batch, max_input_lengths, node_costs, total_elements, total_flops
 from tfkit.nn import heads, recurrent
-from tfkit.nn.runtime import model_inputs, real_inputs
+from tfkit.nn.runtime import inputs as input_rules
 from tfkit.slots.node import AnyInputRule, FeatureRule, ImageRule
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -59,8 +59,8 @@ def input_of(rule: AnyInputRule, size: int, length: int) -> Tensor:
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids without numbers cannot be looked at."""
-    monkeypatch.setattr(model_inputs, "check_ids", lambda *arguments: None)
-    monkeypatch.setattr(real_inputs, "_check_numbers", lambda *arguments: None)
+    monkeypatch.setattr(input_rules, "check_ids", lambda *arguments: None)
+    monkeypatch.setattr(input_rules, "_check_numbers", lambda *arguments: None)
     monkeypatch.setattr(recurrent, "_trimmed", lambda visible, may_wait: (visible, None, visible.shape[1]))
     monkeypatch.setattr(heads.Pool, "_end", lambda self, tokens: (tokens.ids == self.end_id).to(torch.int64).argmax(1))
 

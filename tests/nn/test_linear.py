@@ -11,10 +11,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from tfkit.nn.cpu import linear as linear_room
 from tfkit.nn.cpu import onednn
-from tfkit.nn.cpu.linear import linear
-from tfkit.nn.linear import Linear
+from tfkit.nn.cpu.onednn import linear
+from tfkit.nn.fast_layers import Linear
 
 SHAPES = {"wide": (12, 40), "narrow": (40, 12), "square": (24, 24)}
 
@@ -27,7 +26,7 @@ def calls(monkeypatch):
     if product is None:
         pytest.skip("torch was built without oneDNN")
     monkeypatch.setattr(onednn, "PRODUCT", lambda *given: (made.append(given[0].shape), product(*given))[1])
-    monkeypatch.setattr(linear_room, "ENOUGH", 1)
+    monkeypatch.setattr(onednn, "MIN_TRAINING_WORK", 1)
     return made
 
 
@@ -194,7 +193,7 @@ def test_off_where_it_is_switched_off_or_small(calls, monkeypatch):
     monkeypatch.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
     linear(*given).sum().backward()
     monkeypatch.undo()
-    monkeypatch.setattr(linear_room, "ENOUGH", 10**9)
+    monkeypatch.setattr(onednn, "MIN_TRAINING_WORK", 10**9)
     linear(*given).sum().backward()
     assert not calls
 

@@ -14,7 +14,7 @@ from tfkit.nn.cpu import onednn, packed_weight
 from tfkit.nn.cpu import small_batch as thin
 from tfkit.nn.cpu.packed_weight import PackedWeight, SearchProducts, searching
 from tfkit.nn.cpu.small_batch import ANY, Rule
-from tfkit.nn.linear import Linear
+from tfkit.nn.fast_layers import Linear
 
 
 @pytest.fixture
@@ -170,4 +170,4 @@ def test_batches_share_them_and_find_the_same(packed: list[Tensor], monkeypatch:
 def test_a_search_ends_where_it_fails(packed: list[Tensor]) -> None:
     with pytest.raises(tfkit.InputError):
         tfkit.generate_batched(small(), [[5, 99]])
-    assert packed_weight.current_search() is None
+    assert packed_weight.active.products is None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tfkit.nn.model import Model
-from tfkit.nn.runtime.padding import padding_from_ids
+from tfkit.nn.runtime.inputs import padding_from_ids
 
 B, S, T = 3, 9, 8
 REAL_SOURCE = torch.tensor([9, 4, 1])[:, None] > torch.arange(S)

@@ -9,7 +9,7 @@ from tfkit.nn.cpu import onednn
 from tfkit.nn.cpu import small_batch as thin
 from tfkit.nn.cpu.packed_weight import PackedWeight, SearchProducts, searching
 from tfkit.nn.cpu.small_batch import Rule, rule_here, small_batch_linear
-from tfkit.nn.linear import Linear
+from tfkit.nn.fast_layers import Linear
 
 
 def in_search(linear, x):

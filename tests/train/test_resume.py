@@ -89,7 +89,7 @@ def test_half_and_half_is_whole_when_onednn_multiplies(task, tmp_path, monkeypat
     if product is None:
         pytest.skip("torch was built without oneDNN")
     monkeypatch.setattr(onednn, "PRODUCT", lambda *given: (calls.append(1), product(*given))[1])
-    monkeypatch.setattr("tfkit.nn.cpu.linear.ENOUGH", 1)
+    monkeypatch.setattr("tfkit.nn.cpu.onednn.MIN_TRAINING_WORK", 1)
     test_half_and_half_is_whole(task, tmp_path, [])
     assert len(calls) > 24 * 3 * 10
 

@@ -9,8 +9,8 @@ from torch import nn
 from ..graph import Graph, max_input_lengths
 from ..graph.model_graph import base
 from ..nn.heads import Classify
-from ..nn.labels import LabelRule, label_rule
-from ..nn.model_plan import ModelPlan, Wire
+from ..nn.labels import label_rule
+from ..nn.model_plan import LabelRule, ModelPlan, Wire
 from ..nn.span_logits import SpanLogits
 from ..nn.tokens import TokenLogits
 from ..slots.node import AnyInputRule, InputRule

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Diagnostic, InputError
-from ..nn.cpu.plain_tensors import are_plain
+from ..nn.cpu.onednn import are_plain
 from ..nn.model import Model
 from ..nn.outputs import Outputs
 from .finished import BeamHistory, FinishedHypotheses

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import Diagnostic, InputError
 from ..nn.model import Model
 from ..nn.runtime.decoding_state import DecodingState
-from ..nn.runtime.input_checks import check_ids
+from ..nn.runtime.inputs import check_ids
 from ..slots.node import ImageRule, InputRule
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..nn.cpu.int8 import capabilities
-from ..nn.cpu.plain_tensors import are_plain
+from ..nn.cpu.onednn import are_plain
 from ..slots.beam_top_k import BeamTopK
 from ..slots.lazy import load
 

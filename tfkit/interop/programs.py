@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..nn.model import Model
 from ..nn.runtime.context import ForwardContext
 from ..nn.runtime.decoding_state import DecodingState
-from ..nn.runtime.model_inputs import check_inputs
+from ..nn.runtime.inputs import check_inputs
 from ..nn.runtime.node_output import Padding
 from .state_tensors import ConcatenatedCache, Named, caches_of, memory_of, recurrent_of, state_of
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..attention.positions import PositionRange
-from .cpu.dropout import Dropout
+from .fast_layers import Dropout
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput, Padding
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .cpu.dropout import Dropout
+from .fast_layers import Dropout
 from .runtime.context import StackContext
 
 

@@ -21,8 +21,7 @@ which the model must learn. If all labels are ignored, the loss is NaN, as in to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,26 +29,11 @@ from torch.nn import functional
 
 from ..errors import Diagnostic, InputError
 from ..slots.node import AnyInputRule, InputRule
-from .runtime.input_checks import check_tensor
+from .model_plan import LabelRule
+from .runtime.inputs import check_tensor
 
 IGNORED = -100
 Labels = Tensor | Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class LabelRule:
-    """The meaning of an output's labels.
-
-    Args:
-        kind: `next`: the next token of the input (decoder-only); `target`: the decoder's output (encoder-decoder); `here`: a
-            token or class at the same position; `span`: the positions where a span starts and ends.
-        tokens: the input node of the vocabulary.
-        pad_id: a label that is ignored.
-    """
-
-    kind: Literal["next", "target", "here", "span"]
-    tokens: str | None = None
-    pad_id: int | None = None
 
 
 def label_rule(rule: InputRule | None, tokens: str | None, decodable: bool, alone: bool) -> LabelRule:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .cpu.dropout import Dropout
+from .fast_layers import Dropout
 
 
 @dataclass(frozen=True)

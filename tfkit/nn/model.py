@@ -1,8 +1,11 @@
-"""A built model: token ids, images or features in, one tensor per output out."""
+"""A built model: token ids, images or features in, one tensor per output out; at once, or step by step (incremental decoding).
+
+While decoding the keys and values of earlier tokens are cached, so that a step computes the new tokens only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,20 +18,74 @@ from ..errors import Diagnostic, InputError
 from ..slots.beam_top_k import BeamTopK
 from ..slots.float32_kernel import Float32Kernel
 from ..slots.lazy import load
-from . import incremental
 from .attention_head import AttentionHead, head_of
 from .call_errors import explained
-from .cpu.packed_weight import SearchProducts, current_search
+from .cpu.packed_weight import SearchProducts, active, searching
 from .device_moves import Placed
-from .graph_execution import GraphExecutor
 from .labels import Labels, by_output, loss_of, with_targets
 from .model_plan import ModelPlan
 from .multi_head import MultiHeadAttention
 from .outputs import Outputs
 from .runtime.context import ForwardContext
 from .runtime.decoding_state import DecodingState
-from .runtime.model_inputs import check_inputs, refuse_positional
-from .site_backends import AttentionSiteUse, ResolveBackends, SiteBackends
+from .runtime.inputs import check_ids, check_inputs, check_places, check_segments, refuse_positional, step_padding
+from .runtime.node_output import NodeOutput
+from .site_backends import AttentionNode, AttentionSiteUse, ResolveBackends, SiteBackends
+
+
+class GraphExecutor:
+    """The nodes of a model and the plan of their edges."""
+
+    def __init__(self, plan: ModelPlan, nodes: nn.ModuleDict) -> None:
+        self.plan, self.nodes = plan, nodes
+
+    def run(self, names: Container[str], context: ForwardContext, known: Mapping[str, NodeOutput]) -> dict[str, NodeOutput]:
+        """Run the nodes `names` after the nodes whose outputs are `known`; returns the outputs of both."""
+        outputs = dict(known)
+        for name in self.plan.wires:
+            if name in names:
+                outputs[name] = self._call(name, context, outputs)
+        return outputs
+
+    def outputs(self, node_outputs: Mapping[str, NodeOutput], context: ForwardContext) -> Outputs:
+        """The outputs of the model that were computed, with the attention weights that the caller wants."""
+        outputs = Outputs(
+            {ref: _tensor(ref, node_outputs[_node(ref)]) for ref in self.plan.outputs if _node(ref) in node_outputs}
+        )
+        if context.wanted:
+            outputs["weights"] = context.weights
+        return outputs
+
+    def reads(self, name: str) -> set[str]:
+        """The nodes whose outputs a node reads."""
+        wire = self.plan.wires[name]
+        return {_node(ref) for ref in (*wire.edges.values(), *wire.memories)}
+
+    def _call(self, name: str, context: ForwardContext, outputs: Mapping[str, NodeOutput]) -> NodeOutput:
+        wire = self.plan.wires[name]
+        arguments: dict[str, Any] = {}
+        for edge, ref in wire.edges.items():
+            field, _, item = edge.partition(".")
+            output = outputs[_node(ref)]
+            arguments[field] = (*arguments.get(field, ()), output) if item else output
+        if wire.memories:
+            arguments["memories"] = {ref: outputs[_node(ref)] for ref in wire.memories}
+        if wire.owner is not None:
+            arguments["table"] = self.nodes[wire.owner].embedding
+        return self.nodes[name](context, **arguments)  # type: ignore[no-any-return]
+
+
+def _tensor(ref: str, output: NodeOutput) -> Tensor:
+    """The output of a node; of its port `layers`, (layers + 1, B, L, M): the input of the first layer, then every output."""
+    if ref == _node(ref):
+        return output.tensor
+    assert output.layers is not None
+    return torch.stack(output.layers)
+
+
+def _node(ref: str) -> str:
+    """The node of a reference `node` or `node.port`."""
+    return ref.split(".")[0]
 
 
 @dataclass(frozen=True)
@@ -125,7 +182,8 @@ class Model(Placed):
                 Diagnostic("TFK073", "`smoothing` is given without `labels` and changes nothing", "give both, or neither")
             )
         by_name = {} if labels is None else by_output(labels, self.plan.labels)
-        inputs = with_targets(by_name, inputs, self.plan.labels, self.plan.inputs)
+        if labels is not None:
+            inputs = with_targets(by_name, inputs, self.plan.labels, self.plan.inputs)
         context = self._context(self.plan.inputs, inputs, masks, lengths, segments, weights)
         outputs = self.executor.outputs(self.executor.run(self.plan.wires, context, {}), context)
         if labels is not None:
@@ -162,14 +220,14 @@ class Model(Placed):
         Raises:
             InputError: the inputs do not fit, or the target cannot be decoded step by step.
         """
-        target = incremental.target_of(self.plan, inputs, target)
+        target = _target_of(self.plan, inputs, target)
         others = [name for name in self.plan.inputs if name != target]
 
         def run() -> DecodingState:
             context = self._context(others, inputs, masks, lengths, segments, ())
-            rows = incremental.batch_of(inputs, batch, capacity)
-            products = current_search() or SearchProducts(self.float32_kernels)
-            return incremental.start(self.executor, context, target, rows, capacity, products)
+            rows = _batch_of(inputs, batch, capacity)
+            products = active.products or SearchProducts(self.float32_kernels)
+            return _start(self.executor, context, target, rows, capacity, products)
 
         return self(_Decoding(run))  # type: ignore[no-any-return]
 
@@ -201,8 +259,8 @@ class Model(Placed):
         """
 
         def run() -> Outputs:
-            wanted, parameter = self.backends.matching(weights), self._placed_parameter()
-            return incremental.step(self.executor, state, ids, visible, wanted, segments, parameter)
+            wanted, parameter = self._sites(weights), self._placed_parameter()
+            return _step(self.executor, state, ids, visible, wanted, segments, parameter)
 
         return self(_Decoding(run))  # type: ignore[no-any-return]
 
@@ -222,7 +280,7 @@ class Model(Placed):
             kept: (S',) integers, the sentences that continue, in increasing order; None for all.
         """
         if state.shares is None:
-            state.shares = incremental.can_share_prefixes(self.executor, self.backends, state)
+            state.shares = _can_share_prefixes(self.executor, self.backends, state)
         if state.shares:
             state.branch(rows, beams, kept)
         else:
@@ -314,6 +372,9 @@ class Model(Placed):
         """
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad is trainable)
 
+    def _sites(self, patterns: Iterable[str]) -> frozenset[str]:
+        return self.backends.matching(patterns) if patterns else frozenset()
+
     def _placed_parameter(self) -> nn.Parameter | None:
         """A parameter whose device the inputs must be on: offloading replaces the `forward` of a module, and moves its
         parameters only when they are used."""
@@ -337,4 +398,100 @@ class Model(Placed):
     ) -> ForwardContext:
         segments = segments or {}
         padding = check_inputs(self.plan, wanted, inputs, masks or {}, lengths or {}, segments, self._placed_parameter())
-        return ForwardContext(dict(inputs), padding, dict(segments), wanted=self.backends.matching(weights))
+        return ForwardContext(dict(inputs), padding, dict(segments), wanted=self._sites(weights))
+
+
+def _target_of(plan: ModelPlan, inputs: Mapping[str, Tensor], target: str | None) -> str:
+    """The input node to decode: `target`, or the only one that is not given.
+
+    Raises:
+        InputError: not exactly one input is left, or it cannot be decoded step by step.
+    """
+    missing = [name for name in plan.inputs if name not in inputs]
+    target = target or (missing[0] if len(missing) == 1 else "")
+    if missing != [target]:
+        given = ", ".join(inputs) or "none"
+        message = f"inputs given: {given}; of the inputs {', '.join(plan.inputs)} one must be left to decode"
+        raise InputError(Diagnostic("TFK073", message))
+    if reason := plan.undecodable.get(target):
+        raise InputError(Diagnostic("TFK075", f"`{target}` cannot be decoded step by step: {reason}"))
+    return target
+
+
+def _batch_of(inputs: Mapping[str, Tensor], batch: int | None, capacity: int) -> int:
+    """The number of rows to decode: that of the inputs, or `batch` for a model without another input.
+
+    Raises:
+        InputError: the number is missing, below 1 or not that of the inputs; or the capacity is below 1.
+    """
+    if capacity < 1:
+        raise InputError(Diagnostic("TFK073", f"capacity is {capacity}", "reserve at least one position"))
+    rows = next((ids.shape[0] for ids in inputs.values()), batch)
+    if rows is None:
+        raise InputError(Diagnostic("TFK073", "a model without another input needs `batch`", "start(batch=...)"))
+    if rows < 1 or batch not in (None, rows):
+        raise InputError(Diagnostic("TFK070", f"`batch` is {batch}, the inputs have {rows} rows", "leave `batch` out"))
+    return rows
+
+
+def _start(
+    executor: GraphExecutor, context: ForwardContext, target: str, batch: int, capacity: int, products: SearchProducts
+) -> DecodingState:
+    """Run every node that does not depend on `target`, and keep the outputs that the other nodes read."""
+    state = DecodingState(target, batch, capacity, products=products)
+    following = executor.plan.followers[target]
+    before = [name for name in executor.plan.wires if name not in following]
+    with searching(products):
+        node_outputs = executor.run(before, context, {})
+    still_read = set().union(*(executor.reads(name) for name in following))
+    state.node_outputs.update({name: output for name, output in node_outputs.items() if name in still_read})
+    return state
+
+
+def _step(
+    executor: GraphExecutor,
+    state: DecodingState,
+    ids: Tensor,
+    visible: Tensor | Literal[True] | None,
+    wanted: frozenset[str],
+    segments: Tensor | None,
+    parameter: nn.Parameter | None,
+) -> Outputs:
+    """Run the nodes that depend on the target for its next ids (B, n); see `Model.step`."""
+    target, rule = state.target, executor.plan.token_rule(state.target)
+    check_ids(target, ids, rule.vocab_size)
+    check_places(parameter, {f"`{target}`": ids})
+    if ids.shape[0] != state.batch:
+        message = f"`{target}` has shape {tuple(ids.shape)}, but the decoding state has {state.batch} rows"
+        raise InputError(Diagnostic("TFK070", message))
+    if state.tree is not None and ids.shape[1] != 1:
+        message = f"`{target}` has shape {tuple(ids.shape)}, but beams that share prefixes grow by one token"
+        raise InputError(Diagnostic("TFK070", message, "give ids (rows, 1) after `branch`"))
+    padding = step_padding(state, ids, visible, rule)
+    if segments is not None:
+        check_segments(target, segments, ids, rule.segments)
+    own_segments = {} if segments is None else {target: segments}
+    context = ForwardContext({target: ids}, {target: padding}, own_segments, state, wanted)
+    following = executor.plan.followers[target]
+    with searching(state.products):
+        node_outputs = executor.run(following, context, state.node_outputs)
+    state.remember(ids, None if padding.visible is None else padding.visible[:, state.length :])
+    return executor.outputs({name: node_outputs[name] for name in following}, context)
+
+
+def _can_share_prefixes(executor: GraphExecutor, backends: SiteBackends, state: DecodingState) -> bool:
+    """Whether beams may share the rows of their sentence.
+
+    A memory then has one row per sentence and the sequence one per beam, so only attention sites may read the memory. Every
+    site with a cache needs a backend that supports the mask of the beams.
+    """
+    for name in executor.plan.followers[state.target]:
+        node = executor.nodes[name]
+        only_attended = isinstance(node, AttentionNode) and node.memory_only_attended
+        if not only_attended and executor.reads(name) & state.node_outputs.keys():
+            return False
+    uses = {use.site: use for use in backends.uses()}
+    return all(
+        site in uses and uses[site].attention.supports_tree_attention(uses[site].application, cache)
+        for site, cache in state.caches.items()
+    )

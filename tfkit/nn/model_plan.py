@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
 from ..errors import Diagnostic, InputError
 from ..slots.node import AnyInputRule, ImageRule, InputRule
-from .labels import LabelRule
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,22 @@ class Wire:
     edges: Mapping[str, str]
     memories: tuple[str, ...] = ()
     owner: str | None = None
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """The meaning of an output's labels.
+
+    Args:
+        kind: `next`: the next token of the input (decoder-only); `target`: the decoder's output (encoder-decoder); `here`: a
+            token or class at the same position; `span`: the positions where a span starts and ends.
+        tokens: the input node of the vocabulary.
+        pad_id: a label that is ignored.
+    """
+
+    kind: Literal["next", "target", "here", "span"]
+    tokens: str | None = None
+    pad_id: int | None = None
 
 
 @dataclass(frozen=True)

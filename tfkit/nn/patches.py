@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.positions import PositionRange
-from .cpu.dropout import Dropout
+from .fast_layers import Dropout
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput
 

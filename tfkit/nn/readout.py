@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from .cpu.dropout import Dropout
+from .fast_layers import Dropout
 from .heads import pooled
 from .runtime.node_output import NodeOutput
 

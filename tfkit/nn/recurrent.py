@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .cpu.dropout import Dropout
+from .fast_layers import Dropout
 from .multi_head import MultiHeadAttention
 from .readout import InitialState, Readout
 from .recurrent_layer import RecurrentLayer, State, held

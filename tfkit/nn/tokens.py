@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.positions import PositionAt, PositionRange
-from .cpu.dropout import Dropout
 from .cpu.low_precision import LowPrecisionHead
-from .linear import Head, Linear, head_of_table
+from .fast_layers import Dropout, Head, Linear, head_of_table
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput
 

@@ -31,8 +31,8 @@ from ..slots.sublayer import SublayerKind, SublayerOptions
 from ..slots.weight_map import WeightMap
 
 if TYPE_CHECKING:
+    from ..attention.dispatch import require_capabilities
     from ..attention.rendering import accumulation, dense_bias, expand_heads, select_rows, shapes_of, unmask_empty_rows, visible
-    from ..attention.required import require_capabilities
     from ..attention.types import (
         AttentionInputs,
         AttentionOutput,
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
         Prepared,
         Shapes,
     )
-    from ..nn.cpu.plain_tensors import are_plain
+    from ..nn.cpu.onednn import are_plain
 
 _IMPORTS_TORCH = {
-    "tfkit.nn.cpu.plain_tensors": ("are_plain",),
+    "tfkit.nn.cpu.onednn": ("are_plain",),
     "tfkit.attention.rendering": (
         "accumulation",
         "dense_bias",
@@ -57,7 +57,7 @@ _IMPORTS_TORCH = {
         "unmask_empty_rows",
         "visible",
     ),
-    "tfkit.attention.required": ("require_capabilities",),
+    "tfkit.attention.dispatch": ("require_capabilities",),
     "tfkit.attention.types": (
         "AttentionInputs",
         "AttentionOutput",

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..nn.cpu.linear import add_gradient_of_weight, gradient_of_input, linear
-from ..nn.linear import Embedding, Linear
+from ..nn.cpu.onednn import add_gradient_of_weight, gradient_of_input, linear
+from ..nn.fast_layers import Embedding, Linear
 from ..nn.model import Model
 from ..nn.tokens import TokenLogits
 from ..recipe import Recipe

@@ -10,7 +10,7 @@ import torch
 
 from small_backend import SMALL, changing, declaring, guarded, small
 from tfkit.attention.capabilities import MASK_TERMS, Range
-from tfkit.attention.required import require_capabilities
+from tfkit.attention.dispatch import require_capabilities
 from tfkit.attention.types import AttentionOutput
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
 from tfkit.errors import BackendRefused

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...nn.fast_layers import Embedding, Linear
 from ...nn.heads import Classify, Dense, LayerMix, Pool
 from ...nn.layer import LayerParts
-from ...nn.linear import Embedding, Linear
 from ...nn.span_logits import SpanLogits
 from ...nn.stack import Stack, Wiring
 from ...nn.tokens import TokenLogits, Tokens

@@ -14,7 +14,7 @@ COUNT = "which tokens a position counts: `all`, or only the `visible` ones, so t
 
 
 class CombineOptions(Options):
-    """How a position and an embedding are combined; see combine.py."""
+    """How a position and an embedding are combined; see sinusoidal.py."""
 
     combine: Annotated[
         str,

@@ -1,6 +1,6 @@
 """Learned absolute positions, Gehring et al. 2017, section 3.1 (https://arxiv.org/abs/1705.03122):
 
-    y[t] = x[t] + table[offset + t]                or another way to combine them, combine.py
+    y[t] = x[t] + table[offset + t]                or another way to combine them, sinusoidal.py
 
 t counts all tokens, or only the visible ones. In the second case padding uses the row before the first position,
 `table[offset - 1]` (the padding row of fairseq and RoBERTa), or row 0 if `offset` is 0.
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from ...attention.positions import PositionAt, PositionRange
 from ...plugin import Diagnostic, InputError
 from ...slots.position import PositionSite
-from .combine import combined, projection
 from .entries_embedding import LearnedOptions, features, learned_rows
+from .sinusoidal import combined, projection
 
 
 class Learned(nn.Module):

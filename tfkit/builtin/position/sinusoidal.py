@@ -6,7 +6,13 @@
     f_i = base^(-2i/M)                 last frequency exclusive: 1/base would come next
     f_i = base^(-i/(M/2 - 1))          last frequency inclusive: the last one is 1/base (tensor2tensor, Whisper)
 
-    y = x + p(t), W [x; p(t)] or [x; p(t)] (combine.py); M in f_i is the number of features of p
+How a vector p of P features for a position meets the embedding x of M features (learned positions too):
+
+    add       y = x + p                 P = M
+    concat    y = W [x; p]              back to M features
+    append    y = [x; p]                M + P features, the width of every node that follows
+
+M in f_i is the number of features of p.
 
 Angles are float64, so that the sine is exact to float32 even near position 2^20.
 """
@@ -18,8 +24,7 @@ from torch import Tensor, nn
 
 from ...attention.positions import PositionRange
 from ...slots.position import PositionSite
-from .combine import combined, projection
-from .entries_embedding import SinusoidalOptions, features
+from .entries_embedding import CombineOptions, SinusoidalOptions, features
 
 
 def sinusoids(positions: Tensor, width: int, base: float, inclusive: bool, interleaved: bool) -> Tensor:
@@ -30,6 +35,23 @@ def sinusoids(positions: Tensor, width: int, base: float, inclusive: bool, inter
     if interleaved:
         return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width]
     return torch.cat((angle.sin(), angle[..., : width // 2].cos()), dim=-1)
+
+
+def projection(options: CombineOptions, site: PositionSite) -> nn.Linear | None:
+    """W of `concat`, (M, M + P); None for the others."""
+    inner = site.width + features(options, site)
+    return nn.Linear(inner, site.width, bias=False) if options.combine == "concat" else None
+
+
+def combined(x: Tensor, p: Tensor, combine: str, linear: nn.Linear | None) -> Tensor:
+    """x (B, L, M) and p (L, P) or (B, L, P), of one dtype, to (B, L, M) or (B, L, M + P)."""
+    if combine == "add":
+        return x + p
+    both = torch.cat((x, p.expand(*x.shape[:-1], -1)), dim=-1)
+    if linear is None:
+        return both
+    projected: Tensor = linear(both)
+    return projected
 
 
 class Sinusoidal(nn.Module):

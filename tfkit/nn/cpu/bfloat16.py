@@ -1,7 +1,7 @@
 """Linear maps with bfloat16 weights and activations: y_rj = round(sum_k round(x_rk) round(w_jk)) + b_j
 
 bfloat16 has the range of float32 and 8 bits of precision, so nothing needs a scale. The sum is float32 and is rounded to
-bfloat16 once; the bias is added in float32. oneDNN multiplies, with a packed weight (prepacked.py).
+bfloat16 once; the bias is added in float32. oneDNN multiplies, with a packed weight (packed_weight.py).
 """
 
 from __future__ import annotations

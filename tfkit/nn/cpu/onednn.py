@@ -1,4 +1,5 @@
-"""float32 products with oneDNN, on processors where MKL is slow.
+"""float32 products with oneDNN, on processors where MKL is slow: y = x W^T + b and its gradients dx = dy W, dW = dy^T x,
+db = sum dy. MKL and oneDNN sum the same products, in different order.
 
 Torch multiplies float32 on a CPU with MKL. On AMD processors MKL uses AVX2 only, even if they have AVX-512 with twice the
 throughput. oneDNN, which torch uses for half dtypes, uses AVX-512: the products of a training step take half the time
@@ -14,11 +15,12 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from .plain_tensors import are_plain, may_read
+from torch.autograd import forward_ad
+from torch.nn import functional
 
 VENDORS = ("AuthenticAMD", "HygonGenuine")
 
@@ -41,6 +43,45 @@ def is_faster() -> bool:
     """Whether oneDNN multiplies faster than MKL on this processor."""
     vectors = torch.backends.cpu.get_cpu_capability().startswith("AVX")
     return vectors and bool(torch.backends.mkl.is_available()) and vendor() in VENDORS  # type: ignore[no-untyped-call]
+
+
+def are_plain(*tensors: Tensor | None) -> bool:
+    """Whether these are plain CPU tensors, and no mode, tracer, transform (`torch.func`) or forward-mode derivative is active.
+
+    Args:
+        *tensors: the inputs of the kernel.
+
+    Returns:
+        True if a kernel may read their memory and compute what operators of torch would.
+    """
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    if forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None:
+        return False
+    for tensor in tensors:  # a generator would take several times as long
+        if tensor is not None and torch._C._dispatch_keys(tensor) not in PLAIN:
+            return False
+    return True
+
+
+def may_read(*tensors: Tensor | None) -> bool:
+    """Whether a kernel for float32 may read these tensors: plain ones of float32, not empty, without a compiler or autocast."""
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or not are_plain(*tensors):
+        return False
+    for tensor in tensors:
+        if tensor is not None and (tensor.dtype != torch.float32 or tensor.numel() == 0):
+            return False
+    return True
+
+
+def _plain() -> tuple[object, ...]:
+    """The dispatch keys of plain CPU tensors, created outside and inside of inference mode."""
+    with torch.inference_mode():
+        inference = torch._C._dispatch_keys(torch.ones(1))
+    return torch._C._dispatch_keys(torch.ones(1)), inference
+
+
+PLAIN = _plain()
 
 
 def probe() -> Callable[..., Tensor] | None:
@@ -105,3 +146,62 @@ MULTIPLY = probe()
 PRODUCT = MULTIPLY if is_faster() else None
 """The product with a plain weight, where it is faster than MKL's."""
 PACK = probe_packing()
+MIN_TRAINING_WORK = 8_000_000
+"""From this many multiplications per thread on, oneDNN is faster, including the cost of a Python autograd function."""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x (..., in), weight (out, in), bias (out,) -> (..., out)."""
+    if PRODUCT is None or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return functional.linear(x, weight, bias)
+    few = x.numel() * weight.shape[0] < MIN_TRAINING_WORK * torch.get_num_threads()
+    if few or not can_multiply(x, weight, bias) or not weight.is_contiguous():
+        return functional.linear(x, weight, bias)
+    rows = x.reshape(-1, x.shape[-1])
+    found: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+    return found.view(*x.shape[:-1], weight.shape[0])
+
+
+class _Linear(torch.autograd.Function):
+    """x (N, in), weight (out, in), bias (out,) or None -> (N, out)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        # Torch's own products support double backward and batched gradients.
+        if torch.is_grad_enabled() or not can_multiply(gradient, x, weight):
+            of_x = gradient @ weight if wants_x else None
+            of_weight = gradient.t() @ x if wants_weight else None
+        else:
+            gradient = gradient.contiguous()
+            of_x = gradient_of_input(gradient, weight) if wants_x else None
+            of_weight = weight_gradient(gradient, x) if wants_weight else None
+        return of_x, of_weight, gradient.sum(0) if wants_bias else None
+
+
+def gradient_of_input(gradient: Tensor, weight: Tensor) -> Tensor:
+    """dy W: (N, out) and (out, in) -> (N, in)."""
+    return product(gradient, weight.t()) if can_multiply(gradient, weight) else gradient @ weight
+
+
+def add_gradient_of_weight(gradient: Tensor, x: Tensor, total: Tensor) -> None:
+    """Add dy^T x, of (N, out) and (N, in), to a total (out, in), which may have a wider dtype."""
+    if can_multiply(gradient, x):
+        total += weight_gradient(gradient, x)
+    elif total.dtype == x.dtype:
+        total.addmm_(gradient.t(), x)
+    else:
+        total += gradient.t() @ x
+
+
+def weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+    """dy^T x (out, in). The longer side becomes the columns: three times as fast if it is a vocabulary."""
+    if gradient.shape[1] > x.shape[1]:
+        return product(x.t(), gradient.t()).t().contiguous()
+    return product(gradient.t(), x.t())

@@ -57,22 +57,18 @@ class _Active(threading.local):
     products: SearchProducts | None = None
 
 
-_active = _Active()
-
-
-def current_search() -> SearchProducts | None:
-    """The products of the search that runs in this thread; None outside of a search."""
-    return _active.products
+active = _Active()
+"""`active.products` are those of the search that runs in this thread; None outside of a search."""
 
 
 @contextmanager
 def searching(products: SearchProducts) -> Iterator[None]:
     """A search, or a step of one, in this thread: layers use packed copies of their weights."""
-    before, _active.products = _active.products, products
+    before, active.products = active.products, products
     try:
         yield
     finally:
-        _active.products = before
+        active.products = before
 
 
 @dataclass

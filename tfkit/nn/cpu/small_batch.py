@@ -28,10 +28,8 @@ from torch.nn import functional
 
 from ...slots.float32_kernel import Float32Kernel
 from .float32 import float32_kernel_here
-from .linear import linear
-from .onednn import can_pack, is_faster, may_multiply, product, vendor
-from .packed_weight import PackedWeight, SearchProducts, current_search
-from .plain_tensors import may_read
+from .onednn import can_pack, is_faster, may_multiply, may_read, product, vendor
+from .packed_weight import PackedWeight, SearchProducts
 from .product_table import Choice, ProductTable, transposed_product
 
 HUGE, FEW = 2**23, 4
@@ -134,26 +132,6 @@ def rule_choice(count: int, outer: int, inner: int) -> Choice:
     bound_by_reading = transposes and count <= FEW and outer * inner >= HUGE
     enough = RULE.onednn and count * outer * inner >= ENOUGH * torch.get_num_threads()
     return Choice(RULE.packs(count, outer, inner), enough and not bound_by_reading, transposes)
-
-
-def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight | None) -> Tensor:
-    """x W^T + b with the fastest product for where and when it is computed.
-
-    Args:
-        x: (..., in).
-        weight: (out, in).
-        bias: (out,), or None.
-        packed: the packed copies of the weight, which searches use; None for a weight that was computed for this call.
-
-    Returns:
-        (..., out)
-    """
-    if torch.compiler.is_compiling() or not x.is_cpu:
-        return functional.linear(x, weight, bias)
-    search = current_search()
-    if search is None or packed is None or torch.is_grad_enabled():
-        return linear(x, weight, bias)
-    return small_batch_linear(x, weight, bias, packed, search)
 
 
 def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight, search: SearchProducts) -> Tensor:

@@ -1,0 +1,172 @@
+"""torch's layers with the fastest kernels of this processor: `Linear`, `Embedding`, `Dropout`.
+
+The kernel is chosen here, inside `forward`. So a model is the sum of its module calls: hooks, adapters, sharding,
+`torch.compile` and `tfkit verify` see what runs. On other devices and in compiled models these are torch's own layers.
+
+An embedding's table may also be the weight of logits, and its rows may be divided among ranks as a DTensor: a rank then looks
+up the ids of its rows, with zeros for others, and the sum over the ranks is the embedding; logits are computed for the rows of
+each rank and gathered (Shoeybi et al. 2019, section 3, https://arxiv.org/abs/1909.08053).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .cpu.onednn import linear
+from .cpu.packed_weight import PackedWeight, active
+from .cpu.small_batch import small_batch_linear
+
+
+def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight | None) -> Tensor:
+    """x W^T + b with the fastest product for where and when it is computed.
+
+    Args:
+        x: (..., in).
+        weight: (out, in).
+        bias: (out,), or None.
+        packed: the packed copies of the weight, which searches use; None for a weight that was computed for this call.
+
+    Returns:
+        (..., out)
+    """
+    search = active.products
+    if search is None or packed is None or not x.is_cpu or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return linear(x, weight, bias)
+    return small_batch_linear(x, weight, bias, packed, search)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What token logits compute with the weight (V, M) of a layer that they call.
+
+    Args:
+        bias: (V,), added to that of the layer; or None.
+        product: takes x (..., M), W and b, and replaces x W^T + b; or None.
+    """
+
+    bias: Tensor | None = None
+    product: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
+
+    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight | None) -> Tensor:
+        """x (..., M), W (V, M), b (V,) or None -> (..., V), or what `product` returns."""
+        if self.bias is not None:
+            own = self.bias if self.bias.dtype == weight.dtype else self.bias.to(weight.dtype)
+            bias = own if bias is None else bias + own
+        if self.product is not None:
+            return self.product(x, weight, bias)
+        return logits_of_divided(x, weight, bias) if is_divided(weight) else fast_linear(x, weight, bias, packed)
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear` with the fastest product of this processor, (..., in) -> (..., out)."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.packed = PackedWeight()
+
+    def forward(self, input: Tensor, head: Head | None = None) -> Tensor:
+        """x W^T + b; with `head`, what it computes with W and b."""
+        weight = self.weight
+        packed = self.packed if self._parameters.get("weight") is weight else None
+        if head is not None:
+            return head.compute(input, weight, self.bias, packed)
+        return fast_linear(input, weight, self.bias, packed)
+
+    def train(self, mode: bool = True) -> Linear:
+        """As in `nn.Module`. Training frees the packed copies."""
+        if mode:
+            self.packed.clear()
+        return super().train(mode)
+
+
+class Embedding(nn.Embedding):
+    """`torch.nn.Embedding`, ids (B, L) -> (B, L, M). Called with a `head`, its table is the weight of logits."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, weight: Tensor | None = None) -> None:
+        super().__init__(num_embeddings, embedding_dim, _weight=weight)
+        self.packed = PackedWeight()
+
+    def forward(self, input: Tensor, head: Head | None = None) -> Tensor:
+        """The rows of the ids; with `head`, what it computes with x (..., M) and the table (V, M)."""
+        weight = self.weight
+        if head is None:
+            return lookup(input, weight)
+        return head.compute(input, weight, None, self.packed if self._parameters.get("weight") is weight else None)
+
+    def train(self, mode: bool = True) -> Embedding:
+        """As in `nn.Module`. Training frees the packed copies."""
+        if mode:
+            self.packed.clear()
+        return super().train(mode)
+
+
+def head_of_table(table: nn.Module, x: Tensor, head: Head) -> Tensor:
+    """Logits of x (..., M) by the table of another node. A table of another library, such as an embedding with an adapter,
+    takes ids alone: the rows of all ids are then the weight."""
+    if isinstance(table, Embedding):
+        return table(x, head)  # type: ignore[no-any-return]
+    weight: Any = table.weight
+    return head.compute(x, table(torch.arange(weight.shape[0], device=x.device)), None, None)
+
+
+class Dropout(nn.Dropout):
+    """x keep / (1 - p), keep ~ Bernoulli(1 - p) for every element, any shape.
+
+    On a CPU torch draws a random number per element. This class draws 64 bits for two elements, which takes a third of the
+    time. The probability differs from p by at most 2^-32.
+
+    Reference: https://jmlr.org/papers/v15/srivastava14a.html
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or not 0.0 < self.p < 1.0 or self.inplace or not input.is_cpu or torch.compiler.is_compiling():
+            return super().forward(input)
+        count = input.numel()
+        # Without an upper bound `random_` draws all 64 bits. Each int32 half is uniform on [-2^31, 2^31).
+        bits = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None).view(torch.int32)[:count]
+        keep = bits >= round(self.p * 2**32) - 2**31
+        return input * keep.view(input.shape).to(input.dtype).mul_(1 / (1 - self.p))
+
+
+def is_divided(weight: Tensor) -> bool:
+    """Whether the rows of a weight are divided among ranks."""
+    return type(weight) is not nn.Parameter and hasattr(weight, "placements")
+
+
+def lookup(ids: Tensor, weight: Tensor) -> Tensor:
+    """ids (B, L), weight (V, M), whole or divided -> (B, L, M), whole on every rank."""
+    if not is_divided(weight):
+        return functional.embedding(ids, weight)
+    return _whole(functional.embedding(_replicated(ids, weight), weight))
+
+
+def logits_of_divided(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x (B, L, M), weight (V, M) divided -> (B, L, V), whole on every rank."""
+    logits = _whole(functional.linear(_replicated(x, weight), weight))
+    return logits if bias is None else logits + bias
+
+
+def _replicated(x: Tensor, weight: Any) -> Tensor:
+    """A tensor that all ranks have as a DTensor. Its gradient is summed over the ranks."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    return DTensor.from_local(x, weight.device_mesh, [Replicate()], run_check=False)
+
+
+def _whole(x: Any) -> Tensor:
+    from torch.distributed.tensor import Replicate
+
+    return x.redistribute(placements=[Replicate()]).to_local()  # type: ignore[no-any-return]

@@ -1,0 +1,278 @@
+"""Checks of the inputs of one call of a model, together and alone, and the padding that they have.
+
+Nothing is cast, scaled, resized, padded or broadcast. Images of bytes are refused, because how they are scaled and normalised
+belongs to the data, not to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import Diagnostic, InputError
+from ...slots.node import AnyInputRule, FeatureRule, ImageRule, InputRule
+from ..model_plan import ModelPlan
+from .decoding_state import DecodingState
+from .node_output import Padding
+
+
+def refuse_positional(arguments: tuple[Any, ...], plan: ModelPlan) -> None:
+    """Raises InputError if a model is called with positional arguments."""
+    if arguments:
+        call = ", ".join(f"{name}={_example(rule)}" for name, rule in plan.inputs.items())
+        message = f"`{plan.name}` got {len(arguments)} positional argument{'s' if len(arguments) > 1 else ''}"
+        raise InputError(Diagnostic("TFK073", message, f"name the inputs: model({call})"))
+
+
+def _example(rule: AnyInputRule) -> str:
+    return "ids" if isinstance(rule, InputRule) else "images" if isinstance(rule, ImageRule) else "features"
+
+
+def check_inputs(
+    plan: ModelPlan,
+    wanted: Iterable[str],
+    inputs: Mapping[str, Tensor],
+    masks: Mapping[str, Tensor],
+    lengths: Mapping[str, Tensor],
+    segments: Mapping[str, Tensor],
+    parameter: nn.Parameter | None,
+) -> dict[str, Padding]:
+    """The padding of every input.
+
+    Args:
+        plan: the plan of the model.
+        wanted: the input nodes that the call must have, no more and no less.
+        inputs: token ids (B, L), images (B, C, H, W) or features (B, L, F) by input node.
+        masks: (B, L) bool by input node, True for real tokens or frames.
+        lengths: (B,) integers by input node.
+        segments: (B, L) integers by input node.
+        parameter: a parameter of the model, whose device the inputs must be on.
+
+    Raises:
+        InputError: inputs are missing or unknown, or do not fit the plan or each other.
+    """
+    wanted = list(wanted)
+    if set(inputs) != set(wanted):
+        missing = [name for name in wanted if name not in inputs]
+        unknown = [name for name in inputs if name not in wanted]
+        message = f"missing inputs: {', '.join(missing) or 'none'}; unknown inputs: {', '.join(unknown) or 'none'}"
+        raise InputError(Diagnostic("TFK073", message, f"`{plan.name}` takes {', '.join(wanted)}"))
+    for label, table in (("masks", masks), ("lengths", lengths), ("segments", segments)):
+        for name in table:
+            if name not in inputs:
+                raise InputError(Diagnostic("TFK073", f"{label} name `{name}`, which is no input of this call"))
+    placed = {f"`{name}`": ids for name, ids in inputs.items()}
+    for label, table in (("mask", masks), ("lengths", lengths), ("segments", segments)):
+        placed.update({f"{label} of `{name}`": given for name, given in table.items()})
+    check_places(parameter, placed)
+    first: tuple[str, int] | None = None
+    for name, given in inputs.items():
+        _check_input(name, given, plan.inputs[name], parameter)
+        if first is not None and given.shape[0] != first[1]:
+            message = f"`{name}` has {given.shape[0]} rows, `{first[0]}` has {first[1]}"
+            raise InputError(Diagnostic("TFK070", message, "all inputs of one call have the same batch size"))
+        first = first or (name, given.shape[0])
+    padding = {name: _padding(name, ids, plan.inputs[name], masks.get(name), lengths.get(name)) for name, ids in inputs.items()}
+    for name, segment in segments.items():
+        rule = plan.inputs[name]
+        check_segments(name, segment, inputs[name], rule.segments if isinstance(rule, InputRule) else 0)
+    return padding
+
+
+def _check_input(name: str, given: Tensor, rule: AnyInputRule, parameter: nn.Parameter | None) -> None:
+    if isinstance(rule, InputRule):
+        check_ids(name, given, rule.vocab_size)
+    elif isinstance(rule, ImageRule):
+        check_images(name, given, rule, parameter)
+    else:
+        check_features(name, given, rule, parameter)
+
+
+def _padding(name: str, given: Tensor, rule: AnyInputRule, mask: Tensor | None, lengths: Tensor | None) -> Padding:
+    if isinstance(rule, ImageRule):
+        if mask is not None or lengths is not None:
+            label = "a mask is" if lengths is None else "lengths are"
+            raise InputError(Diagnostic("TFK073", f"{label} given for the images `{name}`", "images have no padding"))
+        return Padding()
+    padding = given_padding(name, given.shape[:2], mask, lengths)
+    if padding is None:
+        return padding_from_ids(given, rule.pad_id, rule.start_id) if isinstance(rule, InputRule) else Padding()
+    return padding
+
+
+def check_tensor(label: str, given: Any) -> None:
+    """Raises InputError if `given` is not a tensor."""
+    if not isinstance(given, Tensor):
+        raise InputError(Diagnostic("TFK071", f"{label} is a {type(given).__name__}", "give a tensor"))
+
+
+def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
+    """Raises InputError unless ids (B, L) are ids of this vocabulary. On CUDA an assertion on the device avoids a sync."""
+    check_tensor(f"`{name}`", ids)
+    shape = tuple(ids.shape)
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise InputError(Diagnostic("TFK071", f"`{name}` has dtype {ids.dtype}", "token ids are int64 or int32"))
+    if ids.dim() != 2 or 0 in shape:
+        raise InputError(Diagnostic("TFK070", f"`{name}` has shape {shape}", "token ids are (batch, length), both at least 1"))
+    if torch.compiler.is_compiling() or ids.is_meta:
+        return
+    if ids.device.type != "cpu":
+        torch._assert_async(
+            ((ids >= 0) & (ids < vocab_size)).all(), f"TFK072: an id in `{name}` is outside 0..{vocab_size - 1}"
+        )
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        row, column = ((ids == wrong).nonzero()[0]).tolist()
+        message = f"`{name}` {shape} holds the id {wrong} at [{row}, {column}], but the vocabulary has {vocab_size} ids"
+        raise InputError(Diagnostic("TFK072", message, f"ids are 0..{vocab_size - 1}"))
+
+
+def check_places(parameter: nn.Parameter | None, tensors: Mapping[str, Any]) -> None:
+    """Raises InputError if a tensor is not on the device of `parameter`, a parameter of the model. Sharded and offloaded
+    parameters are skipped, since they move when they are used."""
+    if type(parameter) is not nn.Parameter:
+        return
+    for label, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and tensor.device != parameter.device:
+            message = f"{label} is on {tensor.device}, the model on {parameter.device}"
+            raise InputError(Diagnostic("TFK071", message, "move one of them: `.to(model.device)`, or `model.to(...)`"))
+
+
+def check_segments(name: str, segments: Tensor, ids: Tensor, count: int) -> None:
+    """Raises InputError unless segments are (B, L) integers below `count`, the size of the segment table (0: no table)."""
+    if not count:
+        raise InputError(Diagnostic("TFK073", f"`{name}` has no segments", "write `segments: 2` at this node"))
+    check_tensor(f"`segments of {name}`", segments)
+    if segments.shape != ids.shape:
+        message = f"the segments of `{name}` have shape {tuple(segments.shape)}, its ids {tuple(ids.shape)}"
+        raise InputError(Diagnostic("TFK070", message))
+    check_ids(f"segments of {name}", segments, count)
+
+
+def given_padding(name: str, shape: torch.Size, mask: Tensor | None, lengths: Tensor | None) -> Padding | None:
+    """The padding of a sequence of `shape` (B, L) from a mask (B, L) bool or lengths (B,) integers; None if neither is
+    given."""
+    if mask is not None and lengths is not None:
+        raise InputError(Diagnostic("TFK073", f"both a mask and lengths are given for `{name}`", "give one"))
+    if mask is not None:
+        check_tensor(f"the mask of `{name}`", mask)
+        if mask.dtype is not torch.bool or mask.shape != shape:
+            message = f"the mask of `{name}` is {mask.dtype} {tuple(mask.shape)}, its batch and length are {tuple(shape)}"
+            raise InputError(Diagnostic("TFK070", message, "a mask is bool (batch, length), True for real tokens"))
+        return Padding(visible=mask)
+    if lengths is not None:
+        check_tensor(f"the lengths of `{name}`", lengths)
+        if lengths.is_floating_point() or lengths.dtype is torch.bool or lengths.shape != shape[:1]:
+            message = (
+                f"the lengths of `{name}` are {lengths.dtype} {tuple(lengths.shape)}, its batch and length are {tuple(shape)}"
+            )
+            raise InputError(Diagnostic("TFK070", message, "lengths are integers, one per row"))
+        return Padding(lengths=lengths)
+    return None
+
+
+def check_images(name: str, images: Tensor, rule: ImageRule, parameter: nn.Parameter | None) -> None:
+    """Raises InputError unless images are (B, channels, H, W) of the size and dtype that the model takes, and finite."""
+    check_tensor(f"`{name}`", images)
+    shape = tuple(images.shape)
+    size = f"multiples of {rule.patch}" if rule.any_size else f"{rule.size} x {rule.size}"
+    if images.dim() != 4 or 0 in shape:
+        fix = f"images are (batch, channels, height, width): (B, {rule.channels}, H, W), H and W {size}"
+        raise InputError(Diagnostic("TFK070", f"`{name}` has shape {shape}", fix))
+    _, channels, height, width = shape
+    if channels != rule.channels:
+        message = f"`{name}` {shape} has {channels} {_channels(channels)}, the model takes {rule.channels}"
+        fix = "the second axis is that of channels: images.permute(0, 3, 1, 2)" if width == rule.channels else ""
+        raise InputError(
+            Diagnostic("TFK070", message, fix or f"convert the images, or write `channels: {channels}` in the spec")
+        )
+    fits = height % rule.patch == width % rule.patch == 0 if rule.any_size else height == width == rule.size
+    if not fits:
+        message = f"`{name}` {shape} holds images of {height} x {width}, the model takes {size}"
+        fix = "resize or crop them" if rule.any_size else "resize them, or write `any_size: true` at the node"
+        raise InputError(Diagnostic("TFK070", message, fix))
+    _check_numbers(name, images, "images", parameter)
+
+
+def check_features(name: str, features: Tensor, rule: FeatureRule, parameter: nn.Parameter | None) -> None:
+    """Raises InputError unless features are (B, L, size) of the dtype that the model takes, and finite."""
+    check_tensor(f"`{name}`", features)
+    shape = tuple(features.shape)
+    if features.dim() != 3 or 0 in shape or shape[2] != rule.size:
+        turned = features.dim() == 3 and shape[1] == rule.size
+        fix = "the last axis is that of features: features.mT" if turned else ""
+        form = f"features are (batch, length, {rule.size})"
+        raise InputError(Diagnostic("TFK070", f"`{name}` has shape {shape}; {form}", fix or "batch and length are at least 1"))
+    _check_numbers(name, features, "features", parameter)
+
+
+def _check_numbers(name: str, given: Tensor, kind: str, parameter: nn.Parameter | None) -> None:
+    """Raises InputError unless all numbers are finite and of the model's dtype. On CUDA an assertion avoids a sync."""
+    if not given.is_floating_point():
+        fix = f"scale and normalise them as in training, for instance {kind}.float() / 255"
+        raise InputError(Diagnostic("TFK071", f"`{name}` has dtype {given.dtype}, {kind} are real numbers", fix))
+    # Sharded and offloaded parameters are cast when they are used; autocast casts the input.
+    known = type(parameter) is nn.Parameter and not torch.is_autocast_enabled(given.device.type)
+    if known and parameter is not None and given.dtype is not parameter.dtype:
+        message = f"`{name}` has dtype {given.dtype}, the model {parameter.dtype}"
+        raise InputError(Diagnostic("TFK071", message, f"convert it: {kind}.to(model.dtype)"))
+    if torch.compiler.is_compiling() or given.is_meta:
+        return
+    finite = given.isfinite()
+    if given.device.type != "cpu":
+        torch._assert_async(finite.all(), f"TFK079: `{name}` holds NaN or infinity")
+    elif not bool(finite.all()):
+        place = (~finite).nonzero()[0].tolist()
+        message = f"`{name}` {tuple(given.shape)} holds {float(given[tuple(place)])} at {place}"
+        raise InputError(Diagnostic("TFK079", message, f"{kind} are finite numbers; was there a log of 0 or a division by 0?"))
+
+
+def _channels(count: int) -> str:
+    return "channel" if count == 1 else "channels"
+
+
+def padding_from_ids(ids: Tensor, pad_id: int | None, start_id: int | None) -> Padding:
+    """The padding of ids (B, L): the tokens `pad_id`, except the start token.
+
+    If both have the same id, the start token is the last pad before the first other token, or the first token of a row that
+    has no other.
+    """
+    if pad_id is None:
+        return Padding()
+    visible = ids != pad_id  # (B, L)
+    if start_id == pad_id:
+        length = ids.shape[1]
+        next_visible = torch.cat([visible[:, 1:], visible.new_zeros(ids.shape[0], 1)], 1)
+        before_first = visible.cumsum(1) == 0
+        start = before_first & next_visible
+        only_pads = ~visible.any(1, keepdim=True) & (torch.arange(length, device=ids.device) == 0)
+        visible = visible | start | only_pads
+    return Padding(visible=visible)
+
+
+def step_padding(state: DecodingState, ids: Tensor, visible: Tensor | Literal[True] | None, rule: InputRule) -> Padding:
+    """The padding of the sequence so far and the new ids (B, n), from `visible` as in `Model.step`.
+
+    Raises:
+        InputError: `visible` is not bool or has another shape than the ids.
+    """
+    if visible is not None and visible is not True:
+        check_tensor("`visible`", visible)
+    if isinstance(visible, Tensor) and (visible.dtype is not torch.bool or visible.shape != ids.shape):
+        message = f"`visible` is {visible.dtype} {tuple(visible.shape)}, the ids are {tuple(ids.shape)}"
+        raise InputError(Diagnostic("TFK070", message, "it is bool, True for real tokens, of the ids' shape"))
+    if visible is None and rule.pad_id is not None:
+        whole = ids if state.ids is None else torch.cat([state.ids, ids], 1)  # (B, length + n)
+        found = padding_from_ids(whole, rule.pad_id, rule.start_id).as_visible(whole.shape[1])
+        visible = None if found is None else found[:, state.length :]
+    if state.visible is None and (not isinstance(visible, Tensor) or bool(visible.all())):
+        return Padding()
+    everything = torch.ones(state.batch, state.length + ids.shape[1], dtype=torch.bool, device=ids.device)
+    before = everything[:, : state.length] if state.visible is None else state.visible
+    now = visible if isinstance(visible, Tensor) else everything[:, state.length :]
+    return Padding(visible=torch.cat([before, now], 1))
