@@ -64,7 +64,15 @@ class Head:
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear` with the fastest product of this processor, (..., in) -> (..., out)."""
+    """`torch.nn.Linear` with the fastest product of this processor, (..., in) -> (..., out).
+
+    Args:
+        in_features: features of the input.
+        out_features: features of the output.
+        bias: whether a bias is added.
+        device: of the parameters.
+        dtype: of the parameters.
+    """
 
     def __init__(
         self,
@@ -78,7 +86,15 @@ class Linear(nn.Linear):
         self.packed = PackedWeight()
 
     def forward(self, input: Tensor, head: Head | None = None) -> Tensor:
-        """x W^T + b; with `head`, what it computes with W and b."""
+        """The linear map.
+
+        Args:
+            input: x (..., in).
+            head: what token logits compute with W and b instead; None for x W^T + b.
+
+        Returns:
+            (..., out)
+        """
         weight = self.weight
         packed = self.packed if self._parameters.get("weight") is weight else None
         if head is not None:
@@ -86,7 +102,14 @@ class Linear(nn.Linear):
         return fast_linear(input, weight, self.bias, packed)
 
     def train(self, mode: bool = True) -> Linear:
-        """As in `nn.Module`. Training frees the packed copies."""
+        """As in `nn.Module`. Training frees the packed copies.
+
+        Args:
+            mode: training mode (True) or evaluation mode (False).
+
+        Returns:
+            The layer.
+        """
         if mode:
             self.packed.clear()
         return super().train(mode)

@@ -125,7 +125,7 @@ class Model(Placed):
         self.float32_kernels: Sequence[Float32Kernel] = ()
         self.executor = GraphExecutor(plan, self.nodes)
         self.backends = SiteBackends(self.nodes, resolve)
-        self.shapes = {name: tuple(parameter.shape) for name, parameter in self.named_parameters()}
+        self.expected_shapes = {name: tuple(parameter.shape) for name, parameter in self.named_parameters()}
         for module in self.modules():
             if isinstance(module, MultiHeadAttention):
                 module.weights_backend = weights_backend
@@ -137,7 +137,7 @@ class Model(Placed):
         try:
             return super().__call__(*arguments, **keywords)
         except Exception as reason:
-            better = explained(reason, self, self.shapes)
+            better = explained(reason, self, self.expected_shapes)
             if better is reason:
                 raise
             raise better from reason

@@ -23,6 +23,7 @@ from ..slots.sublayer import AttentionSite, SublayerContext
 
 if TYPE_CHECKING:
     from ..attention.positions import PositionRange
+    from ..nn.fast_layers import Linear
     from ..nn.feed_forward import FeedForward
     from ..nn.layer import LayerParts, residuals
     from ..nn.multi_head import AttentionConfig, MultiHeadAttention, PositionConfig
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _IMPORTS_TORCH = {
     "tfkit.attention.positions": ("PositionRange",),
+    "tfkit.nn.fast_layers": ("Linear",),
     "tfkit.nn.feed_forward": ("FeedForward",),
     "tfkit.nn.layer": (
         "LayerParts",
@@ -68,6 +70,7 @@ __all__ = [
     "InputRule",
     "Layer",
     "LayerParts",
+    "Linear",
     "MultiHeadAttention",
     "NodeContext",
     "NodeOutput",
