@@ -58,7 +58,7 @@ def are_plain(*tensors: Tensor | None) -> bool:
         return False
     if forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None:
         return False
-    for tensor in tensors:  # a generator would take several times as long
+    for tensor in tensors:  # noqa: SIM110  a generator takes several times as long
         if tensor is not None and torch._C._dispatch_keys(tensor) not in PLAIN:
             return False
     return True
@@ -68,7 +68,7 @@ def may_read(*tensors: Tensor | None) -> bool:
     """Whether a kernel for float32 may read these tensors: plain ones of float32, not empty, without a compiler or autocast."""
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or not are_plain(*tensors):
         return False
-    for tensor in tensors:
+    for tensor in tensors:  # noqa: SIM110
         if tensor is not None and (tensor.dtype != torch.float32 or tensor.numel() == 0):
             return False
     return True
