@@ -11,8 +11,10 @@ not see it, and its gradient is nothing but rounding. It may be zero.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tfkit import Model, build
 from tfkit.inspection import Padding, catalogue_of
@@ -84,11 +86,12 @@ def _shared_tables(subject: ModelUnderTest, model: Model, outputs: dict[str, Ten
         owner = node.edges.owner
         if owner is None:
             continue
-        table = model.nodes[owner].table()  # type: ignore[operator]
+        embedding: Any = model.nodes[owner].embedding
+        table = embedding.weight
         if not table.requires_grad:
             continue
         is_tokens = node.kind.input_rule is not None
-        given = outputs[name] if is_tokens else _alone(model, name, outputs[node_of(node.edges.reads["input"])], table)
+        given = outputs[name] if is_tokens else _alone(model, name, outputs[node_of(node.edges.reads["input"])], embedding)
         weight = torch.randn(given.shape, generator=generator, dtype=torch.float64).to(given.device, given.dtype)
         gradient = None
         if given.requires_grad:
@@ -103,7 +106,7 @@ def _shared_tables(subject: ModelUnderTest, model: Model, outputs: dict[str, Ten
             raise Violation("gradient flow", message, index=(int(missed[0]),))
 
 
-def _alone(model: Model, name: str, given: Tensor, table: Tensor) -> Tensor:
+def _alone(model: Model, name: str, given: Tensor, table: nn.Module) -> Tensor:
     """What a node of logits gives for its input, when only its table can pass a gradient."""
     made: NodeOutput = model.nodes[name](ForwardContext({}, {}, {}), input=NodeOutput(given.detach(), Padding()), table=table)
     return made.tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -78,8 +79,9 @@ def keys_not_rotated(model: Model) -> Model:
 
 
 def copied_table(kind: type[nn.Module]) -> Callable[[Model], Model]:
-    def forward(self: Any, run: ForwardContext, *arguments: Any, table: Tensor | None = None, **keywords: Any) -> NodeOutput:
-        return type(self).forward(self, run, *arguments, table=None if table is None else table.detach().clone(), **keywords)  # type: ignore[no-any-return]
+    def forward(self: Any, run: ForwardContext, *arguments: Any, table: Any = None, **keywords: Any) -> NodeOutput:
+        copied = None if table is None else copy.deepcopy(table).requires_grad_(False)
+        return type(self).forward(self, run, *arguments, table=copied, **keywords)  # type: ignore[no-any-return]
 
     def apply(model: Model) -> Model:
         for module in each(model, kind):
