@@ -99,11 +99,15 @@ class Linear(nn.Linear):
         Returns:
             (..., out)
         """
-        weight = self.weight
-        packed = self.packed if self._parameters.get("weight") is weight else None
+        parameters: dict[str, Any] = self._parameters  # where torch looks last for an attribute, which takes microseconds
+        packed: PackedWeight | None = self.packed
+        weight = parameters.get("weight")
+        if weight is None:  # computed for this call: parametrised or pruned
+            weight, packed = self.weight, None
+        bias = parameters["bias"] if "bias" in parameters else self.bias
         if head is not None:
-            return head.compute(input, weight, self.bias, packed, self.divided)
-        return fast_linear(input, weight, self.bias, packed)
+            return head.compute(input, weight, bias, packed, self.divided)
+        return fast_linear(input, weight, bias, packed)
 
     def train(self, mode: bool = True) -> Linear:
         """As in `nn.Module`. Training frees the packed copies.
@@ -133,7 +137,7 @@ class Embedding(nn.Embedding):
         weight = self.weight
         if head is None:
             return rows_of_divided(input, weight) if self.divided else functional.embedding(input, weight)
-        packed = self.packed if self._parameters.get("weight") is weight else None
+        packed = self.packed if "weight" in self._parameters else None
         return head.compute(input, weight, None, packed, self.divided)
 
     def train(self, mode: bool = True) -> Embedding:
