@@ -104,7 +104,7 @@ class Linear(nn.Linear):
         weight = parameters.get("weight")
         if weight is None:  # computed for this call: parametrised or pruned
             weight, packed = self.weight, None
-        bias = parameters["bias"] if "bias" in parameters else self.bias
+        bias = parameters["bias"] if "bias" in parameters else self.bias  # noqa: SIM401
         if head is not None:
             return head.compute(input, weight, bias, packed, self.divided)
         return fast_linear(input, weight, bias, packed)
