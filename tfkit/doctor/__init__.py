@@ -10,7 +10,7 @@ python       version, implementation, path
 machine      system, processor, processors (that this process may use), memory_bytes, instructions (sets of the processor)
 torch        version, path, cuda (the version it was built for; null for a CPU build), capability (the instructions that its
              kernels use), threads, onednn, int8 and bfloat16 (how their products are computed; null if this processor
-             cannot), products (how the float32 products of decoding are chosen: rule, table, weights, threads), cudnn
+             cannot), products (how the float32 products of decoding are chosen: rule, table, weights, threads; `plain`, those of training), cudnn
              (version and path of the loaded library; null without one), flash (the active FlashAttention implementation and
              those that are registered; null where torch does not say); null if torch cannot be imported
 triton       its version, or null
