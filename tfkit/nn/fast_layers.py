@@ -123,6 +123,13 @@ class Linear(nn.Linear):
         return super().train(mode)
 
 
+def as_torch_linears(root: nn.Module) -> None:
+    """Every `Linear` becomes a `torch.nn.Linear` with the same parameters, in place, for tools that look for that very class."""
+    for module in root.modules():
+        if type(module) is Linear:
+            module.__class__ = nn.Linear  # type: ignore[assignment]
+
+
 class Embedding(nn.Embedding):
     """`torch.nn.Embedding`, ids (B, L) -> (B, L, M). Called with a `head`, its table is the weight of logits."""
 

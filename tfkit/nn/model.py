@@ -22,7 +22,7 @@ from .attention_head import AttentionHead, head_of
 from .call_errors import explained
 from .cpu.packed_weight import SearchProducts, active, searching
 from .device_moves import Placed
-from .fast_layers import TableOfNode
+from .fast_layers import TableOfNode, as_torch_linears
 from .labels import Labels, by_output, loss_of, with_targets
 from .model_plan import ModelPlan
 from .multi_head import MultiHeadAttention
@@ -132,6 +132,23 @@ class Model(Placed):
         for module in self.modules():
             if isinstance(module, MultiHeadAttention):
                 module.weights_backend = weights_backend
+
+    @property
+    def qconfig(self) -> Any:
+        """torch's eager quantisation (`quantize_dynamic`) sets this on a model, and then quantises the modules of the very class
+        `torch.nn.Linear`. So setting it makes the linear maps of the model such modules."""
+        if "_qconfig" not in self.__dict__:
+            raise AttributeError("qconfig")
+        return self.__dict__["_qconfig"]
+
+    @qconfig.setter
+    def qconfig(self, qconfig: Any) -> None:
+        as_torch_linears(self)
+        self.__dict__["_qconfig"] = qconfig
+
+    @qconfig.deleter
+    def qconfig(self) -> None:
+        del self.__dict__["_qconfig"]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """As in `nn.Module`. An error that a replaced or moved part causes names that part."""
