@@ -22,7 +22,7 @@ from .attention_head import AttentionHead, head_of
 from .call_errors import explained
 from .cpu.packed_weight import SearchProducts, active, searching
 from .device_moves import Placed
-from .fast_layers import TableOfNode, as_torch_linears
+from .fast_layers import SharedTable, as_torch_linears
 from .labels import Labels, by_output, loss_of, with_targets
 from .model_plan import ModelPlan
 from .multi_head import MultiHeadAttention
@@ -73,8 +73,8 @@ class GraphExecutor:
         if wire.memories:
             arguments["memories"] = {ref: outputs[_node(ref)] for ref in wire.memories}
         if wire.owner is not None:
-            owner = self.nodes[wire.owner]
-            arguments["table"] = owner.embedding if type(owner) is Tokens else TableOfNode(owner)
+            owner: Any = self.nodes[wire.owner]
+            arguments["table"] = SharedTable(owner.embedding, None if type(owner) is Tokens else owner)
         return self.nodes[name](context, **arguments)  # type: ignore[no-any-return]
 
 
@@ -135,8 +135,8 @@ class Model(Placed):
 
     @property
     def qconfig(self) -> Any:
-        """torch's eager quantisation (`quantize_dynamic`) sets this on a model, and then quantises the modules of the very class
-        `torch.nn.Linear`. So setting it makes the linear maps of the model such modules."""
+        """torch's eager quantisation (`quantize_dynamic`) sets this on a model, and then quantises the modules of the class
+        `torch.nn.Linear` alone. So setting it makes the linear maps of the model such modules."""
         if "_qconfig" not in self.__dict__:
             raise AttributeError("qconfig")
         return self.__dict__["_qconfig"]
@@ -396,13 +396,12 @@ class Model(Placed):
         return self.backends.matching(patterns) if patterns else frozenset()
 
     def _placed_parameter(self) -> nn.Parameter | None:
-        """A parameter whose device the inputs must be on: offloading replaces the `forward` of a module, and moves its
-        parameters only when they are used."""
-        for module in self.modules():
-            if "forward" not in module.__dict__:
-                for parameter in module.parameters(recurse=False):
-                    return parameter
-        return None
+        """A parameter whose device the inputs must be on; None if parameters are elsewhere until they are used. Offloading
+        keeps them on the meta device, and replaces the `forward` of modules by one that loads them."""
+        parameter = next(self.parameters(), None)
+        if parameter is not None and parameter.is_meta and any("forward" in module.__dict__ for module in self.modules()):
+            return None
+        return parameter
 
     def _repr_html_(self) -> str:
         return load("tfkit.view.drawing.notebook:model_html")(self.spec)  # type: ignore[no-any-return]

@@ -117,7 +117,7 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
         raise InputError(Diagnostic("TFK071", f"`{name}` has dtype {ids.dtype}", "token ids are int64 or int32"))
     if ids.dim() != 2 or 0 in shape:
         raise InputError(Diagnostic("TFK070", f"`{name}` has shape {shape}", "token ids are (batch, length), both at least 1"))
-    if torch.compiler.is_compiling() or ids.is_meta:
+    if torch.compiler.is_compiling() or ids.is_meta or torch._C._are_functorch_transforms_active():
         return
     if ids.device.type != "cpu":
         torch._assert_async(
@@ -221,7 +221,7 @@ def _check_numbers(name: str, given: Tensor, kind: str, parameter: nn.Parameter 
     if known and parameter is not None and given.dtype is not parameter.dtype:
         message = f"`{name}` has dtype {given.dtype}, the model {parameter.dtype}"
         raise InputError(Diagnostic("TFK071", message, f"convert it: {kind}.to(model.dtype)"))
-    if torch.compiler.is_compiling() or given.is_meta:
+    if torch.compiler.is_compiling() or given.is_meta or torch._C._are_functorch_transforms_active():
         return
     finite = given.isfinite()
     if given.device.type != "cpu":
