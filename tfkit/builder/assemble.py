@@ -33,7 +33,7 @@ def build(
     spec: ModelSpec | Mapping[str, Any] | str | os.PathLike[str],
     catalogue: Catalogue | None = None,
     *,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     backend: Any = None,
@@ -46,7 +46,8 @@ def build(
     Args:
         spec: a spec, the path of one, or its content as a mapping.
         catalogue: the entries that names refer to; those of the installed plugins by default.
-        device: where the model is allocated. On "meta" nothing is allocated or initialised.
+        device: where the model is allocated, by default torch's default device: the CPU, unless `torch.set_default_device` or
+            `with torch.device(...)` chose another. On "meta" nothing is allocated or initialised.
         dtype: a floating dtype.
         seed: seed of the weights.
         backend: the attention backend of every site, instead of those of the spec: a name, `{"kind": ..., options}`, "auto", or
@@ -72,7 +73,7 @@ def build(
     if not isinstance(spec, ModelSpec):
         spec = parse_spec(spec, catalogue) if isinstance(spec, Mapping) else load_spec(spec, catalogue)
     graph = graph_of(spec)
-    device = device_here(device)
+    device = device_here(torch.get_default_device() if device is None else device)
     check_fits(graph, device, dtype)
     resolver = BackendResolver(dict(graph.sites()), catalogue)
     model = _modules(graph, resolver)

@@ -193,7 +193,7 @@ class Classifier:
         if not texts:
             return []
         lengths = np.array([len(ids) for ids in texts], np.int32)
-        logits = torch.empty(len(texts), len(self.labels))
+        logits = torch.empty(len(texts), len(self.labels), device="cpu")
         training = self.model.training
         self.model.eval()
         try:

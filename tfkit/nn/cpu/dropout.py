@@ -18,6 +18,10 @@ class Dropout(nn.Dropout):
             return super().forward(input)
         count = input.numel()
         # Without an upper bound `random_` draws all 64 bits. Each int32 half is uniform on [-2^31, 2^31).
-        bits = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None).view(torch.int32)[:count]
+        bits = (
+            torch.empty((count + 1) // 2, dtype=torch.int64, device=input.device)
+            .random_(-(2**63), None)
+            .view(torch.int32)[:count]
+        )
         keep = bits >= round(self.p * 2**32) - 2**31
         return input * keep.view(input.shape).to(input.dtype).mul_(1 / (1 - self.p))

@@ -38,8 +38,8 @@ def may_read(*tensors: Tensor | None) -> bool:
 def _plain() -> tuple[object, ...]:
     """The dispatch keys of plain CPU tensors, created outside and inside of inference mode."""
     with torch.inference_mode():
-        inference = torch._C._dispatch_keys(torch.ones(1))
-    return torch._C._dispatch_keys(torch.ones(1)), inference
+        inference = torch._C._dispatch_keys(torch.ones(1, device="cpu"))
+    return torch._C._dispatch_keys(torch.ones(1, device="cpu")), inference
 
 
 PLAIN = _plain()
