@@ -87,7 +87,8 @@ class Model(Placed):
             masks: (B, L) bool by input node, True for real tokens or frames; instead of the padding that `pad_id` marks.
             lengths: (B,) integers by input node, the number of real tokens or frames; padding is on the right, and kernels
                 skip it.
-            segments: (B, L) integers by input node, for nodes with segments (BERT's token types); 0 unless given.
+            segments: (B, L) integers by input node, for nodes with segments (BERT's token types); 0 unless given. They hide
+                nothing: a row holds one document.
             weights: sites whose attention weights to return, by name or pattern (`decoder.*.cross_attention`).
             inputs: token ids (B, L), images (B, C, H, W) or features (B, L, F) by input node.
 

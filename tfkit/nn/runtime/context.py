@@ -290,6 +290,7 @@ class StackContext:
             return key, value
         if site not in state.caches:
             state.caches[site] = KeyValueCache(state.capacity)
+        state.caches[site].check_dtype(site, key)
         start = self.offset
         if state.tree is not None:
             start, key, value = state.tree.slots, state.tree.fold_beams(key), state.tree.fold_beams(value)
