@@ -32,7 +32,7 @@ def attend(backend: BoundBackend, inputs: AttentionInputs) -> AttentionOutput:
     query = inputs.query
     if torch.is_grad_enabled() and not backend.entry.capabilities.double_backward and not torch.compiler.is_compiling():
         _refuse_second_derivatives(backend, inputs)
-    if torch.is_autocast_enabled(query.device.type):
+    if not query.is_meta and torch.is_autocast_enabled(query.device.type):
         with torch.autocast(query.device.type, enabled=False):
             result = backend.attend(inputs, backend.options)
     else:

@@ -58,7 +58,8 @@ def build(
 
     Raises:
         SpecError: the spec is wrong.
-        BackendRefused: a site has no backend on this device.
+        BackendRefused: a site has no backend on any device. Whether it has one on the device of a call is known at the call, so
+            that a model for CUDA may be built on a CPU and moved.
         BuildError: the model does not fit in memory, or a plugin's module has other parameters or attention sites than its
         entry.
     """
@@ -79,7 +80,7 @@ def build(
     model = _modules(graph, resolver)
     _check_sites(resolver, model)
     wanted = {site: list(declared.backend) if backend is None else backend for site, declared in resolver.sites.items()}
-    model.backends.set(wanted, device, dtype)
+    model.backends.set(wanted, device if device.type == "meta" else None)  # the model may move before its first call
     _check_parameters(graph, model)
     model.spec, model.beam_top_k = spec, catalogue.entries("beam_top_k")
     model.float32_kernels = catalogue.entries("float32_kernel")

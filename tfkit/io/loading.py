@@ -60,8 +60,7 @@ def load(
     dtype: torch.dtype = getattr(torch, versions.dtype)
     spec = saved_spec(directory / SPEC, catalogue)
     check_room(directory / WEIGHTS, versions.files[WEIGHTS], graph_of(spec), versions.dtype)
-    # On `meta` no backend is refused. `retarget` checks the saved ones for the device below.
-    model = build(spec, catalogue, device="meta", dtype=dtype)
+    model = build(spec, catalogue, device="meta", dtype=dtype)  # where the backends of the spec are not refused
     requested_backends = read_model(directory / PLAN, Plan).sites
     if set(requested_backends) != set(model.sites):
         message = f"{directory / PLAN} has other attention sites than {directory / SPEC}"
@@ -77,7 +76,6 @@ def load(
     else:
         # `load_state_dict` copies the weights. Mapped from the file, their alignment may change how matrix products round.
         model.to_empty(device=device).load_state_dict(read_weights(directory))
-    model.retarget(torch.device(device), dtype)
     return model
 
 

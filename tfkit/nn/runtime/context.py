@@ -394,7 +394,7 @@ class StackContext:
             key, held = (self.stack, backend.name, mask_name, query.shape, query.dtype, keys), self.state.prepared
         if key not in held:
             shapes = Shapes(query.shape[0], query.shape[1], query.shape[2], keys, query.dtype, query.device)
-            enabled = torch.is_autocast_enabled(query.device.type)
+            enabled = not query.is_meta and torch.is_autocast_enabled(query.device.type)
             # An exported program with the block of an autocast that changes nothing cannot be loaded.
             with torch.autocast(query.device.type, enabled=False) if enabled else nullcontext():
                 held[key] = backend.prepare(mask, bias if bias_name is not None else None, shapes, backend.options)
