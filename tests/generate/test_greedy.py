@@ -189,7 +189,9 @@ def test_logits_that_are_not_finite_are_reported(
 ) -> None:
     model = decoder_of("writer")
     graphs = StepGraphs(model, graph_stand_in.capture) if captured else None
-    model.nodes["logits"].register_forward_hook(lambda node, given, found: replace(found, tensor=one_row_is(found.tensor, wrong)))
+    model.nodes["logits"].register_forward_hook(
+        lambda node, given, found: replace(found, tensor=one_row_is(found.tensor, wrong))
+    )
     with pytest.raises(tfkit.InputError, match=r"TFK077.*row 1 are NaN or infinite"):
         tfkit.greedy(model, torch.tensor([[4, 5], [4, 4]]), max_new_tokens=3, scores=scores, graphs=graphs)
 

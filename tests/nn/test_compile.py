@@ -280,6 +280,7 @@ def test_a_backend_that_cannot_be_compiled_is_refused_as_everywhere(
 ) -> None:
     model = model_of(backend="flex")
     torch._dynamo.reset()
-    with pytest.raises(tfkit.BackendRefused, match=r"TFK060 encoder\.0\.self_attention: backend flex") as refused, torch.no_grad():
+    message = r"TFK060 encoder\.0\.self_attention: backend flex"
+    with pytest.raises(tfkit.BackendRefused, match=message) as refused, torch.no_grad():
         torch.compile(model, backend="eager", fullgraph=whole)(**pair)
     assert "flex_attention compiled for the CPU is not reliable" in refused.value.diagnostics[0].message

@@ -59,7 +59,9 @@ def elsewhere(catalogue: tfkit.Catalogue) -> tfkit.Catalogue:
     return catalogue.with_plugin(Elsewhere(catalogue.find("backend", "eager")), "acme")
 
 
-REFUSED = r"TFK060 encoder\.0\.self_attention: backend acme\.meta .*device cpu is not among meta; .*eager.*move the model to meta"
+REFUSED = (
+    r"TFK060 encoder\.0\.self_attention: backend acme\.meta .*device cpu is not among meta; .*eager.*move the model to meta"
+)
 
 
 def test_a_model_is_built_for_a_device_and_moved_there_later(elsewhere: tfkit.Catalogue) -> None:

@@ -95,9 +95,7 @@ class SiteBackends:
             found.update(sites)
         return frozenset(found)
 
-    def set(
-        self, requested: Mapping[str, Any], device: torch.device | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def set(self, requested: Mapping[str, Any], device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
         """Choose the backends of the given sites. Changes nothing if it raises.
 
         Raises:

@@ -39,8 +39,8 @@ class KeyValueCache:
             before, now = (str(tensor.dtype).removeprefix("torch.") for tensor in (self.key, key))
             message = f"the keys of `{site}` are {before} in earlier steps and {now} in this one"
             fix = (
-                "the steps of one decoding state run all inside the same torch.autocast, or all outside of it, and the model is "
-                "not cast between them"
+                "all steps of a decoding state run inside the same torch.autocast, or all outside of it, and no one casts the "
+                "model between them"
             )
             raise InputError(Diagnostic("TFK071", message, fix))
 
