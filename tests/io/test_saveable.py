@@ -47,12 +47,14 @@ CHANGES: dict[str, tuple[Callable[[Model], Any], str]] = {
     "spectral norm": (lambda model: parametrizations.spectral_norm(linear_of(model)),
                       r"`nodes\.encoder\S+` is parametrised.*remove_parametrizations\(.*, \"weight\"\)"),
     "weight norm": (lambda model: parametrizations.weight_norm(linear_of(model)), "is parametrised.*remove_parametrizations"),
-    "prune": (lambda model: prune.l1_unstructured(linear_of(model), "weight", 0.5), r"is pruned.*prune\.remove\(.*\"weight\"\)"),
+    "prune": (lambda model: prune.l1_unstructured(linear_of(model), "weight", 0.5),
+              r"is pruned.*prune\.remove\(.*\"weight\"\)"),
     "older spectral norm": (lambda model: nn.utils.spectral_norm(linear_of(model)), "has spectral norm.*remove_spectral_norm"),
     "buffer": (lambda model: model.nodes["encoder"].register_buffer("calls", torch.zeros(1)),
                r"`nodes\.encoder` has an added parameter or buffer: `nodes\.encoder\.calls`"),
     "buffer that is not persistent": (
-        lambda model: model.nodes["encoder"].register_buffer("calls", torch.zeros(1), persistent=False), "added parameter or buffer"
+        lambda model: model.nodes["encoder"].register_buffer("calls", torch.zeros(1), persistent=False),
+        "added parameter or buffer",
     ),
     "parameter": (lambda model: model.register_parameter("gain", nn.Parameter(torch.zeros(1))), "added parameter.*`gain`"),
     "head": (with_another_head, r"`nodes\.logits\.extra` has an added parameter"),
@@ -123,7 +125,7 @@ def test_each_weight_is_loaded_with_its_dtype(first: bool, model: Model, tmp_pat
         assert torch.equal(tensor, state[name])
     again = tfkit.save(loaded, tmp_path / "again")
     assert contents(again) == contents(tmp_path / "out")
-    with pytest.raises(tfkit.BuildError, match="TFK047.*several dtypes"):
+    with pytest.raises(tfkit.BuildError, match=r"TFK047.*several dtypes"):
         tfkit.load(again, precision="bfloat16")
 
 

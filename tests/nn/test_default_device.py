@@ -1,4 +1,4 @@
-"""torch's default device (`torch.set_default_device`, `with torch.device(...)`) changes nothing in a model that is elsewhere."""
+"""torch's default device (`torch.set_default_device`, `with torch.device(...)`) changes nothing in a model elsewhere."""
 
 from __future__ import annotations
 

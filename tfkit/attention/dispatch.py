@@ -58,11 +58,11 @@ def _refuse_second_derivatives(backend: BoundBackend, inputs: AttentionInputs) -
 
     def watch(gradient: Tensor) -> None:
         if gradient.requires_grad:  # `create_graph=True`
-            gradient.register_hook(refuse)
+            gradient.register_hook(refuse)  # type: ignore[no-untyped-call]
 
     for tensor in (inputs.query, inputs.key, inputs.value):
         if tensor.requires_grad and not tensor.is_leaf:
-            tensor.register_hook(watch)
+            tensor.register_hook(watch)  # type: ignore[no-untyped-call]
 
 
 def _fail(backend: BoundBackend, returned: str, expected: str) -> None:

@@ -288,13 +288,11 @@ class StackContext:
         state = self.state
         if state is None:
             return key, value
-        if site not in state.caches:
-            state.caches[site] = KeyValueCache(state.capacity)
-        state.caches[site].check_dtype(site, key)
-        start = self.offset
+        cache, start = state.caches.setdefault(site, KeyValueCache(state.capacity)), self.offset
+        cache.check_dtype(site, key)
         if state.tree is not None:
             start, key, value = state.tree.slots, state.tree.fold_beams(key), state.tree.fold_beams(value)
-        return state.caches[site].write(start, key, value)
+        return cache.write(start, key, value)
 
     def fold_beams(self, query: Tensor) -> Tensor:
         """Moves the beams of a sentence from the batch axis to the query axis, if beams share prefixes.
