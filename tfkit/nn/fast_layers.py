@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .cpu.onednn import are_plain, linear
+from .cpu.onednn import linear
 from .cpu.packed_weight import PackedWeight, active
 from .cpu.small_batch import small_batch_linear
 
@@ -191,11 +191,13 @@ class Dropout(nn.Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         drops = self.training and 0.0 < self.p < 1.0
-        if not drops or self.inplace or not input.is_cpu or torch.compiler.is_compiling() or not are_plain(input):
+        transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if not drops or self.inplace or not input.is_cpu or transformed:
             return super().forward(input)
         count = input.numel()
         # Without an upper bound `random_` draws all 64 bits. Each int32 half is uniform on [-2^31, 2^31).
-        bits = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None).view(torch.int32)[:count]
+        words = torch.empty((count + 1) // 2, dtype=torch.int64, device=input.device)
+        bits = words.random_(-(2**63), None).view(torch.int32)[:count]
         keep = bits >= round(self.p * 2**32) - 2**31
         return input * keep.view(input.shape).to(input.dtype).mul_(1 / (1 - self.p))
 

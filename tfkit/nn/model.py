@@ -183,7 +183,8 @@ class Model(Placed):
             masks: (B, L) bool by input node, True for real tokens or frames; instead of the padding that `pad_id` marks.
             lengths: (B,) integers by input node, the number of real tokens or frames; padding is on the right, and kernels
                 skip it.
-            segments: (B, L) integers by input node, for nodes with segments (BERT's token types); 0 unless given.
+            segments: (B, L) integers by input node, for nodes with segments (BERT's token types); 0 unless given. They hide
+                nothing: a row holds one document.
             weights: sites whose attention weights to return, by name or pattern (`decoder.*.cross_attention`).
             inputs: token ids (B, L), images (B, C, H, W) or features (B, L, F) by input node.
 
@@ -314,14 +315,17 @@ class Model(Placed):
             sites: names of sites or patterns such as `decoder.*`.
 
         Raises:
-            BackendRefused: the backend can never serve a site; the message names all such sites.
+            BackendRefused: the backend can serve a site on no device; the message names all such sites. A call is refused if it
+                cannot serve the site on the device of the call.
             SpecError: there is no such backend.
         """
         chosen = self.backends.matching(sites)
-        self.backends.set({site: backend for site in self.sites if site in chosen}, self.device, self.dtype)
+        self.backends.set({site: backend for site in self.sites if site in chosen})
 
     def retarget(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Choose the backends of every site again, from the same requests, for another device or dtype.
+        """Check now what the first call would check: that every site has a backend on a device in a dtype.
+
+        Every call chooses anew for its device and dtype, so a model that moves needs no `retarget`.
 
         Args:
             device: the device of the next calls.

@@ -146,7 +146,12 @@ def check_places(parameter: nn.Parameter | None, tensors: Mapping[str, Any]) -> 
 def check_segments(name: str, segments: Tensor, ids: Tensor, count: int) -> None:
     """Raises InputError unless segments are (B, L) integers below `count`, the size of the segment table (0: no table)."""
     if not count:
-        raise InputError(Diagnostic("TFK073", f"`{name}` has no segments", "write `segments: 2` at this node"))
+        message = f"`{name}` has no segments: `segments` are token types, as BERT's, and this node has no table of them"
+        fix = (
+            "for token types, write `segments: 2` at the node; for packed documents, give each document a row of its own and "
+            "`lengths`: a call of a model cannot hold several in one row"
+        )
+        raise InputError(Diagnostic("TFK073", message, fix))
     check_tensor(f"`segments of {name}`", segments)
     if segments.shape != ids.shape:
         message = f"the segments of `{name}` have shape {tuple(segments.shape)}, its ids {tuple(ids.shape)}"
