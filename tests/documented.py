@@ -10,6 +10,10 @@ fails when a page is not what this module would write.
     <!-- plugins: NAME ... -->                  entry points that the commands of the page see beside the built-in ones
     <!-- numbers vary -->                       the next console block may differ in its numbers
 
+Numbers with a decimal point or an exponent may differ in the outputs of every command that computes with a model: they depend
+on the rounding of long computations, and so on the processor. Whole numbers are compared. Only the commands of `EXACT` compute
+no such numbers; a new command is under the rule until it is listed there.
+
 An output on a page stays as it is as long as it matches; delete it to have it rewritten. A line `...` in an output stands
 for any number of lines; numbers may differ in such an output too. The commands and the Python blocks of a page run in order, in
 one scratch directory with copies of `COPIED`. A block that an earlier page shows word for word is not run again.
@@ -45,6 +49,11 @@ PART = re.compile(
 PROGRESS = re.compile(r"\w+: [0-9]+ s, |step [0-9]+, epoch [0-9]+: loss ")
 """How lines begin that a slow command prints every few seconds, on a fast machine none of them."""
 NUMBER = r"[0-9][0-9,.]*(?:e[+-]?[0-9]+|\+(?:cpu|cu[0-9]+))?"
+FRACTION = r"[0-9][0-9,]*(?:\.[0-9]+(?:e[+-]?[0-9]+)?|e[+-]?[0-9]+)"
+EXACT = frozenset(
+    ("check", "show", "diff", "plan", "build", "eject", "import", "plugins", "doctor", "new", "schema", "explain")
+)
+"""Commands whose outputs are compared number by number: they read specs, count, or describe what is installed."""
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".jinja": "jinja"}
 
 COMMAND = """\
@@ -192,16 +201,26 @@ def _console(body: str, run: Callable[[str], str], vary: bool) -> str:
     lines = []
     for command, shown in zip(parts[1::2], parts[2::2], strict=True):
         printed = run(command)
-        lines += [f"$ {command}", shown.rstrip("\n") if matches(shown, printed, vary) else shortened(shown, printed)]
+        number = NUMBER if vary else FRACTION if computes(command) else None
+        lines += [f"$ {command}", shown.rstrip("\n") if matches(shown, printed, number) else shortened(shown, printed)]
     return "\n".join(line for line in lines if line)
 
 
-def matches(shown: str, printed: str, vary: bool) -> bool:
-    """Whether the output on a page stands for the printed one."""
+def computes(command: str) -> bool:
+    """Whether a shell command may print numbers of a long computation: a command of tfkit that is not `EXACT`, or a program."""
+    names = re.findall(r"\btfkit ([a-z]+)", command)
+    return bool(set(names) - EXACT) or re.search(r"\bpython3? ", command) is not None
+
+
+def matches(shown: str, printed: str, number: str | None) -> bool:
+    """Whether the output on a page stands for the printed one. What `number` matches may differ, with spaces and rules around
+    it; in an output with `...` all numbers may."""
     lines = shown.rstrip("\n").splitlines()
-    if not vary and "..." not in lines:
+    if number is None and "..." not in lines:
         return lines == printed.splitlines()
-    pattern = "".join(r"(?:.*\n)*?" if line == "..." else _loose(line) + r"\n" for line in lines)
+    number = NUMBER if "..." in lines else number
+    assert number is not None
+    pattern = "".join(r"(?:.*\n)*?" if line == "..." else _loose(line, number) + r"\n" for line in lines)
     return re.fullmatch(pattern, printed + "\n") is not None
 
 
@@ -217,14 +236,14 @@ def shortened(shown: str, printed: str) -> str:
         else:
             made += new[start:end]
     made = [line for index, line in enumerate(made) if line != "..." or made[index - 1 : index] != ["..."]]
-    return "\n".join(made) if matches("\n".join(made), printed, False) else printed
+    return "\n".join(made) if matches("\n".join(made), printed, None) else printed
 
 
-def _loose(line: str) -> str:
-    """The line with any numbers, and any spaces or rules between its words."""
-    pieces = re.split(rf"({NUMBER}| +|─+)", line)
+def _loose(line: str, number: str) -> str:
+    """The line with any numbers of that kind, and any spaces or rules between its words."""
+    pieces = re.split(rf"({number}| +|─+)", line)
     loose = {"─": "─+", " ": " +"}
-    return "".join(loose.get(piece[:1], NUMBER if index % 2 else re.escape(piece)) for index, piece in enumerate(pieces))
+    return "".join(loose.get(piece[:1], number if index % 2 else re.escape(piece)) for index, piece in enumerate(pieces))
 
 
 def main(names: Sequence[str]) -> None:

@@ -1,8 +1,10 @@
 """What the tiers depend on: one worker for each group, so that its fixtures are built once, and long tests first."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,26 @@ def test_a_group_of_tests_runs_in_one_worker(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     workers = (tmp_path / "workers").read_text().split()
     assert (done.returncode, len(workers), len(set(workers))) == (0, 6, 1), done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("module", "code"), [("pytest_stranger", 0), ("tfkit.stranger", 3), ("torch.stranger", 3)])
+def test_a_warning_of_another_plugin_of_pytest_is_no_error(module, code, tmp_path):
+    plugin = f"""
+import warnings
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure():
+    warnings.warn_explicit("a stranger's warning", UserWarning, "stranger.py", 1, module={module!r})
+"""
+    (tmp_path / "stranger.py").write_text(plugin)
+    shutil.copy(Path(__file__).parents[1] / "pyproject.toml", tmp_path)
+    (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "stranger", "-n", "0", "-m", "", "test_nothing.py"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
 
 
 class Item:

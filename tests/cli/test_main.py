@@ -32,6 +32,20 @@ def test_every_command_has_help_that_fits_a_terminal(tfkit, command, monkeypatch
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_no_line_about_a_command_is_cut(tfkit, columns, plugin, monkeypatch):
+    @click.command("added")
+    def added():
+        """Print the size of everything that this plugin has ever measured, one line each, in the order of measurement."""
+
+    plugin(added)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = tfkit("--help").out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line for line in lines if line.endswith("...")] == []
+    assert max(map(len, lines)) <= columns
+    assert "in the order of measurement." in " ".join(" ".join(lines).split())
+
+
 def test_version(tfkit):
     from importlib.metadata import version
 

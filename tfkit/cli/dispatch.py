@@ -54,6 +54,9 @@ COMMANDS = {
 MODULES = {"import": "import_model"}
 """The modules of commands whose names are words of Python."""
 
+MAX_SUMMARY = 1000
+"""Characters of the first sentence about a plugin's command: `tfkit --help` shows it whole, on several lines if need be."""
+
 EXTRAS = {"verify": "conformance", "conformance": "conformance", "bench": "conformance"}
 """Commands of other distributions of this project, with the extra that installs each."""
 
@@ -90,7 +93,7 @@ class CommandGroup(click.Group):
             command = self.get_command(ctx, name)
         except Exception as reason:
             return f"cannot be imported: {reason}"
-        return command.get_short_help_str() if command else ""
+        return command.get_short_help_str(MAX_SUMMARY) if command else ""
 
 
 @click.group(

@@ -87,7 +87,7 @@ def lengths(text: str) -> list[int]:
     return found
 
 
-@click.command("bench", epilog=EPILOG)
+@click.command("bench", epilog=EPILOG, short_help="the time of attention backends, or of products of decoding")
 @click.argument(
     "what",
     type=OneOf("benchmark", ("attention", "auto", "cpu")),

@@ -87,7 +87,7 @@ def words(text: str) -> list[str]:
     return [word for word in (part.strip() for part in text.split(",")) if word]
 
 
-@click.command("conformance", epilog=EPILOG)
+@click.command("conformance", epilog=EPILOG, short_help="whether a backend or another part does what it declares")
 @click.argument("name", required=False, metavar="[NAME]", help="An attention backend, or a part of another --slot.")
 @click.option("--callable", "target", metavar="MODULE:NAME", help="A plain attention function, without a plugin.")
 @click.option("--cache", metavar="MODULE:NAME", help="A class of caches for decoding, without a plugin.")

@@ -48,7 +48,7 @@ def devices(text: str) -> list[str]:
     return [device(name) for name in names(text)]
 
 
-@click.command("verify", epilog=EPILOG)
+@click.command("verify", epilog=EPILOG, short_help="prove a model: every sub-layer, every backend, the whole")
 @click.argument("spec", type=READ, help="A spec, YAML or JSON, or a directory that `tfkit build -o` wrote.")
 @set_option
 @click.option("--weights", metavar="DIR", type=READ, help="Verify the spec with the weights of this saved model.")
