@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from .batching import batch_permutation, batch_split, left_padding, right_padding
 from .decoding import chunkings, failed_step, reordered
+from .dropout import dropout_acts, training_without_dropout
 from .gradients import parameter_gradients, site_gradients
 from .model_under_test import ModelUnderTest
 from .order import order_of_tokens
-from .repeated import deterministic, dropout_acts, training_without_dropout
+from .repeated import deterministic
 from .tokens_seen import causal_independence, inputs_matter, padding_content
-from .weights import checkpoint, gradient_flow
+from .weights import checkpoint, gradient_flow, own_parameters
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ PROPERTIES = (
     Property("batch split", "R12", "each row alone gives the same output", batch_split),
     Property("order of tokens", "R35", "without position schemes, the order of tokens does not matter", order_of_tokens),
     Property("dropout off", "R40", "training with dropout 0 is evaluation, to the bit", training_without_dropout),
-    Property("dropout on", "R40", "the spec's dropout acts in training", dropout_acts),
+    Property("dropout on", "R40", "in training each dropout of the spec acts, alone and with its probability", dropout_acts),
+    Property("own parameters", "", "no two parameters are one tensor, unless the spec shares them", own_parameters),
     Property("gradient flow", "", "every parameter gets a finite gradient that is not zero", gradient_flow),
     Property("site gradients", "A10", "the backward pass of each attention site", site_gradients),
     Property("gradients", "A10", "the gradient of every parameter is that of a float64 run", parameter_gradients),

@@ -35,52 +35,8 @@ def deterministic(subject: ModelUnderTest) -> None:
         same("repeat", again[name], tensor, "the same call in evaluation mode must give the same bits", f"`{name}`")
 
 
-def training_without_dropout(subject: ModelUnderTest) -> None:
-    """R40."""
-    quiet = _quiet(subject.model).train()
-    trained = run(quiet, subject.batch)
-    for name, tensor in subject.baseline.items():
-        same(
-            "dropout", trained[name], tensor, "with dropout 0, training mode must give what evaluation mode gives", f"`{name}`"
-        )
-
-
-def dropout_acts(subject: ModelUnderTest) -> None:
-    """In training mode the dropout of the spec changes what follows it."""
-    if not _asked(subject):
-        raise NotApplicable("the spec has no dropout")
-    training: Model = copied(subject.model).train()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(subject.seed)
-        one = run(training, subject.batch)
-        two = run(training, subject.batch)
-    name = subject.model.plan.outputs[-1]
-    if torch.equal(one[name], two[name]):
-        raise Violation("dropout", f"the spec has dropout, but two training calls give the same `{name}`")
-
-
 def against_exact(subject: ModelUnderTest, exact: dict[str, Tensor]) -> float:
     """The distance to a float64 run of the same weights, over its tolerance."""
     return agree(
         "float64", subject.baseline, exact, subject.stick, "against a float64 run of the same weights", subject.shown()
     )
-
-
-def _quiet(model: Model) -> Model:
-    made: Model = copied(model)
-    for module in made.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        elif isinstance(module, MultiHeadAttention):
-            module.config = replace(module.config, dropout=0.0)
-    return made
-
-
-def _asked(subject: ModelUnderTest) -> bool:
-    for node in subject.graph.nodes.values():
-        if getattr(node.options, "dropout", 0.0) > 0.0:
-            return True
-        for _, layer in sequence(layers_of(node.options)):
-            if layer.dropout > 0.0 or any(getattr(part.options, "dropout", 0.0) > 0.0 for part in layer.sublayers or ()):
-                return True
-    return False
