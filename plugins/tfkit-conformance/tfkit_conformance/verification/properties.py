@@ -11,7 +11,7 @@ from .dropout import dropout_acts, training_without_dropout
 from .gradients import parameter_gradients, site_gradients
 from .model_under_test import ModelUnderTest
 from .order import order_of_tokens
-from .repeated import deterministic
+from .repeated import against_exact, by_lengths, deterministic, long_sequences, many_rows
 from .tokens_seen import causal_independence, inputs_matter, padding_content
 from .weights import checkpoint, gradient_flow, own_parameters
 
@@ -27,6 +27,10 @@ class Property:
 
 
 PROPERTIES = (
+    Property("float64 run", "", "every node gives what the plain evaluation in float64 gives", against_exact),
+    Property("padding by lengths", "", "the same, with padding given by lengths", by_lengths),
+    Property("long sequences", "", "the same, for more than 64 positions", long_sequences),
+    Property("many rows", "", "the same, for every one of many rows", many_rows),
     Property("repeat", "R1", "the same call gives the same bits", deterministic),
     Property("causal independence", "R19", "later tokens do not change earlier positions, to the bit", causal_independence),
     Property("padding content", "A6", "token ids under padding do not change real positions, to the bit", padding_content),
@@ -44,6 +48,6 @@ PROPERTIES = (
     Property("own parameters", "", "no two parameters are one tensor, unless the spec shares them", own_parameters),
     Property("gradient flow", "", "every parameter gets a finite gradient that is not zero", gradient_flow),
     Property("site gradients", "A10", "the backward pass of each attention site", site_gradients),
-    Property("gradients", "A10", "the gradient of every parameter is that of a float64 run", parameter_gradients),
+    Property("gradients", "A10", "the gradient of every parameter is that of the plain evaluation in float64", parameter_gradients),
     Property("checkpoint", "A12", "weights load under another backend and give the same bits", checkpoint),
 )

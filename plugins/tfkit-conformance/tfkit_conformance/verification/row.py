@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Status = Literal["passed", "failed", "refused", "inconclusive", "not applicable", "not run", "reported"]
+Status = Literal["passed", "failed", "refused", "inconclusive", "not applicable", "not run", "reported", "not checked"]
 
 
 class Outcome(Exception):

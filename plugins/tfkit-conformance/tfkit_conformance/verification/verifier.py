@@ -35,18 +35,17 @@ from ..out_of_memory import no_room
 from ..raised import format_exception
 from ..resolve import missing_device
 from .backends import by_site, declaring, requested_backends
-from .batch import Batch, draw, lengths_for
-from .gradient_yardstick import GradientYardstick, gradient_yardstick
+from .batch import LONG, ROWS, SHORT, draw, lengths_for
+from .expected import shown_positions
 from .local import local_checks
-from .model_under_test import ModelUnderTest, shown_positions
+from .model_under_test import ModelUnderTest
 from .properties import PROPERTIES
 from .recording import Recording, record
 from .recording import run as outputs_of
-from .repeated import against_exact
-from .rounding import Yardstick, cast, copied, yardstick
+from .rounding import Yardstick, cast, copied
 from .row import Outcome, Row, VerifyReport
-from .site_runs import random_towards
 from .sites import site_checks
+from .truth import Measured, Reference, random_towards
 
 WIDE = "float64"
 PARTS = (SUB_LAYERS, WHOLE_MODEL) = ("sub-layers", "whole model")
@@ -119,11 +118,13 @@ def verify(
         asked: dict[str, tuple[Sequence[str], dict[str, Any]]] = dict.fromkeys(dtypes, (parts, requested))
         if WHOLE_MODEL in parts and wide and WIDE not in asked:
             asked[WIDE] = (WHOLE_MODEL,), wide
+        known: list[tuple[Reference, Measured]] = []
         for dtype, (wanted, with_) in asked.items():
             try:
                 run = _Run(
-                    given.to(device), graph, device, dtype, with_, set(wide), evaluated_by, chosen, batch, seed, progress
-                )
+                    given.to(device), graph, device, dtype, with_, set(wide), evaluated_by, lengths or {}, chosen, batch, seed,
+                    progress, known,
+                )  # fmt: skip
             except Exception as reason:
                 if not no_room(reason):
                     raise
@@ -142,13 +143,14 @@ class _Run:
 
     def __init__(
         self, model: Model, graph: Graph, device: str, dtype: str, requested_backends: dict[str, Any], wide: set[str],
-        evaluated_by: dict[str, dict[str, BoundBackend]], lengths: dict[str, int], batch: int, seed: int,
-        progress: Callable[[str], None] | None,
+        evaluated_by: dict[str, dict[str, BoundBackend]], wanted: Mapping[str, int], lengths: dict[str, int], batch: int,
+        seed: int, progress: Callable[[str], None] | None, known: list[tuple[Reference, Measured]],
     ) -> None:  # fmt: skip
         self.given, self.graph, self.device, self.dtype, self.seed = model, graph, device, dtype, seed
         self.model = cast(model, DTYPES[dtype])
         self.requested_backends, self.wide, self.by_site, self.progress = requested_backends, wide, evaluated_by, progress
         self.batch = draw(self.model, lengths, batch, seed, device)
+        self.wanted, self.known = wanted, known
 
     def stages(self, parts: Sequence[str]) -> Iterator[list[Row]]:
         """The rows of each part of `parts`, those of the whole model backend by backend."""
@@ -173,7 +175,7 @@ class _Run:
         row = Row("sub-layers", "run", "", self.model.plan.name, "", self.dtype, self.device, "passed")
 
         def note() -> None:
-            for batch, by_lengths in ((self.batch, False), (_right(self.batch), True)):
+            for batch, by_lengths in ((self.batch, False), (self.batch.padded_right(), True)):
                 recordings.append(record(self.model, batch, by_lengths))
 
         ran = self.evaluated(row, note)
@@ -190,38 +192,46 @@ class _Run:
             yield self.evaluated(own, each.check)
 
     def whole_model(self) -> Iterator[list[Row]]:
-        dtype = DTYPES[self.dtype]
         row = Row("whole model", "run", "", self.model.plan.name, "", self.dtype, self.device, "passed")
-        measured: list[Any] = []
-
-        def measure() -> None:
-            single = self.model if dtype != torch.float64 else cast(self.given, torch.float32)
-            wide = self.model if dtype == torch.float64 else cast(self.given, torch.float64)
-            stick, exact = yardstick(single, wide, self.batch)
-            shown = shown_positions(self.graph, self.batch)
-            outputs = {name: exact[name] for name in self.model.plan.outputs}
-            towards = random_towards(outputs, shown, torch.Generator().manual_seed(self.seed + 1003))
-            slopes = gradient_yardstick(self.graph, single, wide, self.batch, towards)
-            measured.extend((stick, slopes, exact) if dtype == stick.dtype else (stick.at(dtype), slopes.at(dtype), exact))
-
-        ran = self.evaluated(row, measure)
+        measured: list[Measured] = []
+        ran = self.evaluated(row, lambda: measured.append(self._measured()))
         if ran.status != "passed":
             yield [ran]
             return
+        yield [
+            replace(row, property="reference", where=node, status="not checked", message=reason)
+            for node, reason in measured[0].unchecked.items()
+        ]
         for name, requested in self.requested_backends.items():
-            yield list(self._with_backend(replace(row, backend=name), requested, *measured))
+            yield list(self._with_backend(replace(row, backend=name), requested, measured[0]))
 
-    def _with_backend(
-        self, row: Row, requested: list[Any], stick: Yardstick, slopes: GradientYardstick, exact: dict[str, torch.Tensor]
-    ) -> Iterator[Row]:
+    def _measured(self) -> Measured:
+        """The truth of every batch; that of an earlier dtype serves for equal weights."""
+        reference = Reference(self.graph, self.model, self.seed)
+        for other, measured in self.known:
+            if all(torch.equal(weight, other.exact[name]) for name, weight in reference.exact.items()):
+                return measured.at(DTYPES[self.dtype])
+        rows = self.batch.size
+        truth = reference.truth(self.batch)
+        long = draw(self.model, lengths_for(self.graph, self.wanted, LONG), rows, self.seed + 11, self.device).padded_right()
+        many = draw(self.model, lengths_for(self.graph, self.wanted, SHORT), max(ROWS, rows), self.seed + 12, self.device)
+        outputs = {name: truth.outputs[name] for name in self.model.plan.outputs if name in truth.outputs}
+        shown = shown_positions(self.graph, self.batch)
+        towards = random_towards(outputs, shown, torch.Generator().manual_seed(self.seed + 1003))
+        gradients = reference.gradients(self.batch, towards)
+        found = Measured(truth, reference.truth(long, 0), reference.truth(many, 0), gradients, reference.unchecked)
+        self.known.append((reference, found))
+        return found.at(DTYPES[self.dtype])
+
+    def _with_backend(self, row: Row, requested: list[Any], measured: Measured) -> Iterator[Row]:
         subjects: list[ModelUnderTest] = []
 
         def ready() -> None:
             model = cast(self.given, DTYPES[self.dtype], requested)
             baseline = outputs_of(model, self.batch)
             subjects.append(
-                ModelUnderTest(model, self.graph, self.batch, baseline, stick, row.backend, requested, self.seed, self.device,
-                        DTYPES[self.dtype], slopes, max_input_lengths(self.graph))
+                ModelUnderTest(model, self.graph, self.batch, baseline, measured, row.backend, requested, self.seed,
+                               self.device, DTYPES[self.dtype], max_input_lengths(self.graph))
             )  # fmt: skip
 
         ran = self.evaluated(row, ready)
@@ -233,19 +243,18 @@ class _Run:
         if unused:
             yield replace(row, property="run", status="refused", message=f"it serves no call in {self.dtype}: {unused}")
             return
-        own = replace(row, property="float64 run", rule="")
-        yield self._decided(self._blunt(self.evaluated(own, lambda: against_exact(subject, exact)), stick))
         for each in PROPERTIES:
             own = replace(row, property=each.name, rule=each.rule)
             found = self.evaluated(own, lambda each=each: each.check(subject))  # type: ignore[misc]
-            yield self._decided(found if each.rule == "A10" else self._blunt(found, stick))
+            yield self._decided(found if each.rule == "A10" else self._blunt(found, subject.stick))
 
     def _blunt(self, row: Row, stick: Yardstick) -> Row:
         """A rounded property passes in a dtype in which an error could not be distinguished from rounding: that is no proof."""
-        if row.status != "passed" or row.worst is None or not stick.blunt():
+        blunt = stick.blunt()
+        if row.status != "passed" or row.worst is None or not blunt:
             return row
-        share = max(stick.error.values())
-        return replace(row, status="reported", message=f"rounding in {self.dtype} alone moves outputs by {share:.1%}")
+        message = f"rounding in {self.dtype} alone may move `{blunt}` by {stick.share(blunt):.0%}"
+        return replace(row, status="reported", message=message)
 
     def _decided(self, row: Row) -> Row:
         """What rounding hides is decided in float64, or not at all where the backend declares none."""
@@ -305,19 +314,6 @@ def disturbed(model: Model, seed: int) -> Model:
         if parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
             parameter.add_((0.1 * torch.randn(parameter.shape, generator=generator)).to(parameter))
     return model
-
-
-def _right(batch: Batch) -> Batch:
-    """The same batch with all padding moved to the right, as lengths require."""
-    ids, visible, segments = {}, {}, {}
-    for name, shown in batch.visible.items():
-        order = (~shown).to(torch.int8).argsort(dim=1, stable=True)
-        given = batch.ids[name]
-        places = order if given.dim() == 2 else order[..., None].expand_as(given)
-        ids[name], visible[name] = given.gather(1, places), shown.gather(1, order)
-        if name in batch.segments:
-            segments[name] = batch.segments[name].gather(1, order)
-    return Batch(ids, visible, segments, batch.images)
 
 
 def _unused(subject: ModelUnderTest, backend: str) -> str:

@@ -28,7 +28,7 @@ from ..finding import Violation
 from ..site_hooks import request_backend
 from .comparison import same
 from .expected import expected_sites, node_of
-from .gradient_yardstick import unseen_biases
+from .gradients import unseen_biases
 from .model_under_test import ModelUnderTest
 from .recording import node_outputs, run
 from .rounding import copied
@@ -148,8 +148,8 @@ def _memories(subject: ModelUnderTest, read: dict[str, list[_Read]]) -> None:
     for site, notes in read.items():
         memory = expected_sites(subject.graph)[site].memory
         assert memory is not None
-        if not _learns(subject, memory) or min(tensor.shape[1] for tensor in subject.baseline.values() if tensor.dim() > 2) < 2:
-            continue
+        if not _learns(subject, memory) or subject.baseline[memory].shape[1] < 2:
+            continue  # over one position, a softmax is 1
         for note in notes:
             if note.learns and note.gradient is not None and bool(note.gradient.any()):
                 continue

@@ -8,7 +8,7 @@ from typing import Any
 from tfkit.commands import ranges
 
 WORDS = {"passed": "holds", "failed": "FAILED", "not run": "not run", "inconclusive": "inconclusive", "refused": "refused",
-         "not applicable": "does not apply", "reported": "reported"}  # fmt: skip
+         "not applicable": "does not apply", "reported": "reported", "not checked": "not checked"}  # fmt: skip
 """Statuses as people read them."""
 
 WITHOUT_NUMBERS = ("dependence", "dropout on", "gradient flow")
