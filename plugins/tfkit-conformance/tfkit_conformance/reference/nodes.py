@@ -47,7 +47,7 @@ def _placed(position: Any, site: PositionSite, weights: Weights, x: Tensor, read
     B, L = x.shape[:2]
     positions = torch.arange(L, device=x.device).expand(B, L)
     if getattr(position.options, "count", "all") == "visible":
-        positions = (read.shown().long().cumsum(1) - 1).clamp(min=0)
+        positions = read.shown().long().cumsum(1) - read.shown().long()  # the number of real tokens before
         if position.kind == "learned":
             positions = positions.where(read.shown(), -min(position.options.offset, 1))
     return of("position", position, "embeddings")(site, weights.under("position"), x, positions)  # type: ignore[no-any-return]

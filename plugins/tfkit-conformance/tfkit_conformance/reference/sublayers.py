@@ -118,12 +118,13 @@ def _heads(x: Tensor, heads: int) -> Tensor:
 
 def _with_first_values(options: Any, weights: Mapping[str, Tensor], value: Tensor, call: SublayerCall) -> Tensor:
     """The mean of the values and those of the first layer, or a V_first + b V with learned a and b."""
-    first = call.first_values.setdefault(options.name, value)
+    memory = getattr(options, "memory", None)
+    first = call.first_values.setdefault((options.name, memory), value)
     if options.value_residual == "mean":
         return (value + first) / 2
     if options.value_residual == "learned":
-        a, b = weights["value_residual.weight"]
-        return a * first + b * value
+        factors = weights["value_residual.weight"]
+        return factors[0] * first + factors[1] * value
     return value
 
 
