@@ -1,0 +1,10 @@
+"""Formulas of parts and of whole models in plain torch, written from the papers: the judge of what tfkit computes.
+
+Nothing here imports a module of tfkit that computes. `evaluate` evaluates a model; `formula` finds the formula of a part.
+"""
+
+from . import nodes, sublayers
+from .evaluation import Evaluation, evaluate
+from .formulas import Unchecked, formula
+
+__all__ = ["Evaluation", "Unchecked", "evaluate", "formula", "nodes", "sublayers"]
