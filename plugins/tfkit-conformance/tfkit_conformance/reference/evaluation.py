@@ -11,7 +11,9 @@ from torch import Tensor
 
 from tfkit import Graph
 
-from ..verification.batch import Batch
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from ..verification.batch import Batch
 from .formulas import Unchecked, formula
 from .values import Value, Weights
 

@@ -45,7 +45,7 @@ from .recording import run as outputs_of
 from .rounding import Yardstick, cast, copied
 from .row import Outcome, Row, VerifyReport
 from .sites import site_checks
-from .truth import Measured, Reference, random_towards
+from .truth import Measured, Reference, pooled, random_towards
 
 WIDE = "float64"
 PARTS = (SUB_LAYERS, WHOLE_MODEL) = ("sub-layers", "whole model")
@@ -199,7 +199,7 @@ class _Run:
             yield [ran]
             return
         yield [
-            replace(row, property="reference", where=node, status="not checked", message=reason)
+            replace(row, property="reference", where=node, status="not checked", message=_unchecked(reason))
             for node, reason in measured[0].unchecked.items()
         ]
         for name, requested in self.requested_backends.items():
@@ -215,11 +215,13 @@ class _Run:
         truth = reference.truth(self.batch)
         long = draw(self.model, lengths_for(self.graph, self.wanted, LONG), rows, self.seed + 11, self.device).padded_right()
         many = draw(self.model, lengths_for(self.graph, self.wanted, SHORT), max(ROWS, rows), self.seed + 12, self.device)
-        outputs = {name: truth.outputs[name] for name in self.model.plan.outputs if name in truth.outputs}
+        outputs = outputs_of(self.model, self.batch) | truth.outputs
         shown = shown_positions(self.graph, self.batch)
-        towards = random_towards(outputs, shown, torch.Generator().manual_seed(self.seed + 1003))
+        returned = {name: outputs[name] for name in self.model.plan.outputs}
+        towards = random_towards(returned, shown, torch.Generator().manual_seed(self.seed + 1003))
         gradients = reference.gradients(self.batch, towards)
-        found = Measured(truth, reference.truth(long, 0), reference.truth(many, 0), gradients, reference.unchecked)
+        truths = pooled([truth, reference.truth(long, 1), reference.truth(many, 0)])
+        found = Measured(*truths, gradients, reference.unchecked)
         self.known.append((reference, found))
         return found.at(DTYPES[self.dtype])
 
@@ -314,6 +316,10 @@ def disturbed(model: Model, seed: int) -> Model:
         if parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
             parameter.add_((0.1 * torch.randn(parameter.shape, generator=generator)).to(parameter))
     return model
+
+
+def _unchecked(reason: str) -> str:
+    return reason if reason.startswith("it reads") else f"no formula is known for {reason}"
 
 
 def _unused(subject: ModelUnderTest, backend: str) -> str:
