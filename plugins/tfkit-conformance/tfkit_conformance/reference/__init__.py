@@ -5,6 +5,7 @@ Nothing here imports a module of tfkit that computes. `evaluate` evaluates a mod
 
 from . import nodes, sublayers
 from .evaluation import Evaluation, evaluate
-from .formulas import Unchecked, formula
+from .formulas import BUILT_IN, Unchecked, formula
+from .placements import LayerFunctions
 
-__all__ = ["Evaluation", "Unchecked", "evaluate", "formula", "nodes", "sublayers"]
+__all__ = ["BUILT_IN", "Evaluation", "LayerFunctions", "Unchecked", "evaluate", "formula", "nodes", "sublayers"]
