@@ -27,7 +27,6 @@ from .options import entry_of, parsed, variants
 from .part import Excluded, PartUnderTest, part_under_test
 from .placement import LAWS as PLACEMENT
 from .position_claims import LAWS as POSITION_CLAIMS
-from .position_closed import LAWS as POSITION_FORMS
 from .position_contract import LAWS as POSITION
 from .position_numbers import LAWS as POSITION_NUMBERS
 from .position_padding import LAWS as POSITION_PADDING
@@ -35,14 +34,7 @@ from .score import LAWS as SCORE
 from .structure import misfit
 
 LAWS: dict[str, tuple[Law, ...]] = {
-    "position": (
-        *POSITION,
-        *POSITION_NUMBERS,
-        *POSITION_PADDING,
-        *POSITION_CLAIMS,
-        *POSITION_FORMS,
-        *FORMULA["position"],
-    ),
+    "position": (*POSITION, *POSITION_NUMBERS, *POSITION_PADDING, *POSITION_CLAIMS, *FORMULA["position"]),
     "norm": (*NORM, *FORMULA["norm"]),
     "placement": (*PLACEMENT, *FORMULA["placement"]),
     "activation": (*ACTIVATION, *FORMULA["activation"]),

@@ -1,5 +1,8 @@
-"""The law `formula`: a part computes what its formula says. The formula of a built-in part is the kit's (`reference`), that of a
-plugin's part is the entry's. An entry that brings none is not checked, and the ledger says so."""
+"""The law `formula`: a part computes what its formula says.
+
+The formula of a built-in part is the kit's (`reference`), that of a plugin's part is the entry's. An entry that brings none is
+not checked, and the ledger says so.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tfkit.plugin import CellSite, expand_heads
 from tfkit.plugin.model_parts import PositionSite, ScoreSite
 
 from ..attention.bound import gamma
-from ..reference import LayerFunctions, Unchecked, formula
+from ..reference import BUILT_IN, GATED, LayerFunctions, Unchecked, formula
 from .example import SINGLE, LawExample
 from .law import Law
 from .options import shared
@@ -37,10 +40,13 @@ def formula_of(subject: PartUnderTest, place: str = "") -> Any:
     try:
         return formula(subject.slot, subject.entry, place)
     except Unchecked:
-        same = subject.catalogue.find(subject.slot, getattr(subject.entry, "same_as", "")) if subject.slot else None
-        if same is None:
+        same = getattr(subject.entry, "same_as", "")
+        if not same:
             raise
-        return formula(subject.slot, same, place)
+        known = subject.catalogue.find(subject.slot, same)
+        if known is None:  # the law `declaration` reports it
+            raise
+        return formula(subject.slot, known, place)
 
 
 def _drawn(draw: Callable[[PartUnderTest, Any, Random], Structure]) -> Callable[[PartUnderTest, Any, Random], Structure]:
@@ -59,7 +65,7 @@ def _drawn(draw: Callable[[PartUnderTest, Any, Random], Structure]) -> Callable[
 
 def _options(example: LawExample) -> Any:
     """The options as the formula reads them: those of the part that it says it equals, or its own."""
-    own = getattr(example.entry, "formula", "") or getattr(example.entry, "formulas", {})
+    own = example.entry.formulas if example.subject.slot == "position" else example.entry.formula
     return example.options if own or not getattr(example.entry, "same_as", "") else shared(example)
 
 
@@ -81,7 +87,9 @@ def _draw_numbers(subject: PartUnderTest, options: Any, random: Random) -> Struc
 
 
 def _activation(example: LawExample) -> float:
-    at = example.at
+    at, name = example.at, example.subject.mathematics
+    if name in BUILT_IN["activation"] and example.entry.gated is not (name in GATED):
+        raise example.broken(f"`gated` is {example.entry.gated} where `{name}` is not")
     drawn = (torch.rand(at["count"], generator=example.generator, dtype=torch.float64) * 2 - 1) * at["reach"]
     x = drawn.to(example.dtype).to(example.device)
     want = formula_of(example.subject)(_options(example), x.double())

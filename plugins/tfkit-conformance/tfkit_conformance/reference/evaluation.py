@@ -67,6 +67,9 @@ def evaluate(graph: Graph, parameters: Mapping[str, Tensor], batch: Inputs, dtyp
         except Unchecked as reason:
             found.unchecked[name] = str(reason)
             continue
+        if isinstance(value, Tensor):  # the formula of a plugin's node
+            read = values.get(node.edges.reads.get("input", "").split(".")[0])
+            value = Value(value, read.visible if read is not None and value.dim() == 3 else None)
         values[name] = value
         found.outputs[name] = value.tensor
         if value.visible is not None:
