@@ -4,7 +4,9 @@ Nothing here imports a module of tfkit that computes. `evaluate` evaluates a mod
 """
 
 from . import nodes, sublayers
+from .activations import GATED
 from .evaluation import Evaluation, evaluate
-from .formulas import Unchecked, formula
+from .formulas import BUILT_IN, Unchecked, formula
+from .placements import LayerFunctions
 
-__all__ = ["Evaluation", "Unchecked", "evaluate", "formula", "nodes", "sublayers"]
+__all__ = ["BUILT_IN", "GATED", "Evaluation", "LayerFunctions", "Unchecked", "evaluate", "formula", "nodes", "sublayers"]

@@ -64,6 +64,9 @@ def sigmoid(x: Tensor) -> Tensor:
     return torch.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
+GATED = frozenset({"glu", "reglu", "geglu", "geglu_tanh", "swiglu"})
+"""The names that stand for a gated layer."""
+
 FORMULAS = {
     "relu": relu,
     "relu_squared": relu_squared,

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from tfkit import Graph
 
-from typing import TYPE_CHECKING
-if TYPE_CHECKING:
-    from ..verification.batch import Batch
 from .formulas import Unchecked, formula
 from .values import Value, Weights
+
+
+class Inputs(Protocol):
+    """The inputs of a model, by node: token ids (B, L) or frames (B, L, F), which of their positions are real (B, L) bool,
+    segments (B, L), and images (B, C, H, W)."""
+
+    ids: dict[str, Tensor]
+    visible: dict[str, Tensor]
+    segments: dict[str, Tensor]
+    images: dict[str, Tensor]
 
 
 @dataclass
@@ -34,7 +41,7 @@ class Evaluation:
     unchecked: dict[str, str] = field(default_factory=dict)
 
 
-def evaluate(graph: Graph, parameters: Mapping[str, Tensor], batch: Batch, dtype: torch.dtype) -> Evaluation:
+def evaluate(graph: Graph, parameters: Mapping[str, Tensor], batch: Inputs, dtype: torch.dtype) -> Evaluation:
     """Evaluate a model by the formulas of its parts, without dropout.
 
     Args:
@@ -60,6 +67,9 @@ def evaluate(graph: Graph, parameters: Mapping[str, Tensor], batch: Batch, dtype
         except Unchecked as reason:
             found.unchecked[name] = str(reason)
             continue
+        if isinstance(value, Tensor):  # the formula of a plugin's node
+            read = values.get(node.edges.reads.get("input", "").split(".")[0])
+            value = Value(value, read.visible if read is not None and value.dim() == 3 else None)
         values[name] = value
         found.outputs[name] = value.tensor
         if value.visible is not None:
@@ -84,7 +94,7 @@ def _weights(whole: Weights, graph: Graph, node: Any) -> Weights:
     return whole.under(f"nodes.{node.name}", {"embedding": table, "logits": table})
 
 
-def _inputs(node: Any, values: Mapping[str, Value], batch: Batch, dtype: torch.dtype) -> dict[str, Value]:
+def _inputs(node: Any, values: Mapping[str, Value], batch: Inputs, dtype: torch.dtype) -> dict[str, Value]:
     """What a node reads: nodes by field, memories of sub-layers by the name of their node, the model's input as ""."""
     inputs = {fieldname: values[ref.split(".")[0]] for fieldname, ref in node.edges.reads.items()}
     inputs |= {ref: values[ref.split(".")[0]] for ref in node.edges.memories}

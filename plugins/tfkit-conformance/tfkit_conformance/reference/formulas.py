@@ -27,8 +27,7 @@ def formula(slot: str, entry: Any, place: str = "") -> Any:
     if builtin is not None:
         found = builtin[place] if place else builtin
     else:
-        brought: Any = getattr(entry, "formula", "")
-        found = brought.get(place) if place and brought else brought
+        found = entry.formulas.get(place) if place else entry.formula
     if not found:
         raise Unchecked(f"{slot} {entry.name}")
     return _load(found) if isinstance(found, str) else found
