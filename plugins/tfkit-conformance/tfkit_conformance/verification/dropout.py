@@ -1,7 +1,7 @@
 """Dropout acts in training alone, at every place where the spec has it, each with the probability that the spec says there.
 
 R40   with every dropout at 0, training mode gives what evaluation mode gives, to the bit
-      alone, with all others at 0, each dropout changes the outputs
+      alone, with all others at 0, each dropout changes what nodes give
       of n numbers that it is given, it drops K ~ Binomial(n, p) and passes the others on as x / (1 - p)
 
 K is counted in the run of the model and over `MANY` numbers more. It may be off from n p by no more than t with
@@ -90,8 +90,8 @@ def dropout_acts(subject: ModelUnderTest) -> None:
                 loud = run(model, subject.batch)
             _set(model, place, 0.0)
             measured()
-            if all(torch.equal(loud[name], quiet[name]) for name in subject.model.plan.outputs):
-                raise Violation(CHECK, f"{place.words} changes no output in training; the spec says {place.p:g}")
+            if all(torch.equal(loud[name], tensor) for name, tensor in quiet.items()):  # a half dtype may round an output alone
+                raise Violation(CHECK, f"{place.words} changes nothing in training; the spec says {place.p:g}")
 
 
 def expected_dropouts(graph: Graph) -> Iterator[Place]:

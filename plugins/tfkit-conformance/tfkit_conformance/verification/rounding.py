@@ -1,20 +1,21 @@
 """How far apart two correct evaluations of a whole model may be.
 
 A worst-case bound for a whole model grows exponentially with its depth and says nothing. So rounding is described as what it
-is for almost all models, a sum of many small independent errors, and its size is measured; not on the model that is judged, but
-on the plain evaluation of the same weights by `tfkit_conformance.reference`. With y* its float64 result and y_k its results in
-float32, for the weights as they are (k = 0) and for weights w (1 + d) with random d (k > 0), and N the elements of a node:
+is for almost all models, a sum of many small independent errors, and its size is measured: not on the model that is judged, but
+on the plain evaluation of the same weights by `tfkit_conformance.reference`. With y* its float64 result, y_0 its result in
+float32, y_1, y_2, ... its results in stochastic arithmetic (`stochastic`), and N the elements of a tensor:
 
     s = max(sqrt(mean over k and elements of (y_k - y*)^2),  max |y_k - y*| / sqrt(2 ln 2N),  floor)
     tolerance = sqrt(2) s sqrt(2 ln(2N / RARE))                                                 RARE = 1e-12
 
 The largest of N errors of deviation s is above s sqrt(2 ln(2N / RARE)) with a probability of at most RARE (the union bound of
 the Gaussian tail exp(-t^2 / 2)); sqrt(2) because both sides that are compared are rounded. The second term is the deviation of
-which the largest error seen is the one to be expected, for nodes whose elements err by different amounts. A dtype d takes s
-times u_d / u_float32: rounding errors are of first order in u (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
-section 1.9). In no place does the result of the model under test enter.
+which the largest error seen is the one to be expected, for tensors whose elements err by different amounts. float64 takes s times
+u_float64 / u_float32: rounding errors are of first order in u (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
+section 1.9). A half dtype has stochastic arithmetic of its own: at its roundoff the kink of a ReLU is passed here and there, and
+gradients are not of first order. In no place does the result of the model under test enter.
 
-d and floor are there because another kernel sums in another order. Let y = p_1 + ... + p_n be summed one product after the
+The floor is there because another kernel sums in another order. Let y = p_1 + ... + p_n be summed one product after the
 other, which is the worst order in use, with partial sums S_k and |d_k| <= u_s the rounding error of step k, u_s that of the
 dtype that sums (float32 for the half dtypes):
 
@@ -23,9 +24,7 @@ dtype that sums (float32 for the half dtypes):
                                       rms y = s sqrt(n),    rms error / rms y = sqrt(n / 6) u_s
     p_k of one sign, size s:          S_k = k s,            rms error / y = sqrt(sum k^2 / 3) u_s / n = sqrt(n) / 3 u_s, less
 
-So relative errors of deviation sqrt(n / 6) u_s in the weights of a map of n inputs do to y what its worst order of summing may
-do: that is d. And over all sums of n_i terms that a node is computed from, each followed by three roundings to the dtype of
-variance u_d^2 / 3,
+Over all sums of n_i terms that a tensor is computed from, each followed by three roundings to the dtype of variance u_d^2 / 3,
 
     floor = rms(y*) sqrt(sum_i (n_i / 6 u_s^2 + u_d^2))
 
@@ -71,7 +70,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Scale:
-    """Of one tensor: the deviation `error` of a float32 evaluation, the root mean square and the largest number of the exact
+    """Of one tensor: the deviation `error` of a correct evaluation, the root mean square and the largest number of the exact
     tensor, its number of `elements`, and the `sums` that it is computed from."""
 
     error: float
@@ -83,16 +82,17 @@ class Scale:
 
 @dataclass(frozen=True)
 class Yardstick:
-    """The scale of every tensor by name, and the dtype whose tolerances it gives."""
+    """The scale of every tensor by name, the dtype whose tolerances it gives, and the dtype that the errors were `measured` for."""
 
     scales: Mapping[str, Scale]
     dtype: torch.dtype
+    measured: torch.dtype = torch.float32
 
     def deviation(self, name: str) -> float:
         """The deviation of rounding errors, absolutely."""
         scale, u_d, u_s = self.scales[name], UNIT[self.dtype], UNIT[torch.promote_types(self.dtype, torch.float32)]
         floor = scale.rms * math.sqrt(scale.sums.terms / 6.0 * u_s**2 + scale.sums.count * u_d**2)
-        return max(scale.error * u_d / UNIT[torch.float32], floor)
+        return max(scale.error * u_d / UNIT[self.measured], floor)
 
     def tolerance(self, name: str) -> float:
         """The most by which two correct evaluations of a tensor may be apart, absolutely."""
@@ -118,7 +118,7 @@ def reach(elements: int) -> float:
 
 
 def scale_of(exact: Tensor, drawn: list[Tensor], sums: Sums, shown: Tensor | None = None) -> Scale:
-    """The scale of a tensor of which `exact` is the float64 value and `drawn` are results of float32; of the positions shown."""
+    """The scale of a tensor of which `exact` is the float64 value and `drawn` are results with rounding; of the positions shown."""
     y = selected(exact, shown)
     errors = [selected(each, shown) - y for each in drawn]
     if not y.numel():

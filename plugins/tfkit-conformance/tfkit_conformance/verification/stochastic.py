@@ -1,8 +1,8 @@
-"""Stochastic arithmetic: a computation in float64 whose every operation errs at random as an operation in float32 may.
+"""Stochastic arithmetic: a computation in float64 whose every operation errs at random as an operation in another dtype may.
 
-Each result is multiplied by 1 + d, with independent d of mean 0: of deviation u / sqrt(3), that of a rounding, and for sums of n
-products of deviation sqrt(n / 6) u, what the worst order of summing makes of them (`rounding`). u is the unit roundoff of
-float32. The backward pass is met in the same way. One run is one sample of what rounding may do to a correct evaluation, also
+Each result is multiplied by 1 + d, with independent d of mean 0 and variance u_d^2 / 3, that of a rounding to the dtype, and for
+sums of n products n u_s^2 / 6 more: what the worst order of summing makes of them (`rounding`), with u_s the unit roundoff of
+the dtype that sums, float32 for the half dtypes. The backward pass is met in the same way. One run is one sample of what rounding may do to a correct evaluation, also
 where rounding errors of one program happen to be equal and to cancel, as they do in a plain float32 run: there the softmax's
 dP - D of nearly equal values loses nothing, and in another correct program it does.
 
@@ -39,10 +39,11 @@ EXACT = {
 
 
 class Stochastic(TorchDispatchMode):
-    """While it is active, every operation errs at random."""
+    """While it is active, every operation errs at random, as in `dtype`."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
+        self.unit, self.unit_of_sums = UNIT[dtype], UNIT[torch.promote_types(dtype, torch.float32)]
         self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
@@ -60,10 +61,11 @@ class Stochastic(TorchDispatchMode):
         if y.dtype != torch.float64 or not y.numel():
             return y
         terms = _terms(name, y, arguments)
-        deviation = UNIT[torch.float32] * max(math.sqrt(terms / 6.0), math.sqrt(1.0 / 3.0))
+        summed = terms / 6.0 * self.unit_of_sums**2 if terms > 1 else 0.0
+        deviation = math.sqrt(summed + self.unit**2 / 3.0)
         d = torch.empty(y.shape, dtype=torch.float64).uniform_(-1.0, 1.0, generator=self.generator)
         if name == "tanh":
-            return y.add_(d, alpha=2.0 * UNIT[torch.float32])
+            return y.add_(d, alpha=2.0 * self.unit)
         return y.mul_(d.mul_(math.sqrt(3.0) * deviation).add_(1.0))
 
 

@@ -24,7 +24,7 @@ from .rounding import Scale, Sums, Yardstick, cast, scale_of, sums_of
 from .stochastic import Stochastic
 
 DRAWS = 2
-"""Evaluations in stochastic arithmetic, beside the one in float32."""
+"""Evaluations in stochastic arithmetic, beside the one in float32; of half dtypes, one more in its place."""
 Gradients = dict[str, Tensor]
 
 
@@ -80,7 +80,7 @@ def pooled(truths: list[Truth]) -> list[Truth]:
     made = []
     for truth in truths:
         scales = {name: replace(scale, error=relative[name] * scale.rms) for name, scale in truth.stick.scales.items()}
-        made.append(replace(truth, stick=Yardstick(scales, truth.stick.dtype)))
+        made.append(replace(truth, stick=replace(truth.stick, scales=scales)))
     return made
 
 
@@ -93,6 +93,7 @@ class Reference:
 
     def __init__(self, graph: Graph, model: Model, seed: int) -> None:
         self.graph, self.model, self.seed = graph, model, seed
+        self.level = model.dtype if model.dtype in (torch.bfloat16, torch.float16) else torch.float32
         self.device = next(model.parameters()).device
         self.exact = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict(keep_vars=True).items()}
         self.trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -103,16 +104,16 @@ class Reference:
         shown = shown_positions(self.graph, batch)
         with torch.no_grad():
             exact = self._outputs(self.exact, batch, torch.float64)
-            drawn = [self._outputs(self._single(), batch, torch.float32)]
-            for number in range(draws):
-                with Stochastic(self.seed + 2000 + number):
+            drawn = [self._outputs(self._single(), batch, torch.float32)] if self.level == torch.float32 else []
+            for number in range(draws + (not drawn)):
+                with Stochastic(self.seed + 2000 + number, self.level):
                     drawn.append(self._outputs(self.exact, batch, torch.float64))
         sums = sums_of(self.graph, self.model, self._positions(batch))
         scales = {
             name: scale_of(tensor, [each[name] for each in drawn], sums[name], shown.get(name)) for name, tensor in exact.items()
         }
         placed = {name: tensor.to(self.device) for name, tensor in exact.items()}
-        return Truth(batch, placed, Yardstick(scales | self._own_scales(batch, sums, set(exact), draws), torch.float32))
+        return Truth(batch, placed, self._stick(scales | self._own_scales(batch, sums, set(exact), draws)))
 
     def _own_scales(self, batch: Batch, sums: dict[str, Sums], known: set[str], draws: int) -> dict[str, Scale]:
         """The scales of what has no reference: how far stochastic arithmetic moves the model
@@ -124,7 +125,7 @@ class Reference:
         wide = cast(self.model, torch.float64)
         shown, exact, drawn = shown_positions(self.graph, batch), run(wide, batch), []
         for number in range(max(draws, 1)):
-            with Stochastic(self.seed + 2000 + number):
+            with Stochastic(self.seed + 2000 + number, self.level):
                 drawn.append(run(wide, batch))
         return {
             name: scale_of(exact[name], [each[name] for each in drawn], sums[name], shown.get(name)) for name in names
@@ -133,18 +134,21 @@ class Reference:
     def gradients(self, batch: Batch, towards: Gradients, draws: int = DRAWS) -> TrueGradients:
         """The gradient of every trainable parameter for gradients of the outputs; of none where an output has no reference."""
         if set(towards) & {name for name in self.graph.outputs if name.split(".")[0] in self.unchecked}:
-            return TrueGradients(towards, {}, Yardstick({}, torch.float32), {})
+            return TrueGradients(towards, {}, self._stick({}), {})
         exact = self._gradients(self.exact, batch, towards, torch.float64)
-        drawn = [self._gradients(self._single(), batch, towards, torch.float32)]
-        for number in range(draws):
-            with Stochastic(self.seed + 3000 + number):
+        drawn = [self._gradients(self._single(), batch, towards, torch.float32)] if self.level == torch.float32 else []
+        for number in range(draws + (not drawn)):
+            with Stochastic(self.seed + 3000 + number, self.level):
                 drawn.append(self._gradients(self.exact, batch, towards, torch.float64))
         tokens = sum(shown.numel() for shown in batch.visible.values()) or batch.size
         sums = sum(sums_of(self.graph, self.model, self._positions(batch)).values(), Sums()).times(3.0) + Sums(1, tokens)
         scales = {name: scale_of(tensor, [each[name] for each in drawn], sums) for name, tensor in exact.items()}
         share = {name: share_of(drawn[0][name], tensor) for name, tensor in exact.items()}
         placed = {name: tensor.to(self.device) for name, tensor in exact.items()}
-        return TrueGradients(towards, placed, Yardstick(scales, torch.float32), share)
+        return TrueGradients(towards, placed, self._stick(scales), share)
+
+    def _stick(self, scales: dict[str, Scale]) -> Yardstick:
+        return Yardstick(scales, self.level, self.level)
 
     def _positions(self, batch: Batch) -> int:
         lengths = [shown.shape[1] for shown in batch.visible.values()]
