@@ -233,13 +233,13 @@ def test_hooks_act_and_do_not_change_the_product(calls):
         ("AVX512", "AuthenticAMD", True),
         ("AVX512", "HygonGenuine", True),
         ("AVX512", "GenuineIntel", False),
-        ("AVX2", "AuthenticAMD", True),
+        ("AVX2", "AuthenticAMD", False),
         ("AVX2", "GenuineIntel", False),
         ("DEFAULT", "AuthenticAMD", False),
         ("DEFAULT", "", False),
     ],
 )
-def test_the_rule_is_the_vendor_and_the_instructions(capability, vendor, wanted, monkeypatch):
+def test_the_measured_class_of_the_processor_decides(capability, vendor, wanted, monkeypatch):
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(onednn, "vendor", lambda: vendor)

@@ -10,9 +10,10 @@ python       version, implementation, path
 machine      system, processor, processors (that this process may use), memory_bytes, instructions (sets of the processor)
 torch        version, path, cuda (the version it was built for; null for a CPU build), capability (the instructions that its
              kernels use), threads, onednn, int8 and bfloat16 (how their products are computed; null if this processor
-             cannot), products (how the float32 products of decoding are chosen: rule, table, weights, threads), cudnn
-             (version and path of the loaded library; null without one), flash (the active FlashAttention implementation and
-             those that are registered; null where torch does not say); null if torch cannot be imported
+             cannot), products (how the float32 products of decoding are chosen: rule, table, weights, threads; plain, those of
+             training: by, processors, machine and ratio of the measurement that decides), cudnn (version and path of the loaded
+             library; null without one), flash (the active FlashAttention implementation and those that are registered; null
+             where torch does not say); null if torch cannot be imported
 triton       its version, or null
 devices      name (cpu, cuda:0), what, memory_bytes, cuda_capability
 variables    environment variables that change how torch runs, by name

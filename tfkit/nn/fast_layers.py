@@ -53,14 +53,17 @@ class Head:
     bias: Tensor | None = None
     product: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
 
-    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight | None) -> Tensor:
-        """x (..., M), W (V, M), b (V,) or None -> (..., V), or what `product` returns."""
+    def compute(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight | None = None, divided: bool = False
+    ) -> Tensor:
+        """x (..., M), W (V, M), b (V,) or None -> (..., V), or what `product` returns. `divided`: W is a DTensor whose rows are
+        divided among ranks."""
         if self.bias is not None:
             own = self.bias if self.bias.dtype == weight.dtype else self.bias.to(weight.dtype)
             bias = own if bias is None else bias + own
         if self.product is not None:
             return self.product(x, weight, bias)
-        return logits_of_divided(x, weight, bias) if is_divided(weight) else fast_linear(x, weight, bias, packed)
+        return logits_of_divided(x, weight, bias) if divided else fast_linear(x, weight, bias, packed)
 
 
 class Linear(nn.Linear):
@@ -84,6 +87,7 @@ class Linear(nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         self.packed = PackedWeight()
+        self.divided = False
 
     def forward(self, input: Tensor, head: Head | None = None) -> Tensor:
         """The linear map.
@@ -95,11 +99,15 @@ class Linear(nn.Linear):
         Returns:
             (..., out)
         """
-        weight = self.weight
-        packed = self.packed if self._parameters.get("weight") is weight else None
+        parameters: dict[str, Any] = self._parameters  # where torch looks last for an attribute, which takes microseconds
+        packed: PackedWeight | None = self.packed
+        weight = parameters.get("weight")
+        if weight is None:  # computed for this call: parametrised or pruned
+            weight, packed = self.weight, None
+        bias = parameters["bias"] if "bias" in parameters else self.bias  # noqa: SIM401
         if head is not None:
-            return head.compute(input, weight, self.bias, packed)
-        return fast_linear(input, weight, self.bias, packed)
+            return head.compute(input, weight, bias, packed, self.divided)
+        return fast_linear(input, weight, bias, packed)
 
     def train(self, mode: bool = True) -> Linear:
         """As in `nn.Module`. Training frees the packed copies.
@@ -121,13 +129,16 @@ class Embedding(nn.Embedding):
     def __init__(self, num_embeddings: int, embedding_dim: int, weight: Tensor | None = None) -> None:
         super().__init__(num_embeddings, embedding_dim, _weight=weight)
         self.packed = PackedWeight()
+        self.divided = False
+        """Whether tensor parallelism divided the rows of the table among ranks, as a DTensor."""
 
     def forward(self, input: Tensor, head: Head | None = None) -> Tensor:
         """The rows of the ids; with `head`, what it computes with x (..., M) and the table (V, M)."""
         weight = self.weight
         if head is None:
-            return lookup(input, weight)
-        return head.compute(input, weight, None, self.packed if self._parameters.get("weight") is weight else None)
+            return rows_of_divided(input, weight) if self.divided else functional.embedding(input, weight)
+        packed = self.packed if "weight" in self._parameters else None
+        return head.compute(input, weight, None, packed, self.divided)
 
     def train(self, mode: bool = True) -> Embedding:
         """As in `nn.Module`. Training frees the packed copies."""
@@ -136,13 +147,32 @@ class Embedding(nn.Embedding):
         return super().train(mode)
 
 
-def head_of_table(table: nn.Module, x: Tensor, head: Head) -> Tensor:
+class TableOfNode:
+    """The table of a node that was changed after it was built, for instance into a unit of FSDP. Only a call of the node
+    gathers its weights, so the table is used through one.
+
+    Args:
+        node: takes what the embedding takes as `lookup`.
+    """
+
+    def __init__(self, node: nn.Module) -> None:
+        self.node = node
+
+    def __call__(self, input: Tensor, head: Head | None = None) -> Tensor:
+        """As `Embedding.forward`."""
+        return self.node(None, lookup=(input, head))  # type: ignore[no-any-return]
+
+
+Table = nn.Module | TableOfNode
+
+
+def head_of_table(table: Table, x: Tensor, head: Head) -> Tensor:
     """Logits of x (..., M) by the table of another node. A table of another library, such as an embedding with an adapter,
     takes ids alone: the rows of all ids are then the weight."""
-    if isinstance(table, Embedding):
-        return table(x, head)  # type: ignore[no-any-return]
+    if isinstance(table, (Embedding, TableOfNode)):
+        return table(x, head)
     weight: Any = table.weight
-    return head.compute(x, table(torch.arange(weight.shape[0], device=x.device)), None, None)
+    return head.compute(x, table(torch.arange(weight.shape[0], device=x.device)), None)
 
 
 class Dropout(nn.Dropout):
@@ -164,15 +194,8 @@ class Dropout(nn.Dropout):
         return input * keep.view(input.shape).to(input.dtype).mul_(1 / (1 - self.p))
 
 
-def is_divided(weight: Tensor) -> bool:
-    """Whether the rows of a weight are divided among ranks."""
-    return type(weight) is not nn.Parameter and hasattr(weight, "placements")
-
-
-def lookup(ids: Tensor, weight: Tensor) -> Tensor:
-    """ids (B, L), weight (V, M), whole or divided -> (B, L, M), whole on every rank."""
-    if not is_divided(weight):
-        return functional.embedding(ids, weight)
+def rows_of_divided(ids: Tensor, weight: Tensor) -> Tensor:
+    """ids (B, L), weight (V, M) divided -> (B, L, M), whole on every rank."""
     return _whole(functional.embedding(_replicated(ids, weight), weight))
 
 

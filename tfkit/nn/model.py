@@ -22,6 +22,7 @@ from .attention_head import AttentionHead, head_of
 from .call_errors import explained
 from .cpu.packed_weight import SearchProducts, active, searching
 from .device_moves import Placed
+from .fast_layers import TableOfNode
 from .labels import Labels, by_output, loss_of, with_targets
 from .model_plan import ModelPlan
 from .multi_head import MultiHeadAttention
@@ -31,6 +32,7 @@ from .runtime.decoding_state import DecodingState
 from .runtime.inputs import check_ids, check_inputs, check_places, check_segments, refuse_positional, step_padding
 from .runtime.node_output import NodeOutput
 from .site_backends import AttentionNode, AttentionSiteUse, ResolveBackends, SiteBackends
+from .tokens import Tokens
 
 
 class GraphExecutor:
@@ -71,7 +73,8 @@ class GraphExecutor:
         if wire.memories:
             arguments["memories"] = {ref: outputs[_node(ref)] for ref in wire.memories}
         if wire.owner is not None:
-            arguments["table"] = self.nodes[wire.owner].embedding
+            owner = self.nodes[wire.owner]
+            arguments["table"] = owner.embedding if type(owner) is Tokens else TableOfNode(owner)
         return self.nodes[name](context, **arguments)  # type: ignore[no-any-return]
 
 

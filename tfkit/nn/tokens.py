@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..attention.positions import PositionAt, PositionRange
 from .cpu.low_precision import LowPrecisionHead
-from .fast_layers import Dropout, Head, Linear, head_of_table
+from .fast_layers import Dropout, Head, Linear, Table, head_of_table
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput
 
@@ -59,16 +59,27 @@ class Tokens(nn.Module):
         assert self.embedding is not None, "the graph finds the node at the end of a chain of `share`"
         return self.embedding.weight
 
-    def forward(self, context: ForwardContext, table: nn.Module | None = None) -> NodeOutput:
+    def forward(
+        self,
+        context: ForwardContext | None,
+        table: Table | None = None,
+        lookup: tuple[Tensor, Head | None] | None = None,
+    ) -> NodeOutput | Tensor:
         """The embeddings of the ids in `context`.
 
         Args:
-            context: the current call of the model.
+            context: the current call of the model; None with `lookup`.
             table: the embedding of the node whose table (vocab_size, M) this node shares, or None.
+            lookup: ids for which only the rows of the table are wanted, or the input of a head and the head.
 
         Returns:
-            (B, L, M) with the padding of the ids.
+            (B, L, M) with the padding of the ids; for `lookup`, what the embedding returns.
         """
+        if lookup is not None:
+            input, head = lookup
+            assert self.embedding is not None, "the graph finds the node at the end of a chain of `share`"
+            return self.embedding(input) if head is None else head_of_table(self.embedding, input, head)
+        assert context is not None
         ids, padding = context.inputs[self.name], context.padding[self.name]
         embedding = table if self.embedding is None else self.embedding
         assert embedding is not None
@@ -119,7 +130,7 @@ class TokenLogits(nn.Module):
         """Takes x, W, b and `softcap` in a step of training; its result takes the place of the logits, which are then not
         computed."""
 
-    def forward(self, context: ForwardContext, input: NodeOutput, table: nn.Module | None = None) -> NodeOutput:
+    def forward(self, context: ForwardContext, input: NodeOutput, table: Table | None = None) -> NodeOutput:
         """The logits.
 
         Args:
@@ -140,7 +151,7 @@ class TokenLogits(nn.Module):
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return NodeOutput(logits, input.padding, input.ids)
 
-    def _call(self, table: nn.Module | None, x: Tensor, head: Head) -> Tensor:
+    def _call(self, table: Table | None, x: Tensor, head: Head) -> Tensor:
         """What `head` computes with the weight of the table, or of the own map. Another library's map computes x W^T itself."""
         if table is not None:
             return head_of_table(table, x, head)

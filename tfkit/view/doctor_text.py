@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .formatting import float32_products
+from .formatting import float32_products, plain_products
 from .terminal import shown
 from .units import bytes_in_words
 
@@ -55,7 +55,8 @@ def _facts(data: Mapping[str, Any]) -> Table:
         used = f"{torch['capability']} kernels, {torch['threads']} threads, {'with' if torch['onednn'] else 'without'} oneDNN"
         rows += [("torch", f"{torch['version']}, {build}, {torch['path']}"), ("", used)]
         rows += [(name, torch[name] or "this processor has no instructions for it") for name in ("bfloat16", "int8")]
-        rows.append(("products", float32_products(torch["products"])))
+        rows.append(("products", f"of decoding: {float32_products(torch['products'])}"))
+        rows.append(("", f"of training: {plain_products(torch['products']['plain'])}"))
         rows += [("cuDNN", _cudnn(torch["cudnn"])), ("flash", _flash(torch["flash"]))]
     rows.append(("Triton", data["triton"] or "not installed"))
     for place in data["devices"][1:] or [None]:

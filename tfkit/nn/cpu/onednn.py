@@ -3,10 +3,11 @@ db = sum dy. MKL and oneDNN sum the same products, in different order.
 
 Torch multiplies float32 on a CPU with MKL. On AMD processors MKL uses AVX2 only, even if they have AVX-512 with twice the
 throughput. oneDNN, which torch uses for half dtypes, uses AVX-512: the products of a training step take half the time
-(bench/products.py). With both limited to AVX2, oneDNN takes a tenth less time. On Intel processors tfkit keeps MKL for plain
-weights. Packed weights are faster there too, with few rows (small_batch.py).
+(bench/products.py). Where both use AVX2, as on Zen 3, MKL is faster. A processor limited to AVX2 by the environment does not
+behave as one that has AVX2 alone, so `MEASURED` holds real machines only. Other processors keep MKL, torch's own choice. Packed
+weights are another question, with few rows (small_batch.py).
 
-The choice is a fixed rule and not a measurement, so that results on one machine never change. It is made once, at import.
+The choice is made once, at import, by these measurements and not by a new one, so that results on one machine never change.
 `torch.backends.mkldnn.flags(enabled=False)` turns oneDNN off.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,49 @@ def processor_fact(name: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.split(":")[0].strip() == name), "")
 
 
+@dataclass(frozen=True)
+class MeasuredClass:
+    """A class of processors on which the products of training steps were measured.
+
+    Args:
+        processors: which ones, in words.
+        vendors: their vendor ids.
+        avx512: whether they have AVX-512.
+        ratio: time of MKL's products over that of oneDNN's.
+        machine: where it was measured.
+    """
+
+    processors: str
+    vendors: tuple[str, ...]
+    avx512: bool
+    ratio: float
+    machine: str
+
+
+MEASURED = (
+    MeasuredClass("AMD processors with AVX-512", VENDORS, True, 1.96, "AMD EPYC with AVX-512, torch 2.13.0, bench/products.py"),
+    MeasuredClass("AMD processors without AVX-512", VENDORS, False, 0.87, "AMD EPYC of the generation Zen 3, torch 2.13.0"),
+    MeasuredClass(
+        "Intel processors with AVX-512", ("GenuineIntel",), True, 1.0, "Intel Xeon with AMX, torch 2.13.0, bench/packed.py"
+    ),
+)
+MIN_RATIO = 1.05
+"""oneDNN takes the place of torch's own choice where it is faster by this factor."""
+
+
+def measured_class() -> MeasuredClass | None:
+    """The class of this processor; None if none like it was measured, and where torch was built without MKL."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    if not capability.startswith("AVX") or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return None
+    here, wide = vendor(), capability.startswith("AVX512")
+    return next((kind for kind in MEASURED if here in kind.vendors and kind.avx512 is wide), None)
+
+
 def is_faster() -> bool:
     """Whether oneDNN multiplies faster than MKL on this processor."""
-    vectors = torch.backends.cpu.get_cpu_capability().startswith("AVX")
-    return vectors and bool(torch.backends.mkl.is_available()) and vendor() in VENDORS  # type: ignore[no-untyped-call]
+    kind = measured_class()
+    return kind is not None and kind.ratio >= MIN_RATIO
 
 
 def are_plain(*tensors: Tensor | None) -> bool:

@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from ...slots.float32_kernel import Float32Kernel
 from .float32 import float32_kernel_here
-from .onednn import can_pack, is_faster, may_multiply, may_read, product, vendor
+from .onednn import PRODUCT, VENDORS, can_pack, may_multiply, may_read, measured_class, product, vendor
 from .packed_weight import PackedWeight, SearchProducts
 from .product_table import Choice, ProductTable, transposed_product
 
@@ -87,14 +87,14 @@ INTEL_AVX512 = Rule(
     "Intel processors with AVX-512", transposed=(7, 16), transposed_size=2**20, packed=(4, ANY), packed_size=2**18, narrow=True
 )
 INTEL_AVX2 = Rule("Intel processors without AVX-512", packed=(2, 32), packed_outputs=4096)
-AMD_AVX2 = Rule("AMD processors without AVX-512", packed=(2, ANY), packed_size=2**16, onednn=True)
+AMD_AVX2 = Rule("AMD processors without AVX-512", packed=(2, ANY), packed_size=2**16)
 OTHER = Rule("processors of other vendors, and torch without MKL", transposed=(2, 8), transposed_size=2**18)
 
 
 def rule_here() -> Rule:
     """The rule of this processor."""
     wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    if is_faster():
+    if vendor() in VENDORS and measured_class() is not None:
         return AMD_AVX512 if wide else AMD_AVX2
     if vendor() == "GenuineIntel":
         return INTEL_AVX512 if wide else INTEL_AVX2
@@ -115,13 +115,22 @@ def products_here(kernels: Iterable[Float32Kernel]) -> dict[str, Any]:
     Returns:
         `kernel`, that of packed weights in words, or None; `rule`, the processors of the built-in rule; `table`, the name of
         the measured table before both, or None; `weights` and `threads`, the number of sizes and the numbers of threads that
-        the table has.
+        the table has; `plain`, how large products with plain weights, as in training, are computed: `by` oneDNN or MKL,
+        `processors` and `machine` of the measurement that decides and its `ratio` (MKL's time over oneDNN's), or None.
     """
+    kind = measured_class()
+    plain = {
+        "by": "torch" if kind is None else "MKL" if PRODUCT is None else "oneDNN",
+        "processors": kind and kind.processors,
+        "machine": kind and kind.machine,
+        "ratio": kind and kind.ratio,
+    }
     table = TABLE and {"table": TABLE.name, "weights": TABLE.weights, "threads": TABLE.threads}
     kernel = float32_kernel_here(kernels)
     return {
         "kernel": kernel and kernel.summary,
         "rule": RULE.processors,
+        "plain": plain,
         **(table or {"table": None, "weights": 0, "threads": []}),
     }
 

@@ -53,6 +53,7 @@ class DividedVocabulary(ParallelStyle):
         weight = module.get_parameter("weight")
         divided = distribute_tensor(weight.detach(), device_mesh, [Shard(0)], src_data_rank=None)
         module.register_parameter("weight", nn.Parameter(divided, weight.requires_grad))
+        module.divided = True  # type: ignore[assignment]
         return module
 
 

@@ -6,6 +6,9 @@ import math
 
 import pytest
 import torch
+from tfkit_conformance.laws.activation_closed import FUNCTIONS
+from tfkit_conformance.laws.norm_closed import layer_norm
+from tfkit_conformance.laws.position_forms import alibi_slopes, rotary_angles, rotate, sinusoid, t5_bucket
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -16,9 +19,6 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from tfkit.builtin.position.entries_rotary import RotaryOptions
-from tfkit_conformance.laws.activation_closed import FUNCTIONS
-from tfkit_conformance.laws.norm_closed import layer_norm
-from tfkit_conformance.laws.position_forms import alibi_slopes, rotary_angles, rotate, sinusoid, t5_bucket
 
 
 @pytest.mark.parametrize("heads", range(1, 65))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tfkit
 from tfkit.nn import convolutions, similarity, span_logits
-from tfkit.nn.patches import Patches
+from tfkit.nn.fast_layers import Linear
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.verification.batch import draw, lengths_for
 from tfkit_conformance.verification.real_inputs import convolutions as check_convolutions
@@ -43,8 +43,12 @@ def test_the_module_as_it_is_passes(kind: str, catalogue: tfkit.Catalogue) -> No
     assert checked(kind, catalogue) < 1
 
 
-def transposed(self: Patches, images: Tensor) -> Tensor:
-    return nn.functional.conv2d(images.mT, self.projection.weight, self.projection.bias, self.projection.stride)
+def transposed(self: nn.Conv2d, images: Tensor) -> Tensor:
+    return nn.functional.conv2d(images.mT, self.weight, self.bias, self.stride)
+
+
+def turned(self: Linear, x: Tensor, head: Any = None) -> Tensor:
+    return nn.functional.linear(x, self.weight, self.bias).flip(-1)
 
 
 def shifted(convolution: nn.Conv1d, x: Tensor) -> Tensor:
@@ -61,14 +65,14 @@ def no_padding(padding: Any, stride: int) -> Any:
 
 
 WRONG = [
-    ("patches", Patches, "_projected", transposed),
+    ("patches", nn.Conv2d, "forward", transposed),
     ("convolutions", convolutions, "_convolved", shifted),
     ("convolutions", convolutions, "_strided", no_padding),
     ("similarity", similarity, "_unit", lambda x: x),
     ("similarity", similarity, "_unit", lambda x: x / x.abs().sum(-1, keepdim=True)),
     ("spans", span_logits, "second_text", lambda ids, end_id, visible: visible),
     ("spans", span_logits, "second_text", to_the_end),
-    ("spans", span_logits, "project", lambda linear, x, _: linear(x).flip(-1)),
+    ("spans", Linear, "forward", turned),
 ]
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import tfkit
+from tfkit_conformance.attention.bound import UNIT
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.verification.batch import draw
 from tfkit_conformance.verification.comparison import close
-from tfkit_conformance.attention.bound import UNIT
 from tfkit_conformance.verification.rounding import Scale, Sums, Yardstick, cast, reach, scale_of, sums_of
 from tfkit_conformance.verification.stochastic import Stochastic
 from tfkit_conformance.verification.truth import Reference
@@ -81,8 +81,8 @@ def test_products_summed_in_order_are_within_the_yardstick_and_a_small_mutant_is
     shown = batch.visible["tokens"]
     close("order", got, want, truth.stick.tolerance("logits"), "summed in order", "`logits`", shown)
     small = 1e-4 if dtype == torch.float32 else 1e-12
+    moved = got + small * want.abs().max()
     with pytest.raises(Violation, match=r"they are \d.* apart, \d.* is allowed"):
-        moved = got + small * want.abs().max()
         close("order", moved, want, truth.stick.tolerance("logits"), "moved", "`logits`", shown)
 
 

@@ -40,9 +40,7 @@ class Batch:
         """The number of rows."""
         return len(next(iter((*self.ids.values(), *self.images.values()))))
 
-    def call(
-        self, without: str | None = None, dtype: torch.dtype = torch.float32, by_lengths: bool = False
-    ) -> dict[str, Any]:
+    def call(self, without: str | None = None, dtype: torch.dtype = torch.float32, by_lengths: bool = False) -> dict[str, Any]:
         """The keywords of the call of a model of this dtype; `without` leaves one input out. Padding is given by masks, or by
         lengths where all of it is on the right."""
 

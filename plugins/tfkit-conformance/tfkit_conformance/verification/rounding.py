@@ -10,10 +10,10 @@ float32, y_1, y_2, ... its results in stochastic arithmetic (`stochastic`), and 
 
 The largest of N errors of deviation s is above s sqrt(2 ln(2N / RARE)) with a probability of at most RARE (the union bound of
 the Gaussian tail exp(-t^2 / 2)); sqrt(2) because both sides that are compared are rounded. The second term is the deviation of
-which the largest error seen is the one to be expected, for tensors whose elements err by different amounts. float64 takes s times
-u_float64 / u_float32: rounding errors are of first order in u (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
-section 1.9). A half dtype has stochastic arithmetic of its own: at its roundoff the kink of a ReLU is passed here and there, and
-gradients are not of first order. In no place does the result of the model under test enter.
+which the largest error seen is the one to be expected, for tensors whose elements err by different amounts. float64 takes s
+times u_float64 / u_float32: rounding errors are of first order in u (Higham, Accuracy and Stability of Numerical Algorithms,
+2002, section 1.9). A half dtype has stochastic arithmetic of its own: at its roundoff the kink of a ReLU is passed here and
+there, and gradients are not of first order. In no place does the result of the model under test enter.
 
 The floor is there because another kernel sums in another order. Let y = p_1 + ... + p_n be summed one product after the
 other, which is the worst order in use, with partial sums S_k and |d_k| <= u_s the rounding error of step k, u_s that of the
@@ -28,7 +28,7 @@ Over all sums of n_i terms that a tensor is computed from, each followed by thre
 
     floor = rms(y*) sqrt(sum_i (n_i / 6 u_s^2 + u_d^2))
 
-which holds where each sum passes its relative error on unchanged; where a model magnifies errors, the measured terms are larger.
+which holds where each sum passes its relative error on unchanged. Where a model magnifies errors, the measured terms are larger.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Yardstick:
-    """The scale of every tensor by name, the dtype whose tolerances it gives, and the dtype that the errors were `measured` for."""
+    """The scale of every tensor by name, the dtype whose tolerances it gives, and the one that errors were `measured` for."""
 
     scales: Mapping[str, Scale]
     dtype: torch.dtype
@@ -118,7 +118,7 @@ def reach(elements: int) -> float:
 
 
 def scale_of(exact: Tensor, drawn: list[Tensor], sums: Sums, shown: Tensor | None = None) -> Scale:
-    """The scale of a tensor of which `exact` is the float64 value and `drawn` are results with rounding; of the positions shown."""
+    """The scale of a tensor: `exact` is its float64 value, `drawn` are results with rounding; of the positions shown."""
     y = selected(exact, shown)
     errors = [selected(each, shown) - y for each in drawn]
     if not y.numel():

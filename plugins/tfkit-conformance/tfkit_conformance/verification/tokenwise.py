@@ -118,9 +118,7 @@ def embedding(model: Model, recording: Recording, node: Node) -> float:
     if normed:
         same("embedding", call.output.tensor, normed[0].output, f"`{node.name}` gives its norm's output", "its output")
     place = f"`{node.name}` before its norm" if normed else f"`{node.name}`"
-    return close(
-        "embedding", got, want.value, want.bound, f"{place}: {_table_name(recording, model, node)}", "its output"
-    )
+    return close("embedding", got, want.value, want.bound, f"{place}: {_table_name(recording, model, node)}", "its output")
 
 
 def _added(scheme: nn.Module, recording: Recording, node: Node, table: Tensor) -> Approximate:

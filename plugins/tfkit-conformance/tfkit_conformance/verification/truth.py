@@ -7,7 +7,6 @@ judged. A node whose kind has no reference, and the nodes computed from it, have
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -110,7 +109,8 @@ class Reference:
                     drawn.append(self._outputs(self.exact, batch, torch.float64))
         sums = sums_of(self.graph, self.model, self._positions(batch))
         scales = {
-            name: scale_of(tensor, [each[name] for each in drawn], sums[name], shown.get(name)) for name, tensor in exact.items()
+            name: scale_of(tensor, [each[name] for each in drawn], sums[name], shown.get(name))
+            for name, tensor in exact.items()
         }
         placed = {name: tensor.to(self.device) for name, tensor in exact.items()}
         return Truth(batch, placed, self._stick(scales | self._own_scales(batch, sums, set(exact), draws)))
@@ -127,9 +127,7 @@ class Reference:
         for number in range(max(draws, 1)):
             with Stochastic(self.seed + 2000 + number, self.level):
                 drawn.append(run(wide, batch))
-        return {
-            name: scale_of(exact[name], [each[name] for each in drawn], sums[name], shown.get(name)) for name in names
-        }
+        return {name: scale_of(exact[name], [each[name] for each in drawn], sums[name], shown.get(name)) for name in names}
 
     def gradients(self, batch: Batch, towards: Gradients, draws: int = DRAWS) -> TrueGradients:
         """The gradient of every trainable parameter for gradients of the outputs; of none where an output has no reference."""
@@ -152,7 +150,10 @@ class Reference:
 
     def _positions(self, batch: Batch) -> int:
         lengths = [shown.shape[1] for shown in batch.visible.values()]
-        return max([*lengths, *(each.signal.length for each in self.graph.nodes.values() if isinstance(each.signal.length, int))], default=1)
+        return max(
+            [*lengths, *(each.signal.length for each in self.graph.nodes.values() if isinstance(each.signal.length, int))],
+            default=1,
+        )
 
     def _outputs(self, weights: Gradients, batch: Batch, dtype: torch.dtype) -> dict[str, Tensor]:
         found = evaluate(self.graph, weights, _on_cpu(batch), dtype)

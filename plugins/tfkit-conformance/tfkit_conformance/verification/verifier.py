@@ -209,7 +209,9 @@ class _Run:
         """The truth of every batch; that of an earlier dtype serves for equal weights."""
         reference = Reference(self.graph, self.model, self.seed)
         for other, measured in self.known:
-            if reference.level == other.level and all(torch.equal(weight, other.exact[name]) for name, weight in reference.exact.items()):
+            if reference.level == other.level and all(
+                torch.equal(weight, other.exact[name]) for name, weight in reference.exact.items()
+            ):
                 return measured.at(DTYPES[self.dtype])
         rows = self.batch.size
         truth = reference.truth(self.batch)

@@ -80,8 +80,8 @@ def keys_not_rotated(model: Model) -> Model:
 
 
 def copied_table(kind: type[nn.Module]) -> Callable[[Model], Model]:
-    def forward(self: Any, run: ForwardContext, *arguments: Any, table: nn.Module | None = None, **keywords: Any) -> NodeOutput:
-        copied = None if table is None else copy.deepcopy(table)
+    def forward(self: Any, run: ForwardContext, *arguments: Any, table: Any = None, **keywords: Any) -> NodeOutput:
+        copied = None if table is None else copy.deepcopy(table).requires_grad_(False)
         return type(self).forward(self, run, *arguments, table=copied, **keywords)  # type: ignore[no-any-return]
 
     def apply(model: Model) -> Model:
