@@ -229,7 +229,9 @@ def _draw_positions(subject: PartUnderTest, options: Any, random: Random) -> Str
         at |= {"length": at["rows"], "start": 0}
     elif limit is not None:
         at |= {"start": random.randint(0, limit - at["length"])}
-    if "scores" in subject.entry.acts:
+    if "scores" in subject.entry.acts:  # keys on both sides; a bias that reads the query has a number for every feature
+        at |= {"ahead": 0 if at["causal"] else random.choice((0, 3, 150))}
+        at |= {"start": min(at["start"], 100)} if subject.entry.reads_query else {}
         at |= {"heads": random.choice((at["heads"], at["heads"], 3, 12, 16)), "kv_heads": 1}
     return at
 
@@ -245,7 +247,9 @@ def _position(example: LawExample) -> float:
     site = _site(example)
     module = example.built(site)
     x, query, key = inputs_of(example, length)
-    span = span_of(example, length, start, key_start=0 if "scores" in example.entry.acts else None)
+    span = span_of(example, length, start)
+    if "scores" in example.entry.acts:
+        span = span_of(example, length, start, start + length + at["ahead"], 0)
     span = span if site.grid is None else replace(span, grid=site.grid)
     options, weights = _options(example), _weights(module)
     done = effect(example, module, (x, query, key), span)
@@ -323,5 +327,5 @@ LAWS = {
     "cell": _law(_draw_cell, _cell, {"rows": 1, "steps": 1, "width": 1, "d_state": 1}),
     "score": _law(_draw_score, _score, {"groups": 1, "shared": 1, "queries": 1, "keys": 1, "head_dim": 2}),
     "placement": _law(draw_layer, _placement, {"tokens": 1, "batch": 1, "width": 2, "layers": 1})[1:],
-    "position": _law(_draw_positions, _position, {"batch": 1, "length": 1, "start": 0}),
+    "position": _law(_draw_positions, _position, {"batch": 1, "length": 1, "start": 0, "ahead": 0}),
 }

@@ -140,11 +140,12 @@ class _Decoder:
 
     def _local(self, state: Tensor, scores: Tensor, memory: Tensor, shown: Tensor, own: Weights) -> Tensor:
         """Luong's local-p, equations 9 and 10: the centre is p = S sigmoid(v . tanh(W h)); the softmax over the keys of
-        [p - D, p + D] is multiplied by exp(-(s - p)^2 / (2 (D / 2)^2)). S counts real tokens, and s starts at the first."""
+        [p - D, p + D] is multiplied by exp(-(s - p)^2 / (2 (D / 2)^2)). The real tokens are numbered s = 1 .. S, as
+        the words x_1 .. x_S of the paper."""
         D = self.attention.local.half_width
         length = shown.sum(1, keepdim=True).to(memory.dtype)
         centre = length * sigmoid(torch.tanh(state @ own["local.query.weight"].mT) @ own["local.out.weight"].mT)
-        s = (shown.long().cumsum(1) - 1).to(memory.dtype)
+        s = shown.long().cumsum(1).to(memory.dtype)
         near = shown & ((s - centre).abs() <= D)
         gauss = torch.exp(-((s - centre) ** 2) / (2 * (D / 2) ** 2))
         return attend(scores, (gauss[..., None] * memory)[:, None], near[:, None, None, :])[:, 0, 0]

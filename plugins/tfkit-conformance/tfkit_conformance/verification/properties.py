@@ -48,8 +48,6 @@ PROPERTIES = (
     Property("own parameters", "", "no two parameters are one tensor, unless the spec shares them", own_parameters),
     Property("gradient flow", "", "every parameter gets a finite gradient that is not zero", gradient_flow),
     Property("site gradients", "A10", "the backward pass of each attention site", site_gradients),
-    Property(
-        "gradients", "A10", "every gradient is that of the plain evaluation in float64", parameter_gradients
-    ),
+    Property("gradients", "A10", "every gradient is that of the plain evaluation in float64", parameter_gradients),
     Property("checkpoint", "A12", "weights load under another backend and give the same bits", checkpoint),
 )

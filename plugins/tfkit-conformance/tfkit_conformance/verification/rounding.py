@@ -28,7 +28,7 @@ Over all sums of n_i terms that a tensor is computed from, each followed by thre
 
     floor = rms(y*) sqrt(sum_i (n_i / 6 u_s^2 + u_d^2))
 
-which holds where each sum passes its relative error on unchanged. Where a model magnifies errors, the measured terms are larger.
+which holds where each sum passes its relative error on unchanged. Where a model magnifies errors, what is measured is larger.
 """
 
 from __future__ import annotations

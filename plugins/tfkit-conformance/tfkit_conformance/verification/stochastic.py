@@ -1,13 +1,13 @@
 """Stochastic arithmetic: a computation in float64 whose every operation errs at random, as one in another dtype may.
 
-Each result is multiplied by 1 + d, with independent d of mean 0 and variance u_d^2 / 3, that of a rounding to the dtype, and for
-sums of n products n u_s^2 / 6 more: what the worst order of summing makes of them (`rounding`), with u_s the unit roundoff of
+Each result is multiplied by 1 + d, with independent d of mean 0 and variance u_d^2 / 3, that of a rounding to the dtype, and
+for sums of n products n u_s^2 / 6 more: what the worst order of summing makes of them (`rounding`), with u_s the unit roundoff of
 the dtype that sums, float32 for the half dtypes. The backward pass is met in the same way. One run is one sample of what
 rounding may do to a correct evaluation, also where the rounding errors of one program happen to be equal and to cancel, as they
 do in a plain float32 run: there the softmax's dP - D of nearly equal values loses nothing, and in another correct program it
 does.
 
-tanh errs by two units in the last place of 1, however small it is, as 2 sigmoid(2 x) - 1 does, which is a fast way to compute it.
+tanh errs by two units in the last place of 1, however small it is, as 2 sigmoid(2 x) - 1 does, a fast way to compute it.
 
 Reference: Parker, Monte Carlo Arithmetic, 1997 (UCLA CSD-970002); Vignes, CESTAC, 1993.
 """
