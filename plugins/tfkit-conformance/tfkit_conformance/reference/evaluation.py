@@ -19,10 +19,17 @@ class Inputs(Protocol):
     """The inputs of a model, by node: token ids (B, L) or frames (B, L, F), which of their positions are real (B, L) bool,
     segments (B, L), and images (B, C, H, W)."""
 
-    ids: dict[str, Tensor]
-    visible: dict[str, Tensor]
-    segments: dict[str, Tensor]
-    images: dict[str, Tensor]
+    @property
+    def ids(self) -> Mapping[str, Tensor]: ...
+
+    @property
+    def visible(self) -> Mapping[str, Tensor]: ...
+
+    @property
+    def segments(self) -> Mapping[str, Tensor]: ...
+
+    @property
+    def images(self) -> Mapping[str, Tensor]: ...
 
 
 @dataclass

@@ -40,6 +40,11 @@ class ModelUnderTest:
         """How far apart two correct evaluations of the batch may be."""
         return self.measured.truth.stick
 
+    @property
+    def half(self) -> bool:
+        """Whether the dtype has so few bits that rounding may hide a dependence; float64 decides then."""
+        return self.dtype in (torch.bfloat16, torch.float16)
+
     @cached_property
     def backward(self) -> Backward:
         """The outputs, the gradients of the parameters, and what happened at every site on the way back."""

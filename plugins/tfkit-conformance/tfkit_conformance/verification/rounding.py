@@ -37,6 +37,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -148,7 +149,8 @@ def sums_of(graph: Graph, model: Model, positions: int) -> dict[str, Sums]:
         numbers = [number for number, _ in sequence(layers_of(node.options))]
         applied = len(numbers) / len(set(numbers)) if numbers else float(positions if node.part.kind == "rnn" else 1)
         attention = [Sums(2, site.head_dim + positions) for _, site in node.sites()]
-        tables = [] if node.edges.owner is None else [Sums(1, model.nodes[node.edges.owner].embedding.weight.shape[1])]  # type: ignore[union-attr, operator]
+        owner: Any = model.nodes[node.edges.owner] if node.edges.owner is not None else None
+        tables = [] if owner is None else [Sums(1, owner.embedding.weight.shape[1])]
         own[name] = sum([*attention, *tables], Sums(len(maps), sum(maps)).times(applied))
         read = [node_of(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)]
         above[name] = {name}.union(*(above[each] for each in read))

@@ -1,8 +1,8 @@
 """Stochastic arithmetic: a computation in float64 whose every operation errs at random, as one in another dtype may.
 
 Each result is multiplied by 1 + d, with independent d of mean 0 and variance u_d^2 / 3, that of a rounding to the dtype, and
-for sums of n products n u_s^2 / 6 more: what the worst order of summing makes of them (`rounding`), with u_s the unit roundoff of
-the dtype that sums, float32 for the half dtypes. The backward pass is met in the same way. One run is one sample of what
+for sums of n products n u_s^2 / 6 more: what the worst order of summing makes of them (`rounding`), with u_s the unit roundoff
+of the dtype that sums, float32 for the half dtypes. The backward pass is met in the same way. One run is one sample of what
 rounding may do to a correct evaluation, also where the rounding errors of one program happen to be equal and to cancel, as they
 do in a plain float32 run: there the softmax's dP - D of nearly equal values loses nothing, and in another correct program it
 does.
@@ -39,11 +39,11 @@ EXACT = {
 """Operations whose results are among the numbers that they are given, or whole."""
 
 
-class Stochastic(TorchDispatchMode):
+class Stochastic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is active, every operation errs at random, as in `dtype`."""
 
     def __init__(self, seed: int, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.unit, self.unit_of_sums = UNIT[dtype], UNIT[torch.promote_types(dtype, torch.float32)]
         self.generator = torch.Generator().manual_seed(seed)
 

@@ -194,7 +194,8 @@ def spans(model: Model, recording: Recording, node: Node) -> float:
 
 def _table_name(recording: Recording, model: Model, node: Node) -> str:
     module: Any = model.nodes[node.edges.owner or node.name]
-    return recording.weight_of(module.embedding if isinstance(module, Tokens) else module.logits)
+    table: Any = module.embedding if isinstance(module, Tokens) else module.logits
+    return recording.weight_of(table)
 
 
 def _table(model: Model, node: Node) -> Tensor:

@@ -222,8 +222,8 @@ class _Run:
         returned = {name: outputs[name] for name in self.model.plan.outputs}
         towards = random_towards(returned, shown, torch.Generator().manual_seed(self.seed + 1003))
         gradients = reference.gradients(self.batch, towards)
-        truths = pooled([truth, reference.truth(long, 1), reference.truth(many, 0)])
-        found = Measured(*truths, gradients, reference.unchecked)
+        few, longer, more = pooled([truth, reference.truth(long, 1), reference.truth(many, 0)])
+        found = Measured(few, longer, more, gradients, reference.unchecked)
         self.known.append((reference, found))
         return found.at(DTYPES[self.dtype])
 

@@ -62,7 +62,7 @@ def own_parameters(subject: ModelUnderTest) -> None:
     for name, parameter in subject.model.named_parameters(remove_duplicate=False):
         if not parameter.numel():
             continue
-        first = parameter.storage_offset() * parameter.element_size()
+        first = int(parameter.storage_offset()) * parameter.element_size()
         place = (parameter.device, parameter.untyped_storage().data_ptr() + first)
         if place in owners:
             message = f"`{owners[place]}` and `{name}` are one tensor, and the spec shares neither"
