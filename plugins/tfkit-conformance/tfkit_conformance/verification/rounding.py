@@ -1,7 +1,7 @@
 """How far apart two correct evaluations of a whole model may be.
 
 A worst-case bound for a whole model grows exponentially with its depth and says nothing. So rounding is described as what it
-is for almost all models, a sum of many small independent errors, and its size is measured: not on the model that is judged, but
+is for almost all models, a sum of many small independent errors, and its size is measured: not on the model under test, but
 on the plain evaluation of the same weights by `tfkit_conformance.reference`. With y* its float64 result, y_0 its result in
 float32, y_1, y_2, ... its results in stochastic arithmetic (`stochastic`), and N the elements of a tensor:
 

@@ -1,8 +1,8 @@
 """What a model must give: the plain evaluation of its spec in float64, with the weights that it has.
 
 `tfkit_conformance.reference` evaluates a whole model by its equations, with `torch.nn.functional` alone. In float64 that is the
-truth, in float32 it tells how far rounding may move a correct model (`rounding`). Nothing here is measured on the model that is
-judged. A node whose kind has no reference, and the nodes computed from it, have no truth; they are listed as not checked.
+truth, in float32 it tells how far rounding may move a correct model (`rounding`). Nothing here is measured on the model under
+test. A node whose kind has no reference, and the nodes computed from it, have no truth; they are listed as not checked.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def off(*paths: str, how: Callable[[Tensor], Tensor] = times, when: Callable[[An
 
 
 def off_node(kind: type[nn.Module], how: Callable[[Tensor], Tensor] = times) -> Callable[[Model], Model]:
-    """The product with a table that a node of tokens or of logits calls, whoever owns the table."""
+    """The product with a table that a node of tokens or of logits calls, also where another node owns it."""
 
     def apply(model: Model) -> Model:
         owner = next(module for module in model.modules() if isinstance(module, Tokens) and module.embedding is not None)
@@ -77,7 +77,7 @@ def off_node(kind: type[nn.Module], how: Callable[[Tensor], Tensor] = times) -> 
 
 
 def off_everywhere(unless_hooked: bool) -> Callable[[Model], Model]:
-    """Every linear map of the model; with `unless_hooked` those alone that nobody watches."""
+    """Every linear map of the model; with `unless_hooked` only those without hooks."""
 
     def apply(model: Model) -> Model:
         paths = [name.removeprefix("nodes.") for name, module in model.named_modules() if isinstance(module, nn.Linear)]
