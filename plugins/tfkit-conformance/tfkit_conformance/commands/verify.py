@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Exit codes: 0 all holds; 1 something failed; 2 the input is wrong; 3 something
-could not run: the device is missing, or the lengths do not fit in memory; 130
-interrupted: the results so far are printed. -o FILE is written anew after
-each part and says INCOMPLETE until all are done.
+was not evaluated: the device is missing, the lengths do not fit in memory, or a
+part of a plugin has no formula; 130 interrupted: the results so far are
+printed. -o FILE is written anew after each part and says INCOMPLETE until all
+are done.
 """
 
 WRITERS = (".md", ".csv", ".json")

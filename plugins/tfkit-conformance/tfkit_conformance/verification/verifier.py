@@ -2,8 +2,8 @@
 
 First the parts: the model is run twice, with padding given by masks and by lengths, and each sub-layer is checked on
 the inputs it really had, each attention site with every backend that it may use. Then the whole model: with each backend, in
-each dtype asked for, by the relations of `verification/properties.py`; with those that declare float64 in float64 too,
-where rounding hides no error.
+each dtype asked for, against the plain evaluation of its spec in float64 (`truth`) and by the relations of
+`verification/properties.py`; with those that declare float64 in float64 too, where rounding hides no error.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def verify(
         devices: a device that is missing gives rows "not run".
         dtypes: the whole model is verified in float64 too, with the backends that declare it.
         batch: rows of the input; of three, one is whole, one padded on the right, one on the left.
-        lengths: positions by input. Time grows with the product of lengths and batch.
+        lengths: positions by input, for all that is evaluated. Without them, batches of about 25 positions, of more than 64
+            and, with 24 rows, of less than 10 are drawn. Time grows with the product of lengths and batch.
         seed: of the inputs, and of the weights of a spec.
         parts: "sub-layers", "whole model", or both.
         catalogue: where names are looked up; by default all that is installed.
