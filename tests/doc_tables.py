@@ -101,6 +101,7 @@ def backends(run: Run) -> str:
     row("weights", lambda can: can["weights"])
     for name in [name for name, value in able[0].items() if isinstance(value, bool)]:
         row(name.replace("_", " "), lambda can, name=name: _tick(can[name]))
+    row("zeros for NaN", lambda can: ", ".join(can["numerics"]["nan_as_zero"]) or _tick(False))
     return rows(*table)
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .nn.cpu.float32 import float32_kernel_here
     from .nn.cpu.int8 import Int8Weight
     from .nn.cpu.product_table import product_kernels, product_machine
+    from .nn.fast_layers import SharedTable
     from .nn.heads import Classify, Dense
     from .nn.model import Model
     from .nn.runtime.node_output import Padding
@@ -96,6 +97,7 @@ _IMPORTS_TORCH = {
     "tfkit.nn.cpu.float32": ("float32_kernel_here",),
     "tfkit.nn.cpu.int8": ("Int8Weight",),
     "tfkit.nn.cpu.product_table": ("product_kernels", "product_machine"),
+    "tfkit.nn.fast_layers": ("SharedTable",),
     "tfkit.nn.heads": ("Classify", "Dense"),
     "tfkit.nn.runtime.node_output": ("Padding",),
     "tfkit.nn.span_logits": ("SpanLogits",),
@@ -120,6 +122,7 @@ __all__ = [
     "MASK_TERMS",
     "Node",
     "Padding",
+    "SharedTable",
     "SpanLogits",
     "Stack",
     "Target",

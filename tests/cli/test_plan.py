@@ -359,3 +359,12 @@ def test_every_shipped_spec_is_planned(tfkit):
         plan = tfkit("plan", str(spec), "--gpus", "2", "--memory", "9999999GB", "--json").json()["training"]
         assert plan["choices"][0]["bytes"]["weights"] > 0, spec
         assert plan["choices"][0]["fits"], spec
+
+
+def test_chosen_backends_that_may_hide_nan_are_named(tfkit):
+    """On CUDA torch's kernels give zeros where there is no softmax; on a CPU `sdpa` does not."""
+    words = ["plan", "specs/transformer-base.yaml", "--backend", "sdpa"]
+    assert "nan_as_zero" not in tfkit(*words, "--json").json()
+    on_cuda = [*words, "--device", "cuda:sm90", "--dtype", "bfloat16"]
+    assert tfkit(*on_cuda, "--json").json()["nan_as_zero"] == ["sdpa"]
+    assert "the output may be zero instead of NaN: sdpa" in " ".join(tfkit(*on_cuda).out.split())

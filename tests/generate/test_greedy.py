@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import graph_stand_in
 import tfkit
+from tfkit.generate import StepGraphs
 from tfkit.nn.model import Model
 
 SCHEMES = ["none", "sinusoidal", "rotary_half", "alibi", "relative_t5", "{kind: learned, max_len: 30, count: visible}"]
@@ -176,3 +179,39 @@ def test_a_model_without_logits_over_its_ids_cannot_decode(decoder_of: Callable[
     model.plan.widths["body"] = 16
     with pytest.raises(tfkit.InputError, match=r"TFK077.*outputs over the 11 ids of `tokens`: none"):
         tfkit.greedy(model, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("scores", [False, True])
+@pytest.mark.parametrize("captured", [False, True])
+def test_logits_that_are_not_finite_are_reported(
+    captured: bool, scores: bool, wrong: float, decoder_of: Callable[..., Model]
+) -> None:
+    model = decoder_of("writer")
+    graphs = StepGraphs(model, graph_stand_in.capture) if captured else None
+    model.nodes["logits"].register_forward_hook(
+        lambda node, given, found: replace(found, tensor=one_row_is(found.tensor, wrong))
+    )
+    with pytest.raises(tfkit.InputError, match=r"TFK077.*row 1 are NaN or infinite"):
+        tfkit.greedy(model, torch.tensor([[4, 5], [4, 4]]), max_new_tokens=3, scores=scores, graphs=graphs)
+
+
+def one_row_is(logits: Tensor, value: float) -> Tensor:
+    return torch.where(torch.arange(len(logits))[:, None, None] == 1, value, logits)
+
+
+@pytest.mark.parametrize("vocabulary", [11, 5000])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_single_nan_is_reported_for_any_kernel(dtype: torch.dtype, vocabulary: int, decoder_of: Callable[..., Model]) -> None:
+    model = decoder_of("writer", f"tokens.vocab_size={vocabulary}").to(dtype)
+    with torch.no_grad():
+        next(each for each in model.parameters() if len(each) == vocabulary)[vocabulary - 2] = torch.nan
+    with pytest.raises(tfkit.InputError, match=r"TFK077.*row 0 are NaN or infinite"):
+        tfkit.greedy(model, torch.tensor([[4, 5], [4, 4]]), max_new_tokens=3)
+
+
+def test_logits_of_minus_infinity_are_tokens_that_are_never_chosen(decoder_of: Callable[..., Model]) -> None:
+    model = decoder_of("writer")
+    hidden = torch.where(torch.arange(11) < 5, -torch.inf, 0.0)
+    model.nodes["logits"].register_forward_hook(lambda node, given, found: replace(found, tensor=found.tensor + hidden))
+    assert int(tfkit.greedy(model, torch.tensor([[4, 5], [4, 4]]), max_new_tokens=3).ids.min()) >= 5

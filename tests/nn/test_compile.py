@@ -272,3 +272,15 @@ def test_signals_have_plain_defaults(kind):
     defaults = [each.default for each in fields(kind) if each.default is not MISSING]
     assert all(default is None or isinstance(default, (bool, int, float, str)) for default in defaults)
     assert all(each.default_factory is MISSING for each in fields(kind))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_backend_that_cannot_be_compiled_is_refused_as_everywhere(
+    whole: bool, model_of: Callable[..., Model], pair: dict[str, Tensor]
+) -> None:
+    model = model_of(backend="flex")
+    torch._dynamo.reset()
+    message = r"TFK060 encoder\.0\.self_attention: backend flex"
+    with pytest.raises(tfkit.BackendRefused, match=message) as refused, torch.no_grad():
+        torch.compile(model, backend="eager", fullgraph=whole)(**pair)
+    assert "flex_attention compiled for the CPU is not reliable" in refused.value.diagnostics[0].message

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+import tfkit
 from tfkit.nn.model import Model
+from tfkit.plugin import AttentionBackend, hookimpl
 
 SCHEMES = [
     "none", "{kind: sinusoidal, combine: concat}", "{kind: learned, max_len: 8}", "rotary_half", "alibi",
@@ -48,3 +51,30 @@ def test_a_frozen_bias_stays(model_of: Callable[..., Model], ids_of: Callable[..
     assert model.parameter_count(trainable=False) == 19
     model(source=ids_of(2, 6, 1), target=ids_of(2, 5, 2))["logits"].sum().backward()
     assert model.nodes["logits"].bias.grad is None
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "acme.once", "eager"])
+def test_second_derivatives_are_computed_or_refused_with_the_name_of_a_backend_that_has_them(
+    backend: str, spec_of: Callable[..., tfkit.ModelSpec], ids_of: Callable[..., Tensor]
+) -> None:
+    catalogue = tfkit.load_catalogue().with_plugin(_Once(), "acme")
+    model = tfkit.build(spec_of("decoder"), catalogue, backend=backend)
+    loss = model(tokens=ids_of(2, 5)).logits.square().mean()
+    parameters = list(model.parameters())
+    gradients = torch.autograd.grad(loss, parameters, create_graph=True)
+    norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+    if backend == "eager":
+        assert all(bool(each.isfinite().all()) for each in torch.autograd.grad(norm, parameters))
+        return
+    with pytest.raises(tfkit.BackendRefused, match=f"TFK060.*`{backend}` has no second derivatives.*use `eager`"):
+        norm.backward()
+
+
+class _Once:
+    """A backend of a plugin whose gradients cannot be differentiated, `eager` underneath."""
+
+    @hookimpl
+    def tfkit_attention_backends(self) -> list[AttentionBackend]:
+        eager = tfkit.load_catalogue().find("backend", "eager")
+        capabilities = eager.capabilities.model_copy(update={"double_backward": False})
+        return [replace(eager, name="acme.once", capabilities=capabilities, auto=())]

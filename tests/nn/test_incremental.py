@@ -245,3 +245,19 @@ def test_a_cache_elsewhere_has_its_capacity_at_once(start, rooms):
     cache = KeyValueCache(4)
     cache.write(0, torch.zeros(1, 1, start, 2, device="meta"), torch.zeros(1, 1, start, 2, device="meta"))
     assert {cache.key.shape[2], cache.value.shape[2]} == rooms
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_step_outside_of_autocast_after_one_inside_says_so(
+    inside: bool, model_of: Callable[..., Model], ids_of: Callable[..., Tensor]
+) -> None:
+    model, ids = model_of("decoder", backend="eager"), ids_of(2, 1)
+    state = model.start(batch=2)
+    with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+        model.step(state, ids)
+    message = r"TFK071 the keys of `body\.0\.self_attention` are (bfloat16|float32) .*inside the same torch\.autocast"
+    with pytest.raises(tfkit.InputError, match=message), torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+        model.step(state, ids)
+    with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+        model.step(state, ids)
+    assert state.length == 2

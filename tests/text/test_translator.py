@@ -1,5 +1,6 @@
 """Translating text: the order of lines, empty and long ones, n-best, attention; and the same score in training and after it."""
 
+import copy
 import json
 import shutil
 
@@ -144,3 +145,26 @@ def test_a_tokeniser_of_another_model_is_reported(translator):
         Translator(translator.model, {"source": other, "target": other})
     assert "TFK106 `source` has a vocabulary of 90, its tokeniser has 7 ids" in str(caught.value)
     assert "TFK106 `target`" in str(caught.value)
+
+
+@pytest.mark.parametrize("write", ["data", "numpy", "foreach"])
+def test_writes_that_torch_does_not_count_reach_a_translator_that_lives(write, translator):
+    model = copy.deepcopy(translator.model)
+    own = Translator(model, translator.tokenisers)
+    lines = ["a b c", "b a", "c c c a"] * 3
+
+    def scores(subject):
+        return [line.hypotheses[0].score for line in subject.translate(lines)]
+
+    before = scores(own)
+    assert scores(own) == before  # its weights are packed by now
+    for parameter in model.parameters():
+        if write == "data":
+            parameter.data.mul_(1.25)
+        elif write == "numpy":
+            parameter.detach().numpy()[...] *= 1.25
+        else:
+            torch._foreach_copy_([parameter.data], [parameter.data * 1.25])
+    after = scores(own)
+    assert after != before
+    assert after == scores(Translator(copy.deepcopy(model), translator.tokenisers))

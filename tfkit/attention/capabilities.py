@@ -65,7 +65,8 @@ class Device(Options):
 
 
 class Numerics(Options):
-    """Where a backend rounds. The error bound of the conformance suite is computed from this.
+    """Where a backend rounds, and what it makes of scores that are not finite. The error bound of the conformance suite is
+    computed from this.
 
     Args:
         scores: whether scores stay in the accumulation type or are rounded to the storage type.
@@ -73,6 +74,8 @@ class Numerics(Options):
         gradients: the same for the sums of gradients.
         query_prescaled: scale * query is rounded to the storage type before the product with the key.
         tf32: float32 products may use TF32 if torch's own switch allows it.
+        nan_as_zero: kinds of device on which a query without a softmax may get zeros instead of NaN: one with a score of NaN or
+            +inf, or with scores of -inf alone.
         grade: an accuracy guarantee beyond the bound: the root-mean-square error is at most 1.5 (A) or 3 (B) times that of a
             kernel that computes in float32 and rounds once. The suite checks it only for backends that claim it; `eager`
             claims A.
@@ -83,6 +86,7 @@ class Numerics(Options):
     gradients: Literal["accumulation", "storage"] = "accumulation"
     query_prescaled: bool = False
     tf32: bool = False
+    nan_as_zero: Names = frozenset()
     grade: Literal["A", "B"] | None = None
 
 

@@ -123,6 +123,14 @@ def bind(entry: AttentionBackend, options: Any) -> BoundBackend:
     return BoundBackend(entry, options, load(entry.attend), load(entry.prepare) if entry.prepare else None, name)
 
 
+class RefusedWhileTraced(BackendRefused, AssertionError):
+    """A refusal inside torch.compile or torch.export. Dynamo passes an AssertionError on; it would wrap another exception.
+
+    Args:
+        diagnostics: the refusals.
+    """
+
+
 class BackendChoice:
     """The candidate backends of one attention site, and the choice for every class of calls so far.
 
@@ -301,7 +309,10 @@ class BackendChoice:
 
     def _select_traced(self, call: tuple[Any, ...], exporting: bool) -> int:
         request = CallClass._make(call).request()
-        return self.check_request(replace(request, compiled=not exporting, exported=exporting))
+        try:
+            return self.check_request(replace(request, compiled=not exporting, exported=exporting))
+        except BackendRefused as reason:
+            raise RefusedWhileTraced(reason.diagnostics) from None
 
     # torch.compiler.assume_constant_result sets this attribute. Calling it would import Dynamo, which takes over a second.
     _select_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -46,7 +46,9 @@ def attend(backend: BoundBackend, inputs: AttentionInputs) -> AttentionOutput:
     """
     _check_shapes(inputs)
     query = inputs.query
-    if torch.is_autocast_enabled(query.device.type):
+    if torch.is_grad_enabled() and not backend.entry.capabilities.double_backward and not torch.compiler.is_compiling():
+        _refuse_second_derivatives(backend, inputs)
+    if not query.is_meta and torch.is_autocast_enabled(query.device.type):
         with torch.autocast(query.device.type, enabled=False):
             result = backend.attend(inputs, backend.options)
     else:
@@ -58,6 +60,25 @@ def attend(backend: BoundBackend, inputs: AttentionInputs) -> AttentionOutput:
         output = result.output
         _fail(backend, f"an output {tuple(output.shape)} {output.dtype}", f"(B, H, Q, V) = {expected} {query.dtype}")
     return result
+
+
+def _refuse_second_derivatives(backend: BoundBackend, inputs: AttentionInputs) -> None:
+    """Raises BackendRefused in place of the kernel's own error, once a gradient that the backend computed is differentiated.
+
+    The tensors that a model gives are results of its layers. Those of a caller (leaves) keep no hook.
+    """
+
+    def refuse(_: Tensor) -> None:
+        message = f"the attention backend `{backend.kind}` has no second derivatives (double backward)"
+        raise BackendRefused(Diagnostic("TFK060", message, 'use `eager`, which has: `model.set_backend("eager")`'))
+
+    def watch(gradient: Tensor) -> None:
+        if gradient.requires_grad:  # `create_graph=True`
+            gradient.register_hook(refuse)  # type: ignore[no-untyped-call]
+
+    for tensor in (inputs.query, inputs.key, inputs.value):
+        if tensor.requires_grad and not tensor.is_leaf:
+            tensor.register_hook(watch)  # type: ignore[no-untyped-call]
 
 
 def _fail(backend: BoundBackend, returned: str, expected: str) -> None:

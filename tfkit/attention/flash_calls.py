@@ -109,7 +109,7 @@ def flash_calls(mask: Mask, shapes: Shapes, single: bool = False) -> FlashCalls:
         right = 0 if right is None else min(right, 0)
     visible = None
     if mask.key_visible is not None:
-        visible = mask.key_visible.cpu() & (torch.arange(K) < torch.tensor(keys)[:, None])
+        visible = mask.key_visible.cpu() & (torch.arange(K, device="cpu") < torch.tensor(keys, device="cpu")[:, None])
     groups: dict[tuple[bool, int | None], list[Sequence]] = {}
     for row in range(rows):
         if visible is not None:
@@ -208,7 +208,7 @@ def _runs(row: int, offset: int, queries: int, visible: Tensor, causal: bool) ->
     counts = visible.cumsum(0)
     if not causal:
         return [(False, None, Sequence(row, 0, queries, int(counts[-1])))] if queries and int(counts[-1]) else []
-    positions = (offset + torch.arange(queries)).clamp(max=len(visible) - 1)
+    positions = (offset + torch.arange(queries, device="cpu")).clamp(max=len(visible) - 1)
     seen = torch.where(positions < 0, 0, counts[positions.clamp(min=0)]).tolist()
     found: list[tuple[bool, int | None, Sequence]] = []
     at = next((query for query, keys in enumerate(seen) if keys), queries)
@@ -237,14 +237,15 @@ def _packed(sequences: list[Sequence], causal: bool, left: int | None, shapes: S
     query_index, query_borders = _index([(one.row * shapes.queries + one.start, one.queries) for one in sequences], shapes)
     key_index, key_borders = _index([(one.row * shapes.keys, one.keys) for one in sequences], shapes)
     if visible is not None:  # the visible keys of each row first, in their order
-        first = (~visible).to(torch.int8).argsort(dim=1, stable=True) + shapes.keys * torch.arange(len(visible))[:, None]
+        starts = shapes.keys * torch.arange(len(visible), device="cpu")
+        first = (~visible).to(torch.int8).argsort(dim=1, stable=True) + starts[:, None]
         key_index = first.flatten().to(shapes.device)[key_index]
     return FlashCall(tuple(sequences), causal, left, query_index, key_index, query_borders, key_borders)
 
 
 def _index(pieces: list[tuple[int, int]], shapes: Shapes) -> tuple[Tensor, Tensor]:
     """The tokens of pieces (start, count) one after another, and the borders between them."""
-    starts, counts = (torch.tensor(column) for column in zip(*pieces, strict=True))
+    starts, counts = (torch.tensor(column, device="cpu") for column in zip(*pieces, strict=True))
     borders = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    index = torch.arange(int(borders[-1])) + (starts - borders[:-1]).repeat_interleave(counts)
+    index = torch.arange(int(borders[-1]), device="cpu") + (starts - borders[:-1]).repeat_interleave(counts)
     return index.to(shapes.device), borders.to(shapes.device, torch.int32)

@@ -23,7 +23,8 @@ RULES: dict[str, Rule] = {
     "A2": Rule(
         "the order of operations",
         "scores = scale * q.k, or the declared score function; softcap c: c * tanh(scores / c); + bias, which is never "
-        "scaled; mask; softmax; dropout; times value.",
+        "scaled; mask; softmax; dropout; times value. A query with a score of NaN or +inf, or that sees scores of -inf "
+        "alone, has no softmax: it gets NaN, or zeros where the numerics class declares them, and never other numbers.",
     ),
     "A3": Rule(
         "a mask is data: rendered or refused",

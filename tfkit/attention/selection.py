@@ -6,6 +6,7 @@ of calls. It skips candidates without a measured row. Without `auto` the first c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..errors import Diagnostic
@@ -51,5 +52,23 @@ def refusal(
     able = [
         entry.name for entry, options in others if entry.name not in tried and check_request(entry, request, options).accepted
     ]
-    fix = f"backends that would work here: {', '.join(able)}" if able else "no installed backend can do this"
+    ways = [f"backends that would work here: {', '.join(able)}"] if able else []
+    if elsewhere := _other_devices(candidates, request):
+        ways.append(f"move the model to {' or '.join(elsewhere)}")
+    fix = "; or ".join(ways) or "no installed backend can do this"
     return Diagnostic("TFK060", f"backend {requested} cannot serve this site: {reasons}", fix, path=site)
+
+
+def _other_devices(candidates: list[Candidate], request: AttentionRequest) -> list[str]:
+    """The other kinds of device on which a candidate can serve the request."""
+    if request.device is None:
+        return []
+    kinds = {device.kind for entry, _ in candidates for device in entry.capabilities.devices} - {request.device}
+    return [
+        kind
+        for kind in sorted(kinds)
+        if any(
+            check_request(entry, replace(request, device=kind, cuda_capability=None), options).accepted
+            for entry, options in candidates
+        )
+    ]

@@ -33,7 +33,7 @@ def build(
     spec: ModelSpec | Mapping[str, Any] | str | os.PathLike[str],
     catalogue: Catalogue | None = None,
     *,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     backend: Any = None,
@@ -46,7 +46,8 @@ def build(
     Args:
         spec: a spec, the path of one, or its content as a mapping.
         catalogue: the entries that names refer to; those of the installed plugins by default.
-        device: where the model is allocated. On "meta" nothing is allocated or initialised.
+        device: where the model is allocated, by default torch's default device: the CPU, unless `torch.set_default_device` or
+            `with torch.device(...)` chose another. On "meta" nothing is allocated or initialised.
         dtype: a floating dtype.
         seed: seed of the weights.
         backend: the attention backend of every site, instead of those of the spec: a name, `{"kind": ..., options}`, "auto", or
@@ -57,7 +58,8 @@ def build(
 
     Raises:
         SpecError: the spec is wrong.
-        BackendRefused: a site has no backend on this device.
+        BackendRefused: a site has no backend on any device. Whether it has one on the device of a call is known at the call, so
+            that a model for CUDA may be built on a CPU and moved.
         BuildError: the model does not fit in memory, or a plugin's module has other parameters or attention sites than its
         entry.
     """
@@ -72,13 +74,13 @@ def build(
     if not isinstance(spec, ModelSpec):
         spec = parse_spec(spec, catalogue) if isinstance(spec, Mapping) else load_spec(spec, catalogue)
     graph = graph_of(spec)
-    device = device_here(device)
+    device = device_here(torch.get_default_device() if device is None else device)
     check_fits(graph, device, dtype)
     resolver = BackendResolver(dict(graph.sites()), catalogue)
     model = _modules(graph, resolver)
     _check_sites(resolver, model)
     wanted = {site: list(declared.backend) if backend is None else backend for site, declared in resolver.sites.items()}
-    model.backends.set(wanted, device, dtype)
+    model.backends.set(wanted, device if device.type == "meta" else None)  # the model may move before its first call
     _check_parameters(graph, model)
     model.spec, model.beam_top_k = spec, catalogue.entries("beam_top_k")
     model.float32_kernels = catalogue.entries("float32_kernel")

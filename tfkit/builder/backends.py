@@ -19,7 +19,7 @@ from ..slots.sublayer import AttentionSite
 
 
 class BackendResolver:
-    """Makes the backend choices of sites from requested backends, for a device and a dtype.
+    """Makes the backend choices of sites from requested backends.
 
     Args:
         sites: the attention sites of the graph by name.
@@ -35,20 +35,24 @@ class BackendResolver:
     def __deepcopy__(self, memo: object) -> BackendResolver:
         return self
 
-    def __call__(self, requested: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> dict[str, BackendChoice]:
+    def __call__(
+        self, requested: Mapping[str, Any], device: torch.device | None, dtype: torch.dtype | None
+    ) -> dict[str, BackendChoice]:
         """The backend choice of every site in `requested`.
 
         Args:
             requested: by site, a backend as a spec writes it: "sdpa", {"kind": "sdpa", ...}, "auto", or a list of these.
-            device: the device of the calls. On `meta` nothing is refused.
-            dtype: the dtype of queries, keys and values.
+            device: the device of the calls; None if the model may still move: a call is checked on its device anyway. On
+                `meta` nothing is refused.
+            dtype: the dtype of queries, keys and values; None if the model may still be cast.
 
         Raises:
             BackendRefused: no requested backend of a site can serve it, whatever the call; all such sites in one error.
             SpecError: a request names no backend.
         """
-        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        target = Target(device.type, capability, str(dtype).removeprefix("torch."), training=False)
+        capability = torch.cuda.get_device_capability(device) if device is not None and device.type == "cuda" else None
+        kind, numbers = None if device is None else device.type, None if dtype is None else str(dtype).removeprefix("torch.")
+        target = Target(kind, capability, numbers, training=False)
         choices: dict[str, BackendChoice] = {}
         refused: list[Diagnostic] = []
         for site, backend in requested.items():

@@ -32,7 +32,7 @@ def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, s
     lengths: dict[str, Tensor] = {}
     for number, (name, rule) in enumerate(model.plan.inputs.items()):
         if isinstance(rule, ImageRule):
-            images = torch.randn(ROWS, rule.channels, rule.size, rule.size, generator=generator)
+            images = torch.randn(ROWS, rule.channels, rule.size, rule.size, generator=generator, device="cpu")
             inputs[name] = images.to(device, model.dtype)
             continue
         length = min(max(USUAL - number, 1), max_lengths.get(name) or USUAL)
@@ -40,9 +40,9 @@ def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, s
         if isinstance(rule, InputRule):
             inputs[name] = _ids(rule, length, short, generator).to(device)
         else:
-            inputs[name] = torch.randn(ROWS, length, rule.size, generator=generator).to(device, model.dtype)
+            inputs[name] = torch.randn(ROWS, length, rule.size, generator=generator, device="cpu").to(device, model.dtype)
         if not isinstance(rule, InputRule) or rule.pad_id is None:
-            lengths[name] = torch.tensor([length] * (ROWS - 1) + [short]).to(device)
+            lengths[name] = torch.tensor([length] * (ROWS - 1) + [short], device="cpu").to(device)
     training = model.training
     model.eval()
     outputs: dict[str, Tensor] = model(lengths=lengths, **inputs)
@@ -56,8 +56,8 @@ def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, s
 
 def _ids(rule: InputRule, length: int, short: int, generator: torch.Generator) -> Tensor:
     """Random ids without padding, an end token at the end of each row if the input has one, the last row padded."""
-    real = torch.tensor([number for number in range(min(rule.vocab_size, 1000)) if number != rule.pad_id] or [0])
-    ids = real[torch.randint(len(real), (ROWS, length), generator=generator)]
+    real = torch.tensor([number for number in range(min(rule.vocab_size, 1000)) if number != rule.pad_id] or [0], device="cpu")
+    ids = real[torch.randint(len(real), (ROWS, length), generator=generator, device="cpu")]
     ends = [length] * (ROWS - 1) + [short]
     for row, end in enumerate(ends):
         if rule.end_id is not None:

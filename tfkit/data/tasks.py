@@ -110,14 +110,14 @@ class Task:
             masked = {name: torch.from_numpy(read)}
             return Batch(masked, {name: counts}, labels, int(counts.sum()), target_tokens, segments, others)
         counts = counts - 1
-        is_padding = torch.arange(whole.shape[1] - 1) >= counts[:, None]
+        is_padding = torch.arange(whole.shape[1] - 1, device="cpu") >= counts[:, None]
         inputs, labels = whole[:, :-1].masked_fill(is_padding, PAD), whole[:, 1:].masked_fill(is_padding, NO_LABEL)
         return Batch({name: inputs}, {name: counts}, labels, 0, int(counts.sum()))
 
     def _parallel(self, source: Sequence[Ids], target: Sequence[Ids]) -> Batch:
         source_ids, source_counts = padded(source)
         whole, counts = padded(target)
-        is_padding = torch.arange(whole.shape[1]) >= counts[:, None]
+        is_padding = torch.arange(whole.shape[1], device="cpu") >= counts[:, None]
         shifted = torch.full_like(whole, self.roles.start_id)
         shifted[:, 1:] = whole[:, :-1]
         name = self.roles.target
@@ -146,7 +146,7 @@ def segments_of(ids: Tensor, lengths: Tensor, frame: PairFrame) -> Tensor:
     if not any(frame.segments):
         return torch.zeros_like(ids)
     ends = ids == frame.between[-1]
-    real = torch.arange(ids.shape[1]) < lengths[:, None]
+    real = torch.arange(ids.shape[1], device="cpu") < lengths[:, None]
     return ((ends.cumsum(1) - ends.long() > 0) & real).long()
 
 

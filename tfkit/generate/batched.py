@@ -167,14 +167,14 @@ class BatchedSearch:
     def search_batch(self, sources: Sequence[Sequence[int]], streams: list[int]) -> list[list[Hypothesis]]:
         """The hypotheses of one batch, whose first source is the longest. `streams` are the random streams of its rows."""
         model, search = self.model, self.search
-        device, rule = next(model.parameters()).device, model.plan.token_rule(self.source)
+        device, rule = model.device, model.plan.token_rule(self.source)
         lengths = [len(source) for source in sources]
         longest = lengths[0]
-        ids = torch.full((len(sources), longest), rule.pad_id or 0, dtype=torch.int64)
+        ids = torch.full((len(sources), longest), rule.pad_id or 0, dtype=torch.int64, device="cpu")
         for row, source in enumerate(sources):
-            ids[row, : len(source)] = torch.as_tensor(source)
+            ids[row, : len(source)] = torch.as_tensor(source, device="cpu")
         arguments: dict[str, Any] = {
-            "max_new_tokens": torch.tensor([self._max_new_tokens(length) for length in lengths]),
+            "max_new_tokens": torch.tensor([self._max_new_tokens(length) for length in lengths], device="cpu"),
             "target": self.target,
             "output": self.output,
             "attention": self.attention,
@@ -191,7 +191,7 @@ class BatchedSearch:
         else:
             arguments[self.source] = ids.to(device)
             if min(lengths) < longest:
-                visible = torch.arange(longest) < torch.tensor(lengths)[:, None]
+                visible = torch.arange(longest, device="cpu") < torch.tensor(lengths, device="cpu")[:, None]
                 arguments["masks"] = {self.source: visible.to(device)}
         if search.kind == "greedy":
             found = greedy(model, scores=True, graphs=self.graphs, **arguments).hypotheses()

@@ -90,7 +90,7 @@ def decode_loop(
     wide = torch.promote_types(logits.dtype, torch.float32)
     fill = rule.pad_id if rule.pad_id is not None else rule.end_id if rule.end_id is not None else 0
     ids = torch.full((batch, max_tokens), fill, dtype=torch.int64, device=device)
-    log_probs = torch.zeros(batch, max_tokens, dtype=wide, device=device)
+    selected = torch.zeros(batch, max_tokens, dtype=wide, device=device)  # logits of the tokens, or their log-probabilities
     attention: dict[str, list[Tensor]] = {site: [] for site in weights}
     counts = start.limits.clone()
     finished = torch.zeros(batch, dtype=torch.bool, device=device)
@@ -103,7 +103,8 @@ def decode_loop(
             emit(rows, chosen)
         if scores:
             logits = logits.to(wide).contiguous()
-            log_probs[rows, step] = torch.log_softmax(logits, 1, out=logits).gather(1, chosen[:, None])[:, 0]
+            torch.log_softmax(logits, 1, out=logits)
+        selected[rows, step] = logits.gather(1, chosen[:, None])[:, 0].to(wide)
         for site, tensor in weights.items():
             attention[site].append(tensor.new_zeros(batch, *tensor[0, :, -1].shape).index_copy_(0, rows, tensor[:, :, -1]))
         ended = None if rule.end_id is None else chosen == rule.end_id
@@ -131,8 +132,9 @@ def decode_loop(
         # `True`: a selected token is never padding, whatever its id, so the model need not check for it.
         outputs = model.step(decoding, chosen[:, None], True, sites)
         logits, weights = outputs[start.output][:, -1], outputs.get("weights", {})
-    if scores and bool(log_probs.isnan().any()):
-        message = f"the logits of row {int(log_probs.isnan().any(1).nonzero()[0])} are NaN or infinite"
+    # The largest of logits is finite only if none is NaN or +inf, and some are not -inf.
+    if not bool((finite := selected.isfinite()).all()):
+        message = f"the logits of row {int((~finite).any(1).nonzero()[0])} are NaN or infinite"
         raise InputError(Diagnostic("TFK077", message, "the weights of the model, or its inputs, hold NaN or infinities"))
     longest = int(counts.max())
     return Generated(
@@ -140,7 +142,7 @@ def decode_loop(
         counts,
         finished,
         fill,
-        log_probs[:, :longest] if scores else None,
+        selected[:, :longest] if scores else None,
         {site: _stacked(steps) for site, steps in attention.items()},
     )
 

@@ -87,7 +87,7 @@ def prefill(
     batch = None if inputs else 1 if prompt is None else prompt.shape[0]
     capacity = max_tokens + (1 if prompt is None else prompt.shape[1])
     decoding = model.start(target, batch=batch, capacity=capacity, masks=masks, lengths=lengths, segments=segments, **inputs)
-    batch, device = decoding.batch, next(model.parameters()).device
+    batch, device = decoding.batch, model.device
     if prompt is None:
         prompt, known = torch.full((batch, 1), rule.start_id or 0, device=device), True
     outputs = model.step(decoding, prompt, known, attention)

@@ -94,7 +94,7 @@ def sample(
         start.decoding.reorder(copies)
         weights = {site: tensor[copies] for site, tensor in start.weights.items()}
         start = replace(start, logits=start.logits[copies], limits=start.limits[copies], weights=weights)
-    seed = int(torch.randint(2**63 - 1, ())) if seed is None else seed
+    seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
     most_probable = fastest_greedy(model.beam_top_k)
     uniforms = _uniforms(seed, range(batch) if streams is None else streams, samples, start.max_tokens).to(device)
 

@@ -53,7 +53,7 @@ def workers_for(model: Model, workers: int) -> int:
     and with a backend that is not thread-safe.
     """
     parallel = (
-        next(model.parameters()).device.type == "cpu"
+        model.device.type == "cpu"
         and not model.training
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._len_torch_dispatch_stack()

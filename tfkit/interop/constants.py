@@ -16,8 +16,8 @@ def whisper_positions(config: Mapping[str, Any]) -> Array:
     import torch
 
     half = config["d_model"] // 2
-    frequencies = torch.exp(-math.log(10000) / (half - 1) * torch.arange(half))
-    angles = torch.arange(config["max_source_positions"]).view(-1, 1) * frequencies.view(1, -1)
+    frequencies = torch.exp(-math.log(10000) / (half - 1) * torch.arange(half, device="cpu"))
+    angles = torch.arange(config["max_source_positions"], device="cpu").view(-1, 1) * frequencies.view(1, -1)
     found: Array = torch.cat([angles.sin(), angles.cos()], dim=1).double().numpy()
     return found
 

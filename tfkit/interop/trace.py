@@ -61,7 +61,7 @@ def prepared(model: Model, backend: Any = None) -> Iterator[None]:
         raise BuildError(Diagnostic("TFK127", message, "choose another target, or change the spec")) from reason
     finally:
         model.train(training)
-        model.backends.set(requested, model.device, model.dtype)
+        model.backends.set(requested)
 
 
 def traced(model: Model) -> Iterator[tuple[ProgramFacts, ExportedProgram]]:

@@ -30,12 +30,16 @@ LARGEST_TEXTS = 256 << 20
 NAME_A_MODEL = "name a directory that `tfkit build -o` or `tfkit train -o` wrote"
 
 
+DType = Literal["float64", "float32", "bfloat16", "float16"]
+
+
 class Versions(FileModel):
-    """The content of versions.json."""
+    """The content of versions.json. `dtypes` are those of tensors whose dtype is not `dtype`, by name."""
 
     format: Literal[1]
     contract: int
-    dtype: Literal["float64", "float32", "bfloat16", "float16"]
+    dtype: DType
+    dtypes: dict[str, DType] = {}
     python: str
     torch: str
     plugins: dict[str, str]

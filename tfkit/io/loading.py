@@ -15,14 +15,14 @@ from torch import Tensor
 
 from ..builder import build
 from ..catalogue import Catalogue, load_catalogue
-from ..errors import Diagnostic, StoreError
+from ..errors import BuildError, Diagnostic, StoreError
 from ..files import check_digest, check_header, compare_tensors, read_model
 from ..graph import graph_of
 from ..nn.model import Model
 from ..nn.precision import check_precision, round_weights
 from .layout import PLAN, SPEC, WEIGHTS, Plan, model_in
 from .replacing import describe
-from .saved_files import check_room, read_versions, saved_spec
+from .saved_files import check_room, read_versions, saved_spec, with_dtypes
 
 
 def load(
@@ -33,7 +33,7 @@ def load(
     precision: str = "float32",
     catalogue: Catalogue | None = None,
 ) -> Model:
-    """Load a model that `save` wrote. All weights are equal bit for bit.
+    """Load a model that `save` wrote. All weights are equal bit for bit, and each has its dtype.
 
     Args:
         directory: directory of a model, or of a training run, whose best model is loaded.
@@ -59,17 +59,23 @@ def load(
     versions = read_versions(directory)
     dtype: torch.dtype = getattr(torch, versions.dtype)
     spec = saved_spec(directory / SPEC, catalogue)
-    check_room(directory / WEIGHTS, versions.files[WEIGHTS], graph_of(spec), versions.dtype)
-    # On `meta` no backend is refused. `retarget` checks the saved ones for the device below.
-    model = build(spec, catalogue, device="meta", dtype=dtype)
+    check_room(directory / WEIGHTS, versions, graph_of(spec))
+    model = build(spec, catalogue, device="meta", dtype=dtype)  # where the backends of the spec are not refused
     requested_backends = read_model(directory / PLAN, Plan).sites
     if set(requested_backends) != set(model.sites):
         message = f"{directory / PLAN} has other attention sites than {directory / SPEC}"
         raise StoreError(Diagnostic("TFK082", message, "it was altered"))
     for requested, sites in [(backend, list(requested_backends))] if backend is not None else _by_request(requested_backends):
         model.set_backend(requested, sites)
-    check_header(directory / WEIGHTS, _facts(model.state_dict()), "the spec")
+    facts = with_dtypes(directory, versions, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()})
+    check_header(directory / WEIGHTS, facts, "the spec")
     check_digest(directory / WEIGHTS, versions.files[WEIGHTS])
+    if versions.dtypes and precision != "float32":
+        message = f"{directory} has weights of several dtypes; {precision} is made from float32"
+        raise BuildError(Diagnostic("TFK047", message, "load it without `precision`"))
+    for name, mixed in versions.dtypes.items():
+        parameter = model.get_parameter(name)
+        parameter.data = parameter.data.to(getattr(torch, mixed))
     if precision != "float32":
         model.load_state_dict(read_weights(directory), assign=True)
         # Mapped again, so that what was read to be rounded leaves the memory.
@@ -77,7 +83,6 @@ def load(
     else:
         # `load_state_dict` copies the weights. Mapped from the file, their alignment may change how matrix products round.
         model.to_empty(device=device).load_state_dict(read_weights(directory))
-    model.retarget(torch.device(device), dtype)
     return model
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, StoreError
-from ..files import FileRecord, check_digest, check_header, check_sizes, read_bytes, read_model
+from ..files import check_digest, check_header, check_sizes, read_bytes, read_model
 from ..graph import Graph, graph_of
 from ..spec import ModelSpec, parse_spec
 from ..spec.located import Diagnostics
@@ -54,13 +55,13 @@ def read_saved(directory: Path, catalogue: Catalogue) -> SavedFiles:
     versions = read_versions(directory)
     spec = saved_spec(directory / SPEC, catalogue)
     graph = graph_of(spec)
-    check_room(directory / WEIGHTS, versions.files[WEIGHTS], graph, versions.dtype)
-    wanted = {
-        f"nodes.{node.name}.{parameter.name}": (versions.dtype, parameter.shape)
+    check_room(directory / WEIGHTS, versions, graph)
+    shapes = {
+        f"nodes.{node.name}.{parameter.name}": parameter.shape
         for node in graph.nodes.values()
         for parameter in node.parameters()
     }
-    check_header(directory / WEIGHTS, wanted, "the spec")
+    check_header(directory / WEIGHTS, with_dtypes(directory, versions, shapes), "the spec")
     return SavedFiles(directory, spec, graph, versions)
 
 
@@ -89,11 +90,22 @@ def saved_spec(path: Path, catalogue: Catalogue) -> ModelSpec:
     return parse_spec(text, catalogue, file=str(path))
 
 
-def check_room(path: Path, facts: FileRecord, graph: Graph, dtype: str) -> None:
+def with_dtypes(
+    directory: Path, versions: Versions, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The dtype and the shape of every tensor of a saved model. Raises StoreError if it lists a tensor that has no shape."""
+    if unknown := sorted(versions.dtypes.keys() - shapes.keys()):
+        message = f"{directory / VERSIONS} has a dtype for `{unknown[0]}`, which the spec has not"
+        raise StoreError(Diagnostic("TFK082", message, "it was altered"))
+    return {name: (versions.dtypes.get(name, versions.dtype), shape) for name, shape in shapes.items()}
+
+
+def check_room(path: Path, versions: Versions, graph: Graph) -> None:
     """Raises StoreError if a file is too small for the weights of a model, before its parameters are listed."""
-    needed = (graph.parameters() + graph.parameters(trainable=False)) * ITEM_SIZES[dtype]
-    if facts.bytes < needed:
-        message = f"{path} has {facts.bytes:,} bytes, and the weights of the spec need {needed:,}"
+    smallest = min(ITEM_SIZES[dtype] for dtype in (versions.dtype, *versions.dtypes.values()))
+    needed, found = (graph.parameters() + graph.parameters(trainable=False)) * smallest, versions.files[WEIGHTS].bytes
+    if found < needed:
+        message = f"{path} has {found:,} bytes, and the weights of the spec need {needed:,}"
         raise StoreError(Diagnostic("TFK082", message, "it was altered"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import save_file
 
 from ..catalogue import Catalogue, load_catalogue
-from ..errors import Diagnostic, StoreError
 from ..files import FileRecord, child, file_record
 from ..graph import Target, graph_of, plan
 from ..graph.flash_implementation import flash_implementation
@@ -22,6 +21,7 @@ from ..slots.options import CONTRACT
 from ..spec import ModelSpec, to_yaml
 from .layout import FORMAT, PLAN, SPEC, VERSIONS, WEIGHTS
 from .replacing import check_place, write_directory
+from .saveable import check_saveable
 
 
 def save(
@@ -45,28 +45,31 @@ def save(
         The absolute path of the directory.
 
     Raises:
-        StoreError: the directory exists, or cannot be written, or the model is int8. Its content is unchanged.
+        StoreError: the directory exists, or cannot be written; or the model is not what its spec describes (adapters,
+            parametrised or pruned weights, added tensors, replaced modules), so that it could not be loaded. The content of the
+            directory is unchanged.
     """
     model = getattr(model, "_orig_mod", model)  # the model inside torch.compile's wrapper
     directory = Path(directory).absolute()
     check_place(directory, overwrite)
-    empty = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
-    if empty:
-        message = f"`{empty[0]}` and {len(empty) - 1} more are on the meta device and have no values"
-        raise StoreError(Diagnostic("TFK081", message, "build the model on another device"))
-    if model.precision != "float32":
-        message = f"the model was loaded with {model.precision} weights, which are not those that were trained"
-        raise StoreError(Diagnostic("TFK081", message, "load it without `precision` and save that"))
+    state = check_saveable(model)
     catalogue = catalogue or load_catalogue()
     first = next(model.parameters(), None)
     device, dtype = (first.device.type, first.dtype) if first is not None else ("cpu", torch.float32)
 
     def write_weights(path: Path) -> FileRecord:
-        save_file({name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}, path)
+        save_file({name: tensor.detach().contiguous() for name, tensor in state.items()}, path)
         return FileRecord(**file_record(path))
 
+    dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in state.items() if tensor.dtype != dtype}
     contents = ModelFiles(
-        model.spec, model.requested_backends, device, str(dtype).removeprefix("torch."), dict(texts or {}), write_weights
+        model.spec,
+        model.requested_backends,
+        device,
+        str(dtype).removeprefix("torch."),
+        dict(texts or {}),
+        write_weights,
+        dtypes,
     )
     return write_model(contents, directory, catalogue, overwrite=overwrite)
 
@@ -79,9 +82,10 @@ class ModelFiles:
         spec: the spec of the model.
         requested_backends: by attention site, as a spec writes them.
         device: the device that the plan is for.
-        dtype: the dtype of the weights, by torch's name.
+        dtype: the dtype of the weights, by torch's name: that of the first one.
         texts: further files, by name.
         write_weights: writes the weights into a new file, and returns its size and digest.
+        dtypes: the dtypes of weights that have another one, by name.
     """
 
     spec: ModelSpec
@@ -90,6 +94,7 @@ class ModelFiles:
     dtype: str
     texts: Mapping[str, str | bytes]
     write_weights: Callable[[Path], FileRecord]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_model(contents: ModelFiles, directory: Path, catalogue: Catalogue, *, overwrite: bool = False) -> Path:
@@ -126,6 +131,7 @@ def _write(contents: ModelFiles, draft: Path, catalogue: Catalogue) -> None:
             "format": FORMAT,
             "contract": CONTRACT,
             "dtype": target.dtype,
+            **({"dtypes": dict(contents.dtypes)} if contents.dtypes else {}),
             "python": platform.python_version(),
             "torch": torch.__version__,
             "plugins": plugins,

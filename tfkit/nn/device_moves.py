@@ -31,8 +31,18 @@ class Placed(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """Where inputs must be: the device of the first parameter, or where accelerate's hooks compute with offloaded ones."""
         first = next(self.parameters(), None)
-        return torch.device("cpu") if first is None else first.device
+        if first is None:
+            return torch.device("cpu")
+        return self._computing_device() or first.device if first.is_meta else first.device
+
+    def _computing_device(self) -> torch.device | None:
+        for module in self.modules():
+            device = getattr(module.__dict__.get("_hf_hook"), "execution_device", None)
+            if device is not None:
+                return torch.device(device)
+        return None
 
     @property
     def dtype(self) -> torch.dtype:

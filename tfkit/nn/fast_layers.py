@@ -123,6 +123,13 @@ class Linear(nn.Linear):
         return super().train(mode)
 
 
+def as_torch_linears(root: nn.Module) -> None:
+    """Every `Linear` becomes a `torch.nn.Linear` with the same parameters, in place: some tools look for that class alone."""
+    for module in root.modules():
+        if type(module) is Linear:
+            module.__class__ = nn.Linear  # type: ignore[assignment]
+
+
 class Embedding(nn.Embedding):
     """`torch.nn.Embedding`, ids (B, L) -> (B, L, M). Called with a `head`, its table is the weight of logits."""
 
@@ -147,32 +154,30 @@ class Embedding(nn.Embedding):
         return super().train(mode)
 
 
-class TableOfNode:
-    """The table of a node that was changed after it was built, for instance into a unit of FSDP. Only a call of the node
-    gathers its weights, so the table is used through one.
+class SharedTable:
+    """The table of an embedding that another node owns, used through calls of the embedding.
 
     Args:
-        node: takes what the embedding takes as `lookup`.
+        embedding: the embedding of the owner. One of another library, such as one with an adapter, takes ids alone.
+        node: the owner, if it was changed after it was built, for instance into a unit of FSDP. Only a call of such a node
+            gathers its weights, so it is called, with what the embedding takes as `lookup`.
     """
 
-    def __init__(self, node: nn.Module) -> None:
-        self.node = node
+    def __init__(self, embedding: nn.Module, node: nn.Module | None = None) -> None:
+        self.embedding, self.node = embedding, node
 
-    def __call__(self, input: Tensor, head: Head | None = None) -> Tensor:
-        """As `Embedding.forward`."""
-        return self.node(None, lookup=(input, head))  # type: ignore[no-any-return]
+    def rows(self, ids: Tensor) -> Tensor:
+        """ids (B, L) -> (B, L, M)."""
+        return self.embedding(ids) if self.node is None else self.node(None, lookup=(ids, None))  # type: ignore[no-any-return]
 
-
-Table = nn.Module | TableOfNode
-
-
-def head_of_table(table: Table, x: Tensor, head: Head) -> Tensor:
-    """Logits of x (..., M) by the table of another node. A table of another library, such as an embedding with an adapter,
-    takes ids alone: the rows of all ids are then the weight."""
-    if isinstance(table, (Embedding, TableOfNode)):
-        return table(x, head)
-    weight: Any = table.weight
-    return head.compute(x, table(torch.arange(weight.shape[0], device=x.device)), None)
+    def logits(self, x: Tensor, head: Head) -> Tensor:
+        """x (..., M) -> (..., V), or what `head` computes instead."""
+        if self.node is not None:
+            return self.node(None, lookup=(x, head))  # type: ignore[no-any-return]
+        if isinstance(self.embedding, Embedding):
+            return self.embedding(x, head)  # type: ignore[no-any-return]
+        weight: Any = self.embedding.weight
+        return head.compute(x, self.embedding(torch.arange(weight.shape[0], device=x.device)), None)
 
 
 class Dropout(nn.Dropout):
@@ -185,11 +190,14 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or not 0.0 < self.p < 1.0 or self.inplace or not input.is_cpu or torch.compiler.is_compiling():
+        drops = self.training and 0.0 < self.p < 1.0
+        transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if not drops or self.inplace or not input.is_cpu or transformed:
             return super().forward(input)
         count = input.numel()
         # Without an upper bound `random_` draws all 64 bits. Each int32 half is uniform on [-2^31, 2^31).
-        bits = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None).view(torch.int32)[:count]
+        words = torch.empty((count + 1) // 2, dtype=torch.int64, device=input.device)
+        bits = words.random_(-(2**63), None).view(torch.int32)[:count]
         keep = bits >= round(self.p * 2**32) - 2**31
         return input * keep.view(input.shape).to(input.dtype).mul_(1 / (1 - self.p))
 

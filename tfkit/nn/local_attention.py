@@ -38,7 +38,8 @@ class LocalCentre(nn.Module):
 
     def forward(self, query: Tensor, lengths: Tensor) -> Tensor:
         """Queries (B, H, Q, D) and numbers of real keys, broadcastable to (B, H, Q, 1), to centres (B, H, Q, 1)."""
-        hidden = torch.tanh(self.query(query.to(self.query.weight.dtype)))
+        dtype = next((parameter.dtype for parameter in self.parameters()), torch.float32)  # quantised: no parameters
+        hidden = torch.tanh(self.query(query.to(dtype)))
         return lengths * torch.sigmoid(self.out(hidden))
 
 

@@ -22,7 +22,7 @@ from .attention_head import AttentionHead, head_of
 from .call_errors import explained
 from .cpu.packed_weight import SearchProducts, active, searching
 from .device_moves import Placed
-from .fast_layers import TableOfNode
+from .fast_layers import SharedTable, as_torch_linears
 from .labels import Labels, by_output, loss_of, with_targets
 from .model_plan import ModelPlan
 from .multi_head import MultiHeadAttention
@@ -73,8 +73,8 @@ class GraphExecutor:
         if wire.memories:
             arguments["memories"] = {ref: outputs[_node(ref)] for ref in wire.memories}
         if wire.owner is not None:
-            owner = self.nodes[wire.owner]
-            arguments["table"] = owner.embedding if type(owner) is Tokens else TableOfNode(owner)
+            owner: Any = self.nodes[wire.owner]
+            arguments["table"] = SharedTable(owner.embedding, None if type(owner) is Tokens else owner)
         return self.nodes[name](context, **arguments)  # type: ignore[no-any-return]
 
 
@@ -133,6 +133,23 @@ class Model(Placed):
             if isinstance(module, MultiHeadAttention):
                 module.weights_backend = weights_backend
 
+    @property
+    def qconfig(self) -> Any:
+        """torch's eager quantisation (`quantize_dynamic`) sets this on a model, and then quantises the modules of the class
+        `torch.nn.Linear` alone. So setting it makes the linear maps of the model such modules."""
+        if "_qconfig" not in self.__dict__:
+            raise AttributeError("qconfig")
+        return self.__dict__["_qconfig"]
+
+    @qconfig.setter
+    def qconfig(self, qconfig: Any) -> None:
+        as_torch_linears(self)
+        self.__dict__["_qconfig"] = qconfig
+
+    @qconfig.deleter
+    def qconfig(self) -> None:
+        del self.__dict__["_qconfig"]
+
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """As in `nn.Module`. An error that a replaced or moved part causes names that part."""
         if torch.compiler.is_compiling():
@@ -166,7 +183,8 @@ class Model(Placed):
             masks: (B, L) bool by input node, True for real tokens or frames; instead of the padding that `pad_id` marks.
             lengths: (B,) integers by input node, the number of real tokens or frames; padding is on the right, and kernels
                 skip it.
-            segments: (B, L) integers by input node, for nodes with segments (BERT's token types); 0 unless given.
+            segments: (B, L) integers by input node, for nodes with segments (BERT's token types); 0 unless given. They hide
+                nothing: a row holds one document.
             weights: sites whose attention weights to return, by name or pattern (`decoder.*.cross_attention`).
             inputs: token ids (B, L), images (B, C, H, W) or features (B, L, F) by input node.
 
@@ -297,14 +315,17 @@ class Model(Placed):
             sites: names of sites or patterns such as `decoder.*`.
 
         Raises:
-            BackendRefused: the backend can never serve a site; the message names all such sites.
+            BackendRefused: the backend can serve a site on no device; the message names all such sites. A call is refused if it
+                cannot serve the site on the device of the call.
             SpecError: there is no such backend.
         """
         chosen = self.backends.matching(sites)
-        self.backends.set({site: backend for site in self.sites if site in chosen}, self.device, self.dtype)
+        self.backends.set({site: backend for site in self.sites if site in chosen})
 
     def retarget(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Choose the backends of every site again, from the same requests, for another device or dtype.
+        """Check now what the first call would check: that every site has a backend on a device in a dtype.
+
+        Every call chooses anew for its device and dtype, so a model that moves needs no `retarget`.
 
         Args:
             device: the device of the next calls.
@@ -379,13 +400,12 @@ class Model(Placed):
         return self.backends.matching(patterns) if patterns else frozenset()
 
     def _placed_parameter(self) -> nn.Parameter | None:
-        """A parameter whose device the inputs must be on: offloading replaces the `forward` of a module, and moves its
-        parameters only when they are used."""
-        for module in self.modules():
-            if "forward" not in module.__dict__:
-                for parameter in module.parameters(recurse=False):
-                    return parameter
-        return None
+        """A parameter whose device the inputs must be on; None if parameters are elsewhere until they are used. Offloading
+        keeps them on the meta device, and replaces the `forward` of modules by one that loads them."""
+        parameter = next(self.parameters(), None)
+        if parameter is not None and parameter.is_meta and any("forward" in module.__dict__ for module in self.modules()):
+            return None
+        return parameter
 
     def _repr_html_(self) -> str:
         return load("tfkit.view.drawing.notebook:model_html")(self.spec)  # type: ignore[no-any-return]

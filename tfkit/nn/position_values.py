@@ -46,7 +46,7 @@ class PositionValues:
 
 def embedded(module: Any, width: int, appended: int, positions: PositionRange) -> tuple[Tensor, Tensor]:
     """The vectors that a scheme adds to embeddings of zeros, or appends to them, and their similarity."""
-    zeros = torch.zeros(1, positions.queries, width)
+    zeros = torch.zeros(1, positions.queries, width, device=positions.device)
     table = module.embed(zeros, positions)[0]
     table = table[:, width:] if appended else table
     unit = torch.nn.functional.normalize(table.double(), dim=-1)
@@ -56,21 +56,22 @@ def embedded(module: Any, width: int, appended: int, positions: PositionRange) -
 def rotated(module: Any, head_dim: int, positions: PositionRange) -> tuple[Tensor, Tensor]:
     """The angle by which each feature is rotated at each position, and the similarity of positions."""
     tables = module.prepare(positions)
-    basis = torch.eye(head_dim)[None, :, None].expand(1, head_dim, positions.queries, head_dim)  # one head for each feature
+    unit = torch.eye(head_dim, device=positions.device)[None, :, None]
+    basis = unit.expand(1, head_dim, positions.queries, head_dim)  # one head for each feature
     turned = module.rotate(basis, basis, tables)[0][0].double()  # (D, L, D)
     own = turned.diagonal(dim1=0, dim2=2)  # (L, D)
     angle = torch.atan2(turned.sum(-1).T - own, own)
-    ones = torch.ones(1, 1, positions.queries, head_dim)
+    ones = torch.ones(1, 1, positions.queries, head_dim, device=positions.device)
     query, key = (each[0, 0].double() for each in module.rotate(ones, ones, tables))
-    unit = [torch.nn.functional.normalize(each, dim=-1) for each in (query, key)]
-    return angle, unit[0] @ unit[1].T
+    query, key = (torch.nn.functional.normalize(each, dim=-1) for each in (query, key))
+    return angle, query @ key.T
 
 
 def bias_by_distance(module: Any, heads: int, head_dim: int, scale: float, causal: bool, positions: PositionRange) -> Tensor:
     """The bias of each head, (H, R), at the distances from 1 - L to 0, or to L - 1. A bias that depends on the query is that of
     a query of ones."""
     length = positions.queries
-    query = torch.ones(1, heads, length, head_dim)
+    query = torch.ones(1, heads, length, head_dim, device=positions.device)
     bias = module.bias(query, module.prepare(positions), scale)
     dense = dense_bias(bias, 0, Shapes(1, heads, length, length, query.dtype, query.device))
     dense = dense.expand(1, heads, length, length)[0]

@@ -13,9 +13,9 @@ from ..attention.choice import BackendChoice
 from ..errors import Diagnostic, InputError
 from .multi_head import MultiHeadAttention
 
-ResolveBackends = Callable[[Mapping[str, Any], torch.device, torch.dtype], dict[str, BackendChoice]]
-"""Backend choices by site from the requested backends by site, for a device and a dtype. Raises BackendRefused with every
-refusal in one error."""
+ResolveBackends = Callable[[Mapping[str, Any], torch.device | None, torch.dtype | None], dict[str, BackendChoice]]
+"""Backend choices by site from the requested backends by site. Raises BackendRefused, with every refusal in one error, if no
+requested backend can serve a site on this device in this dtype, or on any device in any dtype (None)."""
 
 
 @runtime_checkable
@@ -95,11 +95,12 @@ class SiteBackends:
             found.update(sites)
         return frozenset(found)
 
-    def set(self, requested: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> None:
-        """Choose the backends of the given sites for a device and a dtype. Changes nothing if it raises.
+    def set(self, requested: Mapping[str, Any], device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
+        """Choose the backends of the given sites. Changes nothing if it raises.
 
         Raises:
-            BackendRefused: a requested backend cannot serve its site, with the refusals of all sites.
+            BackendRefused: a requested backend cannot serve its site on this device in this dtype, or, without them, on any;
+                with the refusals of all sites.
             SpecError: a request names no backend.
         """
         choices = self.resolve(requested, device, dtype)

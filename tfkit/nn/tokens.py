@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..attention.positions import PositionAt, PositionRange
 from .cpu.low_precision import LowPrecisionHead
-from .fast_layers import Dropout, Head, Linear, Table, head_of_table
+from .fast_layers import Dropout, Head, Linear, SharedTable
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput
 
@@ -62,14 +62,14 @@ class Tokens(nn.Module):
     def forward(
         self,
         context: ForwardContext | None,
-        table: Table | None = None,
+        table: SharedTable | None = None,
         lookup: tuple[Tensor, Head | None] | None = None,
     ) -> NodeOutput | Tensor:
         """The embeddings of the ids in `context`.
 
         Args:
             context: the current call of the model; None with `lookup`.
-            table: the embedding of the node whose table (vocab_size, M) this node shares, or None.
+            table: the table (vocab_size, M) of another node that this node shares, or None.
             lookup: ids for which only the rows of the table are wanted, or the input of a head and the head.
 
         Returns:
@@ -78,12 +78,15 @@ class Tokens(nn.Module):
         if lookup is not None:
             input, head = lookup
             assert self.embedding is not None, "the graph finds the node at the end of a chain of `share`"
-            return self.embedding(input) if head is None else head_of_table(self.embedding, input, head)
+            own = SharedTable(self.embedding)
+            return own.rows(input) if head is None else own.logits(input, head)
         assert context is not None
         ids, padding = context.inputs[self.name], context.padding[self.name]
-        embedding = table if self.embedding is None else self.embedding
-        assert embedding is not None
-        x: Tensor = embedding(ids)
+        if self.embedding is not None:
+            x: Tensor = self.embedding(ids)
+        else:
+            assert table is not None
+            x = table.rows(ids)
         if self.scale != 1.0:
             x = x * self.scale
         if self.segments is not None:
@@ -130,13 +133,13 @@ class TokenLogits(nn.Module):
         """Takes x, W, b and `softcap` in a step of training; its result takes the place of the logits, which are then not
         computed."""
 
-    def forward(self, context: ForwardContext, input: NodeOutput, table: Table | None = None) -> NodeOutput:
+    def forward(self, context: ForwardContext, input: NodeOutput, table: SharedTable | None = None) -> NodeOutput:
         """The logits.
 
         Args:
             context: the current call of the model.
             input: (B, L, M).
-            table: the embedding whose table (vocab_size, M) this node shares, or None.
+            table: the table (vocab_size, M) of another node that this node shares, or None.
 
         Returns:
             (B, L, vocab_size) with the padding of the input.
@@ -151,10 +154,10 @@ class TokenLogits(nn.Module):
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return NodeOutput(logits, input.padding, input.ids)
 
-    def _call(self, table: Table | None, x: Tensor, head: Head) -> Tensor:
+    def _call(self, table: SharedTable | None, x: Tensor, head: Head) -> Tensor:
         """What `head` computes with the weight of the table, or of the own map. Another library's map computes x W^T itself."""
         if table is not None:
-            return head_of_table(table, x, head)
+            return table.logits(x, head)
         assert self.logits is not None
         if isinstance(self.logits, Linear):
             return self.logits(x, head)  # type: ignore[no-any-return]

@@ -225,7 +225,7 @@ class Answerer:
         if not rows:
             return []
         found: list[tuple[float, Scores]] = [(0.0, {})] * len(rows)
-        device, name = next(self.model.parameters()).device, self.roles.target
+        device, name = self.model.device, self.roles.target
         training = self.model.training
         self.model.eval()
         try:
@@ -244,7 +244,7 @@ class Answerer:
 
     def _best(self, row: _Row, probabilities: Tensor, count: int) -> Scores:
         """The best spans of a row by the probabilities (L, 2) of its positions."""
-        shown = torch.tensor([start < end for start, end in row.ranges])
+        shown = torch.tensor([start < end for start, end in row.ranges], device="cpu")
         starts, ends = (probabilities[row.before :][: len(row.ranges)] * shown[:, None]).unbind(1)  # (N,)
         width = min(self.max_answer, len(row.ranges))
         following = functional.pad(ends, (0, width - 1)).unfold(0, width, 1)  # (N, width)

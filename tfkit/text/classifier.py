@@ -193,7 +193,7 @@ class Classifier:
         if not texts:
             return []
         lengths = np.array([len(ids) for ids in texts], np.int32)
-        logits = torch.empty(len(texts), len(self.labels))
+        logits = torch.empty(len(texts), len(self.labels), device="cpu")
         training = self.model.training
         self.model.eval()
         try:
@@ -205,7 +205,7 @@ class Classifier:
 
     def _logits(self, texts: list[list[int]], rows: list[list[int]]) -> Tensor:
         ids, counts = padded(texts)
-        device, name = next(self.model.parameters()).device, self.roles.target
+        device, name = self.model.device, self.roles.target
         segments = {"segments": {name: padded(rows, 0)[0].to(device)}} if self.pairs and self.roles.segments else {}
         outputs = self.model(lengths={name: counts.to(device)}, **segments, **{name: ids.to(device)})
         return outputs[self.roles.output]  # type: ignore[no-any-return]

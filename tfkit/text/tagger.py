@@ -168,7 +168,7 @@ class Tagger:
             return [], []
         lengths = np.array([len(ids) for ids in rows], np.int32)
         found: list[tuple[list[float], list[int]]] = [([], [])] * len(rows)
-        device, name = next(self.model.parameters()).device, self.roles.target
+        device, name = self.model.device, self.roles.target
         training = self.model.training
         self.model.eval()
         try:

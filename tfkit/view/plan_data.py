@@ -23,6 +23,7 @@ training              with `--gpus`: gpus, memory and usable (bytes of each), ba
                       checkpointing, bytes of a rank by purpose, peak, sent by collective in a step, fits, available: whether
                       `tfkit train` has it), chosen (an index) and command, null if nothing fits
 unmeasured            installed backends that `auto` never considers, because they have no measured times
+nan_as_zero           chosen backends that may give zeros on this device where scores are NaN or infinite (where there are any)
 """
 
 from __future__ import annotations
@@ -54,6 +55,12 @@ def plan_data(name: str, target: Target, plans: Sequence[Planned], catalogue: Ca
         for group, found in plans
         for plan in found
     ]
+    chosen = {plan.chosen for _, found in plans for plan in found}
+    hiding = [
+        entry.name
+        for entry in catalogue.entries("backend")
+        if entry.name in chosen and target.device in entry.capabilities.numerics.nan_as_zero
+    ]
     return {
         "name": name,
         "target": {
@@ -69,6 +76,7 @@ def plan_data(name: str, target: Target, plans: Sequence[Planned], catalogue: Ca
         **({"sdpa": sdpa} if sdpa else {}),
         "sites": rows,
         "unmeasured": [entry.name for entry in catalogue.entries("backend") if not entry.auto],
+        **({"nan_as_zero": hiding} if hiding else {}),
     }
 
 

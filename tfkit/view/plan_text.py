@@ -42,6 +42,9 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
             parts += ["", Text(unlocked)]
     if data["unmeasured"] and any(row["requested"] == "auto" for row in data["sites"]):
         parts += ["", Text(f"auto does not consider backends without measured times: {', '.join(data['unmeasured'])}", "dim")]
+    if "nan_as_zero" in data:
+        hiding = ", ".join(data["nan_as_zero"])
+        parts += ["", Text(f"where scores are NaN or infinite, the output may be zero instead of NaN: {hiding}", "dim")]
     shown_rows = [each for row in data["sites"] for candidate in row["candidates"] for each in candidate["rows"]]
     links = sorted({each["published"] for each in shown_rows if each["published"]})
     if links:

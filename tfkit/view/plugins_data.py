@@ -72,6 +72,7 @@ DESCRIBED: dict[str, Callable[[Any], str]] = {
     "numerics": lambda numerics: (
         f"rounds {', '.join(name for name, value in numerics if value == 'storage') or 'nothing'}"
         + ("; TF32 where torch allows it" if numerics.tf32 else "")
+        + (f"; zeros for NaN on {', '.join(sorted(numerics.nan_as_zero))}" if numerics.nan_as_zero else "")
     ),
 }
 """The text of capabilities that are not names."""

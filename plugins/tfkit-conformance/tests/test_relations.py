@@ -12,6 +12,7 @@ from test_uses import USES
 from tfkit.attention.types import AttentionOutput, DenseBias, Mask, Prepared
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
+from tfkit.catalogue import load_catalogue
 from tfkit.plugin import NoOptions
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
@@ -47,6 +48,11 @@ def with_(**changes):
 
 def along(size, start=1.0, step=0.1):
     return start + step * torch.arange(size)
+
+
+def zeros_for_nan(inputs, options):
+    found = right(inputs)
+    return replace(found, output=found.output.nan_to_num(0.0))
 
 
 def filled(number):
@@ -233,9 +239,11 @@ KILLS = {
     "one_gradient_at_a_time": (key_needs_query, PLAIN),
     "weights_carry_gradients": (detached_weights, PLAIN),
     "deterministic_backward": (wavering_backward, PLAIN),
+    "not_finite": (zeros_for_nan, PLAIN),
     "double_backward": (with_(query=lambda inputs: Once.apply(inputs.query)), PLAIN),
 }
 WORDS = {
+    "not_finite": r"output row \d of batch row \d, head \d is 0 with NaN in a query, expected NaN; .*`numerics.nan_as_zero`",
     "poisoned_hidden_keys": r"output row \d of batch row \d, head \d changed when key \d of batch row \d, key/value head \d,",
     "hidden_keys_get_no_gradient": r"gradient of key \d of batch row \d, key/value head \d is not exactly 0 although no query",
     "fully_masked_rows": r"output row \d of batch row \d, head \d is not 0 although that query sees no key",
@@ -313,3 +321,33 @@ def test_a_relation_is_void_if_its_other_call_is_not_declared():
     )
     reason = fit(BY_NAME["chunks"], backend_under_test(replace(EAGER, capabilities=even)), PLAIN)
     assert reason.startswith("the other call is not declared: query length")
+
+
+def test_zeros_for_nan_are_right_where_they_are_declared_and_other_numbers_never():
+    declared = EAGER.capabilities.numerics.model_copy(update={"nan_as_zero": frozenset({"cpu"})})
+    entry = replace(EAGER, capabilities=EAGER.capabilities.model_copy(update={"numerics": declared}))
+    relation = BY_NAME["not_finite"]
+
+    def run(attend):
+        made = replace(backend_under_test(entry, attend=attend), prepare=lambda mask, bias, shapes, options: Prepared(None))
+        for seed in range(4):
+            relation.run(Evaluated(made, fit(relation, made, replace(PLAIN, seed=seed))))
+
+    run(zeros_for_nan)
+    run(lambda inputs, options: right(inputs, prepared=None))
+    with pytest.raises(Violation, match=r"is 0\.5 with NaN in a query, expected NaN or 0"):
+        run(lambda inputs, options: replace(right(inputs), output=right(inputs).output.nan_to_num(0.5)))
+
+
+@pytest.mark.parametrize(
+    "change", [{"causal": True, "offset": 2}, {"key_lengths": (3, 6)}, {"Q": 40, "K": 50}, {"bias": "dense"}]
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["eager", "sdpa", "flex"])
+def test_shipped_backends_do_not_hide_nan_on_the_processor(name, dtype, change):
+    made, relation = backend_under_test(load_catalogue().find("backend", name)), BY_NAME["not_finite"]
+    assert "cpu" not in made.capabilities.numerics.nan_as_zero
+    for seed in range(4):
+        fitted = fit(relation, made, replace(PLAIN, dtype=dtype, lse=False, seed=seed, **change))
+        assert isinstance(fitted, Case), fitted
+        relation.run(Evaluated(made, fitted))

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from tfkit.plugin import AttentionBackend, AttentionRequest, Capabilities, Device, NoOptions, Range, hookimpl
+from tfkit.plugin import AttentionBackend, AttentionRequest, Capabilities, Device, NoOptions, Numerics, Range, hookimpl
 
 TRAINS = frozenset({*range(8, 65, 8), 96, 128, 192, 256})
 """Head dims at which FlashAttention 4 trains here: its gradients were wrong between them
@@ -90,6 +90,7 @@ COMMON = Capabilities(
     grouped_queries=True,
     softcap=True,
     backward=True,
+    numerics=Numerics(nan_as_zero=frozenset({"cuda"})),  # a sum of 0 counts as 1, so scores of -inf alone give 0
 )
 
 V2 = AttentionBackend(

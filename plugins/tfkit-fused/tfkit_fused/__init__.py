@@ -66,7 +66,7 @@ CAPABILITIES = Capabilities(
     batch_invariant=True,
     compile=True,
     export=True,
-    numerics=Numerics(),
+    numerics=Numerics(nan_as_zero=frozenset({"cuda", "cpu"})),  # scores of -inf alone count as hidden
 )
 
 FUSED = AttentionBackend(

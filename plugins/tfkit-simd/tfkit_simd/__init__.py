@@ -66,7 +66,7 @@ SIMD = AttentionBackend(
         lse=True,
         grouped_queries=True,
         batch_invariant=True,
-        numerics=Numerics(probabilities="accumulation", grade="B"),
+        numerics=Numerics(probabilities="accumulation", nan_as_zero=frozenset({"cpu"}), grade="B"),
     ),
 )
 

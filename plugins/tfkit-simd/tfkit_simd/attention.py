@@ -120,7 +120,7 @@ def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
     shown = _whole_keys(shown, shapes.keys)
     alive = shown.flatten(1, 2).any(1)  # (B|1, K)
     if shown.shape[1] * shown.shape[2] > 1 and not bool(shown.all()):
-        added = torch.zeros(()) if added is None else added
+        added = torch.zeros((), device="cpu") if added is None else added
         added = torch.where(shown, added.to(torch.float32), -torch.inf)
     elif added is not None:
         added = _whole_keys(added, shapes.keys)

@@ -33,7 +33,8 @@ def select(avx512: bool, logits: Tensor, totals: Tensor, count: int) -> tuple[Te
     if count < 1 or not V:
         raise ValueError(f"{count} of {V} tokens are asked for, expected at least one")
     logits, totals = logits.contiguous(), totals.contiguous()
-    values, log_probs, indices = torch.empty(S, count), torch.empty(S, count), torch.empty(S, count, dtype=torch.int64)
+    values, log_probs = (torch.empty(S, count, device="cpu") for _ in range(2))
+    indices = torch.empty(S, count, dtype=torch.int64, device="cpu")
     beam_top_k(
         avx512, logits.data_ptr(), totals.data_ptr(), values.data_ptr(), log_probs.data_ptr(), indices.data_ptr(),
         S, k, V, count,
@@ -58,7 +59,7 @@ def greedy(avx512: bool, logits: Tensor) -> Tensor:
         found = f"{tuple(logits.shape)} {logits.dtype} on {logits.device}"
         raise ValueError(f"the logits are {found}, expected (R, V) torch.float32 on cpu with V from 1 up")
     logits = logits.contiguous()
-    indices = torch.empty(len(logits), dtype=torch.int64)
+    indices = torch.empty(len(logits), dtype=torch.int64, device="cpu")
     most_probable(avx512, logits.data_ptr(), indices.data_ptr(), *logits.shape)
     return indices
 

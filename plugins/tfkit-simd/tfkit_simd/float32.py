@@ -59,7 +59,7 @@ def multiply(avx512: bool, x: Tensor, packed: Packed, bias: Tensor | None) -> Te
     x, bias = readable(x, bias, packed.inner, packed.outer)
     if packed.panels.shape[2] != (32 if avx512 else 16):
         raise ValueError(f"the weight was packed in panels of {packed.panels.shape[2]}, for other instructions")
-    y = torch.empty(len(x), packed.outer)
+    y = torch.empty(len(x), packed.outer, device="cpu")
     float32_product(
         avx512, x.data_ptr(), y.data_ptr(), packed.panels.data_ptr(), 0 if bias is None else bias.data_ptr(),
         len(x), x.stride(0), packed.inner, packed.outer,

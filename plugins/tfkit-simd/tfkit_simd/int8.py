@@ -82,7 +82,7 @@ def multiply(variant: int, x: Tensor, packed: Packed, bias: Tensor | None) -> Te
         ValueError: a shape, a dtype or a device is another.
     """
     x, bias = readable(x, bias, packed.inner, packed.outer)
-    y = torch.empty(len(x), packed.outer)
+    y = torch.empty(len(x), packed.outer, device="cpu")
     if len(x):
         int8_product(
             variant, x.data_ptr(), y.data_ptr(), packed.panels.data_ptr(), packed.scales.data_ptr(), packed.starts.data_ptr(),

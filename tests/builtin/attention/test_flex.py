@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import AuxOutput
 
 from attention_calls import BY_NAME, typed
 from tfkit.attention.backend import check_request
@@ -68,7 +69,7 @@ def test_a_kernel_is_fixed_on_cuda_alone(monkeypatch):
 
     def compiled(*tensors, **call):
         asked.append(call["kernel_options"])
-        return tensors[0], None
+        return tensors[0], AuxOutput(lse=tensors[0][..., 0])
 
     monkeypatch.setattr(flex, "_unfused", compiled)
     for options in (FlexOptions(), flash):
@@ -99,7 +100,7 @@ def test_a_compiled_call_meets_no_limit_of_recompilations(monkeypatch):
 
     def compiled(*tensors, **call):
         met.append((torch._dynamo.config.recompile_limit, torch._dynamo.config.accumulated_recompile_limit))
-        return tensors[0], None
+        return tensors[0], AuxOutput(lse=tensors[0][..., 0])
 
     monkeypatch.setattr(flex, "_compiled", lambda: compiled)
     monkeypatch.setattr(flex, "_unfused", flex._fused)

@@ -12,9 +12,9 @@ from attention_calls import BY_NAME, typed
 from tfkit.attention.backend import check_request
 from tfkit.attention.rendering import shapes_of
 from tfkit.attention.types import DenseBias, LinearBias, Mask
-from tfkit.builtin.attention import sdpa
+from tfkit.builtin.attention import eager, sdpa
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
-from tfkit.plugin import AttentionRequest
+from tfkit.plugin import AttentionRequest, NoOptions
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import gradients_of
 from tfkit_conformance.suite.again import replay
@@ -123,3 +123,42 @@ def test_a6_fully_masked_rows_stay_zero_with_hidden_keys_of_any_size():
         gradients=True,
     )  # fmt: skip
     assert replay(SDPA, case, check="R2 unseen_keys") == "passed"
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("sizes", [(2, 1, 5), (2, 40, 40), (300, 1, 5), (300, 4, 4), (2, 1, 600)])
+@pytest.mark.parametrize("where", ["query", "key"])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_a_query_without_a_softmax_is_nan_as_in_eager(number, where, sizes, dtype, gradients):
+    """The fused kernels of the CPU give zeros, which hide a damaged model."""
+    B, Q, K = sizes
+    inputs = Case(
+        B=B, H=2, G=2, Q=Q, K=K, D=8, V=8, dtype=dtype, causal=True, offset=K - Q, gradients=gradients, seed=5
+    ).inputs()
+    getattr(inputs, where).detach()[0, 0, 0] = number
+    with torch.set_grad_enabled(gradients):
+        found, wanted = (each.attend(inputs, options).output for each, options in ((sdpa, SdpaOptions()), (eager, NoOptions())))
+    assert bool(wanted.isnan().any())
+    assert torch.equal(found.isnan(), wanted.isnan())
+    if gradients:
+        leaves = (inputs.query, inputs.key, inputs.value)
+        for mine, other in zip(*(torch.autograd.grad(each.sum(), leaves) for each in (found, wanted)), strict=True):
+            assert bool(mine.isnan().any()) == bool(other.isnan().any())
+
+
+def test_zeros_of_values_are_zeros():
+    inputs = Case(B=2, H=2, G=2, Q=5, K=7, D=8, V=8, gradients=True, seed=5).inputs()
+    inputs = replace(inputs, value=torch.zeros_like(inputs.value))
+    assert not bool(sdpa.attend(inputs, SdpaOptions()).output.any())
+
+
+def test_dropout_is_drawn_once_where_it_leaves_no_key():
+    inputs = replace(Case(B=2, H=2, G=2, Q=5, K=1, D=8, V=8, seed=5).inputs(), dropout=0.5)
+    torch.manual_seed(0)
+    output = sdpa.attend(inputs, SdpaOptions()).output
+    after = torch.get_rng_state()
+    torch.manual_seed(0)
+    torch.nn.functional.scaled_dot_product_attention(inputs.query, inputs.key, inputs.value, dropout_p=0.5, scale=inputs.scale)
+    assert torch.equal(torch.get_rng_state(), after)
+    assert bool((output == 0).all(-1).any())

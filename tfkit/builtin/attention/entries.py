@@ -16,6 +16,8 @@ from .published_cuda import ROWS
 
 TERMS, BIASES = frozenset(MASK_TERMS), frozenset(BIAS_KINDS)
 DEVICES = (Device(kind="cpu"), Device(kind="cuda"))
+ON_CUDA = frozenset({"cuda"})
+"""Kernels that give zeros where scores of -inf alone have no softmax: FlashAttention divides by a sum of 0 as if it were 1."""
 DTYPES = frozenset({"float64", "float32", "bfloat16", "float16"})
 version = cache(metadata.version)
 """The version of an installed package, read once: each class of calls of each site asks for it."""
@@ -198,7 +200,7 @@ SDPA = AttentionBackend(
         deterministic_backward=True,
         compile=True,
         export=True,
-        numerics=Numerics(gradients="storage", tf32=True),
+        numerics=Numerics(gradients="storage", tf32=True, nan_as_zero=ON_CUDA),
     ),
     auto=AutoTable("tfkit.builtin.attention", ("auto_cpu.json",), "sdpa", more=(*ROWS, *sdpa_rows())),
     threads=True,
@@ -252,6 +254,7 @@ CUDNN = AttentionBackend(
         tensor_offset=True,
         grouped_queries=True,
         backward=True,
+        numerics=Numerics(nan_as_zero=ON_CUDA),
     ),
 )
 
@@ -273,6 +276,7 @@ VARLEN = AttentionBackend(
         tensor_offset=True,
         grouped_queries=True,
         backward=True,
+        numerics=Numerics(nan_as_zero=ON_CUDA),
     ),
 )
 

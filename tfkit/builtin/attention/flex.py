@@ -66,9 +66,11 @@ def attend(inputs: AttentionInputs, options: FlexOptions) -> AttentionOutput:
         block_mask=block_mask,
         scale=inputs.scale,
         enable_gqa=inputs.query.shape[1] != inputs.key.shape[1],
-        return_aux=AuxRequest(lse=inputs.return_lse),
+        return_aux=AuxRequest(lse=True),
         kernel_options=None if options.kernel == "default" else {"BACKEND": options.kernel.upper()},
     )
+    # Scores of -inf alone have no softmax. The kernel takes them for hidden ones and gives zeros.
+    output = torch.where(extra.lse.detach().isneginf()[..., None], torch.nan, output)
     lse = None
     if inputs.return_lse:  # the contract requires float32; the kernel returns float64 for float64 queries
         lse = select_rows(extra.lse, None if rows is None else rows.squeeze(-1), masked=-torch.inf).float()

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -25,6 +26,7 @@ from ...plugin import (
     AttentionOutput,
     Bias,
     Mask,
+    NoOptions,
     Prepared,
     Shapes,
     accumulation,
@@ -35,7 +37,7 @@ from ...plugin import (
     unmask_empty_rows,
     visible,
 )
-from . import few
+from . import eager, few
 from .entries import SDPA, SdpaOptions
 
 Rendered = tuple[Tensor | None, bool, Tensor | None]
@@ -77,8 +79,8 @@ def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
         inputs = replace(inputs, query=torch.where(rows, inputs.query, 0.0))
     kernels = _kernels(options, mask, inputs.query)
     if kernels is None and not causal and few.products_are_faster(inputs, mask):
-        output = few.attend(inputs, mask)
-    elif kernels is None:
+        return AttentionOutput(select_rows(few.attend(inputs, mask), rows))
+    if kernels is None:
         output = _call(inputs, mask, causal)
     elif torch.compiler.is_compiling():
         with sdpa_kernel(kernels):
@@ -86,7 +88,28 @@ def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
     else:
         with _KERNEL_LOCK, sdpa_kernel(kernels):
             output = _call(inputs, mask, causal)
+    if output.is_cpu and not torch.compiler.is_compiling() and _may_hide_nan(inputs, output):
+        return eager.attend(replace(inputs, prepared=None), NoOptions())
     return AttentionOutput(select_rows(output, rows))
+
+
+def _may_hide_nan(inputs: AttentionInputs, output: Tensor) -> bool:
+    """Whether a kernel of the CPU may have given zeros to a query whose scores are NaN or infinite.
+
+    Zeros are also right where all values are zero; `eager` then gives them again. The first feature of the output tells almost
+    always that there are none, and is read in microseconds. Dropout makes zeros too, and must not be drawn twice.
+    """
+    return not inputs.dropout and _can_be_read(output) and not bool(output[..., 0].all()) and not bool(output.any(-1).all())
+
+
+def _can_be_read(output: Tensor) -> bool:
+    """Whether the numbers of a tensor may decide what runs: not in a transform (`torch.func`), a tracer or a mode."""
+    return (
+        type(output) is Tensor
+        and peek_interpreter_stack() is None
+        and not torch._C._len_torch_dispatch_stack()
+        and torch._C._get_tracing_state() is None
+    )
 
 
 def _call(inputs: AttentionInputs, mask: Tensor | None, causal: bool) -> Tensor:

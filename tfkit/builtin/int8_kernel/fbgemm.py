@@ -14,7 +14,7 @@ from .scaled import scaled_product
 
 def pack(integers: Tensor, scales: Tensor) -> Any:
     """A weight (out, in) and its scales (out,) in FBGEMM's layout."""
-    zeros = torch.zeros(len(scales), dtype=torch.int64)
+    zeros = torch.zeros(len(scales), dtype=torch.int64, device="cpu")
     engine = torch.backends.quantized.engine
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that quantised tensors will go

@@ -16,7 +16,7 @@ Packed = tuple[Tensor, Tensor, Tensor]
 def pack(integers: Tensor, scales: Tensor) -> Packed:
     """A weight (out, in) and its scales (out,) in oneDNN's layout."""
     packed = torch.ops.onednn.qlinear_prepack(integers, None)
-    return packed, scales, torch.zeros(len(scales), dtype=torch.int64)
+    return packed, scales, torch.zeros(len(scales), dtype=torch.int64, device="cpu")
 
 
 def multiply(x: Tensor, packed: Packed, bias: Tensor | None) -> Tensor:

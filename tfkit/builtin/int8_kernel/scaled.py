@@ -33,6 +33,7 @@ def scaled_product(x: Tensor, bias: Tensor | None, levels: int, multiply: Callab
     found = multiply(x / scales).mul_(scales)
     if not math.isfinite(float(largest.max())):
         rows = ~largest[:, 0].isfinite()
-        weight = multiply(levels * torch.eye(x.shape[1])).div_(levels).t()  # (out, in), as the products of other rows use it
+        unit = torch.eye(x.shape[1], device="cpu")
+        weight = multiply(levels * unit).div_(levels).t()  # (out, in), as the products of other rows use it
         found[rows] = functional.linear(x[rows], weight)
     return found if bias is None else found.add_(bias)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...plugin import expand_heads
 from ...slots.score import ScoreSite
 from .entries import HiddenOptions
-from .tanh_sum import tanh_sum
+from .tanh_sum import TanhSum
 
 
 class Additive(nn.Module):
@@ -20,17 +20,18 @@ class Additive(nn.Module):
         super().__init__()
         self.query = nn.Linear(head_dim, hidden, bias=False)
         self.key = nn.Linear(key_dim, hidden, bias=False)
-        self.out = nn.Linear(hidden, 1, bias=False)
+        self.out = TanhSum(hidden)
 
     def map_keys(self, key: Tensor) -> Tensor:
         """U k: (B,G,K,key_dim) -> (B,G,K,d_score)."""
-        mapped: Tensor = self.key(key.to(self.key.weight.dtype))
+        mapped: Tensor = self.key(key.to(self.out.weight.dtype))
         return mapped.to(key.dtype)
 
     def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
         dtype = self.out.weight.dtype  # under autocast the weights are wider than query and key
         keys = expand_heads(mapped.to(dtype), query.shape[1])
-        return tanh_sum(self.query(query.to(dtype)), keys, self.out.weight[0])
+        scores: Tensor = self.out(self.query(query.to(dtype)), keys)
+        return scores
 
 
 def build(options: HiddenOptions, site: ScoreSite) -> nn.Module:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from ...plugin import expand_heads
 from ...slots.score import ScoreSite
 from .entries import HiddenOptions
-from .tanh_sum import tanh_sum
+from .tanh_sum import TanhSum
 
 
 class Concat(nn.Module):
@@ -24,7 +24,7 @@ class Concat(nn.Module):
         super().__init__()
         self.head_dim = head_dim
         self.weight = nn.Parameter(torch.empty(hidden, head_dim + key_dim))
-        self.out = nn.Linear(hidden, 1, bias=False)
+        self.out = TanhSum(hidden)
 
     def map_keys(self, key: Tensor) -> Tensor:
         """W_k k: (B,G,K,key_dim) -> (B,G,K,d_score)."""
@@ -33,7 +33,8 @@ class Concat(nn.Module):
     def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
         dtype = self.weight.dtype  # under autocast the weights are wider than query and key
         keys = expand_heads(mapped.to(dtype), query.shape[1])
-        return tanh_sum(functional.linear(query.to(dtype), self.weight[:, : self.head_dim]), keys, self.out.weight[0])
+        scores: Tensor = self.out(functional.linear(query.to(dtype), self.weight[:, : self.head_dim]), keys)
+        return scores
 
 
 def build(options: HiddenOptions, site: ScoreSite) -> nn.Module:

@@ -13,7 +13,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+
+class TanhSum(nn.Module):
+    """Query (B, H, Q, E) and key (B, H, K, E) to scores (B, H, Q, K), with the weights v (1, E)."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1, hidden))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return tanh_sum(query, key, self.weight[0])
 
 
 def tanh_sum(query: Tensor, key: Tensor, v: Tensor) -> Tensor:

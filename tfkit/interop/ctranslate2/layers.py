@@ -26,7 +26,7 @@ def fill_linear(there: Any, *maps: Any) -> None:
     """One or several linear maps, their outputs side by side."""
     there.weight = np.concatenate([array(each.weight) for each in maps])
     if any(each.bias is not None for each in maps):
-        empty = [torch.zeros(each.out_features) for each in maps]
+        empty = [torch.zeros(each.out_features, device="cpu") for each in maps]
         there.bias = np.concatenate(
             [array(zeros if each.bias is None else each.bias) for each, zeros in zip(maps, empty, strict=True)]
         )

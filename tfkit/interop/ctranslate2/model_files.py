@@ -71,7 +71,7 @@ def _stack(model: Model, graph: Graph, found: Any, tokens: Node, stack: Node, em
         del found.position_encodings
     else:
         rows = getattr(tokens.options.position.options, "max_len", None) or POSITIONS
-        nothing = torch.zeros(1, rows, width)
+        nothing = torch.zeros(1, rows, width, device="cpu")
         span = PositionRange(rows, rows, 0, 0, nothing.device, nothing.dtype, None)
         table = nothing if own.position is None else own.position.embed(nothing, span)
         found.position_encodings.encodings = array(table[0])

@@ -66,7 +66,7 @@ def is_right() -> bool:
     try:
         for outer, inner in PROBED:
             # Sums of 41 or more numbers near 1 need more than the 8 bits of bfloat16.
-            weight, x = torch.ones(outer, inner), 1 + torch.rand(ROWS, inner, generator=generator)
+            weight, x = torch.ones(outer, inner, device="cpu"), 1 + torch.rand(ROWS, inner, generator=generator, device="cpu")
             together = Bfloat16Weight(weight).product(x)
             wanted = (x.bfloat16().double() @ weight.t().double()).float()
             if not bool(((together - wanted).abs() <= 2**-7 * wanted).all()):

@@ -31,9 +31,11 @@ def is_supported(kernel: Float32Kernel) -> bool:
     found = capabilities()
     if not all(found.get(name) for name in kernel.needs):
         return False
-    x, weight = torch.arange(3.0 * 37).view(3, 37) % 11 - 5, torch.arange(41.0 * 37).view(41, 37) % 7 - 3
+    x = torch.arange(3.0 * 37, device="cpu").view(3, 37) % 11 - 5
+    weight, bias = torch.arange(41.0 * 37, device="cpu").view(41, 37) % 7 - 3, torch.arange(41.0, device="cpu")
     try:
-        y = load(kernel.multiply)(x.clone(), load(kernel.pack)(weight.clone()), torch.arange(41.0))
+        with torch.device("cpu"):  # a kernel may make tensors without naming a device
+            y = load(kernel.multiply)(x.clone(), load(kernel.pack)(weight.clone()), bias.clone())
     except (AttributeError, PluginError, RuntimeError, TypeError, ValueError):
         return False
-    return torch.equal(y, x @ weight.t() + torch.arange(41.0))
+    return torch.equal(y, x @ weight.t() + bias)

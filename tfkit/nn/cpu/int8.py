@@ -104,14 +104,15 @@ def capabilities() -> dict[str, Any]:
 
 def is_exact(kernel: Int8Kernel) -> bool:
     """Whether sums of the largest inputs are exact: a kernel that cuts sums off at 16 bits is not."""
-    rows = torch.full((3, 128), float(kernel.levels))
+    rows = torch.full((3, 128), float(kernel.levels), device="cpu")
     rows[1] *= -1
     rows[2, ::2] = 0
-    integers = torch.full((16, 128), LEVELS, dtype=torch.int8)
+    integers = torch.full((16, 128), LEVELS, dtype=torch.int8, device="cpu")
     integers[1::2] = -LEVELS
     integers[::3, ::5] = 1
     try:
-        found = load(kernel.multiply)(rows.clone(), load(kernel.pack)(integers, torch.ones(16)), None)
+        with torch.device("cpu"):  # a kernel may make tensors without naming a device
+            found = load(kernel.multiply)(rows.clone(), load(kernel.pack)(integers, torch.ones(16, device="cpu")), None)
     except (AttributeError, PluginError, RuntimeError, TypeError, ValueError):
         return False
     return torch.equal(found, rows @ integers.float().t())

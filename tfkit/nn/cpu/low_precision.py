@@ -102,6 +102,6 @@ def largest(scores: Tensor, count: int) -> Tensor:
     if groups <= 2 * count:
         return scores.topk(min(count, V), 1, sorted=False).indices
     maxima = scores[:, : groups * GROUP].unflatten(1, (groups, GROUP)).amax(2)  # type: ignore[no-untyped-call]
-    members = GROUP * maxima.topk(count, 1, sorted=False).indices[:, :, None] + torch.arange(GROUP)
-    index = torch.cat([members.flatten(1), torch.arange(groups * GROUP, V).expand(len(scores), -1)], 1)
+    members = GROUP * maxima.topk(count, 1, sorted=False).indices[:, :, None] + torch.arange(GROUP, device=scores.device)
+    index = torch.cat([members.flatten(1), torch.arange(groups * GROUP, V, device=scores.device).expand(len(scores), -1)], 1)
     return index.gather(1, scores.gather(1, index).topk(count, 1, sorted=False).indices)

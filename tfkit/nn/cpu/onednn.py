@@ -118,8 +118,8 @@ def may_read(*tensors: Tensor | None) -> bool:
 def _plain() -> tuple[object, ...]:
     """The dispatch keys of plain CPU tensors, created outside and inside of inference mode."""
     with torch.inference_mode():
-        inference = torch._C._dispatch_keys(torch.ones(1))
-    return torch._C._dispatch_keys(torch.ones(1)), inference
+        inference = torch._C._dispatch_keys(torch.ones(1, device="cpu"))
+    return torch._C._dispatch_keys(torch.ones(1, device="cpu")), inference
 
 
 PLAIN = _plain()
@@ -134,8 +134,8 @@ def probe() -> Callable[..., Tensor] | None:
         return None
     try:
         found: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
-        left, right = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(3, 4)
-        result = found(left, right.t(), torch.ones(4), "none", [], "")
+        left, right = torch.arange(6.0, device="cpu").view(2, 3), torch.arange(12.0, device="cpu").view(3, 4)
+        result = found(left, right.t(), torch.ones(4, device="cpu"), "none", [], "")
         are_plain(left)  # raises if this torch lacks one of the private functions that it calls
         if torch.equal(result, left @ right + 1):
             return found
@@ -148,7 +148,7 @@ def probe_packing() -> Callable[..., Tensor] | None:
     """The private function that packs a weight for `product`, or None if this torch lacks it."""
     try:
         found: Callable[..., Tensor] = torch.ops.mkldnn._reorder_linear_weight
-        left, right = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)
+        left, right = torch.arange(6.0, device="cpu").view(2, 3), torch.arange(12.0, device="cpu").view(4, 3)
         multiply = probe()
         if multiply is not None and torch.equal(multiply(left, found(right, None), None, "none", [], ""), left @ right.t()):
             return found

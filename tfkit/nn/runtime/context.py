@@ -272,12 +272,11 @@ class StackContext:
         state = self.state
         if state is None:
             return key, value
-        if site not in state.caches:
-            state.caches[site] = KeyValueCache(state.capacity)
-        start = self.offset
+        cache, start = state.caches.setdefault(site, KeyValueCache(state.capacity)), self.offset
+        cache.check_dtype(site, key)
         if state.tree is not None:
             start, key, value = state.tree.slots, state.tree.fold_beams(key), state.tree.fold_beams(value)
-        return state.caches[site].write(start, key, value)
+        return cache.write(start, key, value)
 
     def fold_beams(self, query: Tensor) -> Tensor:
         """Moves the beams of a sentence from the batch axis to the query axis, if beams share prefixes.
@@ -377,7 +376,7 @@ class StackContext:
             key, held = (self.stack, backend.name, mask_name, query.shape, query.dtype, keys), self.state.prepared
         if key not in held:
             shapes = Shapes(query.shape[0], query.shape[1], query.shape[2], keys, query.dtype, query.device)
-            enabled = torch.is_autocast_enabled(query.device.type)
+            enabled = not query.is_meta and torch.is_autocast_enabled(query.device.type)
             # An exported program with the block of an autocast that changes nothing cannot be loaded.
             with torch.autocast(query.device.type, enabled=False) if enabled else nullcontext():
                 held[key] = backend.prepare(mask, bias if bias_name is not None else None, shapes, backend.options)

@@ -33,6 +33,17 @@ class KeyValueCache:
         self.key: Tensor | None = None
         self.value: Tensor | None = None
 
+    def check_dtype(self, site: str, key: Tensor) -> None:
+        """Raises InputError if new keys (B, G, n, D) have another dtype than those in the cache."""
+        if self.key is not None and self.key.dtype != key.dtype:
+            before, now = (str(tensor.dtype).removeprefix("torch.") for tensor in (self.key, key))
+            message = f"the keys of `{site}` are {before} in earlier steps and {now} in this one"
+            fix = (
+                "all steps of a decoding state run inside the same torch.autocast, or all outside of it, and no one casts the "
+                "model between them"
+            )
+            raise InputError(Diagnostic("TFK071", message, fix))
+
     def write(
         self, start: int, key: Float[Tensor, "B G n D"], value: Float[Tensor, "B G n V"]
     ) -> tuple[Float[Tensor, "B G K D"], Float[Tensor, "B G K V"]]:

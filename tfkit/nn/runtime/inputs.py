@@ -117,7 +117,7 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
         raise InputError(Diagnostic("TFK071", f"`{name}` has dtype {ids.dtype}", "token ids are int64 or int32"))
     if ids.dim() != 2 or 0 in shape:
         raise InputError(Diagnostic("TFK070", f"`{name}` has shape {shape}", "token ids are (batch, length), both at least 1"))
-    if torch.compiler.is_compiling() or ids.is_meta:
+    if torch.compiler.is_compiling() or ids.is_meta or torch._C._are_functorch_transforms_active():
         return
     if ids.device.type != "cpu":
         torch._assert_async(
@@ -146,7 +146,12 @@ def check_places(parameter: nn.Parameter | None, tensors: Mapping[str, Any]) -> 
 def check_segments(name: str, segments: Tensor, ids: Tensor, count: int) -> None:
     """Raises InputError unless segments are (B, L) integers below `count`, the size of the segment table (0: no table)."""
     if not count:
-        raise InputError(Diagnostic("TFK073", f"`{name}` has no segments", "write `segments: 2` at this node"))
+        message = f"`{name}` has no segments: `segments` are token types, as BERT's, and this node has no table of them"
+        fix = (
+            "for token types, write `segments: 2` at the node; for packed documents, give each document a row of its own and "
+            "`lengths`: a call of a model cannot hold several in one row"
+        )
+        raise InputError(Diagnostic("TFK073", message, fix))
     check_tensor(f"`segments of {name}`", segments)
     if segments.shape != ids.shape:
         message = f"the segments of `{name}` have shape {tuple(segments.shape)}, its ids {tuple(ids.shape)}"
@@ -221,7 +226,7 @@ def _check_numbers(name: str, given: Tensor, kind: str, parameter: nn.Parameter 
     if known and parameter is not None and given.dtype is not parameter.dtype:
         message = f"`{name}` has dtype {given.dtype}, the model {parameter.dtype}"
         raise InputError(Diagnostic("TFK071", message, f"convert it: {kind}.to(model.dtype)"))
-    if torch.compiler.is_compiling() or given.is_meta:
+    if torch.compiler.is_compiling() or given.is_meta or torch._C._are_functorch_transforms_active():
         return
     finite = given.isfinite()
     if given.device.type != "cpu":

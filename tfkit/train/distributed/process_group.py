@@ -50,7 +50,7 @@ class ProcessGroup:
         """The sum of each number over all processes, in float64."""
         if self.count == 1:
             return list(values)
-        whole = torch.tensor(values, dtype=torch.float64)
+        whole = torch.tensor(values, dtype=torch.float64, device="cpu")
         torch.distributed.all_reduce(whole, group=self.group)
         return whole.tolist()
 

@@ -65,7 +65,7 @@ def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: ProcessG
             if model is not None and is_sharded(model) and model.shape == facts.size:
                 flat[key] = torch.empty_like(model, dtype=facts.properties.dtype)
             else:
-                flat[key] = torch.empty(facts.size, dtype=facts.properties.dtype)
+                flat[key] = torch.empty(facts.size, dtype=facts.properties.dtype, device="cpu")
         load(flat, storage_reader=reader, process_group=processes.group, no_dist=processes.count == 1)
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in flat.items():

@@ -12,6 +12,7 @@ from .hidden import HIDDEN
 from .identities import IDENTITIES
 from .independence import INDEPENDENCE
 from .modes import MODES
+from .not_finite import NOT_FINITE
 from .order import ORDER
 from .relation import Feature, Relation, fit
 from .scaling import SCALING
@@ -20,6 +21,7 @@ from .values import VALUES
 
 RELATIONS: tuple[Relation, ...] = (
     *MODES, *SCALING, *HIDDEN, *INDEPENDENCE, *ORDER, *CUTTING, *VALUES, *SPELLING, *IDENTITIES, *GRADIENTS, *DROPOUT,
+    *NOT_FINITE,
 )  # fmt: skip
 
 __all__ = ["RELATIONS", "Feature", "Relation", "fit"]

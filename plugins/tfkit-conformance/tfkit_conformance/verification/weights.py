@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit import Model, build
-from tfkit.inspection import Padding, catalogue_of
+from tfkit.inspection import Padding, SharedTable, catalogue_of
 from tfkit.plugin.model_parts import ForwardContext, NodeOutput
 
 from ..finding import Violation
@@ -192,7 +192,9 @@ def _shared_tables(subject: ModelUnderTest, model: Model, outputs: dict[str, Ten
             raise Violation("gradient flow", message, index=(int(missed[0]),))
 
 
-def _alone(model: Model, name: str, given: Tensor, table: nn.Module) -> Tensor:
+def _alone(model: Model, name: str, given: Tensor, embedding: nn.Module) -> Tensor:
     """What a node of logits gives for its input, when only its table can pass a gradient."""
-    made: NodeOutput = model.nodes[name](ForwardContext({}, {}, {}), input=NodeOutput(given.detach(), Padding()), table=table)
+    made: NodeOutput = model.nodes[name](
+        ForwardContext({}, {}, {}), input=NodeOutput(given.detach(), Padding()), table=SharedTable(embedding)
+    )
     return made.tensor

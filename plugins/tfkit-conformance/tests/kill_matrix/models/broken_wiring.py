@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.nn.fast_layers import SharedTable
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
 from tfkit.nn.runtime.context import ForwardContext, StackContext
@@ -81,7 +82,7 @@ def keys_not_rotated(model: Model) -> Model:
 
 def copied_table(kind: type[nn.Module]) -> Callable[[Model], Model]:
     def forward(self: Any, run: ForwardContext, *arguments: Any, table: Any = None, **keywords: Any) -> NodeOutput:
-        copied = None if table is None else copy.deepcopy(table).requires_grad_(False)
+        copied = None if table is None else SharedTable(copy.deepcopy(table.embedding).requires_grad_(False))
         return type(self).forward(self, run, *arguments, table=copied, **keywords)  # type: ignore[no-any-return]
 
     def apply(model: Model) -> Model:

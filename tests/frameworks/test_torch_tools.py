@@ -1,0 +1,201 @@
+"""torch's own tools see the model that runs: hooks, the compiler, export, transforms, offloading by accelerate."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import cpu_offload, disk_offload, dispatch_model
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
+
+import tfkit
+from frameworks.small_models import KINDS, build, inputs, searches
+from tfkit.slots.node import FeatureRule, ImageRule
+
+SPECS = Path(__file__).parents[2] / "specs"
+SMALL = {
+    "transformer-tiny": ["defaults.vocab_size=60", "defaults.dropout=0.1"],
+    "gpt-char": [],
+    "bert-classifier-small": [],
+    "bert-pretraining-small": [],
+    "vit-tiny": [],
+    "rnnsearch-small": [],
+    "rnn-language-model": ["defaults.vocab_size=60"],
+    "tiny-additive": [],
+    "tiny-t5": [],
+    "layer-mix": ["nodes.encoder.num_layers=2"],
+    "sentence-classifier": [],
+}
+USED_BY_METHODS = ("Gru", "Lstm", "Rnn", "RNN", "GRU", "LSTM", "CellWeights", "ParameterList")
+"""Recurrent cells, whose layer calls `project` for a whole sequence and `step` for a position."""
+LOOPED = ("RecurrentLayer",)
+"""A decoder whose attention feeds the recurrence uses the cells of its layers in its own loop."""
+
+
+def small_inputs(model: tfkit.Model) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    given = {}
+    for name, rule in model.plan.inputs.items():
+        if isinstance(rule, ImageRule):
+            given[name] = torch.randn(2, rule.channels, rule.size, rule.size, generator=draw)
+        elif isinstance(rule, FeatureRule):
+            given[name] = torch.randn(2, 12, rule.size, generator=draw)
+        else:
+            given[name] = torch.randint(4, rule.vocab_size, (2, 6), generator=draw)
+    return given
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if (SPECS / f"{name}.yaml").exists()])
+def test_hooks_of_every_module_fire_in_a_forward_and_a_backward_pass(name: str) -> None:
+    spec = tfkit.load_spec(SPECS / f"{name}.yaml", overrides=["expect=null", *SMALL[name]])
+    model = tfkit.build(spec, seed=0).train()
+    silent: dict[str, set[str]] = {}
+    for path, module in model.named_modules():
+        cell = type(module).__name__.startswith((*USED_BY_METHODS, *(LOOPED if path.startswith("nodes.decoder") else ())))
+        holder = isinstance(module, (nn.ModuleDict, nn.ModuleList)) or type(module).forward is nn.Module.forward
+        if cell or holder or path == "":
+            continue  # a container is never called, and a position scheme without a forward has methods for what it acts on
+        silent[path] = {"forward", "backward"} if any(True for _ in module.parameters()) else {"forward"}
+        module.register_forward_hook(lambda *_, path=path: silent[path].discard("forward"))
+        for parameter in module.parameters(recurse=False):
+            parameter.register_post_accumulate_grad_hook(lambda _, path=path: silent[path].discard("backward"))
+        if not any(True for _ in module.parameters(recurse=False)):
+            silent[path].discard("backward")
+    loss = sum(output.float().pow(2).mean() for output in model(**small_inputs(model)).values())
+    loss.backward()
+    assert {path: missing for path, missing in silent.items() if missing} == {}
+
+
+CHANGES: dict[str, Callable[[nn.Module], Any]] = {
+    "hook": lambda module: module.register_forward_hook(lambda module, arguments, output: output * 1.5),
+    "pre-hook": lambda module: module.register_forward_pre_hook(lambda module, arguments: (arguments[0] * 1, *arguments[1:])),
+    "forward": lambda module: setattr(module, "forward", _doubled(module)),
+}
+
+
+def _doubled(module: nn.Module) -> Callable[..., Tensor]:
+    forward = module.forward
+    return lambda *arguments: 2 * forward(*arguments)
+
+
+PLACES = {
+    "projection": ("tied", "nodes.decoder.layers.0.branches.cross_attention.key"),
+    "feed-forward": ("decoder", "nodes.decoder.layers.0.branches.ffn.input"),
+    "tied embedding": ("tied", "nodes.source.embedding"),
+    "head": ("untied", "nodes.logits.logits"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_changed_module_is_changed_in_the_compiled_and_in_the_exported_model(place: str, change: str) -> None:
+    kind, name = PLACES[place]
+    plain, model = build(kind), build(kind)
+    CHANGES[change](model.get_submodule(name))
+    given = inputs(model)
+    with torch.no_grad():
+        eager = model(**given).logits
+        assert torch.equal(eager, plain(**given).logits) is (change == "pre-hook")
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="eager", fullgraph=True)(**given)["logits"]
+        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+        exported = torch.export.export(model, (), given).module()(**given)["logits"]
+        torch.testing.assert_close(exported, eager, rtol=1e-12, atol=1e-12)
+
+
+# of torch's own modules, when they are first imported
+@pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.slow
+def test_a_hook_acts_in_a_model_that_inductor_compiled() -> None:
+    model = build("tied", torch.float32)
+    given = inputs(model)
+    model.nodes["source"].embedding.register_forward_hook(lambda module, arguments, output: output * 1.5)
+    with torch.no_grad():
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(model)(**given)["logits"], model(**given).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_functional_call_uses_the_given_parameters(kind: str) -> None:
+    model, other = build(kind), build(kind)
+    given = inputs(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.3)
+    called = functional_call(model, dict(other.named_parameters()), (), given)
+    torch.testing.assert_close(called["logits"], other(**given).logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("kind", ["tied", "untied", "decoder"])
+def test_gradients_of_each_sample_are_those_of_a_loop(kind: str, training: bool) -> None:
+    model = build(kind).train(training)
+    given = inputs(model)
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], rows: dict[str, Tensor]) -> Tensor:
+        batch = {name: row.unsqueeze(0) for name, row in rows.items()}
+        return functional_call(model, parameters, (), batch)["logits"].pow(2).mean()
+
+    together = vmap(grad(loss), in_dims=(None, 0))(parameters, given)
+    for row in range(3):
+        alone = grad(loss)(parameters, {name: rows[row] for name, rows in given.items()})
+        for name, gradient in alone.items():
+            torch.testing.assert_close(together[name][row], gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_dropout_of_a_transform_is_torchs_own() -> None:
+    from tfkit.nn.fast_layers import Dropout
+
+    module, x = Dropout(0.5), torch.ones(4, 1000)
+    different = vmap(module, randomness="different")(x)
+    assert not torch.equal(different[0], different[1])
+    assert set(different.unique().tolist()) == {0.0, 2.0}
+    with pytest.raises(RuntimeError, match="random"):
+        vmap(module)(x)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
+def test_forward_mode_derivatives_are_differences() -> None:
+    model = build("decoder")
+    model.set_backend("eager")
+    given = inputs(model)
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    direction = {name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in parameters.items()}
+
+    def output(parameters: dict[str, Tensor]) -> Tensor:
+        return functional_call(model, parameters, (), given)["logits"]
+
+    _, slope = jvp(output, (parameters,), (direction,))
+    step = 1e-6
+    ends = [output({name: p + sign * step * direction[name] for name, p in parameters.items()}) for sign in (1, -1)]
+    torch.testing.assert_close(slope, (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-6)
+
+
+WHOLE = ["Recurrent"]
+"""Nodes whose weights are loaded together: their cells are used by methods."""
+OFFLOADS = {
+    "cpu_offload": lambda model, folder: cpu_offload(model, torch.device("cpu"), preload_module_classes=WHOLE),
+    "disk_offload": lambda model, folder: disk_offload(model, str(folder), torch.device("cpu"), preload_module_classes=WHOLE),
+    "dispatch_model": lambda model, folder: dispatch_model(model, {name: "cpu" for name, _ in model.named_children()}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Some parameters are on the meta device")
+@pytest.mark.parametrize("way", OFFLOADS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_accelerate_offloads_is_the_model(kind: str, way: str, tmp_path: Path) -> None:
+    plain = build(kind)
+    given = inputs(plain)
+    labels = next(reversed(given.values()))
+    offloaded = OFFLOADS[way](copy.deepcopy(plain), tmp_path / "weights")
+    ours, theirs = plain(**given, labels=labels), offloaded(**given, labels=labels)
+    torch.testing.assert_close(theirs.logits, ours.logits, rtol=0, atol=0)
+    torch.testing.assert_close(theirs.loss, ours.loss, rtol=0, atol=0)
+    assert searches(offloaded) == searches(plain)
