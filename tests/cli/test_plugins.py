@@ -136,7 +136,7 @@ def test_explain_describes_every_rule_and_its_checks(tfkit):
 def test_explain_finds_every_check_by_the_names_in_reports(tfkit):
     listed = tfkit("explain", "checks", "--json").json()
     names = {check["name"] for check in listed}
-    assert {"support", "R19 causal_prefix", "A7 kept_share", "rotary_form", "decoding in chunks"} <= names
+    assert {"support", "R19 causal_prefix", "A7 kept_share", "formula", "decoding in chunks"} <= names
     for check in listed:
         assert check["name"] in tfkit("explain", "checks").out
     for words in ("R19 causal_prefix", "r19", "causal_prefix"):

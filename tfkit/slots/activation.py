@@ -31,6 +31,8 @@ class Activation(Entry):
         kept: tensors of the size of x that its backward pass needs, without its result.
         claims: `claims(options)` gives the `CLAIMS` that hold; `tfkit conformance` checks them.
         same_as: the built-in activation with the same function; `tfkit conformance` compares them.
+        formula: `"module:function"`, the plain equation that it is checked against, called as
+            `formula(options, x)`.
     """
 
     function: str
@@ -38,6 +40,7 @@ class Activation(Entry):
     kept: int = 1
     claims: Callable[[Any], frozenset[str]] = lambda options: frozenset()
     same_as: str = ""
+    formula: str = ""
 
     def claimed(self, options: Any) -> frozenset[str]:
         """The claimed properties.

@@ -40,9 +40,12 @@ class Cell(Entry):
             with the members of `tfkit.nn.recurrent_layer.TorchCell` runs whole sequences in one call of torch.
         gates: E / N, for the count of FLOPs: products of the input per feature of the state.
         states: the number of tensors in a state: 2 for LSTM, which has a memory cell.
+        formula: `"module:function"`, the plain equation that it is checked against, called as
+            `formula(options, weights, inputs, state)`, which gives the next state.
     """
 
     parameters: Callable[[Any, CellSite], tuple[Parameter, ...]]
     build: str
     gates: int
     states: int = 1
+    formula: str = ""

@@ -163,6 +163,9 @@ class NodeKind(Entry):
             `tfkit plan --gpus`; None: estimated by the elements of its costs.
         sites: the attention sites, named below the node, lazily.
         rules: every broken rule between fields.
+        formula: `"module:function"`, the plain equation that it is checked against, called as
+            `formula(options, context, weights, inputs)`, which gives a tensor; `inputs` are by field and have `tensor` and
+            `shown()`, (B,L) bool.
         input_rule: `input_rule(options, context)` describes a model input: its ids, images or features; None: the kind is not
             an input.
         takes_layers: whether it reads the port `layers`.
@@ -186,3 +189,4 @@ class NodeKind(Entry):
     kept: Callable[[Any, NodeContext, Mapping[str, Sizes], Numbers], Kept] | None = None
     sites: Callable[[Any, NodeContext], Iterator[tuple[str, AttentionSite]]] = lambda options, context: iter(())
     rules: Callable[[Any, NodeContext], tuple[Rule, ...]] = lambda options, context: ()
+    formula: str = ""

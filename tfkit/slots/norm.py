@@ -31,12 +31,15 @@ class Norm(Entry):
             (..., width) with exactly these weights.
         claims: `claims(options)` gives the `CLAIMS` that hold; `tfkit conformance` checks them.
         same_as: the built-in norm with the same equation and options; `tfkit conformance` compares them.
+        formula: `"module:function"`, the plain equation that it is checked against, called as
+            `formula(options, weights, x)`.
     """
 
     parameters: Callable[[Any, int], tuple[Parameter, ...]]
     build: str
     claims: Callable[[Any], frozenset[str]] = lambda options: frozenset({"scale_invariant"})
     same_as: str = ""
+    formula: str = ""
 
     def claimed(self, options: Any) -> frozenset[str]:
         """The claimed properties.

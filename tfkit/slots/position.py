@@ -9,8 +9,8 @@ Schemes for queries and keys or for scores act on self-attention, and on cross-a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .options import Entry
@@ -79,6 +79,13 @@ class PositionScheme(Entry):
         claims: `claims(options)` gives the laws of `USUAL_CLAIMS` that it obeys, if they are not the usual ones of its places;
             `tfkit conformance` checks them.
         same_as: the built-in scheme with the same equation and options; `tfkit conformance` compares them.
+        formulas: by place, `"module:function"`, the plain equation that the scheme is checked against, called as
+
+                embeddings     formula(options, site, weights, x (B,L,M), positions (B,L)) -> (B,L,W)
+                queries_keys   formula(options, site, weights, x (B,H,L,D), positions (L,)) -> (B,H,L,D)
+                scores         formula(options, site, weights, query (B,H,Q,D), distances (Q,K), scale) -> (B,H,Q,K)
+
+            A distance is the key's position less the query's.
     """
 
     acts: frozenset[Place]
@@ -94,6 +101,7 @@ class PositionScheme(Entry):
     counts_padding: Callable[[Any], bool] = lambda options: False
     claims: Callable[[Any], frozenset[str]] | None = None
     same_as: str = ""
+    formulas: Mapping[Place, str] = field(default_factory=dict)
 
     def claimed(self, options: Any) -> frozenset[str]:
         """The claimed laws.

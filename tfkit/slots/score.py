@@ -51,9 +51,12 @@ class ScoreFunction(Entry):
             `map_keys(key (B,G,K,key_dim)) -> (B,G,K,E)` and `forward(query (B,H,Q,D), mapped (B,G,K,E)) -> (B,H,Q,K)`.
             None: the dot product of the contract.
         dot: `forward` is the dot product (E = D, scale 1), so that every backend can compute it.
+        formula: `"module:function"`, the plain equation that it is checked against, called as
+            `formula(options, weights, query (B,H,Q,D), key (B,H,K,key_dim)) -> (B,H,Q,K)`.
     """
 
     costs: Callable[[Any, ScoreSite, int, Sizes], Cost] = dot_cost
     parameters: Callable[[Any, ScoreSite], tuple[Parameter, ...]] = lambda options, site: ()
     build: str | None = None
     dot: bool = False
+    formula: str = ""

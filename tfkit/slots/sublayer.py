@@ -95,6 +95,9 @@ class SublayerKind(Entry):
             by the roles `query`, `ffn_in`, ...; empty if they can. None: they are never divided.
         site: `site(options, context)` is its attention site; None: no attention.
         unsupported: `unsupported(options, context)` gives (option, reason, fix) for each option that cannot be built.
+        formula: `"module:function"`, the plain equation that it is checked against, called as
+            `formula(options, weights, x, call)`; `call` has `causal`, `visible` (B,L) bool, `position`, and `memory` with
+            `tensor` and `shown()`, or None.
     """
 
     option_keys: tuple[str, ...]
@@ -106,3 +109,4 @@ class SublayerKind(Entry):
     undivided: Callable[[Any, SublayerContext, int], str] | None = None
     site: Callable[[Any, SublayerContext], AttentionSite | None] = lambda options, context: None
     unsupported: Callable[[Any, SublayerContext], tuple[tuple[str, str, str], ...]] = lambda options, context: ()
+    formula: str = ""

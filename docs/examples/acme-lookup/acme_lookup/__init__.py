@@ -72,5 +72,6 @@ def tfkit_node_kinds() -> list[NodeKind]:
             costs=costs,
             sites=sites,
             build="acme_lookup.lookup:build",
+            formula="acme_lookup.formula:lookup",
         )
     ]

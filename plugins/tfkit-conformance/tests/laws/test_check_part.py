@@ -115,10 +115,10 @@ def test_a_third_party_rope_is_evaluated_by_the_same_command(same_as, offering):
     wide = offering("position", entry)
     report = check_part("position", "acme.rope", catalogue=wide, profile="quick")
     # Its options are not those of rotary_half, whose equation it has: saying so is what is wrong.
-    assert {finding.check for finding in report.findings} <= {"rotary_form"}
+    assert {finding.check for finding in report.findings} <= {"formula", "formula_exact"}
     assert report.distribution == "acme"
     assert {"relative", "rotation", "chunks"} <= {check.name for check in report.checks}
-    assert ("rotary_form" in {check.name for check in report.checks}) is bool(same_as)
+    assert ("formula" in {check.name for check in report.checks}) is bool(same_as)
     report.raise_for_failures()
     assert report.verdict == "CONFORMANT"
 
@@ -169,7 +169,7 @@ def test_the_same_seed_gives_the_same_report(offering):
 def test_options_that_are_not_those_of_same_as_are_reported(offering, catalogue):
     mine = dataclasses.replace(catalogue.find("norm", "rms_norm"), name="acme.rms", same_as="layer_norm")
     report = check_part("norm", mine, catalogue=offering("norm", mine), profile="quick")
-    told = next(finding for finding in report.findings if finding.check == "layer_norm_form")
+    told = next(finding for finding in report.findings if finding.check == "formula")
     assert "its options are not those of `layer_norm`" in told.message
 
 

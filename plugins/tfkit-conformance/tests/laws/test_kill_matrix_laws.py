@@ -57,7 +57,7 @@ KILLED_BY = {
     "layer_norm_tokens": "tokens",
     "layer_norm_no_mean": "shift_invariant",
     "layer_norm_writes": "outputs",
-    "rms_norm_weight_twice": "rms_norm_form",
+    "rms_norm_weight_twice": "formula",
     "rms_norm_detached": "slopes_hold",
     "pre_twice": "uses",
     "pre_mixes": "tokens",

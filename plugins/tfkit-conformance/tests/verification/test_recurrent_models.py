@@ -53,7 +53,7 @@ def test_every_step_of_a_loop_is_recorded_forward_and_backward(spec, catalogue):
     steps = LENGTHS["target"]
     assert [call.inputs.query.shape[2] for call in record(model, batch).sites[SITE]] == [1] * steps
     logits = model(**batch.call())["logits"]
-    _, runs = backward(model, batch, {"logits": torch.ones_like(logits)})
+    runs = backward(model, batch, {"logits": torch.ones_like(logits)}).runs
     assert len(runs[SITE]) == steps
     assert all(run.grad_output is not None and run.gradients for run in runs[SITE])
 

@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Exit codes: 0 all holds; 1 something failed; 2 the input is wrong; 3 something
-could not run: the device is missing, or the lengths do not fit in memory; 130
-interrupted: the results so far are printed. -o FILE is written anew after
-each part and says INCOMPLETE until all are done.
+was not evaluated: the device is missing, the lengths do not fit in memory, or
+a part of a plugin has no formula; 130 interrupted: the results so far are
+printed. -o FILE is written anew after each part and says INCOMPLETE until
+all are done.
 """
 
 WRITERS = (".md", ".csv", ".json")
@@ -69,9 +70,9 @@ def command(
     """Prove a model: every sub-layer with every backend, and the whole.
 
     Each sub-layer is checked on its inputs in a run of the model, within error bounds, and each attention site with every
-    backend that the spec allows. Then the whole model is checked: causal independence to the bit, decoding in chunks of any
-    sizes, padding, batches, order of tokens, dropout, gradients, checkpoints. Backends that declare float64 are checked in
-    float64 too, where rounding hides no error.
+    backend that the spec allows. Then the whole model is checked: outputs and gradients against its equations, evaluated in
+    plain torch and float64; causal independence to the bit, decoding in chunks of any sizes, padding, batches, order of tokens,
+    dropout, checkpoints. Backends that declare float64 are checked in float64 too, where rounding hides no error.
     """
     if output is not None:
         _check_place(output)

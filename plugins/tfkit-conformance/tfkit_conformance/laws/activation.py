@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .activation_closed import LAWS as FORMS
 from .activation_ffn import LAWS as FEED_FORWARD
 from .declared import check_claims, check_unwritten
 from .example import SINGLE, LawExample
@@ -154,6 +153,5 @@ LAWS = (
     Law("extremes", "no NaN up to the largest numbers of the dtype, finite slopes", always, _draw, _extremes),
     Law("closes", "f(x) goes to 0 as x goes to minus infinity", claims("closes"), _draw, _closes),
     Law("monotone", "f is monotone", claims("monotone"), _draw, _monotone),
-    *FORMS,
     *FEED_FORWARD,
 )  # fmt: skip

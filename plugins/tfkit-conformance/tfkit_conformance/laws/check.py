@@ -20,13 +20,13 @@ from ..snippets import law_snippet
 from .activation import LAWS as ACTIVATION
 from .cell import LAWS as CELL
 from .example import LawExample
+from .formula import LAWS as FORMULA
 from .law import Law
 from .norm import LAWS as NORM
 from .options import entry_of, parsed, variants
 from .part import Excluded, PartUnderTest, part_under_test
 from .placement import LAWS as PLACEMENT
 from .position_claims import LAWS as POSITION_CLAIMS
-from .position_closed import LAWS as POSITION_FORMS
 from .position_contract import LAWS as POSITION
 from .position_numbers import LAWS as POSITION_NUMBERS
 from .position_padding import LAWS as POSITION_PADDING
@@ -34,12 +34,12 @@ from .score import LAWS as SCORE
 from .structure import misfit
 
 LAWS: dict[str, tuple[Law, ...]] = {
-    "position": (*POSITION, *POSITION_NUMBERS, *POSITION_PADDING, *POSITION_CLAIMS, *POSITION_FORMS),
-    "norm": NORM,
-    "placement": PLACEMENT,
-    "activation": ACTIVATION,
-    "score": SCORE,
-    "cell": CELL,
+    "position": (*POSITION, *POSITION_NUMBERS, *POSITION_PADDING, *POSITION_CLAIMS, *FORMULA["position"]),
+    "norm": (*NORM, *FORMULA["norm"]),
+    "placement": (*PLACEMENT, *FORMULA["placement"]),
+    "activation": (*ACTIVATION, *FORMULA["activation"]),
+    "score": (*SCORE, *FORMULA["score"]),
+    "cell": (*CELL, *FORMULA["cell"]),
 }
 """The laws of every slot that has some."""
 

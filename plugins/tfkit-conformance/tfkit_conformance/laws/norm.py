@@ -14,7 +14,6 @@ from .declared import check_claims, check_parameters, check_reached, check_unwri
 from .example import SINGLE, LawExample
 from .law import Law, always, claims
 from .norm_claims import LAWS as CLAIMED
-from .norm_closed import LAWS as FORMS
 from .norm_use import FEW, SHRINKS, draw, draw_many, draw_wide, numbers
 from .part import PartUnderTest, Structure
 from .rounding import derivative_holds, sensitivity
@@ -186,5 +185,4 @@ LAWS = (
     Law("rounds_once", "half dtypes are computed in float32 and rounded once", claims("rounds_once"), draw, _rounds_once, FEW),
     Law("extremes", "zero vectors and numbers of 1e4 and more stay finite", always, draw_wide, _extremes, SHRINKS),
     *CLAIMED,
-    *FORMS,
 )  # fmt: skip

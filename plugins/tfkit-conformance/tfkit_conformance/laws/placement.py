@@ -13,7 +13,7 @@ from .declared import check_claims, check_reached, check_reasons, check_unwritte
 from .example import LawExample
 from .law import Law, always, claims
 from .part import PartUnderTest, Structure
-from .placement_closed import LAWS as FORMS
+from .placement_constants import LAWS as CONSTANTS
 from .placement_parts import SUBLAYERS, draw, facts_of, input_of, run_of, wired
 
 
@@ -215,5 +215,5 @@ LAWS = (
     Law("residual_stream", "R36: with sub-layers that give 0 the layer is the identity", claims("residual_stream"), draw,
         _stream, SMALLER),
     Law("normed_output", "R36: the output is that of the last norm", claims("normed_output"), draw, _normed, SMALLER),
-    *FORMS,
+    *CONSTANTS,
 )  # fmt: skip

@@ -18,6 +18,11 @@ from tfkit.inspection import max_input_lengths
 from tfkit.plugin.model_parts import AnyInputRule, FeatureRule, ImageRule, InputRule
 
 USUAL = (27, 22, 25)
+LONG = (73, 70, 75)
+"""Positions of the long batch: more than the 64 that a cache has room for at first."""
+SHORT = (8, 7, 9)
+"""Positions of the batch of many rows."""
+ROWS = 24
 
 
 @dataclass(frozen=True)
@@ -35,15 +40,18 @@ class Batch:
         """The number of rows."""
         return len(next(iter((*self.ids.values(), *self.images.values()))))
 
-    def call(self, without: str | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-        """The keywords of the call of a model of this dtype, with padding given by masks; `without` leaves one input out."""
+    def call(self, without: str | None = None, dtype: torch.dtype = torch.float32, by_lengths: bool = False) -> dict[str, Any]:
+        """The keywords of the call of a model of this dtype; `without` leaves one input out. Padding is given by masks, or by
+        lengths where all of it is on the right."""
 
         def kept(table: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: tensor for name, tensor in table.items() if name != without}
 
         given = kept({**self.ids, **self.images})
         typed = {name: each.to(dtype) if each.is_floating_point() else each for name, each in given.items()}
-        return {"masks": kept(self.visible), "segments": kept(self.segments), **typed}
+        shown = kept(self.visible)
+        padding = {"lengths": {name: each.sum(1) for name, each in shown.items()}} if by_lengths else {"masks": shown}
+        return {**padding, "segments": kept(self.segments), **typed}
 
     def with_ids(self, name: str, given: Tensor) -> Batch:
         """The batch with another sequence, or other images, of one input."""
@@ -72,6 +80,18 @@ class Batch:
                 table[name] = torch.cat([more, table[name]] if left else [table[name], more], 1)
             made.append(table)
         ids, visible, segments = made
+        return Batch(ids, visible, segments, self.images)
+
+    def padded_right(self) -> Batch:
+        """The same batch with all padding moved to the right, as lengths require."""
+        ids, visible, segments = {}, {}, {}
+        for name, shown in self.visible.items():
+            order = (~shown).to(torch.int8).argsort(dim=1, stable=True)
+            given = self.ids[name]
+            places = order if given.dim() == 2 else order[..., None].expand_as(given)
+            ids[name], visible[name] = given.gather(1, places), shown.gather(1, order)
+            if name in self.segments:
+                segments[name] = self.segments[name].gather(1, order)
         return Batch(ids, visible, segments, self.images)
 
     def tables(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
@@ -147,8 +167,9 @@ def other_ids(rule: InputRule, ids: Tensor, generator: torch.Generator) -> Tenso
     return drawn
 
 
-def lengths_for(graph: Graph, wanted: Mapping[str, int] | None) -> dict[str, int]:
-    """A length for every input. Raises InputError for an unknown input, or a length beyond its position table."""
+def lengths_for(graph: Graph, wanted: Mapping[str, int] | None, usual: tuple[int, ...] = USUAL) -> dict[str, int]:
+    """A length for every input, the usual one unless another is wanted. Raises InputError for an unknown input, or a length
+    beyond its position table."""
     most = max_input_lengths(graph)
     chosen = dict(wanted or {})
     for name, length in chosen.items():
@@ -158,6 +179,6 @@ def lengths_for(graph: Graph, wanted: Mapping[str, int] | None) -> dict[str, int
         if length < 1 or (limit is not None and length > limit):
             raise InputError(Diagnostic("TFK073", f"`{name}` cannot have length {length}", f"1 to {limit or 'any length'}"))
     for number, (name, limit) in enumerate(most.items()):
-        usual = USUAL[number % len(USUAL)]
-        chosen.setdefault(name, min(usual, limit or usual))
+        length = usual[number % len(usual)]
+        chosen.setdefault(name, min(length, limit or length))
     return {name: chosen[name] for name in most}

@@ -1,6 +1,8 @@
 """Decoding step by step gives what one pass over the whole target gives.
 
-    R20   any chunking of the target, against the full forward: all 2^(n-1) of a length n of at most 6, random ones of the whole
+    R20   any chunking of the target, against the full forward: all 2^(n-1) of a length n of at most 6
+          more than 64 positions, where the model has so many: in random chunks with padding given by masks, and one by one with
+          that of the other inputs given by lengths; against the plain evaluation in float64, where there is one
     R21   a step that fails and is taken again, with other ids and another length, leaves no trace: the same steps give the
           same bits as if it had never been tried
           reordered hypotheses, repeated and dropped, go on as their own rows would
@@ -21,12 +23,11 @@ from .batch import Batch, draw, other_ids
 from .comparison import same
 from .expected import is_causal, node_of, tokens_of
 from .model_under_test import ModelUnderTest
-from .recording import node_outputs, run
+from .recording import as_recorded, node_outputs, run
 from .rounding import agree
 from .row import NotApplicable
 
 EXHAUSTIVE = 6
-RANDOM = 3
 
 
 class _Stop(Exception):
@@ -37,14 +38,28 @@ def chunkings(subject: ModelUnderTest) -> float:
     """R20."""
     worst = 0.0
     for target in _targets(subject):
-        length = subject.batch.ids[target].shape[1]
-        short = _shortened(subject, target, min(EXHAUSTIVE, length))
-        for batch, plans in ((short, compositions(min(EXHAUSTIVE, length))), (subject.batch, _random(subject, length))):
-            want = _following(subject, target, run(subject.model, batch))
-            for chunks in plans:
-                got = steps(subject.model, target, batch, chunks)
-                words = f"`{target}` decoded in chunks of {chunks}"
-                worst = max(worst, agree("decoding", got, want, subject.stick, words, subject.shown(batch)))
+        length = min(EXHAUSTIVE, subject.batch.ids[target].shape[1])
+        short = _shortened(subject, target, length)
+        want = _following(subject, target, run(subject.model, short))
+        for chunks in compositions(length):
+            got = steps(subject.model, target, short, chunks)
+            words = f"`{target}` decoded in chunks of {chunks}"
+            worst = max(worst, agree("decoding", got, want, subject.stick, words, subject.shown(short)))
+        worst = max(worst, _long(subject, target))
+    return worst
+
+
+def _long(subject: ModelUnderTest, target: str) -> float:
+    """The long batch, in chunks and one by one."""
+    truth = subject.measured.long
+    length, shown = truth.batch.ids[target].shape[1], subject.shown(truth.batch)
+    want = _following(subject, target, run(subject.model, truth.batch) | truth.outputs)
+    worst = 0.0
+    for by_lengths, chunks in ((False, _random(subject, length)), (True, [1] * length)):
+        got = steps(subject.model, target, truth.batch, chunks, by_lengths)
+        how = "one by one" if by_lengths else f"in chunks of {chunks}"
+        words = f"{length} positions of `{target}` decoded {how}"
+        worst = max(worst, agree("decoding", got, want, truth.stick, words, shown))
     return worst
 
 
@@ -73,10 +88,7 @@ def failed_step(subject: ModelUnderTest) -> None:
                 pass
             finally:
                 handle.remove()
-            now = slice(at, at + count)
-            with node_outputs(model) as found:
-                model.step(state, batch.ids[target][:, now], visible[:, now], **_segments(batch, target, now))
-            pieces.append({name: tensors[0] for name, tensors in found.items() if tensors})
+            pieces.append(_advance(model, state, batch, target, slice(at, at + count)))
             at += count
         got = {name: torch.cat([piece[name] for piece in pieces], 1) for name in pieces[0]}
         shown = subject.shown(batch)
@@ -148,14 +160,15 @@ def _shortened(subject: ModelUnderTest, target: str, length: int) -> Batch:
     return draw(subject.model, {**lengths, target: length}, rows, subject.seed + 7, subject.device)
 
 
-def start(model: Model, target: str, batch: Batch) -> DecodingState:
+def start(model: Model, target: str, batch: Batch, by_lengths: bool = False) -> DecodingState:
     rows = None if len(model.plan.inputs) > 1 else batch.size
-    return model.start(target, batch=rows, capacity=4, **batch.call(without=target, dtype=model.dtype))
+    given = batch.call(without=target, dtype=model.dtype, by_lengths=by_lengths)
+    return model.start(target, batch=rows, capacity=4, **given)
 
 
-def steps(model: Model, target: str, batch: Batch, chunks: list[int]) -> dict[str, Tensor]:
+def steps(model: Model, target: str, batch: Batch, chunks: list[int], by_lengths: bool = False) -> dict[str, Tensor]:
     """What the nodes that follow the target give, step by step, put together again."""
-    state, at, pieces = start(model, target, batch), 0, []
+    state, at, pieces = start(model, target, batch, by_lengths), 0, []
     for count in chunks:
         pieces.append(_advance(model, state, batch, target, slice(at, at + count)))
         at += count
@@ -164,8 +177,8 @@ def steps(model: Model, target: str, batch: Batch, chunks: list[int]) -> dict[st
 
 def _advance(model: Model, state: DecodingState, batch: Batch, target: str, now: slice) -> dict[str, Tensor]:
     with node_outputs(model) as found:
-        model.step(state, batch.ids[target][:, now], batch.visible[target][:, now], **_segments(batch, target, now))
-    return {name: tensors[0] for name, tensors in found.items() if tensors}
+        returned = model.step(state, batch.ids[target][:, now], batch.visible[target][:, now], **_segments(batch, target, now))
+    return {name: tensors[0] for name, tensors in found.items() if tensors} | as_recorded(returned)
 
 
 def _segments(batch: Batch, target: str, now: slice) -> dict[str, Tensor]:
@@ -184,10 +197,8 @@ def compositions(n: int) -> Iterator[list[int]]:
         yield chunks
 
 
-def _random(subject: ModelUnderTest, length: int) -> Iterator[list[int]]:
-    for number in range(RANDOM):
-        generator, left, chunks = subject.generator(number), length, []
-        while left:
-            chunks.append(int(torch.randint(1, min(left, 8) + 1, (1,), generator=generator)))
-            left -= chunks[-1]
-        yield chunks
+def _random(subject: ModelUnderTest, length: int) -> list[int]:
+    generator, chunks = subject.generator(), list[int]()
+    while sum(chunks) < length:
+        chunks.append(int(torch.randint(1, min(length - sum(chunks), 8) + 1, (1,), generator=generator)))
+    return chunks

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from tfkit import Graph
 from tfkit.inspection import Node, field_annotations, layers_of, sequence
 from tfkit.plugin import Component
 from tfkit.plugin.model_parts import AttentionSite, Constants, Layer, NodeRef
+
+from .batch import Batch
 
 
 @dataclass(frozen=True)
@@ -176,3 +180,10 @@ def schemes_at(graph: Graph, name: str) -> list[Component]:
             if layer.position.entry.acts & {"queries_keys", "scores"}
         ]
         name = node_of(node.edges.reads["input"])
+
+
+def shown_positions(graph: Graph, batch: Batch) -> dict[str, Tensor]:
+    """By node and output, which of its positions in a batch are real; nothing for pooled nodes."""
+    by_node = {name: tokens_of(graph, node_of(name)) for name in (*graph.nodes, *graph.outputs)}
+    strides = {name: graph.nodes[node_of(name)].signal.stride for name in by_node}
+    return {name: batch.visible[tokens][:, :: strides[name]] for name, tokens in by_node.items() if tokens is not None}

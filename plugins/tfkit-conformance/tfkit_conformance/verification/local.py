@@ -35,24 +35,24 @@ def local_checks(model: Model, graph: Graph, recording: Recording) -> Iterator[P
         applied = recording.layers.get((expected.stack, expected.index))
         for part, calls in applied.parts.items() if applied else ():
             if part.startswith("norms.") and expected.layer.norm.kind != "none":
-                yield _norms(f"{where}.{part.removeprefix('norms.')}", expected.layer.norm, calls)
+                yield _norms(recording, f"{where}.{part.removeprefix('norms.')}", expected.layer.norm, calls)
     for name, call in recording.final_norms.items():
         if graph.nodes[name].options.final_norm.kind != "none":
-            yield _norms(f"{name}.final_norm", graph.nodes[name].options.final_norm, [call])
+            yield _norms(recording, f"{name}.final_norm", graph.nodes[name].options.final_norm, [call])
     for name, node in graph.nodes.items():
         for below in ("embedding_norm", "output_norm"):
             asked = getattr(node.options, below, None)
             if isinstance(asked, Component) and asked.kind != "none":
-                yield _norms(f"{name}.{below}", asked, recording.inner.get((name, below), []))
+                yield _norms(recording, f"{name}.{below}", asked, recording.inner.get((name, below), []))
     for name, check in tokenwise_nodes(graph).items():
         node = graph.nodes[name]
         yield PartCheck(node.part.kind, "", name, partial(check, model, recording, node))
 
 
-def _norms(where: str, part: Component, calls: list[Call]) -> PartCheck:
+def _norms(recording: Recording, where: str, part: Component, calls: list[Call]) -> PartCheck:
     def check() -> float:
         if not calls:
             raise Violation("norm", f"the norm {where} was not applied")
-        return max(norm(call, part, where) for call in calls)
+        return max(norm(call, part, f"{where}: {recording.weight_of(call.module)}") for call in calls)
 
     return PartCheck("norm", "R36", where, check)

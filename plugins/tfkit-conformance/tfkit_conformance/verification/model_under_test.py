@@ -12,10 +12,10 @@ from tfkit import Graph, Model
 from tfkit.plugin.model_parts import InputRule
 
 from .batch import Batch
-from .expected import followers, node_of, tokens_of
-from .gradient_yardstick import GradientYardstick
+from .expected import followers, shown_positions
 from .rounding import Yardstick
-from .site_runs import Gradients, SiteRuns, backward
+from .site_runs import Backward, backward
+from .truth import Measured
 
 
 @dataclass
@@ -27,19 +27,28 @@ class ModelUnderTest:
     graph: Graph
     batch: Batch
     baseline: dict[str, Tensor]
-    stick: Yardstick
+    measured: Measured
     backend: str
     requested: object
     seed: int
     device: str
     dtype: torch.dtype
-    slopes: GradientYardstick
     limits: dict[str, int | None] = field(default_factory=dict)
 
+    @property
+    def stick(self) -> Yardstick:
+        """How far apart two correct evaluations of the batch may be."""
+        return self.measured.truth.stick
+
+    @property
+    def half(self) -> bool:
+        """Whether the dtype has so few bits that rounding may hide a dependence; float64 decides then."""
+        return self.dtype in (torch.bfloat16, torch.float16)
+
     @cached_property
-    def backward(self) -> tuple[Gradients, SiteRuns]:
-        """The gradients of the parameters, and what happened at every site on the way back."""
-        return backward(self.model, self.batch, self.slopes.towards)
+    def backward(self) -> Backward:
+        """The outputs, the gradients of the parameters, and what happened at every site on the way back."""
+        return backward(self.model, self.batch, self.measured.gradients.towards)
 
     def generator(self, number: int = 0) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed + 1000 + number)
@@ -54,10 +63,3 @@ class ModelUnderTest:
     def pad(self, tokens: str) -> int:
         rule = self.model.plan.inputs[tokens]
         return rule.pad_id or 0 if isinstance(rule, InputRule) else 0
-
-
-def shown_positions(graph: Graph, batch: Batch) -> dict[str, Tensor]:
-    """By node and output, which of its positions in a batch are real; nothing for pooled nodes."""
-    by_node = {name: tokens_of(graph, node_of(name)) for name in (*graph.nodes, *graph.outputs)}
-    strides = {name: graph.nodes[node_of(name)].signal.stride for name in by_node}
-    return {name: batch.visible[tokens][:, :: strides[name]] for name, tokens in by_node.items() if tokens is not None}

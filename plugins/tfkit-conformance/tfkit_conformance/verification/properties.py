@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from .batching import batch_permutation, batch_split, left_padding, right_padding
 from .decoding import chunkings, failed_step, reordered
+from .dropout import dropout_acts, training_without_dropout
 from .gradients import parameter_gradients, site_gradients
 from .model_under_test import ModelUnderTest
 from .order import order_of_tokens
-from .repeated import deterministic, dropout_acts, training_without_dropout
+from .repeated import against_exact, by_lengths, deterministic, long_sequences, many_rows
 from .tokens_seen import causal_independence, inputs_matter, padding_content
-from .weights import checkpoint, gradient_flow
+from .weights import checkpoint, gradient_flow, own_parameters
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Property:
 
 
 PROPERTIES = (
+    Property("float64 run", "", "every node gives what the plain evaluation in float64 gives", against_exact),
+    Property("padding by lengths", "", "the same, with padding given by lengths", by_lengths),
+    Property("long sequences", "", "the same, for more than 64 positions", long_sequences),
+    Property("many rows", "", "the same, for every one of many rows", many_rows),
     Property("repeat", "R1", "the same call gives the same bits", deterministic),
     Property("causal independence", "R19", "later tokens do not change earlier positions, to the bit", causal_independence),
     Property("padding content", "A6", "token ids under padding do not change real positions, to the bit", padding_content),
@@ -39,9 +44,10 @@ PROPERTIES = (
     Property("batch split", "R12", "each row alone gives the same output", batch_split),
     Property("order of tokens", "R35", "without position schemes, the order of tokens does not matter", order_of_tokens),
     Property("dropout off", "R40", "training with dropout 0 is evaluation, to the bit", training_without_dropout),
-    Property("dropout on", "R40", "the spec's dropout acts in training", dropout_acts),
+    Property("dropout on", "R40", "in training each dropout of the spec acts, alone and with its probability", dropout_acts),
+    Property("own parameters", "", "no two parameters are one tensor, unless the spec shares them", own_parameters),
     Property("gradient flow", "", "every parameter gets a finite gradient that is not zero", gradient_flow),
     Property("site gradients", "A10", "the backward pass of each attention site", site_gradients),
-    Property("gradients", "A10", "the gradient of every parameter is that of a float64 run", parameter_gradients),
+    Property("gradients", "A10", "every gradient is that of the plain evaluation in float64", parameter_gradients),
     Property("checkpoint", "A12", "weights load under another backend and give the same bits", checkpoint),
 )

@@ -5,7 +5,7 @@ Forward hooks record modules, and wrapped backends record attention. Only this m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -65,6 +65,12 @@ class Recording:
     final_norms: dict[str, Call] = field(default_factory=dict)
     inner: dict[tuple[str, str], list[Call]] = field(default_factory=dict)
     """Calls of norms and positions directly below a node that is no stack."""
+    names: dict[int, str] = field(default_factory=dict)
+    """The name of every module of the model, by `id`."""
+
+    def weight_of(self, module: nn.Module) -> str:
+        """A module's weight as messages name it."""
+        return f"`{self.names[id(module)]}.weight`" if id(module) in self.names else "a weight of its own"
 
 
 PARTS = ("branches", "norms")
@@ -74,10 +80,8 @@ PROJECTIONS = ("query", "key", "value", "output")
 @torch.no_grad()
 def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
     """Records one call of a model in evaluation mode. `by_lengths`: padding is on the right, and given by lengths."""
-    found = Recording(batch)
-    keywords = batch.call(dtype=model.dtype)
-    if by_lengths:
-        keywords["lengths"] = {name: shown.sum(1) for name, shown in keywords.pop("masks").items()}
+    found = Recording(batch, names={id(module): name for name, module in model.named_modules()})
+    keywords = batch.call(dtype=model.dtype, by_lengths=by_lengths)
     with ExitStack() as undo:
         for name, node in model.nodes.items():
             undo.enter_context(_noted(node, lambda call, name=name: found.nodes.__setitem__(name, call)))
@@ -174,11 +178,20 @@ def node_outputs(model: Model) -> Iterator[dict[str, list[Tensor]]]:
 
 
 @torch.no_grad()
-def run(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """The output of every node and of every port that the model returns, by name. Logits of positions that cannot be chosen are
-    0: as the smallest numbers of their dtypes they would be the size of the output. `spans` checks them."""
+def run(model: Model, batch: Batch, by_lengths: bool = False) -> dict[str, Tensor]:
+    """The output of every node, by name, and what the model returns, in the place of the outputs of its nodes."""
     with node_outputs(model) as found:
-        model(**batch.call(dtype=model.dtype))
-    return {
-        name: tensors[0].masked_fill(tensors[0] == torch.finfo(tensors[0].dtype).min, 0.0) for name, tensors in found.items()
-    }
+        returned = model(**batch.call(dtype=model.dtype, by_lengths=by_lengths))
+    return {name: without_hidden(tensors[0]) for name, tensors in found.items()} | as_recorded(returned)
+
+
+def as_recorded(returned: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a model returns, with the axes of a recording: the layers of a stack are the first axis of an output, and the third
+    here."""
+    return {name: without_hidden(tensor.movedim(0, 2) if "." in name else tensor) for name, tensor in returned.items()}
+
+
+def without_hidden(tensor: Tensor) -> Tensor:
+    """A tensor whose logits of positions that cannot be chosen are 0: as the smallest numbers of their dtypes they would be the
+    size of the output. `spans` checks them."""
+    return tensor.masked_fill(tensor == torch.finfo(tensor.dtype).min, 0.0)

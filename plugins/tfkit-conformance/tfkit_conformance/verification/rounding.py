@@ -1,100 +1,161 @@
 """How far apart two correct evaluations of a whole model may be.
 
-A worst-case bound for a whole model grows exponentially with its depth and says nothing. The yardstick is measured instead, in
-the same run: E_d = max |eager_d - exact| / max |exact| for every node, where eager_d is the model in dtype d with the eager
-backend and `exact` the same weights widened to float64. Two evaluations in dtype d (another backend, other chunks of decoding,
-another batch) agree when
+A worst-case bound for a whole model grows exponentially with its depth and says nothing. So rounding is described as what it
+is for almost all models, a sum of many small independent errors, and its size is measured: not on the model under test, but
+on the plain evaluation of the same weights by `tfkit_conformance.reference`. With y* its float64 result, y_0 its result in
+float32, y_1, y_2, ... its results in stochastic arithmetic (`stochastic`), and N the elements of a tensor:
 
-    max |a - b|  <=  FACTOR max(E_d, 4 u_d, sqrt(n / 6) u_s) max |exact|                FACTOR = 8
+    s = max(sqrt(mean over k and elements of (y_k - y*)^2),  max |y_k - y*| / sqrt(2 ln 2N),  floor)
+    tolerance = sqrt(2) s sqrt(2 ln(2N / RARE))                                                 RARE = 1e-12
 
-and float64, for which nothing wider can be run, takes E_64 = E_32 u_64 / u_32: rounding errors are of first order in u
-(Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 1.9). The factor is no derived number. It covers that E_d
-is one sample of the errors that rounding may make and a - b the difference of two others.
+The largest of N errors of deviation s is above s sqrt(2 ln(2N / RARE)) with a probability of at most RARE (the union bound of
+the Gaussian tail exp(-t^2 / 2)); sqrt(2) because both sides that are compared are rounded. The second term is the deviation of
+which the largest error seen is the one to be expected, for tensors whose elements err by different amounts. float64 takes s
+times u_float64 / u_float32: rounding errors are of first order in u (Higham, Accuracy and Stability of Numerical Algorithms,
+2002, section 1.9). A half dtype has stochastic arithmetic of its own: at its roundoff the kink of a ReLU is passed here and
+there, and gradients are not of first order. In no place does the result of the model under test enter.
 
-The last term is there because E_d is measured with one order of summing, and another kernel, another dtype or another number of
-rows has another. Let y = p_1 + ... + p_n be summed one product after the other, which is the worst order in use, with partial
-sums S_k and |d_k| <= u_s the rounding error of step k, u_s that of the dtype that sums (float32 for the half dtypes):
+The floor is there because another kernel sums in another order. Let y = p_1 + ... + p_n be summed one product after the
+other, which is the worst order in use, with partial sums S_k and |d_k| <= u_s the rounding error of step k, u_s that of the
+dtype that sums (float32 for the half dtypes):
 
     error of y = sum_k d_k S_k,    d_k independent, of mean 0 and variance u_s^2 / 3          (Higham & Mary 2019, section 2)
     p_k of either sign, deviation s:  rms S_k = s sqrt(k),  rms error = u_s s sqrt(sum k / 3) = u_s s n / sqrt(6)
                                       rms y = s sqrt(n),    rms error / rms y = sqrt(n / 6) u_s
     p_k of one sign, size s:          S_k = k s,            rms error / y = sqrt(sum k^2 / 3) u_s / n = sqrt(n) / 3 u_s, less
 
-A kernel that keeps m partial sums has sqrt(m) times less, so m lanes of float32 may show some u where a row of float64 shows
-sqrt(n / 6). n is the longest sum before a node: the inputs of a linear map or the keys of an attention. It is not multiplied by
-the depth: branches of relative error e, independent and of equal size, add up to a residual stream of relative error e as well.
-Up to n = 96 the term is below 4. In float64 these limits cost nothing: the
-mutants move outputs by 1e4 times the limit and more. So properties that hold up to rounding are decided in float64,
-whatever the dtype; in the dtype they show what its rounding allows to be seen. Properties that are exact are compared to the
-bit in every dtype and need none of this.
+Over all sums of n_i terms that a tensor is computed from, each followed by three roundings to the dtype of variance u_d^2 / 3,
+
+    floor = rms(y*) sqrt(sum_i (n_i / 6 u_s^2 + u_d^2))
+
+which holds where each sum passes its relative error on unchanged. Where a model magnifies errors, what is measured is larger.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tfkit import Model
+from tfkit import Graph, Model
+from tfkit.inspection import layers_of, sequence
 
 from ..attention.bound import UNIT
 from ..site_hooks import request_backend
-from .batch import Batch
 from .comparison import close
 from .expected import node_of
-from .recording import run
 
-FACTOR = 8.0
+RARE = 1e-12
 LARGEST = 0.25
-"""A yardstick above this share of the outputs shows nothing any more."""
+"""A tolerance above this share of the largest output shows nothing any more."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums that something is computed from: how many, and the terms of all of them."""
+
+    count: float = 0.0
+    terms: float = 0.0
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.count + other.count, self.terms + other.terms)
+
+    def times(self, factor: float) -> Sums:
+        return Sums(self.count * factor, self.terms * factor)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Of one tensor: the deviation `error` of a correct evaluation, the root mean square and the largest number of the exact
+    tensor, its number of `elements`, and the `sums` that it is computed from."""
+
+    error: float
+    rms: float
+    largest: float
+    elements: int
+    sums: Sums
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """By node the relative error `error` of the eager backend in a dtype, the size of the exact output, and how many `terms`
-    the longest sum has that it is computed from."""
+    """The scale of every tensor by name, the dtype whose tolerances it gives, and the one that errors were `measured` for."""
 
-    error: dict[str, float]
-    size: dict[str, float]
-    terms: dict[str, int]
+    scales: Mapping[str, Scale]
     dtype: torch.dtype
+    measured: torch.dtype = torch.float32
 
-    def tolerance(self, node: str) -> float:
-        """The most by which two correct evaluations of a node may be apart, absolutely."""
-        sums = math.sqrt(self.terms[node] / 6) * UNIT[torch.promote_types(self.dtype, torch.float32)]
-        return FACTOR * max(self.error[node], 4.0 * UNIT[self.dtype], sums) * self.size[node]
+    def deviation(self, name: str) -> float:
+        """The deviation of rounding errors, absolutely."""
+        scale, u_d, u_s = self.scales[name], UNIT[self.dtype], UNIT[torch.promote_types(self.dtype, torch.float32)]
+        floor = scale.rms * math.sqrt(scale.sums.terms / 6.0 * u_s**2 + scale.sums.count * u_d**2)
+        return max(scale.error * u_d / UNIT[self.measured], floor)
 
-    def blunt(self) -> bool:
-        """Whether rounding in this dtype alone may change the outputs so much that no error could be distinguished from it."""
-        return FACTOR * max(self.error.values()) > LARGEST
+    def tolerance(self, name: str) -> float:
+        """The most by which two correct evaluations of a tensor may be apart, absolutely."""
+        return math.sqrt(2.0) * self.deviation(name) * reach(self.scales[name].elements)
+
+    def share(self, name: str) -> float:
+        """The tolerance as a share of the largest number of the exact tensor."""
+        largest = self.scales[name].largest
+        return self.tolerance(name) / largest if largest else 0.0
+
+    def blunt(self) -> str:
+        """The tensor of which rounding in this dtype alone may change so much that no error could be distinguished from it."""
+        return next((name for name in self.scales if self.share(name) > LARGEST), "")
 
     def at(self, dtype: torch.dtype) -> Yardstick:
-        """The same for another dtype, by the ratio of the unit roundoffs."""
-        ratio = UNIT[dtype] / UNIT[self.dtype]
-        return Yardstick({name: error * ratio for name, error in self.error.items()}, self.size, self.terms, dtype)
+        """The same for another dtype."""
+        return replace(self, dtype=dtype)
 
 
-def yardstick(model: Model, wide: Model, batch: Batch) -> tuple[Yardstick, dict[str, Tensor]]:
-    """The yardstick of a model in its dtype, and the outputs of every node of the same in float64, both under eager."""
-    exact, got = run(wide, batch), run(model, batch)
-    size = {name: float(tensor.abs().max()) for name, tensor in exact.items()}
-    error = {name: float((got[name].double() - exact[name]).abs().max()) / (size[name] or 1.0) for name in exact}
-    keys = max((tensor.shape[1] for tensor in exact.values() if tensor.dim() == 3), default=1)
-    return Yardstick(error, size, longest_sums(model, keys), next(model.parameters()).dtype), exact
+def reach(elements: int) -> float:
+    """How many deviations the largest of so many rounding errors may be."""
+    return math.sqrt(2.0 * math.log(2.0 * max(elements, 1) / RARE))
 
 
-def longest_sums(model: Model, keys: int) -> dict[str, int]:
-    """By node, the number of terms of the longest sum on the way to its output, where attention is over `keys` positions."""
-    found: dict[str, int] = {}
-    for name, wire in model.plan.wires.items():
-        own = [weight[0].numel() for weight in model.nodes[name].parameters() if weight.dim() > 1]
-        read = [found[reference.split(".")[0]] for reference in (*wire.edges.values(), *wire.memories)]
-        shared = [found[wire.owner]] if wire.owner is not None else []
-        found[name] = max((keys, *own, *read, *shared))
-    return found | {output: found[node_of(output)] for output in model.plan.outputs}
+def scale_of(exact: Tensor, drawn: list[Tensor], sums: Sums, shown: Tensor | None = None) -> Scale:
+    """The scale of a tensor: `exact` is its float64 value, `drawn` are results with rounding; of the positions shown."""
+    y = selected(exact, shown)
+    errors = [selected(each, shown) - y for each in drawn]
+    if not y.numel():
+        return Scale(0.0, 0.0, 0.0, 0, sums)
+    rms = math.sqrt(sum(float(error.square().mean()) for error in errors) / len(errors)) if errors else 0.0
+    most = max((float(error.abs().max()) for error in errors), default=0.0)
+    error = max(rms, most / math.sqrt(2.0 * math.log(2.0 * y.numel())))
+    if math.isnan(error):
+        error = math.inf
+    return Scale(error, float(y.square().mean().sqrt()), float(y.abs().max()), y.numel(), sums)
+
+
+def selected(tensor: Tensor, shown: Tensor | None) -> Tensor:
+    """The elements of a tensor in float64 on the CPU, of the positions (B, L) shown."""
+    wide = tensor.detach().to("cpu", torch.float64)
+    return wide if shown is None else wide[shown.cpu()]
+
+
+def sums_of(graph: Graph, model: Model, positions: int) -> dict[str, Sums]:
+    """By node, the sums on the way to its output: a weight of n inputs is one of n terms each time that it is applied, an
+    attention one over the features of a head and one over at most `positions` keys. A loop applies its weights at every one of
+    the positions."""
+    own: dict[str, Sums] = {}
+    above: dict[str, set[str]] = {}
+    for name, node in graph.nodes.items():
+        maps = [weight[0].numel() for weight in model.nodes[name].parameters() if weight.dim() > 1]
+        numbers = [number for number, _ in sequence(layers_of(node.options))]
+        applied = len(numbers) / len(set(numbers)) if numbers else float(positions if node.part.kind == "rnn" else 1)
+        attention = [Sums(2, site.head_dim + positions) for _, site in node.sites()]
+        owner: Any = model.nodes[node.edges.owner] if node.edges.owner is not None else None
+        tables = [] if owner is None else [Sums(1, owner.embedding.weight.shape[1])]
+        own[name] = sum([*attention, *tables], Sums(len(maps), sum(maps)).times(applied))
+        read = [node_of(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)]
+        above[name] = {name}.union(*(above[each] for each in read))
+    found = {name: sum((own[each] for each in nodes), Sums()) for name, nodes in above.items()}
+    return found | {output: found[node_of(output)] for output in graph.outputs}
 
 
 def cast(model: Model, dtype: torch.dtype, backend: object = "eager") -> Model:

@@ -1,8 +1,9 @@
 """One line of the table of proofs, and the verdict over all of them.
 
 FAILED       some property is broken: exit code 1
-INCOMPLETE   nothing is broken, but something asked for was not evaluated, such as a device that is not here or
-             a call that does not fit in memory, or the run has not finished: exit code 3
+INCOMPLETE   nothing is broken, but something was not evaluated: a device that is not here, a call that does not fit in memory,
+             a node that no reference checks (a part of a plugin that brings no formula), or the run has not finished: exit
+             code 3
 VERIFIED     everything that applies to this model was evaluated and holds: exit code 0
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Status = Literal["passed", "failed", "refused", "inconclusive", "not applicable", "not run", "reported"]
+Status = Literal["passed", "failed", "refused", "inconclusive", "not applicable", "not run", "reported", "not checked"]
 
 
 class Outcome(Exception):
@@ -41,6 +42,12 @@ class ForwardOnly(Outcome):
     """The backend passed without gradients, which its declaration refuses."""
 
     status = "passed"
+
+
+class NotChecked(Outcome):
+    """There is no reference to compare with."""
+
+    status = "not checked"
 
 
 class Reported(Outcome):
@@ -146,10 +153,10 @@ class VerifyReport:
 
     @property
     def missed(self) -> tuple[Row, ...]:
-        """What was asked for and not evaluated: a device that is not here, a backend, named, that served no call of the
-        model."""
+        """What was asked for and not evaluated: a device that is not here, a node without a reference, a backend, named, that
+        served no call of the model."""
         unserved = [row for row in self.rows if self.named and row.property == "run" and row.status == "refused"]
-        return (*(row for row in self.rows if row.status in ("not run", "inconclusive")), *unserved)
+        return (*(row for row in self.rows if row.status in ("not run", "inconclusive", "not checked")), *unserved)
 
     @property
     def verdict(self) -> Literal["VERIFIED", "FAILED", "INCOMPLETE"]:

@@ -17,6 +17,7 @@ from ..attention.compare import gradients_of, leaves_of
 from ..site_hooks import replaced_backends
 from .batch import Batch
 from .expected import node_of
+from .recording import as_recorded
 from .sites import prepared, with_leaves
 
 Gradients = dict[str, Tensor]
@@ -43,7 +44,16 @@ class SiteError:
     gradients: Gradients
 
 
-def backward(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradients, SiteRuns]:
+@dataclass(frozen=True)
+class Backward:
+    """A forward and a backward pass: outputs, as a recording has them, gradients of the parameters, and the calls of sites."""
+
+    outputs: Gradients
+    gradients: Gradients
+    runs: SiteRuns
+
+
+def backward(model: Model, batch: Batch, towards: Gradients) -> Backward:
     """The gradient of every trainable parameter for gradients `towards` of the outputs, and what happened at every site."""
     runs: SiteRuns = {}
     once = _called_once(model)
@@ -62,7 +72,7 @@ def backward(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradients,
         return replace(backend, attend=attend)
 
     with replaced_backends(model, recorded):
-        return _gradients(model, batch, towards), runs
+        return Backward(*_gradients(model, batch, towards), runs)
 
 
 def with_site_errors(model: Model, batch: Batch, towards: Gradients, errors: dict[str, list[SiteError | None]]) -> Gradients:
@@ -84,7 +94,7 @@ def with_site_errors(model: Model, batch: Batch, towards: Gradients, errors: dic
         return replace(backend, attend=attend)
 
     with replaced_backends(model, with_error):
-        return _gradients(model, batch, towards)
+        return _gradients(model, batch, towards)[1]
 
 
 def _called_once(model: Model) -> frozenset[str]:
@@ -124,31 +134,23 @@ def _split(inputs: AttentionInputs, backend: BoundBackend, into: Gradients) -> A
     return replace(inputs, query=query, key=key, value=value, bias=bias, prepared=made)
 
 
-def _gradients(model: Model, batch: Batch, towards: Gradients) -> Gradients:
-    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    outputs = {name: tensor for name, tensor in model(**batch.call(dtype=model.dtype)).items() if tensor.requires_grad}
-    ends = [_as_returned(name, towards[name]).to(tensor) for name, tensor in outputs.items()]
-    found = torch.autograd.grad(list(outputs.values()), list(parameters.values()), ends, allow_unused=True)
-    return {
+def _gradients(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradients, Gradients]:
+    """The outputs, and the gradient of every parameter, also of one that has two names."""
+    parameters = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+    outputs = dict(model(**batch.call(dtype=model.dtype)))
+    ends = {name: tensor for name, tensor in outputs.items() if name in towards and tensor.requires_grad}
+    toward = [_as_returned(name, towards[name]).to(tensor) for name, tensor in ends.items()]
+    found = torch.autograd.grad(list(ends.values()), list(parameters.values()), toward, allow_unused=True)
+    gradients = {
         name: torch.zeros_like(parameter) if gradient is None else gradient
         for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
     }
+    return as_recorded({name: tensor.detach() for name, tensor in outputs.items()}), gradients
 
 
 def _as_returned(name: str, tensor: Tensor) -> Tensor:
     """The layers of a stack have their axis first in the output of a model, and third in a recording."""
     return tensor if name == node_of(name) else tensor.movedim(2, 0)
-
-
-def random_towards(outputs: Gradients, shown: dict[str, Tensor], generator: torch.Generator) -> Gradients:
-    """A gradient for each output that every dtype holds exactly, zero where a position is padding."""
-    found = {}
-    for name, tensor in outputs.items():
-        drawn = torch.randn(tensor.shape, generator=generator).bfloat16().double()
-        if name in shown:
-            drawn = drawn * shown[name].cpu().reshape(*shown[name].shape, *([1] * (drawn.dim() - 2)))
-        found[name] = drawn
-    return found
 
 
 def site_errors(runs: SiteRuns, wide: Model) -> dict[str, list[SiteError | None]]:

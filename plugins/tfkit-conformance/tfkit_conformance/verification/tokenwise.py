@@ -44,7 +44,7 @@ def projections(recording: Recording, expected: ExpectedSite) -> float:
     for projection in ("query", "key", "value", "output"):
         call = parts[f"branches.{name}.{projection}"][0]
         want = linear(exact(call.x), _weight(call.module), _bias(call.module))
-        words = f"the {projection} projection of {expected.name}"
+        words = f"the {projection} projection of {expected.name}: {recording.weight_of(call.module)}"
         worst = max(worst, close("projection", call.output, want.value, want.bound, words, "its output"))
     return worst
 
@@ -67,7 +67,9 @@ def feed_forward(recording: Recording, expected: ExpectedLayer, name: str) -> fl
     else:
         features = elementwise(inner, _function(activation))
     want = linear(features, module.output.weight, module.output.bias)
-    worst = close("feed-forward", call.output, want.value, want.bound, f"{words} with {activation.kind}", "its output")
+    weights = ", ".join(recording.weight_of(each) for each in (module.input, module.gate, module.output) if each is not None)
+    told = f"{words} with {activation.kind}: {weights}"
+    worst = close("feed-forward", call.output, want.value, want.bound, told, "its output")
     _tokens_alone(call, words)
     return worst
 
@@ -115,9 +117,8 @@ def embedding(model: Model, recording: Recording, node: Node) -> float:
     got = normed[0].x if normed else call.output.tensor
     if normed:
         same("embedding", call.output.tensor, normed[0].output, f"`{node.name}` gives its norm's output", "its output")
-    return close(
-        "embedding", got, want.value, want.bound, f"`{node.name}` before its norm" if normed else f"`{node.name}`", "its output"
-    )
+    place = f"`{node.name}` before its norm" if normed else f"`{node.name}`"
+    return close("embedding", got, want.value, want.bound, f"{place}: {_table_name(recording, model, node)}", "its output")
 
 
 def _added(scheme: nn.Module, recording: Recording, node: Node, table: Tensor) -> Approximate:
@@ -149,7 +150,8 @@ def dense(model: Model, recording: Recording, node: Node) -> float:
         want = elementwise(want, _function(node.options.activation))
     normed = recording.inner.get((node.name, "output_norm"), [])
     got = normed[0].x if normed else recording.nodes[node.name].output.tensor
-    return close("dense", got, want.value, want.bound, f"`{node.name}`", "its output")
+    words = f"`{node.name}`: {recording.weight_of(module.linear)}"
+    return close("dense", got, want.value, want.bound, words, "its output")
 
 
 def logits(model: Model, recording: Recording, node: Node) -> float:
@@ -164,7 +166,8 @@ def logits(model: Model, recording: Recording, node: Node) -> float:
     if options.softcap is not None:
         cap = options.softcap
         want = elementwise(want, lambda t: cap * torch.tanh(t / cap))
-    return close("logits", recording.nodes[node.name].output.tensor, want.value, want.bound, f"`{node.name}`", "its output")
+    words = f"`{node.name}`: {_table_name(recording, model, node)}"
+    return close("logits", recording.nodes[node.name].output.tensor, want.value, want.bound, words, "its output")
 
 
 def spans(model: Model, recording: Recording, node: Node) -> float:
@@ -185,7 +188,14 @@ def spans(model: Model, recording: Recording, node: Node) -> float:
                 real[t] = bool(ends) and t > ends[0] and row[t] != end_id
     least = torch.finfo(got.dtype).min
     same("spans", got[~allowed], torch.full_like(got[~allowed], least), f"`{node.name}`: positions to hide", "its output")
-    return close("spans", got[allowed], want.value[allowed], want.bound[allowed], f"`{node.name}`", "its output")
+    words = f"`{node.name}`: {recording.weight_of(module.linear)}"
+    return close("spans", got[allowed], want.value[allowed], want.bound[allowed], words, "its output")
+
+
+def _table_name(recording: Recording, model: Model, node: Node) -> str:
+    module: Any = model.nodes[node.edges.owner or node.name]
+    table: Any = module.embedding if isinstance(module, Tokens) else module.logits
+    return recording.weight_of(table)
 
 
 def _table(model: Model, node: Node) -> Tensor:

@@ -2,8 +2,9 @@
 
     A12   a state dict has the names of the spec, loads into a model built for another backend, and gives there, to the bit,
           what `set_backend` gives here
+          every parameter of the spec is a tensor of its own: what the spec does not share is not shared
           every trainable parameter gets a finite gradient from a random loss that is not zero everywhere; the rows of a shared
-          table get one from every node that uses it
+          table get one from every node that uses it, and a memory from the keys and from the values of every cross-attention
 
 A key bias adds one number to all scores of a query where nothing acts between the projection and the scores: the softmax does
 not see it, and its gradient is nothing but rounding. It may be zero.
@@ -11,6 +12,9 @@ not see it, and its gradient is nothing but rounding. It may be zero.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,8 +27,8 @@ from tfkit.plugin.model_parts import ForwardContext, NodeOutput
 from ..finding import Violation
 from ..site_hooks import request_backend
 from .comparison import same
-from .expected import node_of
-from .gradient_yardstick import unseen_biases
+from .expected import expected_sites, node_of
+from .gradients import unseen_biases
 from .model_under_test import ModelUnderTest
 from .recording import node_outputs, run
 from .rounding import copied
@@ -52,8 +56,22 @@ def checkpoint(subject: ModelUnderTest) -> None:
         same("checkpoint", after[name], tensor, "weights loaded into a model built anew must give the same bits", f"`{name}`")
 
 
+def own_parameters(subject: ModelUnderTest) -> None:
+    """No two names of the spec have one parameter, or overlapping memory."""
+    owners: dict[tuple[object, int], str] = {}
+    for name, parameter in subject.model.named_parameters(remove_duplicate=False):
+        if not parameter.numel():
+            continue
+        first = int(parameter.storage_offset()) * parameter.element_size()
+        place = (parameter.device, parameter.untyped_storage().data_ptr() + first)
+        if place in owners:
+            message = f"`{owners[place]}` and `{name}` are one tensor, and the spec shares neither"
+            raise Violation("own parameters", message)
+        owners[place] = name
+
+
 def gradient_flow(subject: ModelUnderTest) -> None:
-    """Every parameter learns, through every node that uses it."""
+    """Every parameter learns, through every node that uses it, and every memory through every attention that reads it."""
     model: Model = copied(subject.model)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
@@ -61,23 +79,91 @@ def gradient_flow(subject: ModelUnderTest) -> None:
     if subject.model.sites and min((ids.shape[1] for ids in subject.batch.ids.values()), default=2) < 2:
         raise NotApplicable("over one token, a softmax is 1 and has no gradient")
     generator = subject.generator(3)
-    with node_outputs(model) as found:
+    with node_outputs(model) as found, _memories_read(subject, model) as read:
         outputs = model(**subject.batch.call(dtype=model.dtype))
     loss = torch.zeros((), dtype=torch.float64, device=subject.device)
     for tensor in outputs.values():
         weight = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
         loss = loss + (tensor.double() * weight).sum()
     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
-    unseen = unseen_biases(subject.model, subject.graph)
+    _memories(subject, read)
+    unseen, slopes = unseen_biases(subject.model, subject.graph), subject.measured.gradients.stick
     for name, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
             raise Violation("gradient flow", f"no gradient reaches `{name}` {tuple(parameters[name].shape)}")
         if not bool(gradient.isfinite().all()):
             index = tuple((~gradient.isfinite()).nonzero()[0].tolist())
             raise Violation("gradient flow", f"the gradient of `{name}`{list(index)} is {float(gradient[index])}", index=index)
-        if not bool(gradient.any()) and name not in unseen:
+        rounded = name in slopes.scales and slopes.share(name) >= 1.0  # this dtype alone may make it 0
+        if not bool(gradient.any()) and name not in unseen and not rounded:
             raise Violation("gradient flow", f"the gradient of `{name}` {tuple(gradient.shape)} is zero everywhere")
     _shared_tables(subject, model, {name: tensors[0] for name, tensors in found.items()}, generator)
+
+
+@contextmanager
+def _memories_read(subject: ModelUnderTest, model: Model) -> Iterator[dict[str, list[_Read]]]:
+    """By site, what the key and the value projection of a cross-attention read of its memory, each time, as a tensor of its own
+    that keeps the gradient which reaches it."""
+    read: dict[str, list[_Read]] = {}
+    names = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
+    sites = {use.site: use.attention for use in model.attention_sites()}
+    handles = []
+
+    def noting(site: str, part: str) -> Any:
+        def hook(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+            view = given[0].view_as(given[0])
+            name = next((names[id(p)] for p in module.parameters() if id(p) in names), "")
+            note = _Read(part, name, view.requires_grad)
+            if view.requires_grad:
+                view.register_hook(lambda gradient: setattr(note, "gradient", gradient.detach()))
+            read[site].append(note)
+            return (view, *given[1:])
+
+        return hook
+
+    for expected in expected_sites(subject.graph).values():
+        if expected.memory is None:
+            continue
+        read[expected.name] = []
+        for part in ("key", "value"):
+            module = sites[expected.name].get_submodule(part)
+            handles.append(module.register_forward_pre_hook(noting(expected.name, part)))
+    try:
+        yield read
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass
+class _Read:
+    """What a projection read of a memory: its parameter, whether a gradient can reach it, and which one did."""
+
+    part: str
+    parameter: str
+    learns: bool
+    gradient: Tensor | None = None
+
+
+def _memories(subject: ModelUnderTest, read: dict[str, list[_Read]]) -> None:
+    """Every memory with parameters gets a gradient from the keys and from the values of every cross-attention that reads it."""
+    for site, notes in read.items():
+        memory = expected_sites(subject.graph)[site].memory
+        assert memory is not None
+        if not _learns(subject, memory) or subject.baseline[memory].shape[1] < 2:
+            continue  # over one position, a softmax is 1
+        for note in notes:
+            if note.learns and note.gradient is not None and bool(note.gradient.any()):
+                continue
+            words = f"no gradient reaches `{memory}` from the {note.part} projection of {site}: `{note.parameter}`"
+            raise Violation("gradient flow", words)
+
+
+def _learns(subject: ModelUnderTest, node: str) -> bool:
+    """Whether a node, or one that it reads, has a parameter that is trained."""
+    own = any(parameter.requires_grad for parameter in subject.model.nodes[node].parameters())
+    edges = subject.graph.nodes[node].edges
+    return own or any(_learns(subject, node_of(ref)) for ref in (*edges.reads.values(), *edges.memories))
 
 
 def _shared_tables(subject: ModelUnderTest, model: Model, outputs: dict[str, Tensor], generator: torch.Generator) -> None:

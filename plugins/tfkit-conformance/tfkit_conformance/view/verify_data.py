@@ -8,10 +8,10 @@ from typing import Any
 from tfkit.commands import ranges
 
 WORDS = {"passed": "holds", "failed": "FAILED", "not run": "not run", "inconclusive": "inconclusive", "refused": "refused",
-         "not applicable": "does not apply", "reported": "reported"}  # fmt: skip
+         "not applicable": "does not apply", "reported": "reported", "not checked": "not checked"}  # fmt: skip
 """Statuses as people read them."""
 
-WITHOUT_NUMBERS = ("dependence", "dropout on", "gradient flow")
+WITHOUT_NUMBERS = ("dependence", "dropout on", "own parameters", "gradient flow")
 """Properties that compare no numbers."""
 
 
@@ -69,7 +69,9 @@ def verdict_in_words(data: Mapping[str, Any]) -> str:
         return f"FAILED: {len(failed)} of {len(evaluated)} checks of {data['name']} failed {where}."
     if data["verdict"] == "INCOMPLETE":
         missed = [
-            f"{' '.join(filter(None, (row['backend'], row['dtype'], row['device'])))}: {row['message']}"
+            f"`{row['where']}` is not checked: {row['message']}"
+            if row["status"] == "not checked"
+            else f"{' '.join(filter(None, (row['backend'], row['dtype'], row['device'])))}: {row['message']}"
             for row in data["missed"]
         ]
         reasons = "; ".join(dict.fromkeys([*missed, *(["the run has not finished"] if not data["finished"] else [])]))

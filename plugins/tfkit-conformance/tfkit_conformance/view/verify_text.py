@@ -15,7 +15,7 @@ from tfkit.commands import shown
 from .verify_data import WORDS, error_in_words, folded, verdict_in_words
 
 STYLES = {"passed": "green", "failed": "bold red", "inconclusive": "yellow", "not run": "yellow", "refused": "dim",
-          "not applicable": "dim", "reported": "dim"}  # fmt: skip
+          "not applicable": "dim", "reported": "dim", "not checked": "yellow"}  # fmt: skip
 
 
 def verify_text(data: Mapping[str, Any]) -> list[RenderableType]:

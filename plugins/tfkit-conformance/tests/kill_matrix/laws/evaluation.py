@@ -15,6 +15,7 @@ from ..report import MutantRow
 from .activation_mutants import MUTANTS as ACTIVATION
 from .cell_mutants import MUTANTS as CELL
 from .embeddings_mutants import MUTANTS as EMBEDDINGS
+from .formula_mutants import MUTANTS as FORMULA
 from .mutant import LawMutant
 from .norm_mutants import MUTANTS as NORM
 from .placement_mutants import MUTANTS as PLACEMENT
@@ -25,7 +26,7 @@ from .scores_mutants import MUTANTS as SCORES
 
 def mutants() -> tuple[LawMutant, ...]:
     """All mutants of the slots that have laws."""
-    return (*ROTARY, *SCORES, *EMBEDDINGS, *NORM, *PLACEMENT, *ACTIVATION, *SCORE, *CELL)
+    return (*ROTARY, *SCORES, *EMBEDDINGS, *NORM, *PLACEMENT, *ACTIVATION, *SCORE, *CELL, *FORMULA)
 
 
 def evaluate_law_mutants(

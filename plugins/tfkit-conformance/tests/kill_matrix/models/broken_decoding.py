@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -54,6 +55,14 @@ def last_row(cache: KeyValueCache, start: int, key: Tensor, value: Tensor) -> tu
 def turned_again(cache: KeyValueCache, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     keys, values = cache.write(start, key, value)
     return turned(keys, start), values
+
+
+def wrong_from(first: int) -> Callable[[KeyValueCache, int, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def write(cache: KeyValueCache, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = cache.write(start, key, value)
+        return keys, torch.cat([values[:, :, :first], values[:, :, first - 1 : -1]], 2) if values.shape[2] > first else values
+
+    return write
 
 
 def keys_only(cache: KeyValueCache, rows: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -107,3 +108,69 @@ def dropout_never(model: Model) -> Model:
     for module in each(model, nn.Dropout):
         swap(module, "forward", lambda self, x: x)
     return model
+
+
+def dropout_off(path: str) -> Callable[[Model], Model]:
+    """One dropout passes on what it is given."""
+
+    def apply(model: Model) -> Model:
+        swap(model.get_submodule(f"nodes.{path}"), "forward", lambda self, x: x)
+        return model
+
+    return apply
+
+
+def dropout_not_called(model: Model) -> Model:
+    residual = next(each(model, Residual))
+    swap(residual, "forward", lambda self, x, branch: self.skip * x + self.scale * branch)
+    return model
+
+
+def dropout_other(p: float) -> Callable[[Model], Model]:
+    def apply(model: Model) -> Model:
+        next(each(stack(model, True), Residual)).dropout.p = p
+        return model
+
+    return apply
+
+
+def dropout_unscaled(model: Model) -> Model:
+    def forward(self: nn.Dropout, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.p, self.training) * (1.0 - self.p if self.training else 1.0)
+
+    swap(next(each(stack(model, True), nn.Dropout)), "forward", forward)
+    return model
+
+
+def attention_dropout(p: float) -> Callable[[Model], Model]:
+    def apply(model: Model) -> Model:
+        attention = next(each(stack(model, True), MultiHeadAttention))
+        attention.config = replace(attention.config, dropout=p)
+        return model
+
+    return apply
+
+
+def shared_module(name: str) -> Callable[[Model], Model]:
+    def apply(model: Model) -> Model:
+        first, second = (layer.get_submodule("branches") for layer in stack(model, True).layers[:2])
+        second.add_module(name, first.get_submodule(name))
+        return model
+
+    return apply
+
+
+def shared_weight(model: Model) -> Model:
+    first, second = (layer.get_submodule("branches.self_attention.query") for layer in stack(model, True).layers[:2])
+    second.weight = first.weight
+    return model
+
+
+def other_module_called(name: str) -> Callable[[Model], Model]:
+    def apply(model: Model) -> Model:
+        first, second = (layer.get_submodule(f"branches.{name}") for layer in stack(model, True).layers[:2])
+        second.__dict__["other"] = first
+        swap(second, "forward", lambda self, *arguments: type(self).forward(self.__dict__["other"], *arguments))
+        return model
+
+    return apply

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tfkit.attention.types import AttentionInputs, AttentionOutput
@@ -90,6 +91,110 @@ def copied_table(kind: type[nn.Module]) -> Callable[[Model], Model]:
         return model
 
     return apply
+
+
+def positions_stop(last: int) -> Callable[[Model], Model]:
+    """Embeddings from position `last` on have the position before theirs."""
+
+    def embed(self: Any, x: Tensor, span: Any) -> Tensor:
+        added = type(self).embed(self, torch.zeros_like(x), span)
+        late = span.offset + torch.arange(x.shape[1], device=x.device) >= last
+        return x + torch.where(late[:, None], added.roll(1, 1) if x.shape[1] > 1 else 0.0 * added, added)
+
+    def apply(model: Model) -> Model:
+        for module in each(model, Tokens):
+            if module.position is not None:
+                swap(module.position, "embed", embed)
+        return model
+
+    return apply
+
+
+def rotation_changes(first: int) -> Callable[[Model], Model]:
+    """Queries from position `first` on of a whole sequence are rotated by the angles of the position before."""
+
+    def rotate(self: Any, query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+        right, keys = type(self).rotate(self, query, key, tables)
+        if query.shape[2] <= first:
+            return right, keys
+        before = type(self).rotate(self, query.roll(-1, 2), key, tables)[0].roll(1, 2)
+        late = torch.arange(query.shape[2], device=query.device) >= first
+        return torch.where(late[:, None], before, right), keys
+
+    def apply(model: Model) -> Model:
+        for scheme in stack(model, True).positions:
+            swap(scheme, "rotate", rotate)
+        return model
+
+    return apply
+
+
+def _without_lengths(padding: Padding) -> Padding:
+    return Padding() if padding.visible is None else padding
+
+
+def memory_lengths_ignored(model: Model) -> Model:
+    def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
+        assert run.memory is not None
+        return replace(run, memory=replace(run.memory, padding=_without_lengths(run.memory.padding)))
+
+    for attention in attentions(model, True):
+        with_run(attention, change)
+    return model
+
+
+def lengths_ignored(model: Model) -> Model:
+    def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
+        return replace(run, padding=_without_lengths(run.padding))
+
+    with_run(attentions(model, False)[0], change)
+    return model
+
+
+def row_wrong(row: int) -> Callable[[Model], Model]:
+    def forward(self: Model, *arguments: Any, **keywords: Any) -> Any:
+        made = Model.forward(self, *arguments, **keywords)
+        for name, tensor in dict(made).items() if isinstance(made, dict) else ():
+            if isinstance(tensor, Tensor) and tensor.dim() and len(tensor) > row:
+                made[name] = torch.cat([tensor[:row], tensor[row - 1 : row], tensor[row + 1 :]])
+        return made
+
+    def apply(model: Model) -> Model:
+        swap(model, "forward", forward)
+        return model
+
+    return apply
+
+
+def row_of_stack_wrong(row: int) -> Callable[[Model], Model]:
+    def forward(self: Stack, *arguments: Any, **keywords: Any) -> NodeOutput:
+        made = Stack.forward(self, *arguments, **keywords)
+        factor = 1.0 + 0.01 * (torch.arange(len(made.tensor)) == row).to(made.tensor)
+        return replace(made, tensor=made.tensor * factor[:, None, None])
+
+    def apply(model: Model) -> Model:
+        swap(stack(model, False), "forward", forward)
+        return model
+
+    return apply
+
+
+def detached_memory(which: int) -> Callable[[Model], Model]:
+    def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
+        assert run.memory is not None
+        return replace(run, memory=replace(run.memory, tensor=run.memory.tensor.detach()))
+
+    def apply(model: Model) -> Model:
+        with_run(attentions(model, True)[which], change)
+        return model
+
+    return apply
+
+
+def detached_keys(model: Model) -> Model:
+    attention = attentions(model, True)[-1]
+    swap(attention.key, "forward", lambda self, x, *more: type(self).forward(self, x.detach(), *more))
+    return model
 
 
 def scale_dropped(model: Model) -> Model:

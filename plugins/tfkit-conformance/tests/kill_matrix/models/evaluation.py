@@ -6,7 +6,7 @@ package would be in both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tfkit.builder import build
 from tfkit.catalogue import Catalogue
@@ -21,8 +21,8 @@ SPECS: dict[Shape, str] = {
 tfkit: 1
 name: encoder-decoder
 defaults:
-  {d_model: 12, vocab_size: 23, pad_id: 0, dropout: 0.1, norm: layer_norm, position: sinusoidal, placement: post,
-   attention: {num_heads: 2, backend: eager}, ffn: {d_ff: 20, activation: relu}}
+  {d_model: 12, vocab_size: 23, pad_id: 0, dropout: 0.3, norm: layer_norm, position: sinusoidal, placement: post,
+   attention: {num_heads: 2, dropout: 0.2, backend: eager}, ffn: {d_ff: 20, activation: relu, dropout: 0.1}}
 nodes:
   source:  {kind: tokens, scale: sqrt_d_model}
   target:  {kind: tokens, share: source, scale: sqrt_d_model, start_id: 1, end_id: 2}
@@ -43,8 +43,22 @@ nodes:
   logits: {kind: token_logits, input: body, share: tokens}
 outputs: [logits]
 """,
+    "classifier": """
+tfkit: 1
+name: classifier
+defaults:
+  {d_model: 12, pad_id: 0, norm: layer_norm, position: sinusoidal, placement: pre,
+   attention: {num_heads: 2, backend: eager}, ffn: {d_ff: 20, activation: gelu}}
+nodes:
+  tokens: {kind: tokens, vocab_size: 23}
+  body:   {kind: stack, input: tokens, num_layers: 1}
+  middle: {kind: dense, input: body, activation: tanh}
+  one:    {kind: pool, input: middle, take: first}
+  answer: {kind: classify, input: one, classes: 3}
+outputs: [answer]
+""",
 }
-LENGTHS = {"encoder-decoder": {"source": 9, "target": 8}, "decoder": {"tokens": 9}}
+LENGTHS = {"encoder-decoder": {"source": 9, "target": 8}, "decoder": {"tokens": 9}, "classifier": {"tokens": 9}}
 
 
 def verify_mutant(
@@ -54,12 +68,13 @@ def verify_mutant(
     catalogue: Catalogue,
     dtypes: Sequence[str] = ("float32",),
     parts: Sequence[str] = PARTS,
+    lengths: Mapping[str, int] | None = None,
 ) -> VerifyReport:
-    """`verify` on a small model with a mutant, or without one."""
+    """`verify` on a small model with a mutant, or without one; with the lengths that a user gets, unless some are given."""
     model = disturbed(build(parse_spec(SPECS[shape], catalogue), catalogue, seed=seed), seed)
     if mutant is not None:
         model = mutant.apply(model)
-    return verify(model, dtypes=dtypes, lengths=LENGTHS[shape], seed=seed, parts=parts, catalogue=catalogue)
+    return verify(model, dtypes=dtypes, lengths=lengths, seed=seed, parts=parts, catalogue=catalogue)
 
 
 def killed_by(mutant: ModelMutant, seed: int, catalogue: Catalogue) -> str:

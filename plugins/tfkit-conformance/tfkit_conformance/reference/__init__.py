@@ -1,0 +1,12 @@
+"""Formulas of parts and of whole models in plain torch, written from the papers: the judge of what tfkit computes.
+
+Nothing here imports a module of tfkit that computes. `evaluate` evaluates a model; `formula` finds the formula of a part.
+"""
+
+from . import nodes, sublayers
+from .activations import GATED
+from .evaluation import Evaluation, evaluate
+from .formulas import BUILT_IN, Unchecked, formula
+from .placements import LayerFunctions
+
+__all__ = ["BUILT_IN", "GATED", "Evaluation", "LayerFunctions", "Unchecked", "evaluate", "formula", "nodes", "sublayers"]

@@ -1,0 +1,198 @@
+"""The formulas of the other built-in node kinds: f(options, context, weights, inputs) -> Value.
+
+`inputs` holds what a node reads, by field (`input`, `memory`, `inputs.0`, `tokens`). An input node finds its ids, images or
+frames under "".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tfkit.plugin.model_parts import NodeContext, PositionSite
+
+from .formulas import BUILT_IN, Unchecked, of
+from .recurrence import at, first, last, mean, rnn
+from .stacks import stack
+from .values import Value, Weights, linear
+
+Inputs = Mapping[str, Value]
+
+
+def tokens(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """norm(factor E[id] + S[segment] + position), Vaswani et al. 2017, section 3.4 (https://arxiv.org/abs/1706.03762);
+    segments: Devlin et al. 2018, section 3.1 (https://arxiv.org/abs/1810.04805)."""
+    read = inputs[""]
+    assert read.ids is not None
+    factor = options.scale if isinstance(options.scale, float) else options.d_model**0.5
+    x = factor * weights["embedding.weight"][read.ids]
+    if options.segments:
+        segments = inputs["segments"].ids if "segments" in inputs else torch.zeros_like(read.ids)
+        assert segments is not None
+        x = x + weights["segments.weight"][segments]
+    x = _placed(options.position, PositionSite(options.d_model), weights, x, read)
+    x = of("norm", options.embedding_norm)(weights.under("embedding_norm"), x)
+    return Value(x, read.visible, ids=read.ids)
+
+
+def _placed(position: Any, site: PositionSite, weights: Weights, x: Tensor, read: Value) -> Tensor:
+    """x with its positions: all tokens count, or only real ones. Padding then has the row of a table before that of the first
+    position, as in fairseq, and no output depends on it."""
+    if "embeddings" not in position.entry.acts:
+        return x
+    B, L = x.shape[:2]
+    positions = torch.arange(L, device=x.device).expand(B, L)
+    if getattr(position.options, "count", "all") == "visible":
+        positions = read.shown().long().cumsum(1) - read.shown().long()  # the number of real tokens before
+        if position.kind == "learned":
+            positions = positions.where(read.shown(), -min(position.options.offset, 1))
+    return of("position", position, "embeddings")(site, weights.under("position"), x, positions)  # type: ignore[no-any-return]
+
+
+def patches(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """[class token; W patch_1; W patch_2; ...] + positions, Dosovitskiy et al. 2020, equation 1
+    (https://arxiv.org/abs/2010.11929). Distillation token: Touvron et al. 2020 (https://arxiv.org/abs/2012.12877); registers
+    without positions: Darcet et al. 2023 (https://arxiv.org/abs/2309.16588)."""
+    images, P = inputs[""].tensor, options.patch
+    B, channels, height, width = images.shape
+    if (height, width) != (options.size, options.size):
+        raise Unchecked(f"node patches with images of {height} x {width}, which need interpolated positions")
+    side = options.size // P
+    cut = images.reshape(B, channels, side, P, side, P).permute(0, 2, 4, 1, 3, 5)  # B, rows, columns, C, P, P
+    x = cut.flatten(1, 2).flatten(2) @ weights["projection.weight"].flatten(1).mT
+    if options.bias:
+        x = x + weights["projection.bias"]
+    names = [name for name in ("class_token", "distillation_token") if getattr(options, name)]
+    x = torch.cat([*(weights[name].expand(B, 1, -1) for name in names), x], 1)
+    site = PositionSite(options.d_model, rows=side * side + len(names), grid=(side, side), prefix=len(names))
+    x = _placed(options.position, site, weights, x, Value(x))
+    if options.registers:
+        registers = weights["registers"].expand(B, -1, -1)
+        x = torch.cat([x[:, : len(names)], registers, x[:, len(names) :]], 1)
+    return Value(of("norm", options.embedding_norm)(weights.under("embedding_norm"), x))
+
+
+def features(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """The frames as they are."""
+    return inputs[""]
+
+
+def convolutions(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """y_t = f(b + sum_k W_k x_(stride t + k - (width - 1) // 2)), as in the encoder of Radford et al. 2022, section 2.2
+    (https://arxiv.org/abs/2212.04356). Padding and what lies outside of the sequence count as zero."""
+    read = inputs["input"]
+    x, shown = read.tensor, read.shown()
+    for number, each in enumerate(options.convolutions):
+        own = weights.under(f"convolutions.{number}")
+        x = x.masked_fill(~shown[..., None], 0.0)
+        before = (each.width - 1) // 2
+        padded = functional.pad(x, (0, 0, before, each.width - 1 - before))
+        windows = padded.unfold(1, each.width, each.stride)  # (B, L, M, width)
+        x = windows.flatten(2) @ own["weight"].flatten(1).mT
+        if each.bias:
+            x = x + own["bias"]
+        x = of("activation", each.activation)(x)
+        shown = shown[:, :: each.stride]
+    out = Value(x, None if read.visible is None else shown)
+    length = context.signals["input"].strided(_product(options), x.shape[-1]).length
+    site = PositionSite(x.shape[-1], rows=length if isinstance(length, int) else None)
+    return Value(_placed(options.position, site, weights, x, out), out.visible)
+
+
+def _product(options: Any) -> int:
+    stride = 1
+    for each in options.convolutions:
+        stride *= each.stride
+    return stride
+
+
+def dense(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """norm(f(W x + b))"""
+    read = inputs["input"]
+    x = of("activation", options.activation)(linear(weights, "linear", read.tensor))
+    return Value(of("norm", options.output_norm)(weights.under("output_norm"), x), read.visible)
+
+
+def classify(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """W x + b"""
+    return Value(linear(weights, "linear", inputs["input"].tensor), inputs["input"].visible)
+
+
+def token_logits(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """E (factor x) + b, with the table of the embeddings where it is shared, Press and Wolf 2016
+    (https://arxiv.org/abs/1608.05859); softcap: c tanh(logit / c), Gemma 2, section 2 (https://arxiv.org/abs/2408.00118)."""
+    x = inputs["input"].tensor
+    factor = options.scale if isinstance(options.scale, float) else x.shape[-1] ** -0.5
+    y = (factor * x) @ weights["logits.weight"].mT
+    if options.bias:
+        y = y + weights["bias"]
+    return Value(y if options.softcap is None else options.softcap * torch.tanh(y / options.softcap), inputs["input"].visible)
+
+
+def span_logits(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """S . x_i and E . x_i, Devlin et al. 2018, section 4.2 (https://arxiv.org/abs/1810.04805). What cannot be chosen is 0 here,
+    where a model has the smallest number of its dtype."""
+    read = inputs["input"]
+    may = read.shown()
+    if options.choose == "second_text":
+        ids, end = inputs["tokens"].ids, context.targets["tokens"].end_id
+        assert ids is not None
+        ended = ((ids == end) & read.shown()).long().cumsum(1)
+        after = ended - (ids == end).long() >= 1  # behind the first end token
+        start = torch.arange(ids.shape[1], device=ids.device) == first(read.shown())[:, None]
+        may = may & ((after & (ids != end)) | start)
+    return Value(linear(weights, "linear", read.tensor).masked_fill(~may[..., None], 0.0), read.visible)
+
+
+def pool(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """One real token of each row (`first`, `last`, the first end token), or the mean or the largest of all real ones."""
+    read = inputs["input"]
+    x, shown = read.tensor, read.shown()
+    if options.take == "mean":
+        y = mean(x, shown)
+    elif options.take == "max":
+        y = x.masked_fill(~shown[..., None], -torch.inf).amax(1)
+    elif options.take == "end_token":
+        ids = inputs["tokens"].ids
+        assert ids is not None
+        y = at(x, first((ids == context.targets["tokens"].end_id) & inputs["tokens"].shown()))
+    else:
+        y = at(x, first(shown) if options.take == "first" else last(shown))
+    return Value(of("norm", options.output_norm)(weights.under("output_norm"), y))
+
+
+def layer_mix(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """gamma sum_j softmax(w)_j h_j, Peters et al. 2018, equation 1 (https://arxiv.org/abs/1802.05365)."""
+    read = inputs["input"]
+    layers = read.layers if options.embeddings else read.layers[1:]
+    powers = torch.exp(weights["weight"] - weights["weight"].detach().amax())
+    mixed = sum(share * layer for share, layer in zip(powers / powers.sum(), layers, strict=True))
+    return Value(weights["scale"] * mixed, read.visible)
+
+
+def similarity(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """exp(t) cos(a_i, b_j), Radford et al. 2021, figure 3 (https://arxiv.org/abs/2103.00020)."""
+    a, b = (inputs[f"inputs.{n}"].tensor for n in range(2))
+    a, b = (each / torch.sqrt((each**2).sum(-1, keepdim=True)) for each in (a, b))
+    return Value(torch.exp(weights["scale"]) * (a @ b.mT))
+
+
+BUILT_IN["node"] = {
+    "tokens": tokens,
+    "patches": patches,
+    "features": features,
+    "convolutions": convolutions,
+    "stack": stack,
+    "rnn": rnn,
+    "layer_mix": layer_mix,
+    "pool": pool,
+    "dense": dense,
+    "classify": classify,
+    "token_logits": token_logits,
+    "span_logits": span_logits,
+    "similarity": similarity,
+}

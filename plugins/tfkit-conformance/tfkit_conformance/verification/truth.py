@@ -1,0 +1,203 @@
+"""What a model must give: the plain evaluation of its spec in float64, with the weights that it has.
+
+`tfkit_conformance.reference` evaluates a whole model by its equations, with `torch.nn.functional` alone. In float64 that is the
+truth, in float32 it tells how far rounding may move a correct model (`rounding`). Nothing here is measured on the model under
+test. A node whose kind has no reference, and the nodes computed from it, have no truth; they are listed as not checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tfkit import Graph, Model
+
+from ..attention.bound import UNIT
+from ..reference import evaluate
+from .batch import Batch
+from .expected import shown_positions
+from .recording import run
+from .rounding import Scale, Sums, Yardstick, cast, scale_of, sums_of
+from .stochastic import Stochastic
+
+DRAWS = 2
+"""Evaluations in stochastic arithmetic, beside the one in float32; of half dtypes, one more in its place."""
+Gradients = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The exact `outputs` of the nodes for a batch, and how far a correct model may be from them."""
+
+    batch: Batch
+    outputs: dict[str, Tensor]
+    stick: Yardstick
+
+    def at(self, dtype: torch.dtype) -> Truth:
+        return replace(self, stick=self.stick.at(dtype))
+
+
+@dataclass(frozen=True)
+class TrueGradients:
+    """The `exact` gradient of every parameter for the gradients `towards` of the outputs, how far a correct model may be from
+    it, and by how much of its length a plain float32 evaluation is off (`share`)."""
+
+    towards: Gradients
+    exact: Gradients
+    stick: Yardstick
+    share: dict[str, float]
+
+    def at(self, dtype: torch.dtype) -> TrueGradients:
+        ratio = UNIT[dtype] / UNIT[self.stick.dtype]
+        share = {name: each * ratio for name, each in self.share.items()}
+        return replace(self, stick=self.stick.at(dtype), share=share)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The truth of a model for three batches: one of a few rows and positions, with its gradients; one of more than 64
+    positions, padded on the right; and one of many rows. `unchecked` are the nodes without a reference, and why."""
+
+    truth: Truth
+    long: Truth
+    many: Truth
+    gradients: TrueGradients
+    unchecked: dict[str, str]
+
+    def at(self, dtype: torch.dtype) -> Measured:
+        """The same for another dtype."""
+        truth, long, many = (each.at(dtype) for each in (self.truth, self.long, self.many))
+        return Measured(truth, long, many, self.gradients.at(dtype), self.unchecked)
+
+
+def pooled(truths: list[Truth]) -> list[Truth]:
+    """The same truths, each tensor with the largest relative deviation that it showed in any of them."""
+    names = truths[0].stick.scales
+    relative = {name: max(_relative(truth.stick.scales[name]) for truth in truths) for name in names}
+    made = []
+    for truth in truths:
+        scales = {name: replace(scale, error=relative[name] * scale.rms) for name, scale in truth.stick.scales.items()}
+        made.append(replace(truth, stick=replace(truth.stick, scales=scales)))
+    return made
+
+
+def _relative(scale: Scale) -> float:
+    return scale.error / scale.rms if scale.rms else 0.0
+
+
+class Reference:
+    """The plain evaluations of a graph with the weights of a model, in float64 and in float32."""
+
+    def __init__(self, graph: Graph, model: Model, seed: int) -> None:
+        self.graph, self.model, self.seed = graph, model, seed
+        self.level = model.dtype if model.dtype in (torch.bfloat16, torch.float16) else torch.float32
+        self.device = next(model.parameters()).device
+        self.exact = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict(keep_vars=True).items()}
+        self.trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self.unchecked: dict[str, str] = {}
+
+    def truth(self, batch: Batch, draws: int = DRAWS) -> Truth:
+        """What every node must give for a batch."""
+        shown = shown_positions(self.graph, batch)
+        with torch.no_grad():
+            exact = self._outputs(self.exact, batch, torch.float64)
+            drawn = [self._outputs(self._single(), batch, torch.float32)] if self.level == torch.float32 else []
+            for number in range(draws + (not drawn)):
+                with Stochastic(self.seed + 2000 + number, self.level):
+                    drawn.append(self._outputs(self.exact, batch, torch.float64))
+        sums = sums_of(self.graph, self.model, self._positions(batch))
+        scales = {
+            name: scale_of(tensor, [each[name] for each in drawn], sums[name], shown.get(name))
+            for name, tensor in exact.items()
+        }
+        placed = {name: tensor.to(self.device) for name, tensor in exact.items()}
+        return Truth(batch, placed, self._stick(scales | self._own_scales(batch, sums, set(exact), draws)))
+
+    def _own_scales(self, batch: Batch, sums: dict[str, Sums], known: set[str], draws: int) -> dict[str, Scale]:
+        """The scales of what has no reference: how far stochastic arithmetic moves the model
+        itself in float64. They are used where the model is compared with itself alone; what it rounds in its dtype is not among
+        them."""
+        names = [name for name in sums if name not in known]
+        if not names:
+            return {}
+        wide = cast(self.model, torch.float64)
+        shown, exact, drawn = shown_positions(self.graph, batch), run(wide, batch), []
+        for number in range(max(draws, 1)):
+            with Stochastic(self.seed + 2000 + number, self.level):
+                drawn.append(run(wide, batch))
+        return {name: scale_of(exact[name], [each[name] for each in drawn], sums[name], shown.get(name)) for name in names}
+
+    def gradients(self, batch: Batch, towards: Gradients, draws: int = DRAWS) -> TrueGradients:
+        """The gradient of every trainable parameter for gradients of the outputs; of none where an output has no reference."""
+        if set(towards) & {name for name in self.graph.outputs if name.split(".")[0] in self.unchecked}:
+            return TrueGradients(towards, {}, self._stick({}), {})
+        exact = self._gradients(self.exact, batch, towards, torch.float64)
+        drawn = [self._gradients(self._single(), batch, towards, torch.float32)] if self.level == torch.float32 else []
+        for number in range(draws + (not drawn)):
+            with Stochastic(self.seed + 3000 + number, self.level):
+                drawn.append(self._gradients(self.exact, batch, towards, torch.float64))
+        tokens = sum(shown.numel() for shown in batch.visible.values()) or batch.size
+        sums = sum(sums_of(self.graph, self.model, self._positions(batch)).values(), Sums()).times(3.0) + Sums(1, tokens)
+        scales = {name: scale_of(tensor, [each[name] for each in drawn], sums) for name, tensor in exact.items()}
+        share = {name: share_of(drawn[0][name], tensor) for name, tensor in exact.items()}
+        placed = {name: tensor.to(self.device) for name, tensor in exact.items()}
+        return TrueGradients(towards, placed, self._stick(scales), share)
+
+    def _stick(self, scales: dict[str, Scale]) -> Yardstick:
+        return Yardstick(scales, self.level, self.level)
+
+    def _positions(self, batch: Batch) -> int:
+        lengths = [shown.shape[1] for shown in batch.visible.values()]
+        return max(
+            [*lengths, *(each.signal.length for each in self.graph.nodes.values() if isinstance(each.signal.length, int))],
+            default=1,
+        )
+
+    def _outputs(self, weights: Gradients, batch: Batch, dtype: torch.dtype) -> dict[str, Tensor]:
+        found = evaluate(self.graph, weights, _on_cpu(batch), dtype)
+        self.unchecked = found.unchecked
+        return found.outputs
+
+    def _gradients(self, weights: Gradients, batch: Batch, towards: Gradients, dtype: torch.dtype) -> Gradients:
+        leaves = {name: tensor.clone().requires_grad_(name in self.trained) for name, tensor in weights.items()}
+        outputs = self._outputs(leaves, batch, dtype)
+        ends = [(outputs[name], toward) for name, toward in towards.items() if outputs[name].requires_grad]
+        wanted = [leaves[name] for name in self.trained]
+        found = torch.autograd.grad(
+            [end for end, _ in ends], wanted, [toward.to(end) for end, toward in ends], allow_unused=True
+        )
+        return {
+            name: torch.zeros_like(leaves[name]) if gradient is None else gradient
+            for name, gradient in zip(self.trained, found, strict=True)
+        }
+
+    def _single(self) -> Gradients:
+        return {name: weight.float() for name, weight in self.exact.items()}
+
+
+def share_of(given: Tensor, exact: Tensor) -> float:
+    """The length of the error over that of the exact gradient; 0 where both are."""
+    error, length = float((given.double() - exact.double()).norm()), float(exact.double().norm())
+    if error != error:
+        return float("inf")
+    return error / length if length else (float("inf") if error else 0.0)
+
+
+def _on_cpu(batch: Batch) -> Batch:
+    ids, visible, segments, images = (
+        {name: tensor.cpu() for name, tensor in table.items()} for table in (*batch.tables(), batch.images)
+    )
+    return Batch(ids, visible, segments, images)
+
+
+def random_towards(outputs: Gradients, shown: dict[str, Tensor], generator: torch.Generator) -> Gradients:
+    """A gradient for each output that every dtype holds exactly, zero where a position is padding."""
+    found = {}
+    for name, tensor in outputs.items():
+        drawn = torch.randn(tensor.shape, generator=generator).bfloat16().double()
+        if name in shown:
+            drawn = drawn * shown[name].cpu().reshape(*shown[name].shape, *([1] * (drawn.dim() - 2)))
+        found[name] = drawn
+    return found
