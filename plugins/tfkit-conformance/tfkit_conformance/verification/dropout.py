@@ -42,6 +42,8 @@ from .wiring import WIRINGS
 CHECK = "dropout"
 MANY = 2**16
 RARE = 1e-12
+MOST = 64
+"""Draws of one call of an attention."""
 WITH_DROPOUT = ("tokens", "patches", "convolutions", "dense", "classify", "rnn")
 """The kinds of nodes whose option `dropout` is that of a module of their own."""
 
@@ -204,16 +206,13 @@ def _weights_noted(model: Model, place: Place) -> Iterator[Callable[[], None]]:
         if not calls:
             raise Violation(CHECK, f"{place.words}: the site never called its backend")
         given, dropped = [], []
-        wanted, count = MANY // 4, 0
-        for number in range(64):  # small sites are asked again
-            backend, inputs = calls[number % len(calls)]
+        for backend, inputs in calls:
             if inputs.dropout != place.p:
                 raise Violation(CHECK, f"{place.words} is {inputs.dropout:g} in training; the spec says {place.p:g}")
-            given.append(_weights(backend, replace(inputs, dropout=0.0)).flatten())
-            dropped.append(_weights(backend, inputs).flatten())
-            count += given[-1].numel()
-            if count >= wanted and number + 1 >= len(calls):
-                break
+            whole = _weights(backend, replace(inputs, dropout=0.0)).flatten()
+            for _ in range(min(MOST, -(-MANY // (8 * len(calls) * max(1, whole.numel()))))):  # small sites are asked again
+                given.append(whole)
+                dropped.append(_weights(backend, inputs).flatten())
         _counted(place, torch.cat(given), torch.cat(dropped))
 
     with replaced_backends(model, noted):
