@@ -137,8 +137,10 @@ SHAPES = {
     **{name: stacked(body=body) for name, body in ATTENTION.items()},
     **{each: stacked(body=f"num_layers: 2, position: {each}") for each in POSITIONS},
     **{
-        each: stacked(f"pad_id: 0, position: {each}, segments: 3, scale: 0.7, embedding_norm: rms_norm",
-                      "num_layers: 1, attention: {head_dim: 4}")
+        each: stacked(
+            f"pad_id: 0, position: {each}, segments: 3, scale: 0.7, embedding_norm: rms_norm",
+            "num_layers: 1, attention: {head_dim: 4}",
+        )
         for each in EMBEDDINGS
     },
     **{
@@ -186,10 +188,15 @@ nodes:
 outputs: [both]
 """,
     "image registers": pictured("position: learned, class_token: true, registers: 2, embedding_norm: layer_norm"),
-    "image 2d": pictured("position: {kind: sinusoidal_2d, last_frequency: inclusive}, class_token: true, "
-                         "distillation_token: true, channels: 1, bias: false"),
-    "audio stride": heard("{d_model: 6, width: 5, stride: 2, activation: relu, bias: false}, {d_model: 8, width: 2, stride: 2}",
-                          "position: sinusoidal"),
-    "audio even": heard("{d_model: 8, width: 4, stride: 3, activation: gelu}",
-                        "position: {kind: learned, max_len: 30, count: visible}"),
+    "image 2d": pictured(
+        "position: {kind: sinusoidal_2d, last_frequency: inclusive}, class_token: true, "
+        "distillation_token: true, channels: 1, bias: false"
+    ),
+    "audio stride": heard(
+        "{d_model: 6, width: 5, stride: 2, activation: relu, bias: false}, {d_model: 8, width: 2, stride: 2}",
+        "position: sinusoidal",
+    ),
+    "audio even": heard(
+        "{d_model: 8, width: 4, stride: 3, activation: gelu}", "position: {kind: learned, max_len: 30, count: visible}"
+    ),
 }

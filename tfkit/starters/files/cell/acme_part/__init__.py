@@ -26,5 +26,6 @@ def tfkit_cells() -> list[Cell]:
             gates=2,
             parameters=parameters,
             build="acme_part.minimal:build",
+            formula="acme_part.formula:minimal",
         )
     ]

@@ -47,5 +47,6 @@ def tfkit_node_kinds() -> list[NodeKind]:
             parameters=parameters,
             costs=costs,
             build="acme_part.gate:build",
+            formula="acme_part.formula:gate",
         )
     ]

@@ -26,5 +26,6 @@ def tfkit_score_functions() -> list[ScoreFunction]:
             parameters=parameters,
             costs=costs,
             build="acme_part.bounded:build",
+            formula="acme_part.formula:bounded",
         )
     ]

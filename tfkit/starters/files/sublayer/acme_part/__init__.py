@@ -55,6 +55,7 @@ def tfkit_sublayer_kinds() -> list[SublayerKind]:
             costs=costs,
             unsupported=unsupported,
             build="acme_part.convolution:build",
+            formula="acme_part.formula:convolution",
             source="acme_part:convolution.py.jinja",
         )
     ]
