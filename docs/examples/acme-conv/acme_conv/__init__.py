@@ -55,6 +55,7 @@ def tfkit_sublayer_kinds() -> list[SublayerKind]:
             costs=costs,
             unsupported=unsupported,
             build="acme_conv.convolution:build",
+            formula="acme_conv.formula:convolution",
             source="acme_conv:convolution.py.jinja",
         )
     ]

@@ -77,7 +77,8 @@ RECURRENT = {
     ),
     "gru reset after, between_cells": recurrent(
         f"cell: {{kind: gru, reset: after}}, {BOTH_WAYS}, num_layers: 2",
-        f"{ATTEND}, cell: {{kind: gru, reset: after}}, num_layers: 2, cross_attention: {{attend: between_cells, score: concat}}, "
+        f"{ATTEND}, cell: {{kind: gru, reset: after}}, num_layers: 2, "
+        "cross_attention: {attend: between_cells, score: concat}, "
         "initial_state: {take: mean, bias: false}",
     ),
     "lstm after_cell": recurrent(
@@ -108,8 +109,8 @@ ATTENTION = {
     "value_residual learned": "layers: [{repeat: 1}, {repeat: 2, shared: true, attention: {value_residual: learned}}]",
     "value_dim, gate, sink, softcap": "num_layers: 2, position: relative_t5, "
     "attention: {value_dim: 7, head_dim: 5, output_gate: elementwise, sink: true, softcap: 2.0}",
-    "headwise gate, norm over all heads": "num_layers: 1, position: rotary_half, attention: {head_dim: 6, output_gate: headwise, "
-    "bias: {query: false}, query_key_norm: rms_norm, query_key_norm_over: all_heads, window: 3, scale: 0.4}",
+    "headwise gate, norm over all heads": "num_layers: 1, position: rotary_half, attention: {head_dim: 6, output_gate: "
+    "headwise, bias: {query: false}, query_key_norm: rms_norm, query_key_norm_over: all_heads, window: 3, scale: 0.4}",
     "deepnorm": "placement: deepnorm, sublayers: [{kind: ffn, residual_scale: 0.5}, self_attention, "
     "{kind: ffn, residual_scale: -0.5, activation: swiglu}], num_layers: 2",
     "sandwich": "num_layers: 2, placement: sandwich, attention: {score: additive}",
