@@ -67,8 +67,8 @@ class Placement(Entry):
             `tfkit conformance` checks them.
         same_as: the built-in placement with the same equation and options; `tfkit conformance` compares them.
         formula: `"module:function"`, the plain equation that it is checked against, called as
-            `formula(options, layer, x)`; `layer` has the functions `branches` and `norms` and the numbers `scales`, by name, and
-            `stack`, a `PlacementContext`.
+            `formula(options, layer, x)`; `layer` has the functions `branches` and `norms` and the numbers `scales`, by name,
+            and `stack`, a `PlacementContext`.
     """
 
     norm_sites: Callable[[Any, tuple[str, ...]], tuple[str, ...]]

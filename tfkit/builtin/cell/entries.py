@@ -66,7 +66,7 @@ ENTRIES: list[Cell] = [
     Cell(
         name="gru",
         summary="gated recurrent unit: a reset and an update gate",
-        reference="https://arxiv.org/abs/1406.1078",
+        reference="https://arxiv.org/abs/1412.3555",
         options=GruOptions,
         gates=3,
         parameters=gru_parameters,

@@ -30,7 +30,8 @@ def options(slot: str, written: str):
         "embeddings": "body: {kind: stack, input: tokens, num_layers: 1}",
     }
     tokens = f"position: {written}" if slot == "embeddings" else "position: none"
-    graph = graph_of(parse_spec(f"""
+    graph = graph_of(
+        parse_spec(f"""
 tfkit: 1
 name: m
 defaults: {{d_model: 64, placement: post, norm: layer_norm, attention: {{num_heads: 2}}, ffn: {{d_ff: 8, activation: relu}}}}
@@ -38,7 +39,8 @@ nodes:
   tokens: {{kind: tokens, vocab_size: 9, {tokens}}}
   {nodes[slot]}
 outputs: [body]
-"""))
+""")
+    )
     if slot == "embeddings":
         return graph.nodes["tokens"].options.position.options
     return graph.nodes["body"].options.layers[0].position.options

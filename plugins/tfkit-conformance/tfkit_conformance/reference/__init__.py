@@ -1,4 +1,4 @@
-"""Formulas of parts and of whole models in plain torch, written from the papers: the judge of what tfkit computes.
+"""Formulas of parts and of whole models in plain torch, written from the papers: what tfkit's own modules are checked against.
 
 Nothing here imports a module of tfkit that computes. `evaluate` evaluates a model; `formula` finds the formula of a part.
 """

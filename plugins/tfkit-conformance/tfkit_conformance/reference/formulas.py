@@ -1,6 +1,6 @@
 """The formula of a part: the kit's for a built-in entry, the entry's own for that of a plugin.
 
-The judge of tfkit must not come from tfkit, so the formula of a built-in part is here, whatever its entry says.
+Formulas must not come from what they check, so that of a built-in part is here, whatever its entry says.
 """
 
 from __future__ import annotations

@@ -15,5 +15,6 @@ def tfkit_activations() -> list[Activation]:
             contract=1,
             claims=lambda options: frozenset({"closes", "rounds_once"}),
             function="acme_part.mish:mish",
+            formula="acme_part.formula:mish",
         )
     ]

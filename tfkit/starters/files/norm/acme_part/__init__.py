@@ -27,5 +27,6 @@ def tfkit_norms() -> list[Norm]:
             parameters=lambda options, width: (Parameter("weight", "norm_scale", (width,)),),
             claims=lambda options: frozenset({"scale_invariant", "unit_rms", "rounds_once"}),
             build="acme_part.rms:build",
+            formula="acme_part.formula:root_mean_square",
         )
     ]

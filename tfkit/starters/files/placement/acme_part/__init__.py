@@ -16,5 +16,6 @@ def tfkit_placements() -> list[Placement]:
             norm_sites=lambda options, sublayers: sublayers,
             final_norm=lambda options: True,
             build="acme_part.wiring:build",
+            formula="acme_part.formula:wiring",
         )
     ]

@@ -16,5 +16,6 @@ def tfkit_position_schemes() -> list[PositionScheme]:
             acts=frozenset({"scores"}),
             bias_kinds=frozenset({"linear"}),
             build="acme_part.slopes:build",
+            formulas={"scores": "acme_part.formula:penalty"},
         )
     ]
