@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tfkit.builder import build
 from tfkit.catalogue import load_catalogue
 from tfkit.data import prepare
-from tfkit.errors import TrainingError
+from tfkit.errors import BackendRefused, TrainingError
 from tfkit.recipe import load_recipe
 from tfkit.train import compiled, resume, train
 from tfkit.train.fit_spec import fitted_spec, roles_in
@@ -139,7 +139,7 @@ def test_nothing_begins_where_nothing_compiles(task, tmp_path, monkeypatch):
 def test_a_backend_that_cannot_be_compiled_is_refused(task, tmp_path):
     step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
     step.model.set_backend("flex")
-    with pytest.raises(TrainingError, match=r"TFK120.*source \(\d+, \d+\)"):
+    with pytest.raises(BackendRefused, match=r"TFK060 encoder.0.self_attention: backend flex cannot serve this site"):
         step.run()
 
 

@@ -85,7 +85,7 @@ def test_a_failure_is_reported_with_its_numbers(tfkit, small, monkeypatch):
     monkeypatch.setattr("tfkit.builtin.norm.layer_norm.nn.LayerNorm", lambda *a, eps, **k: built(*a, eps=0.5, **k))
     done = tfkit("verify", small, *FAST)
     assert done.code == 1
-    assert "FAILED norm, encoder.0.ffn (float32 cpu): layer_norm encoder.0.ffn: its output[" in " ".join(done.out.split())
+    assert "layer_norm encoder.0.ffn: `nodes.encoder.layers.0.norms.ffn.weight`: its output[" in " ".join(done.out.split())
     assert "is allowed" in done.out
     assert "checks of small failed" in " ".join(done.out.split())
 
