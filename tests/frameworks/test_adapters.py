@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,3 +68,11 @@ def test_the_loss_of_training_goes_through_an_adapted_head(kind: str, part: str,
 def test_every_kind_has_tables_that_adapters_find() -> None:
     for kind in KINDS:
         assert any(isinstance(module, Embedding) for module in build(kind).modules())
+
+
+@pytest.mark.slow
+def test_the_example_of_the_guide_runs(shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    block = shown("peft").replace('"adapted/"', f'"{tmp_path}/adapted"')
+    exec(compile(block, "docs/guides/other-tools.md", "exec"), {})
+    assert tfkit.load(tmp_path / "adapted").spec.name == "transformer-tiny"

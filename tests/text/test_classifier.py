@@ -54,7 +54,8 @@ def test_probabilities_are_torchs_softmax_of_the_logits(run, classifier):
         ids = torch.tensor([[1, *classifier.tokeniser.encode([made.text])[0], 2]])
         with torch.no_grad():
             wanted = torch.nn.functional.softmax(model.eval()(words=ids)["out"][0], -1)
-        torch.testing.assert_close(torch.tensor(made.distribution), wanted, rtol=1e-6, atol=1e-7)
+        # The classifier computes three lines together: other kernels, whose rounding moves logits in their fifth digit.
+        torch.testing.assert_close(torch.tensor(made.distribution), wanted, rtol=1e-4, atol=1e-5)
         assert list(made.probabilities) == ["animal", "thing"]
         assert made.probability == max(made.probabilities.values()) == made.probabilities[made.label]
 
