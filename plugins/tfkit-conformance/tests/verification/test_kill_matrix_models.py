@@ -25,8 +25,9 @@ WHERE = {
     "rows": {"many rows"},
     "memory gradient": {"gradient flow"},
     "sharing": {"own parameters", "feed-forward"},
+    "formula": {"float64 run", "attention, padding by mask", "tokens"},
 }
-BY_DEFAULT = ("product", "unseen", "gradient", "position", "padding", "rows", "memory gradient", "sharing")
+BY_DEFAULT = ("product", "unseen", "gradient", "position", "padding", "rows", "memory gradient", "sharing", "formula")
 """Families that `verify` must find with the arguments that a user gets: float32, and its own lengths."""
 PARTS = {"cache": ("whole model",), "dropout": ("whole model",), "wiring": ("sub-layers", "whole model")}
 """What of `verify` is run for another family, the sub-layers unless written: the whole kill matrix takes two minutes."""

@@ -57,8 +57,49 @@ nodes:
   answer: {kind: classify, input: one, classes: 3}
 outputs: [answer]
 """,
+    "recurrent": """
+tfkit: 1
+name: recurrent
+defaults: {vocab_size: 23, d_model: 10, pad_id: 0}
+nodes:
+  source:  {kind: tokens}
+  target:  {kind: tokens, start_id: 1, end_id: 2}
+  encoder: {kind: rnn, input: source, cell: gru, d_state: 8, bidirectional: true}
+  decoder:
+    kind: rnn
+    input: target
+    memory: encoder
+    cell: gru
+    d_state: 8
+    cross_attention: {attend: before_cell, score: {kind: additive, d_score: 6}}
+    initial_state: {take: first_backward}
+    readout: {kind: maxout, d_model: 9, state: previous}
+  logits:  {kind: token_logits, input: decoder}
+outputs: [logits]
+""",
+    "mixed": """
+tfkit: 1
+name: mixed
+defaults:
+  {d_model: 12, vocab_size: 23, pad_id: 0, norm: layer_norm, placement: pre,
+   attention: {num_heads: 2, backend: eager}, ffn: {d_ff: 20, activation: gelu}}
+nodes:
+  tokens: {kind: tokens}
+  left:   {kind: stack, input: tokens, num_layers: 1, position: alibi}
+  right:  {kind: stack, input: left, num_layers: 2, final_norm: none,
+           position: {kind: relative_t5, buckets: 8, max_distance: 16}}
+  mix:    {kind: layer_mix, input: right.layers}
+  answer: {kind: classify, input: mix, classes: 3}
+outputs: [answer]
+""",
 }
-LENGTHS = {"encoder-decoder": {"source": 9, "target": 8}, "decoder": {"tokens": 9}, "classifier": {"tokens": 9}}
+LENGTHS: dict[str, dict[str, int]] = {
+    "encoder-decoder": {"source": 9, "target": 8},
+    "decoder": {"tokens": 9},
+    "classifier": {"tokens": 9},
+    "recurrent": {"source": 9, "target": 8},
+    "mixed": {"tokens": 9},
+}
 
 
 def verify_mutant(

@@ -15,12 +15,13 @@ from tfkit.nn.model import Model
 from tfkit.nn.tokens import TokenLogits, Tokens
 
 from . import broken_decoding as decoding
+from . import broken_formulas as formulas
 from . import broken_layers as layers
 from . import broken_products as products
 from . import broken_wiring as wiring
 from .tampering import with_caches, with_step
 
-Shape = Literal["encoder-decoder", "decoder", "classifier"]
+Shape = Literal["encoder-decoder", "decoder", "classifier", "recurrent", "mixed"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ def scaled(inputs: AttentionInputs) -> AttentionInputs:
     return replace(inputs, scale=inputs.scale * 1.01)
 
 
-SHAPES: dict[str, Shape] = {"both": "encoder-decoder", "decoder": "decoder", "classifier": "classifier"}
+SHAPES: dict[str, Shape] = {
+    "both": "encoder-decoder", "decoder": "decoder", "classifier": "classifier", "recurrent": "recurrent", "mixed": "mixed",
+}  # fmt: skip
 MUTANTS: list[tuple[str, str, str, str, Callable[[Model], Model]]] = [
     ("cache", "cache_one_off", "decoder", "keys stand one position off their values",
      lambda m: with_caches(m, decoding.one_off)),
@@ -219,4 +222,13 @@ MUTANTS: list[tuple[str, str, str, str, Callable[[Model], Model]]] = [
      wiring.tampered_backends(without_key_visible)),
     ("backend", "backend_scale", "decoder", "scores are 1 % too large",
      wiring.tampered_backends(scaled)),
+    ("formula", "gru_half_state", "recurrent", "h' = 0.5 h + z (n - h)", formulas.broken("gru_half_state")),
+    ("formula", "additive_without_tanh", "recurrent", "v . (W q + U k)", formulas.broken("additive_without_tanh")),
+    ("formula", "maxout_as_min", "recurrent", "the smaller of two units", formulas.broken("maxout_as_min")),
+    ("formula", "layer_mix_halved", "mixed", "0.5 x the mix of layers", formulas.broken("layer_mix_halved")),
+    ("formula", "pool_halved", "classifier", "0.5 x the pooled vector", formulas.broken("pool_halved")),
+    ("formula", "sinusoids_of_2t", "both", "sinusoids of 2 t", formulas.broken("sinusoids_of_2t")),
+    ("formula", "alibi_half_slopes", "mixed", "0.5 x the slopes", formulas.broken("alibi_half_slopes")),
+    ("formula", "rotary_half_frequencies", "decoder", "0.5 x the angles", formulas.broken("rotary_half_frequencies")),
+    ("formula", "t5_half_buckets", "mixed", "bucket // 2", formulas.broken("t5_half_buckets")),
 ]  # fmt: skip
