@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .attention.types import BIAS_NAMES
     from .builder import materialise
     from .catalogue import Catalogue
+    from .io.saveable import check_described
     from .nn.attention_head import AttentionHead
     from .nn.cpu.float32 import float32_kernel_here
     from .nn.cpu.int8 import Int8Weight
@@ -93,6 +94,7 @@ _IMPORTS_TORCH = {
     "tfkit.attention.dispatch": ("attend",),
     "tfkit.attention.types": ("BIAS_NAMES",),
     "tfkit.builder": ("materialise",),
+    "tfkit.io.saveable": ("check_described",),
     "tfkit.nn.attention_head": ("AttentionHead",),
     "tfkit.nn.cpu.float32": ("float32_kernel_here",),
     "tfkit.nn.cpu.int8": ("Int8Weight",),
@@ -134,6 +136,7 @@ __all__ = [
     "catalogue_of",
     "certificate_of",
     "certificate_text",
+    "check_described",
     "check_request",
     "compare_certificate",
     "field_annotations",

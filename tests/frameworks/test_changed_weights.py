@@ -183,6 +183,22 @@ def test_a_module_of_another_width_is_named_and_the_model_goes_on_after_it_is_pu
     assert torch.equal(model(**given).logits, before)
 
 
+def test_a_layer_that_was_moved_is_named_and_set_backend_serves_it() -> None:
+    model = build("tied")
+    given, layers = inputs(model), model.nodes["encoder"].layers
+    layers[0], layers[1] = layers[1], layers[0]
+    with pytest.raises(InputError, match=r"`encoder\.0\.self_attention` has no attention backend, because its layer was moved"):
+        model(**given)
+    model.set_backend("eager")
+    swapped = build("tied")
+    weights = {name: tensor.clone() for name, tensor in swapped.state_dict().items()}
+    for name, tensor in weights.items():
+        for one, other in (("layers.0.", "layers.1."), ("layers.1.", "layers.0.")):
+            if name.startswith(f"nodes.encoder.{one}"):
+                swapped.state_dict()[name.replace(one, other)].copy_(tensor)
+    torch.testing.assert_close(model(**given).logits, swapped(**given).logits, rtol=1e-12, atol=1e-12)
+
+
 def test_a_part_on_another_device_is_named() -> None:
     model = build("tied")
     given = inputs(model)

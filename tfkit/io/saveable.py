@@ -26,7 +26,7 @@ ADAPTER = re.compile(r"\.(lora_|base_layer\.|modules_to_save\.|original_module\.
 """What peft's adapters put into the names of tensors."""
 
 
-def check_saveable(model: Any) -> Mapping[str, Tensor]:
+def check_described(model: Any) -> Mapping[str, Tensor]:
     """Check that the spec of a model describes its tensors.
 
     Args:

@@ -21,7 +21,7 @@ from ..slots.options import CONTRACT
 from ..spec import ModelSpec, to_yaml
 from .layout import FORMAT, PLAN, SPEC, VERSIONS, WEIGHTS
 from .replacing import check_place, write_directory
-from .saveable import check_saveable
+from .saveable import check_described
 
 
 def save(
@@ -52,7 +52,7 @@ def save(
     model = getattr(model, "_orig_mod", model)  # the model inside torch.compile's wrapper
     directory = Path(directory).absolute()
     check_place(directory, overwrite)
-    state = check_saveable(model)
+    state = check_described(model)
     catalogue = catalogue or load_catalogue()
     first = next(model.parameters(), None)
     device, dtype = (first.device.type, first.dtype) if first is not None else ("cpu", torch.float32)

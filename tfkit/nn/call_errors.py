@@ -10,7 +10,8 @@ from torch import nn
 
 from ..errors import Diagnostic, InputError, TfkitError
 
-TORCH_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
+RAISED_BY_PARTS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
+"""What torch raises for tensors that do not fit, and an attention for an application that it has no backend for."""
 MAX_PARTS = 3
 """Wrong parts that one message names."""
 
@@ -30,7 +31,7 @@ def explained(reason: Exception, model: nn.Module, shapes: Mapping[str, tuple[in
     if isinstance(reason, TfkitError):
         return reason
     where = _innermost(reason.__traceback__, model)
-    wrong = list(_wrong_parts(model, shapes)) if type(reason) in TORCH_ERRORS else []
+    wrong = list(_wrong_parts(model, shapes)) if type(reason) in RAISED_BY_PARTS else []
     if not wrong:
         if where and hasattr(reason, "add_note"):  # Python 3.11
             reason.add_note(f"raised in a call of `{where}`, or in a hook of it")
@@ -40,7 +41,7 @@ def explained(reason: Exception, model: nn.Module, shapes: Mapping[str, tuple[in
     message = (
         f"{'; '.join(wrong[:MAX_PARTS])}{more}. The call of `{where}` failed: {words[0] if words else type(reason).__name__}"
     )
-    fix = "put modules of the same sizes there, and move the whole model: `model.to(device)`"
+    fix = "put modules of the same sizes there; `model.to(device)` moves all, `model.set_backend(...)` serves moved layers"
     return InputError(Diagnostic("TFK071", message, fix))
 
 
@@ -66,3 +67,6 @@ def _wrong_parts(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Ite
             yield f"`{name}` has the shape {tuple(parameter.shape)}, and the spec of the model makes it {shapes[name]}"
         if parameter.device != torch.device(usual):
             yield f"`{name}` is on {parameter.device}, and most of the model on {usual}"
+    for use in getattr(model, "attention_sites", list)():
+        if use.application not in use.attention.choices:
+            yield f"`{use.site}` has no attention backend, because its layer was moved or added by hand"

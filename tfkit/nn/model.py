@@ -320,7 +320,7 @@ class Model(Placed):
             SpecError: there is no such backend.
         """
         chosen = self.backends.matching(sites)
-        self.backends.set({site: backend for site in self.sites if site in chosen})
+        self.backends.set({use.site: backend for use in self.backends.uses() if use.site in chosen})
 
     def retarget(self, device: torch.device, dtype: torch.dtype) -> None:
         """Check now what the first call would check: that every site has a backend on a device in a dtype.

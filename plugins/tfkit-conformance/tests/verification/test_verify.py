@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.utils import parametrizations, prune
 
 import tfkit
 from kill_matrix.models.evaluation import LENGTHS, SPECS
@@ -152,3 +153,25 @@ def test_a_named_backend_that_serves_no_call_leaves_the_proof_incomplete(catalog
     report = verify(spec, lengths={"tokens": 4}, backends=["eager", "sdpa"], catalogue=catalogue)
     assert (report.verdict, report.exit_code) == ("INCOMPLETE", 3)
     assert {row.backend for row in report.missed} == {"sdpa"}
+
+
+CHANGED = {
+    "pruned": (lambda linear: prune.random_unstructured(linear, "weight", 0.5), "is pruned"),
+    "parametrised": (lambda linear: parametrizations.weight_norm(linear), "is parametrised"),
+    "a buffer": (lambda linear: linear.register_buffer("mask", torch.ones(1)), "mask"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_a_model_that_its_spec_does_not_describe_is_refused_with_the_way_out(change, catalogue):
+    model = tfkit.build(tfkit.parse_spec(SPECS["decoder"], catalogue), catalogue, seed=0)
+    alter, words = CHANGED[change]
+    alter(model.nodes["body"].layers[0].branches["ffn"].input)
+    with pytest.raises(tfkit.TfkitError, match=words):
+        verify(model)
+
+
+def test_weights_that_are_not_finite_fail_and_raise_nothing(catalogue):
+    model = tfkit.build(tfkit.parse_spec(SPECS["encoder-decoder"], catalogue), catalogue, seed=0)
+    model.nodes["decoder"].layers[0].branches["ffn"].output.weight.data[3, 3] = float("nan")
+    assert verify(model).verdict == "FAILED"

@@ -22,7 +22,7 @@ from ..attention.bound import Bounds
 from ..attention.compare import compared, gradients_of, request_of
 from ..attention.evaluated import bounds_of
 from ..attention.reference import Reference, reference
-from ..finding import Violation
+from ..finding import Inconclusive, Violation
 from ..out_of_memory import no_room
 from .comparison import close
 from .recording import Recording, SiteCall
@@ -44,6 +44,8 @@ def site_checks(
             if score == "dot":
                 try:  # a mistake of the reference is no finding about a backend
                     check = partial(_check_calls, backend, f"{name} at {site}", _with_bounds(expected(), backend))
+                except Inconclusive as reason:  # scores that are NaN or too large have no bound
+                    check = partial(_raise, reason)
                 except Exception as reason:
                     if not no_room(reason):
                         raise

@@ -23,6 +23,7 @@ from tfkit import Catalogue, Diagnostic, Graph, InputError, Model, ModelSpec, Tf
 from tfkit.inspection import (
     CONTRACT,
     BoundBackend,
+    check_described,
     check_request,
     flash_implementation,
     max_input_lengths,
@@ -307,6 +308,11 @@ def _built(model: Model | ModelSpec | Mapping[str, Any] | str | Path, seed: int,
     if isinstance(model, Model):
         if model.spec is None:
             raise InputError(Diagnostic("TFK073", "the model keeps no spec to be evaluated by", "build it with tfkit.build"))
+        check_described(model)
+        moved = [site for attention, index, site in model.attention_sites() if index not in attention.choices]
+        if moved:
+            message = f"`{moved[0]}` has no attention backend, because its layer was moved or added by hand"
+            raise InputError(Diagnostic("TFK073", message, "put it back, or call `model.set_backend(...)`"))
         return copied(model).eval(), "as given"
     return disturbed(build(model, catalogue, seed=seed), seed), f"seed {seed}"
 
