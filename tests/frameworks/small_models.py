@@ -40,14 +40,18 @@ SOURCE = {"source": {"kind": "tokens", "scale": "sqrt_d_model"}}
 
 
 def spec(kind: str) -> dict[str, Any]:
-    """`tied`, `untied`: encoder-decoders by their head; `decoder`; `recurrent`, with additive attention and an untied head."""
+    """`tied`, `untied`: encoder-decoders by their head; `decoder`; `positions`: one with learned positions and T5's biases;
+    `recurrent`, with additive attention and an untied head."""
     special = {"start_id": 2, "end_id": 3}
     head: dict[str, Any] = {"kind": "token_logits", "bias": True}
     defaults = DEFAULTS
-    if kind == "decoder":
+    if kind in ("decoder", "positions"):
+        learned = {"position": {"kind": "learned", "max_len": 40}} if kind == "positions" else {}
+        biased = {"position": {"kind": "relative_t5", "buckets": 8, "max_distance": 16}} if kind == "positions" else {}
+        defaults = {key: value for key, value in DEFAULTS.items() if key != "position" or kind == "decoder"}
         nodes = {
-            "target": {"kind": "tokens", **special},
-            "decoder": {"kind": "stack", "input": "target", "num_layers": 2, "causal": True},
+            "target": {"kind": "tokens", **special, **learned},
+            "decoder": {"kind": "stack", "input": "target", "num_layers": 2, "causal": True, **biased},
             "logits": {**head, "input": "decoder", "share": "target"},
         }
     elif kind == "recurrent":
@@ -60,7 +64,7 @@ def spec(kind: str) -> dict[str, Any]:
     return {"tfkit": 1, "name": f"small-{kind}", "defaults": defaults, "nodes": nodes, "outputs": ["logits"]}
 
 
-KINDS = ("tied", "untied", "decoder", "recurrent")
+KINDS = ("tied", "untied", "decoder", "positions", "recurrent")
 
 
 def build(kind: str, dtype: torch.dtype = torch.float64) -> tfkit.Model:

@@ -183,6 +183,15 @@ def test_a_module_of_another_width_is_named_and_the_model_goes_on_after_it_is_pu
     assert torch.equal(model(**given).logits, before)
 
 
+def test_a_projection_of_another_width_is_named_though_the_attention_refuses_its_heads() -> None:
+    model, name = build("tied"), "nodes.decoder.layers.0.branches.self_attention.query"
+    model.set_submodule(name, nn.Linear(16, 24, dtype=torch.float64))
+    with pytest.raises(
+        InputError, match=rf"`{name}.weight` has the shape \(24, 16\), and the spec of the model makes it \(16, 16\)"
+    ):
+        model(**inputs(model))
+
+
 def test_a_layer_that_was_moved_is_named_and_set_backend_serves_it() -> None:
     model = build("tied")
     given, layers = inputs(model), model.nodes["encoder"].layers

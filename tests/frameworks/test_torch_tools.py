@@ -132,7 +132,7 @@ def test_a_functional_call_uses_the_given_parameters(kind: str) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("kind", ["tied", "untied", "decoder"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_of_each_sample_are_those_of_a_loop(kind: str, training: bool) -> None:
     model = build(kind).train(training)
     given = inputs(model)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.positions import PositionRange
+from ..attention.positions import PositionRange, call_scheme
 from .fast_layers import Dropout
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput, Padding
@@ -65,7 +65,7 @@ class Convolutions(nn.Module):
         if self.position is not None:
             length = x.shape[1]
             visible = padding.as_visible(length)
-            x = self.position.embed(x, PositionRange(length, length, 0, 0, x.device, x.dtype, visible))  # type: ignore[operator]
+            x = call_scheme(self.position, "embed", x, PositionRange(length, length, 0, 0, x.device, x.dtype, visible))
         if self.dropout is not None:
             x = self.dropout(x)
         return NodeOutput(x, padding)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..attention.choice import BackendChoice, BoundBackend
 from ..attention.dispatch import attend
+from ..attention.positions import call_scheme
 from ..attention.types import AttentionInputs, Bias, DenseBias, Mask
 from ..errors import BackendRefused
 from .attention_sink import with_sink
@@ -160,7 +161,8 @@ class MultiHeadAttention(nn.Module):
         # Position. Keys are rotated before they are cached, so that later steps rotate only their own.
         position = self._position(x, key, context, site, new_keys=memory is None)
         if position is not None and self.position_config.rotates:  # type: ignore[union-attr]
-            query, rotated = position.scheme.rotate(query, key if memory is None else key[:, :, :0], position.tables)
+            turned = key if memory is None else key[:, :, :0]
+            query, rotated = call_scheme(position.scheme, "rotate", query, turned, position.tables)
             key = rotated if memory is None else key
 
         # Score function: the part that depends on keys alone, once per key.
@@ -254,7 +256,7 @@ class MultiHeadAttention(nn.Module):
             return SharedBias(None, None)
         scheme, tables = position
         if use.reads_query or use.scheme is None:
-            return SharedBias(scheme.bias(query, tables, self.config.scale), None)
+            return SharedBias(call_scheme(scheme, "bias", query, tables, self.config.scale), None)
         return SharedBias(context.shared_bias(scheme, use.scheme, query, tables, self.config.scale), use.scheme)
 
     def _attend(

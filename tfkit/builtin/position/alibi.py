@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...attention.positions import PositionRange
+from ...attention.positions import PositionModule, PositionRange
 from ...plugin import LinearBias, NoOptions
 from ...slots.position import PositionSite
 
@@ -26,7 +26,7 @@ def slopes(heads: int, device: torch.device) -> Tensor:
     return torch.exp2(torch.cat((first, between))).to(torch.float32)
 
 
-class Alibi(nn.Module):
+class Alibi(PositionModule):
     """The slopes of `heads` heads, as a bias."""
 
     def __init__(self, heads: int) -> None:

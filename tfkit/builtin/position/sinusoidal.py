@@ -22,7 +22,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...attention.positions import PositionRange
+from ...attention.positions import PositionModule, PositionRange
 from ...slots.position import PositionSite
 from .entries_embedding import CombineOptions, SinusoidalOptions, features
 
@@ -54,7 +54,7 @@ def combined(x: Tensor, p: Tensor, combine: str, linear: nn.Linear | None) -> Te
     return projected
 
 
-class Sinusoidal(nn.Module):
+class Sinusoidal(PositionModule):
     """Combines sinusoids of `width` features with embeddings (B,L,M)."""
 
     def __init__(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...attention.choice import BoundBackend
-from ...attention.positions import PositionAt, PositionRange
+from ...attention.positions import PositionAt, PositionRange, call_scheme
 from ...attention.types import Bias, Mask, Prepared, Shapes
 from .beam_tree import BeamTree
 from .decoding_state import DecodingState, KeyValueCache
@@ -205,7 +205,7 @@ class StackContext:
         """
         key = ("tables", name)
         if key not in self.memo:
-            self.memo[key] = scheme.prepare(positions)
+            self.memo[key] = call_scheme(scheme, "prepare", positions)
         return self.memo[key]
 
     def shared_bias(self, scheme: Any, name: Hashable, query: Tensor, tables: Any, scale: float) -> Bias:
@@ -223,7 +223,7 @@ class StackContext:
         """
         key = ("bias", name, query.dtype)
         if key not in self.memo:
-            self.memo[key] = scheme.bias(query, tables, scale)
+            self.memo[key] = call_scheme(scheme, "bias", query, tables, scale)
         return self.memo[key]  # type: ignore[no-any-return]
 
     def cached_memory(self, site: str) -> tuple[Tensor, Tensor] | None:
