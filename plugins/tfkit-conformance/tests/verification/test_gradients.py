@@ -38,7 +38,7 @@ def evaluated(spec, catalogue, **how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SPECS)
+@pytest.mark.parametrize("shape", [shape for shape in SPECS if shape != "recurrent"])  # its scores are no dot products
 def test_a_correct_backward_passes_and_its_bounds_are_tight(shape, wider):
     spec = tfkit.parse_spec(SPECS[shape], wider)
     report, rows = evaluated(spec, wider, backends=["acme.right", "sdpa"], lengths=LENGTHS[shape])
