@@ -16,6 +16,8 @@ class Outputs(OrderedDict[str, Any]):
     It compiles, exports, pickles and compares as a dict. An output with the name of a dict method is only available by key.
     """
 
+    __repr__ = dict.__repr__
+
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]

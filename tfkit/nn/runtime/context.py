@@ -74,9 +74,7 @@ class ForwardContext:
         """
         offset = self.state.length if self.state is not None and causal else 0
         queries = input.tensor.shape[1]
-        return StackContext(
-            self, node, causal, input.padding, queries, offset, memory, memories or {}, schemes, repeats
-        )
+        return StackContext(self, node, causal, input.padding, queries, offset, memory, memories or {}, schemes, repeats)
 
 
 class StackContext:
