@@ -58,9 +58,10 @@ def shard(model: tfkit.Model, mesh: DeviceMesh, units: str, reshard: bool, polic
 
 def shard_by_accelerate(model: Any, mesh: DeviceMesh, reshard: bool) -> None:
     """As `Accelerator.prepare` does on CUDA; on a CPU it would use DDP."""
+    layer = type(model.nodes["encoder"].layers[0]).__name__
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2, reshard_after_forward=reshard, cpu_ram_efficient_loading=False,
-        auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=[type(model.nodes["encoder"].layers[0]).__name__],
+        auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=[layer],
     )  # fmt: skip
     accelerator = SimpleNamespace(
         state=SimpleNamespace(fsdp_plugin=plugin), device=torch.device("cpu"), mixed_precision="no", is_main_process=True,
