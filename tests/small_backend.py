@@ -19,7 +19,7 @@ SMALL = Capabilities(
     mask_terms={"causal"},
     backward=True,
     deterministic_backward=True,
-    numerics=Numerics(tf32=True),
+    numerics=Numerics(tf32=True, nan_as_zero=frozenset({"cpu", "cuda"})),
 )
 
 

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "cli": "errors files slots attention catalogue certificate spec graph nn builder io interop recipe data generate text "
     "images metrics serve train comparison starters doctor view look",
     "look": "errors files slots catalogue spec data generate builder io nn view lazy_names",
-    "inspection": "slots attention catalogue certificate graph nn builder lazy_names",
+    "inspection": "slots attention catalogue certificate graph nn builder io lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",
     "__init__": "errors catalogue spec graph nn builder io recipe generate text images metrics comparison",

@@ -167,11 +167,26 @@ class SharedTable:
         self.embedding, self.node = embedding, node
 
     def rows(self, ids: Tensor) -> Tensor:
-        """ids (B, L) -> (B, L, M)."""
+        """The rows of ids.
+
+        Args:
+            ids: (B, L).
+
+        Returns:
+            (B, L, M)
+        """
         return self.embedding(ids) if self.node is None else self.node(None, lookup=(ids, None))  # type: ignore[no-any-return]
 
     def logits(self, x: Tensor, head: Head) -> Tensor:
-        """x (..., M) -> (..., V), or what `head` computes instead."""
+        """The logits of x.
+
+        Args:
+            x: (..., M).
+            head: its bias, and a product that replaces x W^T + b.
+
+        Returns:
+            (..., V), or what the product of `head` returns.
+        """
         if self.node is not None:
             return self.node(None, lookup=(x, head))  # type: ignore[no-any-return]
         if isinstance(self.embedding, Embedding):

@@ -41,6 +41,7 @@ class CorrectKernel:
 
 def classed(numerics: Numerics, **declared: Any) -> Capabilities:
     """The kernel's capabilities with another numerics class."""
+    numerics = numerics.model_copy(update={"nan_as_zero": CAPABILITIES.numerics.nan_as_zero})
     return CAPABILITIES.model_copy(update={"numerics": numerics, **declared})
 
 

@@ -171,6 +171,14 @@ def test_a_model_that_its_spec_does_not_describe_is_refused_with_the_way_out(cha
         verify(model)
 
 
+def test_parameters_with_one_memory_are_found_although_a_copy_separates_them(catalogue):
+    model = tfkit.build(tfkit.parse_spec(SPECS["encoder-decoder"], catalogue), catalogue, seed=0)
+    first, second = (layer.branches["ffn"].input for layer in model.nodes["decoder"].layers)
+    second.weight.data = first.weight.data
+    with pytest.raises(InputError, match=r"layers\.0\..*ffn\.input\.weight` and `.*layers\.1\..*are one tensor"):
+        verify(model)
+
+
 def test_weights_that_are_not_finite_fail_and_raise_nothing(catalogue):
     model = tfkit.build(tfkit.parse_spec(SPECS["encoder-decoder"], catalogue), catalogue, seed=0)
     model.nodes["decoder"].layers[0].branches["ffn"].output.weight.data[3, 3] = float("nan")

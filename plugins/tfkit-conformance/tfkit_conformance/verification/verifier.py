@@ -47,6 +47,7 @@ from .rounding import Yardstick, cast, copied
 from .row import Outcome, Row, VerifyReport
 from .sites import site_checks
 from .truth import Measured, Reference, pooled, random_towards
+from .weights import shared_memory
 
 WIDE = "float64"
 PARTS = (SUB_LAYERS, WHOLE_MODEL) = ("sub-layers", "whole model")
@@ -313,7 +314,10 @@ def _built(model: Model | ModelSpec | Mapping[str, Any] | str | Path, seed: int,
         if moved:
             message = f"`{moved[0]}` has no attention backend, because its layer was moved or added by hand"
             raise InputError(Diagnostic("TFK073", message, "put it back, or call `model.set_backend(...)`"))
-        return copied(model).eval(), "as given"
+        own = copied(model).eval()
+        if (message := shared_memory(model)) and not shared_memory(own):  # a copy has parameters of its own in their place
+            raise InputError(Diagnostic("TFK073", message, "give each parameter a tensor of its own"))
+        return own, "as given"
     return disturbed(build(model, catalogue, seed=seed), seed), f"seed {seed}"
 
 

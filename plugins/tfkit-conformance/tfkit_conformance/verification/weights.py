@@ -58,16 +58,22 @@ def checkpoint(subject: ModelUnderTest) -> None:
 
 def own_parameters(subject: ModelUnderTest) -> None:
     """No two names of the spec have one parameter, or overlapping memory."""
+    message = shared_memory(subject.model)
+    if message:
+        raise Violation("own parameters", message)
+
+
+def shared_memory(model: Model) -> str:
+    """Two parameters that begin at one address, in words; empty if there are none."""
     owners: dict[tuple[object, int], str] = {}
-    for name, parameter in subject.model.named_parameters(remove_duplicate=False):
-        if not parameter.numel():
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if not parameter.numel() or parameter.is_meta:
             continue
-        first = int(parameter.storage_offset()) * parameter.element_size()
-        place = (parameter.device, parameter.untyped_storage().data_ptr() + first)
+        place = (parameter.device, parameter.data_ptr())
         if place in owners:
-            message = f"`{owners[place]}` and `{name}` are one tensor, and the spec shares neither"
-            raise Violation("own parameters", message)
+            return f"`{owners[place]}` and `{name}` are one tensor, and the spec shares neither"
         owners[place] = name
+    return ""
 
 
 def gradient_flow(subject: ModelUnderTest) -> None:

@@ -40,7 +40,7 @@ CAPABILITIES = Capabilities(
     softcap=True,
     backward=True,
     deterministic_backward=True,
-    numerics=Numerics(tf32=True),
+    numerics=Numerics(tf32=True, nan_as_zero=frozenset({"cpu", "cuda"})),
 )
 """What the kernel declares: all of the contract but other scores than the dot product, second derivatives and compilation."""
 
