@@ -289,7 +289,8 @@ def _trimmed(visible: Tensor, may_wait: bool) -> tuple[Tensor | None, Tensor | N
         no row is empty; and the longest length.
     """
     L = visible.shape[1]
-    if not may_wait or torch.compiler.is_compiling() or visible.is_meta:
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if not may_wait or traced or visible.is_meta:
         return visible, None, L
     places = torch.arange(1, L + 1, device=visible.device)
     longest = max(int((visible * places).max()), 1)

@@ -68,6 +68,7 @@ class RecurrentLayer(nn.Module):
             self.by_torch
             and packable
             and not torch.compiler.is_compiling()
+            and not torch._C._are_functorch_transforms_active()
             and not torch.is_autocast_enabled(inputs[0].device.type)
         ):
             return self._by_torch(inputs, state, lengths)
