@@ -15,8 +15,7 @@ from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
 
 import tfkit
 from frameworks.small_models import KINDS, build, inputs, searches
-from tfkit.nn.recurrent import Recurrent
-from tfkit.nn.recurrent_layer import RecurrentLayer
+from tfkit.nn.method_module import MethodModule
 from tfkit.slots.node import FeatureRule, ImageRule
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -42,24 +41,9 @@ def small_inputs(model: tfkit.Model) -> dict[str, Tensor]:
     return given
 
 
-def why_never_called(model: tfkit.Model, path: str) -> str:
-    """Why a module with a `forward`, or one that only has methods, is not called; empty for one that is."""
-    module, name = model.get_submodule(path), path.rpartition(".")[2]
-    node = model.nodes[path.split(".")[1]] if "." in path else None
-    if isinstance(module, (nn.ModuleDict, nn.ModuleList, nn.ParameterList)):
-        return "a container"
-    if name == "position" or ".positions." in path:
-        return "a position scheme acts by `embed`, `rotate` or `bias`"
-    if name in ("cell", "backward_cell", "context_cell"):
-        return "a cell acts by `project` for a whole sequence and `step` for a position"
-    if isinstance(module, RecurrentLayer) and isinstance(node, Recurrent) and node.loops:
-        first = module is node.layers[0] or node.attend == "after_cell"
-        return "the decoder steps the cells itself, because its attention feeds the recurrence" if first else ""
-    return "its keys are mapped by `map_keys`, and the score is the dot product of the backend" if _is_general(module) else ""
-
-
-def _is_general(module: nn.Module) -> bool:
-    return type(module).__name__ == "General"
+CONTAINERS = (nn.ModuleDict, nn.ModuleList)
+RETURN_MORE = (MethodModule, nn.ParameterList)
+"""Modules whose results are not tensors alone, as those of nodes: torch has no backward hooks for these."""
 
 
 # of embeddings, whose inputs are ids
@@ -71,12 +55,13 @@ def test_hooks_of_every_module_fire_in_a_forward_and_a_backward_pass(name: str) 
     fired: dict[str, set[str]] = {}
     expected: dict[str, set[str]] = {}
     for path, module in model.named_modules():
-        fired[path] = set()
-        expected[path] = set() if why_never_called(model, path) else {"before", "after"}
+        if isinstance(module, CONTAINERS):
+            continue
+        fired[path], expected[path] = set(), {"before", "after"}
         module.register_forward_pre_hook(lambda *_, path=path: fired[path].add("before"))
         module.register_forward_hook(lambda *_, path=path: fired[path].add("after"))
-        if path.count(".") > 1:  # torch's backward hooks are for modules that return tensors, and nodes return more
-            expected[path] |= {"backward"} if expected[path] else set()
+        if path.count(".") > 1 and not isinstance(module, RETURN_MORE):
+            expected[path].add("backward")
             module.register_full_backward_hook(lambda *_, path=path: fired[path].add("backward"))
     loss = sum(output.float().pow(2).mean() for output in model(**small_inputs(model)).values())
     loss.backward()
@@ -226,11 +211,9 @@ def test_forward_mode_derivatives_are_differences() -> None:
     torch.testing.assert_close(slope, (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-6)
 
 
-WHOLE = ["Recurrent"]
-"""Nodes whose weights are loaded together: their cells are used by methods."""
 OFFLOADS = {
-    "cpu_offload": lambda model, folder: cpu_offload(model, torch.device("cpu"), preload_module_classes=WHOLE),
-    "disk_offload": lambda model, folder: disk_offload(model, str(folder), torch.device("cpu"), preload_module_classes=WHOLE),
+    "cpu_offload": lambda model, folder: cpu_offload(model, torch.device("cpu")),
+    "disk_offload": lambda model, folder: disk_offload(model, str(folder), torch.device("cpu")),
     "dispatch_model": lambda model, folder: dispatch_model(model, {name: "cpu" for name, _ in model.named_children()}),
 }
 
@@ -247,3 +230,13 @@ def test_a_model_that_accelerate_offloads_is_the_model(kind: str, way: str, tmp_
     torch.testing.assert_close(theirs.logits, ours.logits, rtol=0, atol=0)
     torch.testing.assert_close(theirs.loss, ours.loss, rtol=0, atol=0)
     assert searches(offloaded) == searches(plain)
+
+
+@pytest.mark.filterwarnings("ignore:Some parameters are on the meta device")
+@pytest.mark.parametrize("name", SMALL)
+def test_every_kind_of_part_can_be_offloaded(name: str) -> None:
+    plain = tfkit.build(tfkit.load_spec(SPECS / f"{name}.yaml", overrides=["expect=null"]), seed=0).eval()
+    given = small_inputs(plain)
+    ours, theirs = plain(**given), cpu_offload(copy.deepcopy(plain), torch.device("cpu"))(**given)
+    for output, expected in ours.items():
+        torch.testing.assert_close(theirs[output], expected, rtol=0, atol=0)

@@ -22,6 +22,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import tfkit
 from frameworks.small_models import build, ids, searches
+from tfkit.nn.recurrent_layer import RecurrentLayer
 
 UNITS: dict[str, Callable[[Any], list[Any]]] = {
     "root alone": lambda model: [],
@@ -32,6 +33,11 @@ UNITS: dict[str, Callable[[Any], list[Any]]] = {
     "norm and head": lambda model: [[model.nodes["decoder"].final_norm, model.nodes["logits"].logits or model.nodes["logits"]]],
     "nodes of tokens": lambda model: [model.nodes["source"]],
     "nodes": lambda model: [node for node in model.nodes.values() if any(True for _ in node.parameters())],
+    "parts": lambda model: [
+        module
+        for name, module in model.named_modules()
+        if name.endswith(("position", "score", "cell")) or isinstance(module, RecurrentLayer)
+    ],
     "head": lambda model: [model.nodes["logits"].logits or model.nodes["logits"]],
 }
 ACCELERATE = "those of accelerate"

@@ -10,9 +10,9 @@ import pytest
 
 from train.fsdp_units import ACCELERATE, UNITS
 
-CASES = [(kind, units, True, "") for kind in ("tied", "untied") for units in [*UNITS, ACCELERATE]]
+CASES = [(kind, units, True, "") for kind in ("tied", "untied") for units in [*UNITS, ACCELERATE] if units != "parts"]
 CASES += [("tied", units, False, "") for units in ("layers", "embedding", "nodes", "norm and embedding")]
-CASES += [(kind, units, True, "") for kind in ("decoder", "recurrent") for units in ("root alone", "nodes")]
+CASES += [(kind, units, True, "") for kind in ("decoder", "recurrent") for units in ("root alone", "nodes", "parts")]
 CASES += [(kind, units, True, "float32") for kind, units in (("tied", "layers"), ("tied", "nodes"), ("untied", "projections"))]
 
 

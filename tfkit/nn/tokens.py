@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..attention.positions import PositionAt, PositionRange
 from .cpu.low_precision import LowPrecisionHead
 from .fast_layers import Dropout, Head, Linear, SharedTable
+from .method_module import use
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput
 
@@ -93,7 +94,7 @@ class Tokens(nn.Module):
             segments = context.segments.get(self.name)
             x = x + self.segments(ids.new_zeros(1, 1) if segments is None else segments)
         if self.position is not None:
-            x = self.position.embed(x, self._positions(context, ids, x.dtype))  # type: ignore[operator]
+            x = use(self.position, "embed", x, self._positions(context, ids, x.dtype))
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         if self.dropout is not None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from ...attention.choice import BoundBackend
 from ...attention.positions import PositionAt, PositionRange
 from ...attention.types import Bias, Mask, Prepared, Shapes
+from ..method_module import use
 from .beam_tree import BeamTree
 from .decoding_state import DecodingState, KeyValueCache
 from .node_output import NodeOutput, Padding
@@ -228,7 +229,7 @@ class StackContext:
         """
         key = ("tables", name)
         if key not in self.memo:
-            self.memo[key] = scheme.prepare(positions)
+            self.memo[key] = use(scheme, "prepare", positions)
         return self.memo[key]
 
     def shared_bias(self, scheme: Any, name: Hashable, query: Tensor, tables: Any, scale: float) -> Bias:
@@ -246,7 +247,7 @@ class StackContext:
         """
         key = ("bias", name, query.dtype)
         if key not in self.memo:
-            self.memo[key] = scheme.bias(query, tables, scale)
+            self.memo[key] = use(scheme, "bias", query, tables, scale)
         return self.memo[key]  # type: ignore[no-any-return]
 
     def cached_memory(self, site: str) -> tuple[Tensor, Tensor] | None:
