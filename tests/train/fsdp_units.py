@@ -35,7 +35,7 @@ UNITS: dict[str, Callable[[Any], list[Any]]] = {
     "nodes": lambda model: [node for node in model.nodes.values() if any(True for _ in node.parameters())],
     "parts": lambda model: [
         module
-        for name, module in model.named_modules()
+        for name, module in reversed(list(model.named_modules()))  # torch wants inner units first
         if name.endswith(("position", "score", "cell")) or isinstance(module, RecurrentLayer)
     ],
     "head": lambda model: [model.nodes["logits"].logits or model.nodes["logits"]],
