@@ -12,8 +12,13 @@ from torch import nn
 
 
 class MethodModule(nn.Module):
-    """`module("embed", x, span)` is `module.embed(x, span)` as a call of the module. A part of a plugin that has weights of its
-    own may derive from this class, so that hooks, FSDP and offloading act on it."""
+    """`module("embed", x, span)` is `module.embed(x, span)` as a call of the module.
+
+    A part of a plugin that has weights of its own may derive from this class, so that hooks, FSDP and offloading act on it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def forward(self, method: str, *arguments: Any) -> Any:
         """What a method returns.
