@@ -16,10 +16,17 @@ from tfkit.recipe import Recipe
 from tfkit.train.chunked_loss import losses_in_chunks
 
 ATTENTION, FFN = ["query", "key", "value", "output"], ["ffn.input", "ffn.gate", "ffn.output"]
-TARGETS = {"attention": ATTENTION, "ffn": FFN, "embedding": ["embedding"], "head": ["logits.logits"]}
+TARGETS = {
+    "attention": ATTENTION,
+    "ffn": FFN,
+    "embedding": ["embedding"],
+    "head": ["logits.logits"],
+    "score": ["score.query", "score.key"],
+}
 CASES = [
     *((kind, part) for kind in ("tied", "untied", "decoder") for part in ("attention", "ffn", "embedding")),
     ("untied", "head"),
+    ("recurrent", "score"),
     ("recurrent", "embedding"),
     ("recurrent", "head"),
 ]
@@ -50,6 +57,29 @@ def test_an_adapter_moves_the_output_learns_and_equals_its_merge(kind: str, part
     assert type(merged) is tfkit.Model
     torch.testing.assert_close(merged(**given).logits, logits, rtol=1e-12, atol=1e-11)
     assert searches(merged) == ids
+
+
+@pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings:UserWarning", "ignore:.*tied weights.*:UserWarning")
+@pytest.mark.parametrize(
+    ("kind", "part"), [("tied", "attention"), ("tied", "embedding"), ("untied", "head"), ("recurrent", "score")]
+)
+def test_an_adapter_acts_and_learns_in_a_compiled_and_an_exported_model(kind: str, part: str) -> None:
+    model = build(kind)
+    given = inputs(model)
+    peft = adapted(model, TARGETS[part])
+    adapters = [parameter for parameter in peft.parameters() if parameter.requires_grad]
+
+    def gradients(run: Any) -> list[torch.Tensor]:
+        loss = run(**given)["logits"].pow(2).mean()
+        return list(torch.autograd.grad(loss, adapters))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    eager, expected = model(**given).logits, gradients(model)
+    torch.testing.assert_close(compiled(**given)["logits"], eager, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients(compiled), expected, rtol=1e-9, atol=1e-12)
+    exported = torch.export.export(model, (), given).module()
+    torch.testing.assert_close(exported(**given)["logits"], eager, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "part"), [("untied", "head"), ("tied", "embedding")])

@@ -149,6 +149,19 @@ def test_dynamic_quantisation_quantises_every_linear_map(kind: str) -> None:
     assert [name for name, module in model.named_modules() if isinstance(module, nn.Linear)] == linears
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization is deprecated:DeprecationWarning")
+def test_a_part_of_a_model_is_quantised_by_name_or_not_at_all() -> None:
+    model = build("tied", torch.float32)
+    with pytest.raises(InputError, match=r"no linear map.*quantise the whole model"):
+        torch.ao.quantization.quantize_dynamic(model.nodes["decoder"], {nn.Linear}, dtype=torch.qint8)
+    name = "nodes.decoder.layers.0.branches.ffn.output"
+    chosen = {name: torch.ao.quantization.default_dynamic_qconfig}
+    quantised = torch.ao.quantization.quantize_dynamic(model, chosen, dtype=torch.qint8)
+    kinds = {path: type(module) for path, module in quantised.named_modules() if isinstance(module, nn.Linear)}
+    assert set(kinds.values()) == {nn.Linear}
+    assert type(quantised.get_submodule(name)) is torch.ao.nn.quantized.dynamic.Linear
+
+
 def test_a_head_and_an_embedding_may_be_replaced() -> None:
     model = build("untied")
     given = inputs(model)

@@ -1,117 +1,143 @@
-"""Two processes with a model that FSDP2 shards by various units, beside the unsharded model: losses, gradients, ids.
+"""Two processes with a model that FSDP2 shards by various units, beside the unsharded model: losses, gradients, weights, ids.
 
 Prints one JSON object: by case, the largest relative differences and whether the ids are equal.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate.utils import FullyShardedDataParallelPlugin
+from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import tfkit
+from frameworks.small_models import build, ids, searches
+from tfkit.nn.recurrent_layer import RecurrentLayer
 
-SPEC: dict[str, Any] = {
-    "tfkit": 1,
-    "name": "sharded",
-    "defaults": {
-        "d_model": 16,
-        "vocab_size": 53,
-        "pad_id": 0,
-        "position": "sinusoidal",
-        "placement": "pre",
-        "norm": "layer_norm",
-        "attention": {"num_heads": 2},
-        "ffn": {"d_ff": 24, "activation": "relu"},
-    },
-    "nodes": {
-        "source": {"kind": "tokens"},
-        "target": {"kind": "tokens", "share": "source", "start_id": 2, "end_id": 3},
-        "encoder": {"kind": "stack", "input": "source", "num_layers": 2},
-        "decoder": {"kind": "stack", "input": "target", "memory": "encoder", "num_layers": 2, "causal": True},
-        "logits": {"kind": "token_logits", "input": "decoder", "share": "source", "bias": True},
-    },
-    "outputs": ["logits"],
-}
-UNITS = {
+UNITS: dict[str, Callable[[Any], list[Any]]] = {
     "root alone": lambda model: [],
     "layers": lambda model: [layer for stack in ("encoder", "decoder") for layer in model.nodes[stack].layers],
     "projections": lambda model: [module for module in model.modules() if isinstance(module, nn.Linear)],
     "embedding": lambda model: [model.nodes["source"].embedding],
     "norm and embedding": lambda model: [[model.nodes["decoder"].final_norm, model.nodes["source"].embedding]],
+    "norm and head": lambda model: [[model.nodes["decoder"].final_norm, model.nodes["logits"].logits or model.nodes["logits"]]],
     "nodes of tokens": lambda model: [model.nodes["source"]],
-    "nodes": lambda model: [model.nodes[name] for name in ("source", "encoder", "decoder", "logits")],
+    "nodes": lambda model: [node for node in model.nodes.values() if any(True for _ in node.parameters())],
+    "parts": lambda model: [
+        module
+        for name, module in reversed(list(model.named_modules()))  # torch wants inner units first
+        if name.endswith(("position", "score", "cell")) or isinstance(module, RecurrentLayer)
+    ],
     "head": lambda model: [model.nodes["logits"].logits or model.nodes["logits"]],
 }
+ACCELERATE = "those of accelerate"
+"""Every layer, and in a model that names them as Hugging Face's do, embedding and head."""
+POLICIES = {
+    "": (MixedPrecisionPolicy(), MixedPrecisionPolicy()),
+    "float32": (
+        MixedPrecisionPolicy(param_dtype=torch.float32),
+        MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=torch.float64),
+    ),
+}
+"""By name, the policies of the units and of the root. `float32`: a float64 model computes in float32."""
 
 
-def build(tied: bool) -> tfkit.Model:
-    nodes = {name: dict(node) for name, node in SPEC["nodes"].items()}
-    if not tied:
-        del nodes["logits"]["share"]
-    return tfkit.build({**SPEC, "nodes": nodes}, seed=3, dtype=torch.float64)
+def shard(model: tfkit.Model, mesh: DeviceMesh, units: str, reshard: bool, policy: str) -> None:
+    if units == ACCELERATE:
+        shard_by_accelerate(model, mesh, reshard)
+        return
+    of_units, of_root = POLICIES[policy]
+    for unit in UNITS[units](model):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard, mp_policy=of_units)
+    fully_shard(model, mesh=mesh, mp_policy=of_root)
 
 
-def searches(model: tfkit.Model, source: Tensor) -> list[Any]:
-    model.eval()
-    greedy = tfkit.greedy(model, source=source, max_new_tokens=6).ids.tolist()
-    beams = tfkit.beam_search(model, source=source, max_new_tokens=6, beams=3)
-    return [greedy, [[hypothesis.ids.tolist() for hypothesis in row] for row in beams]]
+def shard_by_accelerate(model: Any, mesh: DeviceMesh, reshard: bool) -> None:
+    """As `Accelerator.prepare` does on CUDA; on a CPU it would use DDP."""
+    layer = type(model.nodes["encoder"].layers[0]).__name__
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, reshard_after_forward=reshard, cpu_ram_efficient_loading=False,
+        auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=[layer],
+    )  # fmt: skip
+    accelerator = SimpleNamespace(
+        state=SimpleNamespace(fsdp_plugin=plugin), device=torch.device("cpu"), mixed_precision="no", is_main_process=True,
+        torch_device_mesh=mesh, parallelism_config=SimpleNamespace(fsdp_dim_names=["shards"]),
+    )  # fmt: skip
+    if model.nodes["logits"].logits is not None:
+        model.get_input_embeddings = lambda: model.nodes["source"].embedding
+        model.get_output_embeddings = lambda: model.nodes["logits"].logits
+    fsdp2_prepare_model(accelerator, model)
 
 
-def compared(mesh: DeviceMesh, tied: bool, units: str, reshard: bool) -> dict[str, Any]:
+def loss_of(model: tfkit.Model, given: dict[str, Tensor]) -> Tensor:
+    return model.train()(**given, labels=next(reversed(given.values()))).loss  # type: ignore[no-any-return]
+
+
+def compared(mesh: DeviceMesh, kind: str, units: str, reshard: bool, policy: str) -> dict[str, Any]:
     """The sharded model, whose processes read half of the rows each, against the model that reads all of them."""
-    whole, sharded = build(tied), build(tied)
-    for unit in UNITS[units](sharded):
-        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(sharded, mesh=mesh)
+    whole, sharded = build(kind), build(kind)
+    shard(sharded, mesh, units, reshard, policy)
     optimisers = [torch.optim.SGD(model.parameters(), lr=0.5) for model in (whole, sharded)]
-    ids = torch.randint(4, 53, (4, 7), generator=torch.Generator().manual_seed(1))
-    own = slice(2 * dist.get_rank(), 2 * dist.get_rank() + 2)
-    same_ids = [searches(sharded, ids[:, 2:]) == searches(whole, ids[:, 2:])]  # before any forward pass
+    given = {name: ids(4, 7, seed=number) for number, name in enumerate(whole.plan.inputs)}
+
+    def plain() -> tfkit.Model:
+        """The unsharded model in the dtype of the computation."""
+        return copy.deepcopy(whole).float().eval() if policy else whole.eval()
+
+    same_ids = [searches(sharded.eval()) == searches(plain())]  # before any forward pass
     losses, gradients = [], []
     for _ in range(3):
-        loss = whole.train()(source=ids[:, 2:], target=ids, labels=ids).loss
+        computing = plain()
+        loss = loss_of(computing, given)
         loss.backward()
-        total = torch.zeros(())
+        for parameter, computed in zip(whole.parameters(), computing.parameters(), strict=True):
+            parameter.grad = None if computed.grad is None else computed.grad.to(parameter.dtype)
+        total = torch.zeros((), dtype=torch.float64)
         for part in range(2):  # gradients are accumulated over two batches of one row
-            rows = slice(own.start + part, own.start + part + 1)
-            half = sharded.train()(source=ids[rows, 2:], target=ids[rows], labels=ids[rows]).loss / 2
+            at = 2 * dist.get_rank() + part
+            half = loss_of(sharded, {name: rows[at : at + 1] for name, rows in given.items()}) / 2
             half.backward()
             total = total + half.detach()
         dist.all_reduce(total)
         losses.append(abs(float(total) / 2 - loss.item()) / loss.item())
-        gradients += list(differences(whole, sharded))
+        own, expected = ({name: each.grad for name, each in model.named_parameters()} for model in (sharded, whole))
+        gradients.append(difference(own, expected))
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad()
-        same_ids.append(searches(sharded, ids[:, 2:]) == searches(whole, ids[:, 2:]))
-    weights = [model.eval()(source=ids, target=ids, weights="*")["weights"] for model in (sharded, whole)]
-    same_weights = weights[0].keys() == weights[1].keys() and all(
-        torch.allclose(weights[0][site], weights[1][site], rtol=0, atol=1e-12) for site in weights[1]
-    )
-    return {"losses": max(losses), "gradients": max(gradients), "ids": all(same_ids), "weights": same_weights}
+        same_ids.append(searches(sharded.eval()) == searches(plain()))
+    attention = [model.eval()(**given, weights="*")["weights"] for model in (sharded, plain())]
+    assert attention[0].keys() == attention[1].keys()
+    return {
+        "losses": max(losses),
+        "gradients": max(gradients),
+        "weights": difference(sharded.state_dict(), whole.state_dict()),
+        "ids": all(same_ids),
+        "attention": max([float((attention[0][site] - attention[1][site]).abs().max()) for site in attention[1]]),
+    }
 
 
-def differences(whole: nn.Module, sharded: nn.Module) -> Iterator[float]:
-    expected = dict(whole.named_parameters())
-    largest = max(float(parameter.grad.abs().max()) for parameter in expected.values() if parameter.grad is not None)
-    for name, parameter in sharded.named_parameters():
-        gradient: Any = parameter.grad
-        yield float((gradient.full_tensor() - expected[name].grad).abs().max()) / largest
+def difference(sharded: dict[str, Any], whole: dict[str, Any]) -> float:
+    """The largest one, relative to the largest number of the model."""
+    assert sharded.keys() == whole.keys()
+    largest = max(float(tensor.abs().max()) for tensor in whole.values())
+    return max(float((sharded[name].full_tensor() - whole[name]).abs().max()) for name in whole) / largest
 
 
 def main(cases: list[list[Any]]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (2,))
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shards",))
     results = {json.dumps(case): compared(mesh, *case) for case in cases}
     if dist.get_rank() == 0:
         print(json.dumps(results))

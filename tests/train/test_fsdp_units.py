@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from train.fsdp_units import UNITS
+from train.fsdp_units import ACCELERATE, UNITS
 
-CASES = [(tied, units, True) for tied in (True, False) for units in UNITS]
-CASES += [(True, units, False) for units in ("layers", "embedding", "nodes")]
+CASES = [(kind, units, True, "") for kind in ("tied", "untied") for units in [*UNITS, ACCELERATE] if units != "parts"]
+CASES += [("tied", units, False, "") for units in ("layers", "embedding", "nodes", "norm and embedding")]
+CASES += [(kind, units, True, "") for kind in ("decoder", "recurrent") for units in ("root alone", "nodes", "parts")]
+CASES += [(kind, units, True, "float32") for kind, units in (("tied", "layers"), ("tied", "nodes"), ("untied", "projections"))]
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +25,13 @@ def results(fork_jobs: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("fsdp units")
-@pytest.mark.parametrize(("tied", "units", "reshard"), CASES)
-def test_it_trains_and_decodes_as_the_unsharded_model(tied: bool, units: str, reshard: bool, results: dict[str, Any]) -> None:
-    result = results[json.dumps([tied, units, reshard])]
-    # float64: sums of a few hundred terms in another order
-    assert result["losses"] < 1e-13
-    assert result["gradients"] < 1e-12
+@pytest.mark.parametrize(("kind", "units", "reshard", "policy"), CASES)
+def test_it_trains_and_decodes_as_the_unsharded_model(
+    kind: str, units: str, reshard: bool, policy: str, results: dict[str, Any]
+) -> None:
+    result = results[json.dumps([kind, units, reshard, policy])]
+    # Sums of a few hundred terms in another order. After a step in float32 the weights differ by that, and so do losses.
+    bound = 1e-4 if policy else 1e-12
+    for name in ("losses", "gradients", "weights", "attention"):
+        assert result[name] < bound, name
     assert result["ids"]
-    assert result["weights"]

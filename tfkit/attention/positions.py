@@ -11,10 +11,9 @@ enter a cache. A bias that does not depend on the query is computed once per sta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import Diagnostic, InputError
 
@@ -121,17 +120,3 @@ class PositionAt(PositionRange):
             (1,) integers.
         """
         return self.place
-
-
-class PositionModule(nn.Module):
-    """The module of a position scheme. Its methods (`embed`, `prepare`, `rotate`, `bias`) are used by calls of the module, so
-    that hooks, sharding and offloading act on it."""
-
-    def forward(self, method: str, *arguments: Any) -> Any:
-        """What the method of that name returns."""
-        return getattr(self, method)(*arguments)
-
-
-def call_scheme(scheme: Any, method: str, *arguments: Any) -> Any:
-    """`scheme.method(*arguments)`, by a call of the module. The scheme of a plugin may be any object with these methods."""
-    return scheme(method, *arguments) if isinstance(scheme, PositionModule) else getattr(scheme, method)(*arguments)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..attention.positions import PositionRange, call_scheme
+from ..attention.positions import PositionRange
 from .fast_layers import Dropout
+from .method_module import use
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput, Padding
 
@@ -65,7 +66,7 @@ class Convolutions(nn.Module):
         if self.position is not None:
             length = x.shape[1]
             visible = padding.as_visible(length)
-            x = call_scheme(self.position, "embed", x, PositionRange(length, length, 0, 0, x.device, x.dtype, visible))
+            x = use(self.position, "embed", x, PositionRange(length, length, 0, 0, x.device, x.dtype, visible))
         if self.dropout is not None:
             x = self.dropout(x)
         return NodeOutput(x, padding)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..errors import Diagnostic, InputError
 from .cpu.onednn import linear
 from .cpu.packed_weight import PackedWeight, active
 from .cpu.small_batch import small_batch_linear
@@ -108,6 +109,15 @@ class Linear(nn.Linear):
         if head is not None:
             return head.compute(input, weight, bias, packed, self.divided)
         return fast_linear(input, weight, bias, packed)
+
+    def _refuse_qconfig(self, _: Any) -> None:
+        """`quantize_dynamic` sets `qconfig` on every module, and quantises those of torch's class alone. A model makes its
+        linear maps such modules first; a part of a model would stay as it is without a word."""
+        message = "quantisation of a part of a model would find no linear map: it looks for the class `torch.nn.Linear` alone"
+        fix = "quantise the whole model, or some of its linear maps by name: quantize_dynamic(model, {name: qconfig})"
+        raise InputError(Diagnostic("TFK071", message, fix))
+
+    qconfig = property(fset=_refuse_qconfig)
 
     def train(self, mode: bool = True) -> Linear:
         """As in `nn.Module`. Training frees the packed copies.

@@ -50,9 +50,8 @@ class FixedStep:
         self.ids = torch.zeros(state.batch, 1, dtype=torch.int64, device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         self.caches = {site: FixedCache(cache, capacity, self.place) for site, cache in state.caches.items()}
-        self.state = DecodingState(
-            state.target, state.batch, capacity, caches=dict(self.caches), products=state.products, place=self.place
-        )
+        self.state = DecodingState(state.target, state.batch, capacity, products=state.products, place=self.place)
+        self.state.caches.update(self.caches)
 
     def load(self, state: DecodingState) -> None:
         """Start after the tokens of an ordinary state with as many rows."""

@@ -97,7 +97,8 @@ class Pool(nn.Module):
         assert tokens.ids is not None
         assert self.end_id is not None
         found = tokens.ids.eq(self.end_id)
-        if not torch.compiler.is_compiling() and found.device.type == "cpu" and not bool(found.any(1).all()):
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if not traced and found.device.type == "cpu" and not bool(found.any(1).all()):
             row = int((~found.any(1)).nonzero()[0])
             message = f"row {row} of the input to `{self.name}` {tuple(found.shape)} has no end token {self.end_id}"
             raise InputError(Diagnostic("TFK074", message, "`take: end_token` needs one in every row"))

@@ -135,7 +135,8 @@ def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing:
 
 def _check_range(name: str, labels: Tensor, size: int) -> None:
     """Raises InputError for labels outside the classes. On CUDA torch reports these, without a sync."""
-    if torch.compiler.is_compiling() or labels.device.type != "cpu" or not labels.numel():
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if traced or labels.device.type != "cpu" or not labels.numel():
         return
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= size))
     if bool(wrong.any()):

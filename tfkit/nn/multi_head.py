@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from ..attention.choice import BackendChoice, BoundBackend
 from ..attention.dispatch import attend
-from ..attention.positions import call_scheme
 from ..attention.types import AttentionInputs, Bias, DenseBias, Mask
 from ..errors import BackendRefused
 from .attention_sink import with_sink
 from .local_attention import LocalCentre, with_local
+from .method_module import use
 from .runtime.context import StackContext
 from .runtime.decoding_state import KeyValueCache
 
@@ -161,13 +161,13 @@ class MultiHeadAttention(nn.Module):
         # Position. Keys are rotated before they are cached, so that later steps rotate only their own.
         position = self._position(x, key, context, site, new_keys=memory is None)
         if position is not None and self.position_config.rotates:  # type: ignore[union-attr]
-            turned = key if memory is None else key[:, :, :0]
-            query, rotated = call_scheme(position.scheme, "rotate", query, turned, position.tables)
+            new = key if memory is None else key[:, :, :0]
+            query, rotated = use(position.scheme, "rotate", query, new, position.tables)
             key = rotated if memory is None else key
 
         # Score function: the part that depends on keys alone, once per key.
         if self.score is not None and memory is None:
-            key = self.score.map_keys(key)  # type: ignore[operator]
+            key = use(self.score, "map_keys", key)
 
         # Values of the first layer. The cache holds the mixed values, so that later steps need no others.
         if self.keeps_values and memory is None:
@@ -251,13 +251,13 @@ class MultiHeadAttention(nn.Module):
         )
 
     def _bias(self, query: Tensor, context: StackContext, position: Position | None) -> SharedBias:
-        use = self.position_config
-        if use is None or position is None or not use.biases:
+        place = self.position_config
+        if place is None or position is None or not place.biases:
             return SharedBias(None, None)
         scheme, tables = position
-        if use.reads_query or use.scheme is None:
-            return SharedBias(call_scheme(scheme, "bias", query, tables, self.config.scale), None)
-        return SharedBias(context.shared_bias(scheme, use.scheme, query, tables, self.config.scale), use.scheme)
+        if place.reads_query or place.scheme is None:
+            return SharedBias(use(scheme, "bias", query, tables, self.config.scale), None)
+        return SharedBias(context.shared_bias(scheme, place.scheme, query, tables, self.config.scale), place.scheme)
 
     def _attend(
         self,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
 
-class Outputs(dict[str, Any]):
+class Outputs(OrderedDict[str, Any]):
     """`outputs["logits"]` and `outputs.logits` are the same tensor.
+
+    Torch's parallel wrappers return another dict than the one of the model, but keep the class of an ordered one.
 
     It compiles, exports, pickles and compares as a dict. An output with the name of a dict method is only available by key.
     """
+
+    __repr__ = dict.__repr__
 
     def __getattr__(self, name: str) -> Any:
         try:

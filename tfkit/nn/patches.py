@@ -12,8 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..attention.positions import PositionRange, call_scheme
+from ..attention.positions import PositionRange
 from .fast_layers import Dropout
+from .method_module import use
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput
 
@@ -67,7 +68,7 @@ class Patches(nn.Module):
             x = torch.cat([*(token.expand(x.shape[0], 1, -1) for token in first), x], 1)
         if self.position is not None:
             length = x.shape[1]
-            x = call_scheme(self.position, "embed", x, PositionRange(length, length, 0, 0, x.device, x.dtype, grid=grid))
+            x = use(self.position, "embed", x, PositionRange(length, length, 0, 0, x.device, x.dtype, grid=grid))
         if self.registers is not None:
             registers = self.registers.expand(x.shape[0], -1, -1)
             x = torch.cat([x[:, : len(first)], registers, x[:, len(first) :]], 1)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from .fast_layers import Dropout
+from .method_module import use
 from .multi_head import MultiHeadAttention
 from .readout import InitialState, Readout
 from .recurrent_layer import RecurrentLayer, State, held
@@ -182,7 +183,9 @@ class Recurrent(nn.Module):
         """The layers from `start` on over the whole sequence: their output and last states."""
         outputs, last = inputs[0], []
         for number in range(start, len(self.layers)):
-            outputs, state = self.layers[number](inputs if number == start else [outputs], states[number], visible, lengths)
+            outputs, state = self.layers[number](
+                "read", inputs if number == start else [outputs], states[number], visible, lengths
+            )
             last.append(state)
             outputs = self._dropped(outputs)
         return outputs, last
@@ -200,7 +203,7 @@ class Recurrent(nn.Module):
         read whole sequences."""
         looped = len(self.layers) if self.attend == "after_cell" else 1
         first = states[-1][0]
-        projected = self.layers[0].cell.project(x, 0).unbind(1)  # L of (B, E)
+        projected = self.layers[0]("project", x, 0).unbind(1)  # L of (B, E)
         tokens = x.unbind(1)
         seen: Sequence[Tensor | None] = [None] * len(tokens) if visible is None else visible.unsqueeze(2).unbind(1)
         outputs: list[Tensor] = []
@@ -215,12 +218,12 @@ class Recurrent(nn.Module):
                 context = self._attend(states[-1][0], attended, weights)
             elif self.attend == "before_cell":
                 context = self._attend(states[0][0], attended, weights)
-                inner = projected[t] + self.layers[0].cell.project(context, 1)
-                states[0] = held(self.layers[0].cell.step(inner, states[0]), states[0], seen[t])
+                inner = projected[t] + self.layers[0]("project", context, 1)
+                states[0] = held(self.layers[0]("step", inner, states[0]), states[0], seen[t])
             else:
-                middle = self.layers[0].cell.step(projected[t], states[0])
+                middle = self.layers[0]("step", projected[t], states[0])
                 context = self._attend(middle[0], attended, weights)
-                after = self.context_cell.step(self.context_cell.project(context, 0), middle)
+                after = use(self.context_cell, "step", use(self.context_cell, "project", context, 0), middle)
                 states[0] = held(after, states[0], seen[t])
             outputs.append(states[looped - 1][0])
             contexts.append(context)
@@ -241,13 +244,12 @@ class Recurrent(nn.Module):
     def _step_all(self, projected: Tensor, fed: Tensor | None, states: list[State], seen: Tensor | None) -> None:
         """One step of every layer, in place in `states`; the first one reads the fed read-out (B, R) too."""
         for number, layer in enumerate(self.layers):
-            cell = layer.cell
             if number:
                 below = self._dropped(states[number - 1][0])
-                projected = cell.project(below, 0)
+                projected = layer("project", below, 0)
             elif fed is not None:
-                projected = projected + cell.project(fed, 1)
-            states[number] = held(cell.step(projected, states[number]), states[number], seen)
+                projected = projected + layer("project", fed, 1)
+            states[number] = held(layer("step", projected, states[number]), states[number], seen)
 
     def _attend(self, state: Tensor, attended: StackContext, weights: list[Tensor]) -> Tensor:
         """The context (B, C) of one state (B, N); stores the attention weights if the caller wants them."""
@@ -289,8 +291,8 @@ def _trimmed(visible: Tensor, may_wait: bool) -> tuple[Tensor | None, Tensor | N
         no row is empty; and the longest length.
     """
     L = visible.shape[1]
-    hidden = torch.compiler.is_compiling() or visible.is_meta or torch._C._are_functorch_transforms_active()
-    if not may_wait or hidden:
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if not may_wait or traced or visible.is_meta:
         return visible, None, L
     places = torch.arange(1, L + 1, device=visible.device)
     longest = max(int((visible * places).max()), 1)

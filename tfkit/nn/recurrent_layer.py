@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch._higher_order_ops import scan
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from .method_module import MethodModule, use
+
 State = tuple[Tensor, ...]
 """The state of a cell: tensors (B, N), the output first."""
 
@@ -33,8 +35,9 @@ def held(new: State, old: State, seen: Tensor | None) -> State:
     return new if seen is None else tuple(torch.where(seen, n, o) for n, o in zip(new, old, strict=True))
 
 
-class RecurrentLayer(nn.Module):
-    """Maps (B, L, inputs) to (B, L, N), or to (B, L, 2 N) with a backward cell.
+class RecurrentLayer(MethodModule):
+    """Maps (B, L, inputs) to (B, L, N), or to (B, L, 2 N) with a backward cell: `layer("read", ...)`. A loop over the steps of
+    a decoder uses `project` and `step` instead.
 
     Args:
         cell: the cell; see `tfkit.slots.cell.Cell`.
@@ -49,7 +52,17 @@ class RecurrentLayer(nn.Module):
         self.cell, self.backward_cell = cell, backward_cell
         self.by_torch = isinstance(cell, TorchCell)  # checked once: Dynamo cannot trace it
 
-    def forward(
+    def project(self, x: Tensor, index: int) -> Tensor:
+        """The part of the steps that depends on input `index` alone, (..., inputs[i]) -> (..., E)."""
+        projected: Tensor = use(self.cell, "project", x, index)
+        return projected
+
+    def step(self, projected: Tensor, state: State) -> State:
+        """The next state, from (B, E) and a state."""
+        new: State = use(self.cell, "step", projected, state)
+        return new
+
+    def read(
         self, inputs: Sequence[Tensor], state: State, visible: Tensor | None, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         """Read whole sequences.
@@ -64,10 +77,13 @@ class RecurrentLayer(nn.Module):
             The outputs, and the state of the forward cell after the last token.
         """
         packable = visible is None or lengths is not None
+        sharded = hasattr(self.cell, "unshard")  # a unit of FSDP, whose weights are whole only inside of its calls
         if (
             self.by_torch
             and packable
+            and not sharded
             and not torch.compiler.is_compiling()
+            and not torch._C._are_functorch_transforms_active()
             and not torch.is_autocast_enabled(inputs[0].device.type)
         ):
             return self._by_torch(inputs, state, lengths)
@@ -81,7 +97,7 @@ class RecurrentLayer(nn.Module):
     def _by_torch(self, inputs: Sequence[Tensor], state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """The same by one call of torch."""
         cells = [self.cell] if self.backward_cell is None else [self.cell, self.backward_cell]
-        weights = [weight for cell in cells for weight in cell.flat_weights()]
+        weights = [weight for cell in cells for weight in use(cell, "flat_weights")]
         L = max(x.shape[1] for x in inputs)
         x = inputs[0] if len(inputs) == 1 else torch.cat([x.expand(-1, L, -1) for x in inputs], 2)
         first = [torch.stack([tensor, *(torch.zeros_like(tensor) for _ in cells[1:])]) for tensor in state]  # (cells, B, N)
@@ -104,7 +120,7 @@ class RecurrentLayer(nn.Module):
 
 def _read(cell: Any, inputs: Sequence[Tensor], state: State, visible: Tensor | None, reverse: bool) -> tuple[Tensor, State]:
     """Step through sequences; the products of all inputs are computed before."""
-    projected: Tensor = sum(cell.project(x, i) for i, x in enumerate(inputs))
+    projected: Tensor = sum(use(cell, "project", x, i) for i, x in enumerate(inputs))
     if torch.compiler.is_exporting() and (isinstance(projected.shape[1], torch.SymInt) or projected.shape[1] > 1):
         return _scanned(cell, projected, state, visible, reverse)
     steps = projected.unbind(1)  # L of (B, E)
@@ -112,7 +128,7 @@ def _read(cell: Any, inputs: Sequence[Tensor], state: State, visible: Tensor | N
     order = range(len(steps))
     outputs: list[Any] = [None] * len(steps)
     for t in reversed(order) if reverse else order:
-        state = held(cell.step(steps[t], state), state, seen[t])
+        state = held(use(cell, "step", steps[t], state), state, seen[t])
         outputs[t] = state[0]
     return torch.stack(outputs, 1), state
 
@@ -123,7 +139,7 @@ def _scanned(cell: Any, projected: Tensor, state: State, visible: Tensor | None,
         visible = torch.ones_like(projected[:, :, 0], dtype=torch.bool)
 
     def step(state: State, x: tuple[Tensor, Tensor]) -> tuple[State, Tensor]:
-        new = held(cell.step(x[0], state), state, x[1])
+        new = held(use(cell, "step", x[0], state), state, x[1])
         return new, new[0].clone()
 
     first = tuple(tensor.clone() for tensor in state)  # `scan` refuses one tensor as two states

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -118,7 +118,7 @@ class Stack(nn.Module):
         before = dict(context.memo)
 
         def run_layer(x: Tensor) -> tuple[Tensor, dict[Hashable, Any]]:
-            own = replace(context, memo=dict(before))
+            own = context.changed(memo=dict(before))
             return layer(x, own, index), own.memo
 
         # With use_reentrant=True gradients are lost without an error if no input of the layer requires one.

@@ -12,9 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..attention.positions import PositionAt, PositionRange, call_scheme
+from ..attention.positions import PositionAt, PositionRange
 from .cpu.low_precision import LowPrecisionHead
 from .fast_layers import Dropout, Head, Linear, SharedTable
+from .method_module import use
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput
 
@@ -93,7 +94,7 @@ class Tokens(nn.Module):
             segments = context.segments.get(self.name)
             x = x + self.segments(ids.new_zeros(1, 1) if segments is None else segments)
         if self.position is not None:
-            x = call_scheme(self.position, "embed", x, self._positions(context, ids, x.dtype))
+            x = use(self.position, "embed", x, self._positions(context, ids, x.dtype))
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         if self.dropout is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..nn.fast_layers import Linear
     from ..nn.feed_forward import FeedForward
     from ..nn.layer import LayerParts, residuals
+    from ..nn.method_module import MethodModule
     from ..nn.multi_head import AttentionConfig, MultiHeadAttention, PositionConfig
     from ..nn.runtime.context import ForwardContext, StackContext
     from ..nn.runtime.node_output import NodeOutput
@@ -40,6 +41,7 @@ _IMPORTS_TORCH = {
         "LayerParts",
         "residuals",
     ),
+    "tfkit.nn.method_module": ("MethodModule",),
     "tfkit.nn.multi_head": (
         "AttentionConfig",
         "MultiHeadAttention",
@@ -71,6 +73,7 @@ __all__ = [
     "Layer",
     "LayerParts",
     "Linear",
+    "MethodModule",
     "MultiHeadAttention",
     "NodeContext",
     "NodeOutput",

@@ -119,7 +119,7 @@ def test_a_layer_is_torchs_with_its_weights(name, options, kind, padded, bidirec
     their_last = their_last if isinstance(their_last, tuple) else (their_last,)
     for by_torch in (True, False):
         layer.by_torch = by_torch
-        outputs, last = layer([x], first, visible, lengths)
+        outputs, last = layer.read([x], first, visible, lengths)
         if padded:
             outputs = outputs.masked_fill(~visible[:, :, None], 0.0)
         torch.testing.assert_close(outputs, expected, rtol=1e-13, atol=1e-13)
@@ -143,8 +143,8 @@ def test_reading_around_padding_is_reading_the_tokens_alone(name, options):
     x = torch.randn(2, 6, 3, dtype=torch.float64)
     visible = torch.tensor([[False, True, False, True, True, False], [True, True, True, True, True, True]])
     first = tuple(torch.randn(2, 4, dtype=torch.float64) for _ in range(BY_NAME[name].states))
-    outputs, last = layer([x], first, visible, None)
-    alone, alone_last = layer([x[:1, visible[0]]], tuple(tensor[:1] for tensor in first), None, None)
+    outputs, last = layer.read([x], first, visible, None)
+    alone, alone_last = layer.read([x[:1, visible[0]]], tuple(tensor[:1] for tensor in first), None, None)
     torch.testing.assert_close(outputs[0, visible[0]], alone[0], rtol=1e-13, atol=1e-13)
     for own, other in zip(last, alone_last, strict=True):
         torch.testing.assert_close(own[:1], other, rtol=1e-13, atol=1e-13)

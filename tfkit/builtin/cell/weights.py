@@ -7,11 +7,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...plugin import CellSite
+from ...plugin.model_parts import MethodModule
 
 State = tuple[Tensor, ...]
 
 
-class CellWeights(nn.Module):
+class InputWeights(nn.ParameterList):
+    """The weights of the inputs. `weights(i)` is `weights[i]` as a call, which torch's list of parameters refuses."""
+
+    __call__ = nn.Module.__call__
+
+    def forward(self, index: int) -> Tensor:
+        weight: Tensor = self[index]
+        return weight
+
+
+class CellWeights(MethodModule):
     """W_i (E, inputs[i]), U (E, N) and their biases (E,), where E = gates * N.
 
     Every input has a weight of its own. A slice of one weight would fill its whole gradient with zeros at every step.
@@ -21,12 +32,12 @@ class CellWeights(nn.Module):
         super().__init__()
         self.d_state = site.d_state
         rows = gates * site.d_state
-        self.weights_ih = nn.ParameterList([torch.empty(rows, width) for width in site.inputs])
+        self.weights_ih = InputWeights([torch.empty(rows, width) for width in site.inputs])
         self.bias_ih = nn.Parameter(torch.empty(rows)) if bias else None
 
     def project(self, x: Tensor, index: int) -> Tensor:
         """W_i x, with the bias for the first input: (..., inputs[i]) -> (..., E)."""
-        return functional.linear(x, self.weights_ih[index], self.bias_ih if index == 0 else None)
+        return functional.linear(x, self.weights_ih(index), self.bias_ih if index == 0 else None)
 
 
 class TorchCellWeights(CellWeights):
@@ -44,6 +55,6 @@ class TorchCellWeights(CellWeights):
 
     def flat_weights(self) -> list[Tensor]:
         """W, U and the biases in the order of torch's recurrent functions."""
-        weights = list(self.weights_ih)
+        weights = [self.weights_ih(index) for index in range(len(self.weights_ih))]
         inputs = weights[0] if len(weights) == 1 else torch.cat(weights, 1)
         return [inputs, self.weight_hh, *(bias for bias in (self.bias_ih, self.bias_hh) if bias is not None)]

@@ -13,8 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...attention.positions import PositionModule, PositionRange
+from ...attention.positions import PositionRange
 from ...plugin import LinearBias, NoOptions
+from ...plugin.model_parts import MethodModule
 from ...slots.position import PositionSite
 
 
@@ -26,7 +27,7 @@ def slopes(heads: int, device: torch.device) -> Tensor:
     return torch.exp2(torch.cat((first, between))).to(torch.float32)
 
 
-class Alibi(PositionModule):
+class Alibi(MethodModule):
     """The slopes of `heads` heads, as a bias."""
 
     def __init__(self, heads: int) -> None:

@@ -14,14 +14,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...attention.positions import PositionAt, PositionModule, PositionRange
+from ...attention.positions import PositionAt, PositionRange
 from ...plugin import Diagnostic, InputError
+from ...plugin.model_parts import MethodModule
 from ...slots.position import PositionSite
 from .entries_embedding import LearnedOptions, features, learned_rows
 from .sinusoidal import combined, projection
 
 
-class Learned(PositionModule):
+class Learned(MethodModule):
     """Combines a row of a table (max_len + offset, P) with each embedding of (B,L,M). Of an image, the patches have the rows
     after `prefix`, in the order of `grid`."""
 

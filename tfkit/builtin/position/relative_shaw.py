@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...attention.positions import PositionModule, PositionRange
+from ...attention.positions import PositionRange
 from ...plugin import DenseBias
+from ...plugin.model_parts import MethodModule
 from ...slots.position import PositionSite
 from .entries_scores import RelativeShawOptions
 
 
-class RelativeShaw(PositionModule):
+class RelativeShaw(MethodModule):
     """A table (2 max_distance + 1, D) of vectors, one per clipped distance."""
 
     def __init__(self, max_distance: int, head_dim: int) -> None:

@@ -16,8 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...attention.positions import PositionModule, PositionRange
+from ...attention.positions import PositionRange
 from ...plugin import DistanceBias
+from ...plugin.model_parts import MethodModule
 from ...slots.position import PositionSite
 from .entries_scores import RelativeT5Options
 
@@ -40,7 +41,7 @@ def _one_sided(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     return torch.where(distance < exact, distance, wide.clamp(max=buckets - 1))
 
 
-class RelativeT5(PositionModule):
+class RelativeT5(MethodModule):
     """A table (buckets, H) of values, one per head and bucket."""
 
     def __init__(self, buckets: int, max_distance: int, heads: int, causal: bool) -> None:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...attention.positions import PositionModule, PositionRange
+from ...attention.positions import PositionRange
+from ...plugin.model_parts import MethodModule
 from ...slots.position import PositionSite
 from .entries_rotary import RotaryOptions, Scaling
 from .rotary_frequencies import attention_factor, frequencies
@@ -24,7 +25,7 @@ Waves = tuple[Tensor, Tensor]
 """Cosines and signed sines by position and feature, (L, dims) each: y = x * cosine + partner(x) * sine."""
 
 
-class Rotary(PositionModule):
+class Rotary(MethodModule):
     """Rotates the first `dims` features of queries (B,H,Q,D) and keys (B,G,N,D)."""
 
     def __init__(self, dims: int, base: float, scaling: Scaling | None, interleaved: bool) -> None:

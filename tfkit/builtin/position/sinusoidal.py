@@ -22,7 +22,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...attention.positions import PositionModule, PositionRange
+from ...attention.positions import PositionRange
+from ...plugin.model_parts import MethodModule
 from ...slots.position import PositionSite
 from .entries_embedding import CombineOptions, SinusoidalOptions, features
 
@@ -54,7 +55,7 @@ def combined(x: Tensor, p: Tensor, combine: str, linear: nn.Linear | None) -> Te
     return projected
 
 
-class Sinusoidal(PositionModule):
+class Sinusoidal(MethodModule):
     """Combines sinusoids of `width` features with embeddings (B,L,M)."""
 
     def __init__(

@@ -14,13 +14,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...attention.positions import PositionModule, PositionRange
+from ...attention.positions import PositionRange
+from ...plugin.model_parts import MethodModule
 from ...slots.position import PositionSite
 from .entries_embedding import Sinusoidal2dOptions
 from .sinusoidal import sinusoids
 
 
-class Sinusoidal2d(PositionModule):
+class Sinusoidal2d(MethodModule):
     """Adds the sinusoids of rows and columns to embeddings (B,L,M): `prefix` tokens, then the patches, row by row."""
 
     def __init__(self, width: int, prefix: int, base: float, inclusive: bool) -> None:

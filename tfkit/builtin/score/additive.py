@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from ...plugin import expand_heads
 from ...slots.score import ScoreSite
 from .entries import HiddenOptions
+from .score_module import ScoreModule
 from .tanh_sum import TanhSum
 
 
-class Additive(nn.Module):
+class Additive(ScoreModule):
     """Maps query (B,H,Q,D) and mapped key (B,G,K,d_score) to scores (B,H,Q,K)."""
 
     def __init__(self, head_dim: int, key_dim: int, hidden: int) -> None:
@@ -27,7 +28,7 @@ class Additive(nn.Module):
         mapped: Tensor = self.key(key.to(self.out.weight.dtype))
         return mapped.to(key.dtype)
 
-    def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
+    def scores(self, query: Tensor, mapped: Tensor) -> Tensor:
         dtype = self.out.weight.dtype  # under autocast the weights are wider than query and key
         keys = expand_heads(mapped.to(dtype), query.shape[1])
         scores: Tensor = self.out(self.query(query.to(dtype)), keys)

@@ -14,10 +14,11 @@ from torch.nn import functional
 from ...plugin import expand_heads
 from ...slots.score import ScoreSite
 from .entries import HiddenOptions
+from .score_module import ScoreModule
 from .tanh_sum import TanhSum
 
 
-class Concat(nn.Module):
+class Concat(ScoreModule):
     """Maps query (B,H,Q,D) and mapped key (B,G,K,d_score) to scores (B,H,Q,K)."""
 
     def __init__(self, head_dim: int, key_dim: int, hidden: int) -> None:
@@ -30,7 +31,7 @@ class Concat(nn.Module):
         """W_k k: (B,G,K,key_dim) -> (B,G,K,d_score)."""
         return functional.linear(key.to(self.weight.dtype), self.weight[:, self.head_dim :]).to(key.dtype)
 
-    def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
+    def scores(self, query: Tensor, mapped: Tensor) -> Tensor:
         dtype = self.weight.dtype  # under autocast the weights are wider than query and key
         keys = expand_heads(mapped.to(dtype), query.shape[1])
         scores: Tensor = self.out(functional.linear(query.to(dtype), self.weight[:, : self.head_dim]), keys)

@@ -11,9 +11,10 @@ from torch.nn import functional
 
 from ...plugin import NoOptions, expand_heads
 from ...slots.score import ScoreSite
+from .score_module import ScoreModule
 
 
-class General(nn.Module):
+class General(ScoreModule):
     """Maps query (B,H,Q,D) and mapped key (B,G,K,D) to scores (B,H,Q,K): a dot product."""
 
     def __init__(self, head_dim: int, key_dim: int) -> None:
@@ -24,7 +25,7 @@ class General(nn.Module):
         """W k: (B,G,K,key_dim) -> (B,G,K,D)."""
         return functional.linear(key.to(self.weight.dtype), self.weight).to(key.dtype)
 
-    def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
+    def scores(self, query: Tensor, mapped: Tensor) -> Tensor:
         dtype = self.weight.dtype  # under autocast the weights are wider than query and key
         keys = expand_heads(mapped.to(dtype), query.shape[1])
         return query.to(dtype) @ keys.transpose(2, 3)

@@ -38,7 +38,8 @@ def tanh_sum(query: Tensor, key: Tensor, v: Tensor) -> Tensor:
     Returns:
         (B, H, Q, K)
     """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # these decide themselves what they keep
+    # A compiler decides itself what it keeps, and a transform of `torch.func` takes torch's operators alone.
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return torch.tanh(key.unsqueeze(2) + query.unsqueeze(3)) @ v
     if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or v.requires_grad):
         return _TanhSum.apply(query, key, v)  # type: ignore[no-any-return, no-untyped-call]

@@ -2,27 +2,29 @@
 
 Masks, position tables, biases and the prepared masks of backends depend on the batch, not on the layer. `StackContext` computes
 each when the first layer needs it, and the other layers reuse it.
+
+The contexts are no dataclasses: FSDP copies a dataclass among the arguments of a module, and the copies would share nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...attention.choice import BoundBackend
-from ...attention.positions import PositionAt, PositionRange, call_scheme
+from ...attention.positions import PositionAt, PositionRange
 from ...attention.types import Bias, Mask, Prepared, Shapes
+from ..method_module import use
 from .beam_tree import BeamTree
 from .decoding_state import DecodingState, KeyValueCache
 from .node_output import NodeOutput, Padding
 
 
-@dataclass
 class ForwardContext:
     """One call of a model.
 
@@ -32,15 +34,20 @@ class ForwardContext:
         segments: segment ids (B, L) by input node.
         state: the decoding state, None outside of incremental decoding.
         wanted: sites whose attention weights the caller wants.
-        weights: attention weights (B, H, Q, K) of these sites, filled by the sites.
     """
 
-    inputs: dict[str, Tensor]
-    padding: dict[str, Padding]
-    segments: dict[str, Tensor]
-    state: DecodingState | None = None
-    wanted: frozenset[str] = frozenset()
-    weights: dict[str, Tensor] = field(default_factory=dict)
+    def __init__(
+        self,
+        inputs: dict[str, Tensor],
+        padding: dict[str, Padding],
+        segments: dict[str, Tensor],
+        state: DecodingState | None = None,
+        wanted: frozenset[str] = frozenset(),
+    ) -> None:
+        self.inputs, self.padding, self.segments = inputs, padding, segments
+        self.state, self.wanted = state, wanted
+        self.weights: dict[str, Tensor] = {}
+        """Attention weights (B, H, Q, K) of the wanted sites, filled by the sites."""
 
     def stack_context(
         self,
@@ -68,12 +75,9 @@ class ForwardContext:
         """
         offset = self.state.length if self.state is not None and causal else 0
         queries = input.tensor.shape[1]
-        return StackContext(
-            self, node, causal, input.padding, queries, offset, memory, memories or {}, schemes, repeats=repeats
-        )
+        return StackContext(self, node, causal, input.padding, queries, offset, memory, memories or {}, schemes, repeats)
 
 
-@dataclass
 class StackContext:
     """One call of a stack, or of another node that owns attention sites.
 
@@ -87,21 +91,41 @@ class StackContext:
         memory: what cross-attention reads unless it names a memory.
         memories: the memories that sub-layers name, by reference.
         schemes: position schemes whose tables the layers share.
-        memo: masks, tables and biases that the layers share, by key.
         repeats: sites are called once per step of a loop, so that keys and values of the memory are kept for all steps.
     """
 
-    model: ForwardContext
-    stack: str
-    causal: bool
-    padding: Padding
-    queries: int
-    offset: int
-    memory: NodeOutput | None
-    memories: dict[str, NodeOutput]
-    schemes: tuple[Any, ...]
-    memo: dict[Hashable, Any] = field(default_factory=dict)
-    repeats: bool = False
+    def __init__(
+        self,
+        model: ForwardContext,
+        stack: str,
+        causal: bool,
+        padding: Padding,
+        queries: int,
+        offset: int,
+        memory: NodeOutput | None,
+        memories: dict[str, NodeOutput],
+        schemes: tuple[Any, ...],
+        repeats: bool = False,
+    ) -> None:
+        self.model, self.stack, self.causal, self.padding = model, stack, causal, padding
+        self.queries, self.offset = queries, offset
+        self.memory, self.memories, self.schemes, self.repeats = memory, memories, schemes, repeats
+        self.memo: dict[Hashable, Any] = {}
+        """Masks, tables and biases that the layers share, by key."""
+
+    def changed(self, **changes: Any) -> StackContext:
+        """A copy with other values of some attributes.
+
+        Args:
+            changes: values by attribute.
+
+        Returns:
+            The copy. It shares the memo unless `changes` has one.
+        """
+        copied = copy(self)
+        for name, value in changes.items():
+            setattr(copied, name, value)
+        return copied
 
     @property
     def state(self) -> DecodingState | None:
@@ -205,7 +229,7 @@ class StackContext:
         """
         key = ("tables", name)
         if key not in self.memo:
-            self.memo[key] = call_scheme(scheme, "prepare", positions)
+            self.memo[key] = use(scheme, "prepare", positions)
         return self.memo[key]
 
     def shared_bias(self, scheme: Any, name: Hashable, query: Tensor, tables: Any, scale: float) -> Bias:
@@ -223,7 +247,7 @@ class StackContext:
         """
         key = ("bias", name, query.dtype)
         if key not in self.memo:
-            self.memo[key] = call_scheme(scheme, "bias", query, tables, scale)
+            self.memo[key] = use(scheme, "bias", query, tables, scale)
         return self.memo[key]  # type: ignore[no-any-return]
 
     def cached_memory(self, site: str) -> tuple[Tensor, Tensor] | None:

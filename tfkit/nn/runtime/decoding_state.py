@@ -8,7 +8,6 @@ part: gaps between the rows cost more in every step than the copies when it grow
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -128,9 +127,8 @@ class FixedCache(KeyValueCache):
         return self.key, self.value
 
 
-@dataclass
 class DecodingState:
-    """The state of incremental decoding.
+    """The state of incremental decoding. It is no dataclass: FSDP copies and casts those that a module returns.
 
     Args:
         target: the input node that is decoded.
@@ -138,36 +136,42 @@ class DecodingState:
         capacity: number of positions to reserve in the caches.
         length: number of positions so far.
         node_outputs: outputs of the nodes that ran once (the encoder).
-        caches: cache of every self-attention site.
-        crossed: keys (B, G, K, D) and values (B, G, K, V) of every cross-attention site.
-        prepared: the masks of the memories as backends render them, by stack, backend and memory.
-        recurrent: states (B, N) of every recurrent node after `length` positions.
-        recurrent_new: the same after the current step; `remember` makes them `recurrent`, so that a failed step changes
-            nothing.
-        ids: (B, length) ids so far.
-        visible: (B, length) bool, False for padding; None if there is no padding.
-        tree: the beams, if they share prefixes.
-        shares: whether beams may share prefixes; None until the first branch.
         products: the CPU kernel of the products of its steps.
         place: (1,) int64, the position of the next token in a step of fixed shapes, whose `length` is 0; None otherwise.
     """
 
-    target: str
-    batch: int
-    capacity: int
-    length: int = 0
-    node_outputs: dict[str, NodeOutput] = field(default_factory=dict)
-    caches: dict[str, KeyValueCache] = field(default_factory=dict)
-    crossed: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    prepared: dict[Hashable, Prepared] = field(default_factory=dict)
-    recurrent: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
-    recurrent_new: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
-    ids: Tensor | None = None
-    visible: Tensor | None = None
-    tree: BeamTree | None = None
-    shares: bool | None = None
-    products: SearchProducts = field(default_factory=SearchProducts)
-    place: Tensor | None = None
+    def __init__(
+        self,
+        target: str,
+        batch: int,
+        capacity: int,
+        length: int = 0,
+        node_outputs: dict[str, NodeOutput] | None = None,
+        products: SearchProducts | None = None,
+        place: Tensor | None = None,
+    ) -> None:
+        self.target, self.batch, self.capacity, self.length = target, batch, capacity, length
+        self.node_outputs = {} if node_outputs is None else node_outputs
+        self.products = SearchProducts() if products is None else products
+        self.place = place
+        self.caches: dict[str, KeyValueCache] = {}
+        """The cache of every self-attention site."""
+        self.crossed: dict[str, tuple[Tensor, Tensor]] = {}
+        """Keys (B, G, K, D) and values (B, G, K, V) of every cross-attention site."""
+        self.prepared: dict[Hashable, Prepared] = {}
+        """The masks of the memories as backends render them, by stack, backend and memory."""
+        self.recurrent: dict[str, tuple[Tensor, ...]] = {}
+        """States (B, N) of every recurrent node after `length` positions."""
+        self.recurrent_new: dict[str, tuple[Tensor, ...]] = {}
+        """The same after the current step; `remember` makes them `recurrent`, so that a failed step changes nothing."""
+        self.ids: Tensor | None = None
+        """(B, length) ids so far."""
+        self.visible: Tensor | None = None
+        """(B, length) bool, False for padding; None if there is no padding."""
+        self.tree: BeamTree | None = None
+        """The beams, if they share prefixes."""
+        self.shares: bool | None = None
+        """Whether beams may share prefixes; None until the first branch."""
 
     def reorder(self, rows: Tensor) -> None:
         """Keep some rows, in a new order.

@@ -24,7 +24,7 @@ from .tampering import attentions, each, stack, swap, with_run
 
 def cross_reads_target(model: Model) -> Model:
     def forward(self: MultiHeadAttention, x: Tensor, run: StackContext, index: int) -> Tensor:
-        return MultiHeadAttention.forward(self, x, replace(run, memory=NodeOutput(x, run.padding), memo={}), index)
+        return MultiHeadAttention.forward(self, x, run.changed(memory=NodeOutput(x, run.padding), memo={}), index)
 
     swap(attentions(model, True)[0], "forward", forward)
     return model
@@ -33,7 +33,7 @@ def cross_reads_target(model: Model) -> Model:
 def memory_padding_ignored(model: Model) -> Model:
     def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
         assert run.memory is not None
-        return replace(run, memory=NodeOutput(run.memory.tensor, Padding()))
+        return run.changed(memory=NodeOutput(run.memory.tensor, Padding()))
 
     with_run(attentions(model, True)[-1], change)
     return model
@@ -45,7 +45,7 @@ def masked(**how: Callable[[Any], Any]) -> Callable[[Model], Model]:
     def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
         mask = run.self_mask(self.config.window)
         changed = replace(mask, **{name: turn(getattr(mask, name)) for name, turn in how.items()})
-        return replace(run, memo={("self", self.config.window): changed})
+        return run.changed(memo={("self", self.config.window): changed})
 
     def apply(model: Model) -> Model:
         with_run(attentions(model, False)[-1], change)
@@ -136,7 +136,7 @@ def _without_lengths(padding: Padding) -> Padding:
 def memory_lengths_ignored(model: Model) -> Model:
     def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
         assert run.memory is not None
-        return replace(run, memory=replace(run.memory, padding=_without_lengths(run.memory.padding)))
+        return run.changed(memory=replace(run.memory, padding=_without_lengths(run.memory.padding)))
 
     for attention in attentions(model, True):
         with_run(attention, change)
@@ -145,7 +145,7 @@ def memory_lengths_ignored(model: Model) -> Model:
 
 def lengths_ignored(model: Model) -> Model:
     def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
-        return replace(run, padding=_without_lengths(run.padding))
+        return run.changed(padding=_without_lengths(run.padding))
 
     with_run(attentions(model, False)[0], change)
     return model
@@ -182,7 +182,7 @@ def row_of_stack_wrong(row: int) -> Callable[[Model], Model]:
 def detached_memory(which: int) -> Callable[[Model], Model]:
     def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
         assert run.memory is not None
-        return replace(run, memory=replace(run.memory, tensor=run.memory.tensor.detach()))
+        return run.changed(memory=replace(run.memory, tensor=run.memory.tensor.detach()))
 
     def apply(model: Model) -> Model:
         with_run(attentions(model, True)[which], change)
@@ -239,7 +239,7 @@ def padding_remembered(model: Model) -> Model:
         shown = run.padding.visible
         if shown is None:
             return run
-        return replace(run, padding=kept.setdefault(tuple(shown.shape), Padding(shown.roll(1, 0))))
+        return run.changed(padding=kept.setdefault(tuple(shown.shape), Padding(shown.roll(1, 0))))
 
     with_run(attentions(model, False)[0], change)
     return model

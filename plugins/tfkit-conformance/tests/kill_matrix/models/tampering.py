@@ -6,7 +6,6 @@ A method is replaced on the one module, bound to it, so that a copy of the model
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import MethodType
 from typing import Any
 
@@ -42,7 +41,7 @@ def with_run(module: MultiHeadAttention, change: Callable[[MultiHeadAttention, S
     """Gives an attention another run of its stack, with a memo of its own."""
 
     def forward(self: MultiHeadAttention, x: Tensor, run: StackContext, index: int) -> Tensor:
-        return MultiHeadAttention.forward(self, x, change(self, replace(run, memo={})), index)
+        return MultiHeadAttention.forward(self, x, change(self, run.changed(memo={})), index)
 
     swap(module, "forward", forward)
 
