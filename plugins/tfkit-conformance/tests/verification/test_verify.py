@@ -183,3 +183,19 @@ def test_weights_that_are_not_finite_fail_and_raise_nothing(catalogue):
     model = tfkit.build(tfkit.parse_spec(SPECS["encoder-decoder"], catalogue), catalogue, seed=0)
     model.nodes["decoder"].layers[0].branches["ffn"].output.weight.data[3, 3] = float("nan")
     assert verify(model).verdict == "FAILED"
+
+
+def test_a_model_without_a_trainable_parameter_is_verified(catalogue):
+    model = tfkit.build(tfkit.parse_spec(SPECS["encoder-decoder"], catalogue), catalogue, seed=0).requires_grad_(False)
+    report = verify(model)
+    assert report.verdict == "VERIFIED", str(report)
+    assert {row.status for row in report.rows if row.property in ("gradients", "gradient flow")} == {"not applicable"}
+
+
+@pytest.mark.parametrize("wrong", [lambda y: y.detach(), lambda y: y + 0.001 * (y - y.detach())])
+def test_a_gradient_that_is_wrong_in_training_mode_alone_is_found(wrong, catalogue):
+    model = tfkit.build(tfkit.parse_spec(SPECS["decoder"], catalogue), catalogue, seed=0)
+    value = model.nodes["body"].layers[1].branches["self_attention"].value
+    value.register_forward_hook(lambda module, arguments, y: wrong(y) if module.training else y)
+    report = verify(model)
+    assert "gradients" in {row.property for row in report.rows if row.status == "failed"}, str(report)

@@ -34,7 +34,7 @@ from .comparison import same
 from .expected import stacks
 from .model_under_test import ModelUnderTest
 from .recording import run
-from .rounding import copied
+from .rounding import copied, silence, without_dropout
 from .row import NotApplicable
 from .sites import prepared
 from .wiring import WIRINGS
@@ -60,9 +60,7 @@ class Place:
 
 def training_without_dropout(subject: ModelUnderTest) -> None:
     """R40."""
-    quiet = copied(subject.model)
-    _silence(quiet)
-    trained = run(quiet.train(), subject.batch)
+    trained = run(without_dropout(subject.model).train(), subject.batch)
     for name, tensor in subject.baseline.items():
         words = "with dropout 0, training mode must give what evaluation mode gives"
         same(CHECK, trained[name], tensor, words, f"`{name}`")
@@ -81,7 +79,7 @@ def dropout_acts(subject: ModelUnderTest) -> None:
     if not places:
         raise NotApplicable("the spec has no dropout")
     own = {place.path: _probability(model, place) for place in places}
-    _silence(model)
+    silence(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(subject.seed)
         quiet = run(model, subject.batch)
@@ -130,15 +128,6 @@ def expected_dropouts(graph: Graph) -> Iterator[Place]:
 def _if_any(path: str, p: float, words: str, weights: bool = False) -> Iterator[Place]:
     if p > 0.0:
         yield Place(path, float(p), words if weights else f"{words} (`nodes.{path}`)", weights)
-
-
-def _silence(model: Model) -> None:
-    """Sets every dropout of a model to 0."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        elif isinstance(module, MultiHeadAttention):
-            module.config = replace(module.config, dropout=0.0)
 
 
 def _attention(model: Model, place: Place) -> MultiHeadAttention:

@@ -40,10 +40,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tfkit import Graph, Model
 from tfkit.inspection import layers_of, sequence
+from tfkit.plugin.model_parts import MultiHeadAttention
 
 from ..attention.bound import UNIT
 from ..site_hooks import request_backend
@@ -173,6 +174,22 @@ def copied(model: Model) -> Model:
     """A copy of a model that shares what is never changed: its spec, and the backends to choose from."""
     shared = [model.spec, *(c for a, i, _ in model.attention_sites() for c in (a.choices[i].candidates, a.choices[i].others))]
     return copy.deepcopy(model, {id(thing): thing for thing in shared})
+
+
+def silence(model: Model) -> None:
+    """Sets every dropout of a model to 0."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(module, MultiHeadAttention):
+            module.config = replace(module.config, dropout=0.0)
+
+
+def without_dropout(model: Model) -> Model:
+    """A copy of a model with every dropout at 0."""
+    made = copied(model)
+    silence(made)
+    return made
 
 
 def agree(

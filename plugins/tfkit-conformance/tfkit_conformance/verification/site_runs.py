@@ -140,7 +140,9 @@ def _gradients(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradient
     outputs = dict(model(**batch.call(dtype=model.dtype)))
     ends = {name: tensor for name, tensor in outputs.items() if name in towards and tensor.requires_grad}
     toward = [_as_returned(name, towards[name]).to(tensor) for name, tensor in ends.items()]
-    found = torch.autograd.grad(list(ends.values()), list(parameters.values()), toward, allow_unused=True)
+    found: Any = [None] * len(parameters)
+    if parameters and ends:
+        found = torch.autograd.grad(list(ends.values()), list(parameters.values()), toward, allow_unused=True)
     gradients = {
         name: torch.zeros_like(parameter) if gradient is None else gradient
         for (name, parameter), gradient in zip(parameters.items(), found, strict=True)

@@ -165,6 +165,8 @@ class Reference:
         outputs = self._outputs(leaves, batch, dtype)
         ends = [(outputs[name], toward) for name, toward in towards.items() if outputs[name].requires_grad]
         wanted = [leaves[name] for name in self.trained]
+        if not wanted or not ends:
+            return {name: torch.zeros_like(leaf) for name, leaf in zip(self.trained, wanted, strict=True)}
         found = torch.autograd.grad(
             [end for end, _ in ends], wanted, [toward.to(end) for end, toward in ends], allow_unused=True
         )
