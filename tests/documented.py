@@ -245,9 +245,10 @@ def _words(line: str) -> str:
     return "".join(loose.get(piece[:1], NUMBER) if index % 2 else re.escape(piece) for index, piece in enumerate(pieces))
 
 
-def _shape(text: str) -> list[Any]:
-    """What does not depend on what a model says: lines, columns, keys."""
-    return [_keys(_json(line)) or line.count("\t") for line in text.split("\n")]
+def _shape(text: str) -> tuple[int, list[Any]]:
+    """What does not depend on what a model says: columns of the widest line, lines, their keys."""
+    lines = text.split("\n")
+    return max(line.count("\t") for line in lines), [_keys(_json(line)) for line in lines]
 
 
 def _json(line: str) -> Any:

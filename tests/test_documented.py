@@ -65,6 +65,7 @@ COUNTS, MEASURES, SAYS = "tfkit show m", "cd a && tfkit train r.yaml", "echo 'a 
         (MEASURES, "ppl 2 (1 s)\nppl 1, the best so far (1 s)", "ppl 3, the best so far (1 s)\nppl 4 (2 s)", True),
         (SAYS, "1\t0.9939\tNew York", "1\t0.9942\tOld York", True),
         (SAYS, "1\t0.9939\tNew York", "1\t0.9939", False),
+        (SAYS, "1\t0.9\tA\n2\t0.9", "1\t0.9\n2\t0.8\tB", True),
         (SAYS, "New York\n", "New York", False),
         (SAYS, "New York\n", "\nRome", True),
         (SAYS, "New York", "", False),
