@@ -62,8 +62,8 @@ EXACT = re.compile(
 """Parts of a command line whose output no rounding changes; `head` of a file may show what a model wrote."""
 WORDS = re.compile(r"tfkit (?:bench|compare|conformance|look|score|train|verify)\b")
 """Parts of a command line that print words of the program, and numbers."""
-BEST = ", the best so far"
-"""What `train` prints behind some validations; which ones depends on rounding."""
+OPTIONAL = re.compile(r", the best so far|\n *looks like: .*")
+"""What depends on rounding whether it is printed: which validation is the best, and if a known error explains all findings."""
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".jinja": "jinja"}
 
 COMMAND = """\
@@ -228,7 +228,7 @@ def matches(command: str, shown: str, printed: str) -> bool:
     if all(map(EXACT.match, parts)):
         return _alike(shown, printed, re.escape)
     if all(EXACT.match(part) or WORDS.match(part) for part in parts):
-        return _alike(shown.replace(BEST, ""), printed.replace(BEST, ""), _words)
+        return _alike(OPTIONAL.sub("", shown), OPTIONAL.sub("", printed), _words)
     return _shape(shown) == _shape(printed) and bool(shown.strip()) == bool(printed.strip())
 
 
