@@ -56,8 +56,8 @@ PROGRESS = re.compile(r"\w+: [0-9]+ s, |step [0-9]+, epoch [0-9]+: loss ")
 """How lines begin that a slow command prints every few seconds, on a fast machine none of them."""
 NUMBER = r"[-+]?[0-9][0-9,.]*(?:e[+-]?[0-9]+|\+(?:cpu|cu[0-9]+))?"
 EXACT = re.compile(
-    r"tfkit (?:average|bench attention --list|build|check|diff|eject|explain|export|import|new|plan|plugins|positions|schema|show)\b"
-    r"|(?:cd|echo|ls|printf)\b|head -n [0-9]+$"
+    r"tfkit (?:average|bench attention --list|build|check|diff|eject|explain|export|import|new|plan|plugins|positions)\b"
+    r"|tfkit (?:schema|show)\b|(?:cd|echo|ls|printf)\b|head -n [0-9]+$"
 )
 """Parts of a command line whose output no rounding changes; `head` of a file may show what a model wrote."""
 WORDS = re.compile(r"tfkit (?:bench|compare|conformance|look|score|train|verify)\b")

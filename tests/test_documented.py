@@ -80,7 +80,7 @@ def test_an_output_is_compared_as_far_as_its_command_allows(command, shown, prin
 @pytest.mark.parametrize(
     "command",
     [
-        "tfkit answer runs/qa", "printf 'a\\n' | tfkit classify DIR", "tfkit generate m --set a=b", "tfkit look m", "tfkit score a b",
+        "tfkit answer runs/qa", "printf 'a\\n' | tfkit classify DIR", "tfkit generate m", "tfkit look m", "tfkit score a b",
         "tfkit train r.yaml && tfkit show m", "tfkit verify m", "tfkit bench attention", "tfkit bench cpu", "tfkit doctor",
         "python model.py", "cat out.de", "head -n 3 out.de", "grep loss runs/log.jsonl | head -n 3", "tfkit a-new-command",
     ],
