@@ -8,19 +8,24 @@ fails when a page is not what this module would write.
     ```console                                  commands behind `$ `, each followed by what it prints
     ```python                                   code that must run; the blocks of a page share their names
     <!-- plugins: NAME ... -->                  entry points that the commands of the page see beside the built-in ones
-    <!-- numbers vary -->                       the next console block may differ in its numbers
+    <!-- bounds: accuracy > 90, ppl < 2 -->     what the next console block must print: for each name, its last number
 
-Numbers with a decimal point or an exponent may differ in the outputs of every command that computes with a model: they depend
-on the rounding of long computations, and so on the processor. Whole numbers are compared. Only the commands of `EXACT` compute
-no such numbers; a new command is under the rule until it is listed there.
+Rounding depends on the processor, and training multiplies its differences. So a page shows what a trained model printed once,
+and the test compares only what holds on every machine. The command decides, without a mark:
+
+    EXACT     it counts, or describes specs and files: compared to the letter
+    WORDS     it measures, trains or proves: numbers may differ, their bounds are in a mark; words are compared
+    any other it may print what a model says: as many lines with as many columns (for JSON, the same keys), not all empty
 
 An output on a page stays as it is as long as it matches; delete it to have it rewritten. A line `...` in an output stands
-for any number of lines; numbers may differ in such an output too. The commands and the Python blocks of a page run in order, in
-one scratch directory with copies of `COPIED`. A block that an earlier page shows word for word is not run again.
+for any number of lines. The commands and the Python blocks of a page run in order, in one scratch directory with copies of
+`COPIED`. A block that an earlier page shows word for word is not run again.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import shutil
@@ -28,10 +33,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import warm
 
@@ -43,17 +49,21 @@ COPIED = ("specs", "docs/examples", "tests/cli/slips.yaml")
 PART = re.compile(
     r"<!-- generated: (?P<table>[\w-]+) -->\n.*?<!-- end -->"
     r"|<!-- file: (?P<file>\S+) -->\n.*?<!-- end -->"
-    r"|(?P<vary><!-- numbers vary -->\n)?^```(?P<language>console|python)\n(?P<body>.*?)\n```$",
+    r"|(?P<mark><!-- bounds: (?P<bounds>[^\n]*) -->\n)?^```(?P<language>console|python)\n(?P<body>.*?)\n```$",
     re.DOTALL | re.MULTILINE,
 )
 PROGRESS = re.compile(r"\w+: [0-9]+ s, |step [0-9]+, epoch [0-9]+: loss ")
 """How lines begin that a slow command prints every few seconds, on a fast machine none of them."""
-NUMBER = r"[0-9][0-9,.]*(?:e[+-]?[0-9]+|\+(?:cpu|cu[0-9]+))?"
-FRACTION = r"[0-9][0-9,]*(?:\.[0-9]+(?:e[+-]?[0-9]+)?|e[+-]?[0-9]+)"
-EXACT = frozenset(
-    ("check", "show", "diff", "plan", "build", "eject", "import", "plugins", "doctor", "new", "schema", "explain")
+NUMBER = r"[-+]?[0-9][0-9,.]*(?:e[+-]?[0-9]+|\+(?:cpu|cu[0-9]+))?"
+EXACT = re.compile(
+    r"tfkit (?:average|bench attention --list|build|check|diff|eject|explain|export|import|new|plan|plugins|positions)\b"
+    r"|tfkit (?:schema|show)\b|(?:cd|echo|ls|printf)\b|head -n [0-9]+$"
 )
-"""Commands whose outputs are compared number by number: they read specs, count, or describe what is installed."""
+"""Parts of a command line whose output no rounding changes; `head` of a file may show what a model wrote."""
+WORDS = re.compile(r"tfkit (?:bench|compare|conformance|look|score|train|verify)\b")
+"""Parts of a command line that print words of the program, and numbers."""
+OPTIONAL = re.compile(r", the best so far|\n *looks like: .*")
+"""What depends on rounding whether it is printed: which validation is the best, and if a known error explains all findings."""
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".jinja": "jinja"}
 
 COMMAND = """\
@@ -184,8 +194,10 @@ def written(text: str, skipped: set[str] = frozenset(), file: str = "page") -> s
             if match["language"] == "python":
                 place.execute(match["body"], file, text.count("\n", 0, match.start("body")))
                 return match[0]
-            body = _console(match["body"], place.run, bool(match["vary"]))
-            return f"{match['vary'] or ''}```console\n{body}\n```"
+            body, printed = console(match["body"], place.run)
+            for broken in beyond(match["bounds"] or "", printed):
+                raise AssertionError(f"{file}: {broken}\n{printed}")
+            return f"{match['mark'] or ''}```console\n{body}\n```"
 
         return PART.sub(part, text)
 
@@ -196,32 +208,67 @@ def _file(name: str) -> str:
     return f"<!-- file: {name} -->\n```{LANGUAGES[path.suffix]}\n{body}\n```\n<!-- end -->"
 
 
-def _console(body: str, run: Callable[[str], str], vary: bool) -> str:
-    parts = re.split(r"^\$ ((?:.*\\\n)*.*)\n?", body, flags=re.MULTILINE)
-    lines = []
+def console(body: str, run: Callable[[str], str]) -> tuple[str, str]:
+    """The text of a console block after running its commands, and all that they printed."""
+    parts = re.split(r"^\$ ((?:.*\\\n)*.*)\n", body + "\n", flags=re.MULTILINE)
+    lines, everything = [], []
     for command, shown in zip(parts[1::2], parts[2::2], strict=True):
         printed = run(command)
-        number = NUMBER if vary else FRACTION if computes(command) else None
-        lines += [f"$ {command}", shown.rstrip("\n") if matches(shown, printed, number) else shortened(shown, printed)]
-    return "\n".join(line for line in lines if line)
+        everything.append(printed)
+        shown = shown.removesuffix("\n")
+        text = shown if matches(command, shown, printed) else shortened(shown, printed)
+        lines += [f"$ {command}", text] if text else [f"$ {command}"]
+    return "\n".join(lines), "\n".join(everything)
 
 
-def computes(command: str) -> bool:
-    """Whether a shell command may print numbers of a long computation: a command of tfkit that is not `EXACT`, or a program."""
-    names = re.findall(r"\btfkit ([a-z]+)", command)
-    return bool(set(names) - EXACT) or re.search(r"\bpython3? ", command) is not None
+def matches(command: str, shown: str, printed: str) -> bool:
+    """Whether the output of a command on a page stands for the printed one."""
+    quoted = re.sub(r"""'[^']*'|"[^"]*\"""", "", command.replace("\\\n", " "))
+    parts = [part.strip() for part in re.split(r"[|;]|&&", quoted)]
+    if all(map(EXACT.match, parts)):
+        return _alike(shown, printed, re.escape)
+    if all(EXACT.match(part) or WORDS.match(part) for part in parts):
+        return _alike(OPTIONAL.sub("", shown), OPTIONAL.sub("", printed), _words)
+    return _shape(shown) == _shape(printed) and bool(shown.strip()) == bool(printed.strip())
 
 
-def matches(shown: str, printed: str, number: str | None) -> bool:
-    """Whether the output on a page stands for the printed one. What `number` matches may differ, with spaces and rules around
-    it; in an output with `...` all numbers may."""
+def _alike(shown: str, printed: str, pattern: Callable[[str], str]) -> bool:
     lines = shown.rstrip("\n").splitlines()
-    if number is None and "..." not in lines:
-        return lines == printed.splitlines()
-    number = NUMBER if "..." in lines else number
-    assert number is not None
-    pattern = "".join(r"(?:.*\n)*?" if line == "..." else _loose(line, number) + r"\n" for line in lines)
-    return re.fullmatch(pattern, printed + "\n") is not None
+    expected = "".join(r"(?:.*\n)*?" if line == "..." else pattern(line) + r"\n" for line in lines)
+    return re.fullmatch(expected, printed.rstrip("\n") + "\n" if printed else "") is not None
+
+
+def _words(line: str) -> str:
+    """The line with any numbers, and any spaces or rules between its words."""
+    pieces = re.split(rf"({NUMBER}| +|─+)", line)
+    loose = {"─": "─+", " ": " +"}
+    return "".join(loose.get(piece[:1], NUMBER) if index % 2 else re.escape(piece) for index, piece in enumerate(pieces))
+
+
+def _shape(text: str) -> tuple[int, list[Any]]:
+    """What does not depend on what a model says: columns of the widest line, lines, their keys."""
+    lines = text.split("\n")
+    return max(line.count("\t") for line in lines), [_keys(_json(line)) for line in lines]
+
+
+def _json(line: str) -> Any:
+    with suppress(ValueError):
+        return json.loads(line)
+    return None
+
+
+def _keys(value: Any) -> Any:
+    return {key: _keys(part) for key, part in value.items()} if isinstance(value, dict) else None
+
+
+def beyond(bounds: str, printed: str) -> Iterator[str]:
+    """The bounds, as in `accuracy > 90, ppl < 2`, that the last numbers behind these names do not keep."""
+    for bound in filter(None, bounds.split(", ")):
+        name, sign, limit = re.fullmatch(r"(.+) ([<>]) (\S+)", bound).groups()
+        found = re.findall(rf"\b{re.escape(name)}\W*?({NUMBER}|nan|inf)", printed)
+        value = float(found[-1].rstrip(".,").replace(",", "")) if found else math.nan
+        if not (value < float(limit) if sign == "<" else value > float(limit)):
+            yield f"{name} is {value}, the page says {bound}"
 
 
 def shortened(shown: str, printed: str) -> str:
@@ -236,14 +283,7 @@ def shortened(shown: str, printed: str) -> str:
         else:
             made += new[start:end]
     made = [line for index, line in enumerate(made) if line != "..." or made[index - 1 : index] != ["..."]]
-    return "\n".join(made) if matches("\n".join(made), printed, None) else printed
-
-
-def _loose(line: str, number: str) -> str:
-    """The line with any numbers of that kind, and any spaces or rules between its words."""
-    pieces = re.split(rf"({number}| +|─+)", line)
-    loose = {"─": "─+", " ": " +"}
-    return "".join(loose.get(piece[:1], number if index % 2 else re.escape(piece)) for index, piece in enumerate(pieces))
+    return "\n".join(made) if _alike("\n".join(made), printed, re.escape) else printed
 
 
 def main(names: Sequence[str]) -> None:

@@ -45,7 +45,8 @@ def test_the_accuracy_of_validation_is_the_accuracy_of_classify(run, classifier)
     made = [each.label for each in classifier.classify(corpus.text("target_text", len(corpus)))]
     right = sum(one == other for one, other in zip(made, wanted, strict=True))
     assert 100 * right / len(corpus) == best["scores"]["accuracy"]
-    assert 60 < best["scores"]["accuracy"] < 100
+    assert best["scores"]["accuracy"] > 60  # one label for all lines is right for about half of them
+    assert set(made) == set(classifier.labels)
 
 
 def test_probabilities_are_torchs_softmax_of_the_logits(run, classifier):
