@@ -71,6 +71,23 @@ def test_searches_see_writes_that_torch_does_not_count(write: str) -> None:
     assert after == scores(copy.deepcopy(model))
 
 
+@pytest.mark.parametrize("part", ["query", "value", "output"])
+def test_searches_see_that_numbers_of_a_weight_change_places(part: str) -> None:
+    model = small()
+    weights = [module.weight for name, module in model.named_modules() if name.endswith(f"attention.{part}")]
+    with torch.no_grad():
+        for weight in weights:
+            nn.init.eye_(weight)
+    before = scores(model)
+    assert scores(model) == before
+    rows = torch.tensor([2, 3, 0, 1, *range(4, 32)])
+    for weight in weights:
+        weight.data.copy_(weight.data[rows])  # the sums of all rows and columns stay
+    after = scores(model)
+    assert after != before
+    assert after == scores(copy.deepcopy(model))
+
+
 def test_an_averaged_model_is_a_model_of_its_own() -> None:
     model = build("tied")
     averaged = AveragedModel(model)

@@ -171,3 +171,35 @@ def test_a_search_ends_where_it_fails(packed: list[Tensor]) -> None:
     with pytest.raises(tfkit.InputError):
         tfkit.generate_batched(small(), [[5, 99]])
     assert packed_weight.active.products is None
+
+
+@pytest.mark.parametrize("block", [2**17, 100])
+@pytest.mark.parametrize("size", [64, 33])
+def test_numbers_that_change_places_are_seen_by_the_next_search(
+    size: int, block: int, packed: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_weight, "BLOCK", block)
+    linear, x = Linear(size, size, bias=False), torch.arange(3.0 * size).view(3, size)
+    with torch.no_grad():
+        nn.init.eye_(linear.weight)
+    before = SearchProducts()
+    for _ in range(4):
+        assert torch.equal(multiplied(linear, x, before), x)
+    assert packed
+    for one in range(size):  # the sums of all rows and columns stay
+        rows = torch.arange(size)
+        rows[one], rows[one - 2] = one - 2, one
+        linear.weight.data.copy_(torch.eye(size)[rows])
+        search = SearchProducts()
+        for _ in range(4):
+            assert torch.equal(multiplied(linear, x, search), x[:, rows])
+
+
+def test_nan_is_the_same_weight_in_the_next_search(packed: list[Tensor]) -> None:
+    linear, x = Linear(32, 32), torch.randn(3, 32)
+    with torch.no_grad():
+        linear.weight[0, 0] = torch.nan
+    for search in (SearchProducts(), SearchProducts()):
+        for _ in range(4):
+            multiplied(linear, x, search)
+    assert len(packed) == 1

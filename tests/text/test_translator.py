@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from torch_ema import ExponentialMovingAverage
 
 from tfkit.data import Corpus
 from tfkit.data.tokeniser import train_tokeniser
@@ -170,3 +171,27 @@ def test_writes_that_torch_does_not_count_reach_a_translator_that_lives(write, t
     after = scores(own)
     assert after != before
     assert after == scores(Translator(copy.deepcopy(model), translator.tokenisers))
+
+
+def test_a_translator_that_lives_uses_the_weights_of_torch_ema_while_they_are_in_place(translator):
+    model = copy.deepcopy(translator.model)
+    own = Translator(model, translator.tokenisers)
+    lines = ["a b c", "b a", "c c c a"] * 3
+
+    def scores(subject):
+        return [line.hypotheses[0].score for line in subject.translate(lines)]
+
+    average = ExponentialMovingAverage(model.parameters(), decay=0.5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.25)
+    average.update()
+    raw = scores(own)
+    assert scores(own) == raw  # its weights are packed by now
+    with average.average_parameters():
+        averaged = scores(own)
+        assert averaged == scores(Translator(copy.deepcopy(model), translator.tokenisers))
+    assert averaged != raw
+    assert scores(own) == raw
+    average.copy_to()
+    assert scores(own) == averaged

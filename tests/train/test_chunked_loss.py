@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 import tfkit.train.chunked_loss as room
 from tfkit.builder import build
@@ -119,12 +120,15 @@ def test_the_gradient_is_not_differentiable():
 
 @pytest.fixture
 def step(tmp_path):
-    """A step of a small translation model, with changes to its spec and recipe."""
+    """A step of a small translation model, with changes to its spec and adapters of peft."""
 
-    def made(*changes):
-        recipe = load_recipe(write_task(tmp_path), ["average=null", *changes])
+    def made(*changes, adapters=None):
+        recipe = load_recipe(write_task(tmp_path), ["average=null"])
         data = prepare(recipe, tmp_path / "data", 90)
-        return TrainStep(build(load_spec(tmp_path / "small.yaml", overrides=["defaults.vocab_size=90"]), seed=1), recipe, data)
+        model = build(load_spec(tmp_path / "small.yaml", overrides=["defaults.vocab_size=90", *changes]), seed=1)
+        if adapters is not None:
+            get_peft_model(model, adapters)
+        return TrainStep(model, recipe, data)
 
     return made
 
@@ -175,3 +179,22 @@ def test_the_old_loss_computes_the_same_in_float32():
     old = smoothed_cross_entropy(x @ weight.t() + bias, labels, 0.1, "others", 0)
     new = chunked_cross_entropy(x, weight, bias, labels, 0.1, "others", 0)
     torch.testing.assert_close(tuple(new), tuple(old), rtol=1e-6, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings:UserWarning", "ignore:.*tied weights.*:UserWarning")
+@pytest.mark.parametrize(
+    ("head", "part"),
+    [*itertools.product(["tied", "untied"], ["query", "embedding", "ffn.input"]), ("untied", "logits.logits")],
+)
+def test_a_step_of_training_moves_every_adapter_and_nothing_else(head, part, step, monkeypatch):
+    monkeypatch.setattr(room, "MIN_LOGITS", 1)
+    torch.manual_seed(0)
+    untied = [] if head == "tied" else ["nodes.logits.share=null"]
+    made = step(*untied, adapters=LoraConfig(r=2, target_modules=[part], init_lora_weights=False))
+    before = {name: parameter.detach().clone() for name, parameter in made.model.named_parameters()}
+    assert made.run().norm > 0
+    adapters = {name: parameter for name, parameter in made.model.named_parameters() if "lora" in name}
+    assert adapters
+    assert [name for name, parameter in adapters.items() if parameter.grad is None or not parameter.grad.any()] == []
+    moved = {name for name, parameter in made.model.named_parameters() if not torch.equal(parameter, before[name])}
+    assert moved == set(adapters)

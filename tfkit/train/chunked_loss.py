@@ -167,7 +167,7 @@ def _pays(model: Model, name: str, labels: Tensor, ignore_index: int) -> bool:
         return False
     owner = model.plan.wires[name].owner
     layer: Any = node.logits if owner is None else model.nodes[owner].embedding
-    if type(layer) not in (Embedding, Linear) or _has_hooks(node) or _has_hooks(layer):
+    if type(layer) not in (Embedding, Linear) or any(_has_hooks(module) for module in (model, node, layer)):
         return False
     weight = layer.weight
     read = any(name in model.executor.reads(other) for other in model.plan.wires)

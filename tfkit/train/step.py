@@ -64,7 +64,7 @@ class TrainStep:
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
         owner: Any = model.nodes[model.plan.wires[roles.target].owner or roles.target]
-        self.width: int = owner.width if isinstance(owner, Patches) else owner.embedding.embedding_dim
+        self.width: int = owner.width if isinstance(owner, Patches) else owner.embedding.weight.shape[1]
         self.compiled = CompiledModel(model, len(self.batches.shapes)) if self.batches.shapes else None
         self._runner: nn.Module = model if self.compiled is None else self.compiled.module
         if self.processes.count > 1 and not fsdp:

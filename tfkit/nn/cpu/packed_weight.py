@@ -12,7 +12,8 @@ computed before.
 
 Only searches use packed copies, and a search never uses a stale one. Writes that torch counts are seen at once by the version
 of the weight. Writes past torch's counter (`weight.data`, NumPy, the moving averages of other libraries) are seen when the next
-search begins: it compares sums of the bits with those of the copy. That reads the weight once, as a product with one row does.
+search begins: it compares sums of the weight with those of the copy. That reads the weight once, as a product with one row
+does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -37,6 +39,8 @@ MAX_FEW_ROWS, PRODUCTS_WITH_FEW, PRODUCTS_WITH_MANY = 16, 6, 30
 PAYS = PRODUCTS_WITH_FEW * PRODUCTS_WITH_MANY
 MAX_BYTES = 2**30
 """Limit of the memory of all packed copies in this process, in bytes."""
+BLOCK = 2**17
+"""Numbers of a weight that are summed at a time, in every way while they are in the cache."""
 
 
 class SearchProducts:
@@ -81,7 +85,7 @@ class _Copy:
         search: the search that compared the copy with the weight.
         saved: the time that packing would have saved so far; packing pays back at `PAYS`.
         packed: the weight in the layout of its kernel, or None.
-        bits: sums of the bits of the weight when it was packed.
+        sums: `sums_of` the weight when it was packed.
         bytes: memory of `packed`.
     """
 
@@ -90,7 +94,7 @@ class _Copy:
     search: SearchProducts
     saved: int = 0
     packed: Any = None
-    bits: tuple[Tensor, ...] = ()
+    sums: tuple[Tensor, ...] = ()
     bytes: int = 0
 
     def __del__(self) -> None:
@@ -141,7 +145,7 @@ class PackedWeight:
         if copy is None or (copy.version, copy.pointer) != (version, pointer):
             copy = self._copies[layout] = _Copy(version, pointer, search)
         elif copy.search is not search:
-            if copy.packed is not None and not _equal(copy.bits, bits_of(weight)):
+            if copy.packed is not None and not _equal(copy.sums, sums_of(weight)):
                 copy = self._copies[layout] = _Copy(version, pointer, search)
             copy.search, copy.saved = search, 0
         copy.saved += saved
@@ -149,18 +153,36 @@ class PackedWeight:
             return None
         if copy.packed is not None or PackedWeight.bytes + weight.nbytes > MAX_BYTES:
             return copy.packed
-        copy.bits = bits_of(weight)
+        copy.sums = sums_of(weight)
         packed = pack()
         copy.bytes, copy.packed = weight.nbytes, packed
         PackedWeight.bytes += copy.bytes
         return packed
 
 
-def bits_of(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of the bits of a weight (out, in) over its columns and over its rows. A change of one number changes both."""
+def sums_of(weight: Tensor) -> tuple[Tensor, ...]:
+    """What tells whether a weight (out, in) was written to: sums of the bits of its columns and of its rows, and the rows times
+    random factors.
+
+    A change of one number changes the sums of bits, however small it is. Where few numbers differ, as in an identity, numbers
+    may change places and leave the sums of bits as they are; then the random sums change.
+    """
     weight = weight.detach().contiguous()
-    bits = weight.view(torch.int64 if weight.shape[1] * weight.element_size() % 8 == 0 else torch.int32)
-    return bits.sum(0), bits.sum(1)
+    factors = _factors(weight.shape[1])
+    dtype = torch.int64 if weight.shape[1] * weight.element_size() % 8 == 0 else torch.int32
+    parts = []
+    for block in torch.split(weight, max(1, BLOCK // weight.shape[1])):
+        bits = block.view(dtype)
+        parts.append((bits.sum(0), bits.sum(1), block.mv(factors).view(torch.int32)))  # bits, because NaN is not equal to NaN
+    if len(parts) == 1:
+        return parts[0]
+    columns, rows, products = zip(*parts, strict=True)
+    return torch.stack(columns).sum(0), torch.cat(rows), torch.cat(products)
+
+
+@cache
+def _factors(count: int) -> Tensor:
+    return torch.randn(count, generator=torch.Generator("cpu").manual_seed(0), dtype=torch.float32, device="cpu")
 
 
 def _equal(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
