@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch_ema import ExponentialMovingAverage
 
 import tfkit
+from fixtures import SPECS
 from frameworks.small_models import build, ids, inputs, searches
 from small_translator import SOURCES, small
 from tfkit.errors import InputError
@@ -211,6 +212,42 @@ def test_a_module_of_another_width_is_named_and_the_model_goes_on_after_it_is_pu
         tfkit.greedy(model, source=given["source"])
     model.set_submodule(name, module)
     assert torch.equal(model(**given).logits, before)
+
+
+ONE_OUTPUT: dict[str, dict[str, nn.Module]] = {
+    "tied": {
+        "nodes.source.embedding": nn.Embedding(53, 1),
+        "nodes.encoder.layers.1.branches.self_attention.output": nn.Linear(16, 1),
+        "nodes.decoder.layers.0.branches.ffn.output": nn.Linear(24, 1),
+        "nodes.decoder.layers.0.branches.ffn.gate": nn.Linear(16, 1),
+    },
+    "untied": {"nodes.logits.logits": nn.Linear(16, 1, bias=False)},
+    "recurrent": {"nodes.decoder.cross_attention.score.key": nn.Linear(24, 1)},
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, modules in ONE_OUTPUT.items() for name in modules])
+def test_a_module_with_one_output_is_named_though_torch_would_repeat_it(kind: str, name: str) -> None:
+    model = build(kind, torch.float32)
+    given = inputs(model)
+    before, module = model(**given).logits, model.get_submodule(name)
+    model.set_submodule(name, ONE_OUTPUT[kind][name])
+    others = {key: value for key, value in given.items() if key != "target"}
+    start = others or {"batch": 2}
+    words = rf"TFK071.*`{name}.weight` has the shape .*\b1\b.*, and the spec of the model makes it"
+    for _ in range(2):
+        with pytest.raises(InputError, match=words):
+            model(**given)
+        with pytest.raises(InputError, match=words):
+            model.start(**start)
+    model.set_submodule(name, module)
+    assert torch.equal(model(**given).logits, before)
+
+
+def test_a_classifier_may_become_a_regression() -> None:
+    model = tfkit.build(SPECS / "bert-classifier-small.yaml")
+    model.nodes["label"].linear = nn.Linear(128, 1)
+    assert model(tokens=ids()).label.shape == (3, 1)
 
 
 def test_a_projection_of_another_width_is_named_though_the_attention_refuses_its_heads() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from types import TracebackType
 
 import torch
@@ -14,6 +14,55 @@ RAISED_BY_PARTS = (RuntimeError, NotImplementedError, TypeError, ValueError, Ind
 """What torch raises for tensors that do not fit, and an attention for an application that it has no backend for."""
 MAX_PARTS = 3
 """Wrong parts that one message names."""
+
+
+class BuiltParts:
+    """The modules of a model and the shapes of its parameters, when it was built.
+
+    Most modules of another width make torch raise an error. One that returns a single number per row does not: torch adds the
+    number to every feature. So such a module is refused before the call.
+
+    Args:
+        model: the model.
+        heads: names of the nodes of class logits. Nothing in the model depends on their width, and a regression has one output.
+    """
+
+    def __init__(self, model: nn.Module, heads: Container[str]) -> None:
+        self.shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        self._heads = heads
+        self._remember(model)
+
+    def check(self, model: nn.Module) -> None:
+        """Look at the parameters again, because a module was replaced.
+
+        Args:
+            model: the model that is called.
+
+        Raises:
+            InputError: a module that was replaced has one output, and the spec makes it wider.
+        """
+        for name, module in model.named_modules():
+            if name.split(".")[1:2] and name.split(".")[1] in self._heads:
+                continue
+            axis = 0 if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d)) else -1
+            for key, parameter in module.named_parameters(recurse=False):
+                place, shape = f"{name}.{key}", tuple(parameter.shape)
+                built = self.shapes.get(place)
+                if built and len(built) == len(shape) and shape[axis] == 1 != built[axis]:
+                    message = (
+                        f"{_in_words(place, shape, built)}. torch would repeat the one number of its output {built[axis]} times"
+                    )
+                    raise InputError(Diagnostic("TFK071", message, "put a module of the same sizes there"))
+        self._remember(model)
+
+    def _remember(self, model: nn.Module) -> None:
+        self.children = [
+            (module._modules, name, child) for module in model.modules() for name, child in module._modules.items()
+        ]
+
+
+def _in_words(name: str, shape: tuple[int, ...], built: tuple[int, ...]) -> str:
+    return f"`{name}` has the shape {shape}, and the spec of the model makes it {built}"
 
 
 def explained(reason: Exception, model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Exception:
@@ -65,7 +114,7 @@ def _wrong_parts(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Ite
     usual = max(devices, key=devices.count) if devices else ""
     for name, parameter in parameters.items():
         if tuple(parameter.shape) != shapes.get(name, tuple(parameter.shape)):
-            yield f"`{name}` has the shape {tuple(parameter.shape)}, and the spec of the model makes it {shapes[name]}"
+            yield _in_words(name, tuple(parameter.shape), shapes[name])
         if parameter.device != torch.device(usual):
             yield f"`{name}` is on {parameter.device}, and most of the model on {usual}"
     for use in getattr(model, "attention_sites", list)():

@@ -19,7 +19,7 @@ from ..slots.beam_top_k import BeamTopK
 from ..slots.float32_kernel import Float32Kernel
 from ..slots.lazy import load
 from .attention_head import AttentionHead, head_of
-from .call_errors import explained
+from .call_errors import BuiltParts, explained
 from .cpu.packed_weight import SearchProducts, active, searching
 from .device_moves import Placed
 from .fast_layers import SharedTable, as_torch_linears
@@ -128,7 +128,9 @@ class Model(Placed):
         self.float32_kernels: Sequence[Float32Kernel] = ()
         self.executor = GraphExecutor(plan, self.nodes)
         self.backends = SiteBackends(self.nodes, resolve)
-        self.expected_shapes = {name: tuple(parameter.shape) for name, parameter in self.named_parameters()}
+        self.built = BuiltParts(
+            self, [name for name, rule in plan.labels.items() if rule.tokens is None and rule.kind == "here"]
+        )
         for module in self.modules():
             if isinstance(module, MultiHeadAttention):
                 module.weights_backend = weights_backend
@@ -157,7 +159,7 @@ class Model(Placed):
         try:
             return super().__call__(*arguments, **keywords)
         except Exception as reason:
-            better = explained(reason, self, self.expected_shapes)
+            better = explained(reason, self, self.built.shapes)
             if better is reason:
                 raise
             raise better from reason
@@ -419,6 +421,11 @@ class Model(Placed):
         segments: Mapping[str, Tensor] | None,
         weights: Iterable[str],
     ) -> ForwardContext:
+        if not torch.compiler.is_compiling():
+            for children, name, child in self.built.children:
+                if children.get(name) is not child:
+                    self.built.check(self)
+                    break
         segments = segments or {}
         padding = check_inputs(self.plan, wanted, inputs, masks or {}, lengths or {}, segments, self._placed_parameter())
         return ForwardContext(dict(inputs), padding, dict(segments), wanted=self._sites(weights))
