@@ -199,3 +199,17 @@ def test_a_gradient_that_is_wrong_in_training_mode_alone_is_found(wrong, catalog
     value.register_forward_hook(lambda module, arguments, y: wrong(y) if module.training else y)
     report = verify(model)
     assert "gradients" in {row.property for row in report.rows if row.status == "failed"}, str(report)
+
+
+def test_a_linear_map_of_torch_in_the_place_of_a_fast_one_is_verified(monkeypatch, catalogue):
+    monkeypatch.setattr("tfkit.nn.cpu.onednn.MIN_TRAINING_WORK", 0)  # so that the fast one rounds in its own order
+    text = SPECS["decoder"].replace("d_ff: 20", "d_ff: 200")
+    model = tfkit.build(tfkit.parse_spec(text, catalogue), catalogue, seed=0)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, torch.nn.Linear):
+            plain = torch.nn.Linear(module.in_features, module.out_features, module.bias is not None)
+            plain.load_state_dict(module.state_dict())
+            model.set_submodule(name, plain)
+    report = verify(model, dtypes=("float32",), lengths=LENGTHS["decoder"], catalogue=catalogue)
+    assert {row.status for row in report.rows if row.property == "checkpoint"} == {"passed"}
+    assert report.verdict == "VERIFIED", str(report)
