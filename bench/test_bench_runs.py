@@ -368,3 +368,11 @@ def test_a_stage_runs_its_commands_writes_what_they_say_and_counts_failures(tmp_
     assert (tmp_path / "out" / "flex.txt").read_text().startswith("-m tfkit bench attention --device cuda")
     assert done.stdout.splitlines()[0].startswith("attention: exit code 0; ")
     assert done.stdout.splitlines()[1].startswith("flex: exit code 3; ")
+
+
+def test_house():
+    import house
+
+    result = house.main(["--spec", str(Path(__file__).parents[1] / "specs" / "transformer-tiny.yaml")])
+    assert result["entered"]["forward"]["modules"] <= result["entered"]["beam search"]["modules"] < result["tfkit"]["files"]
+    assert result["entered"]["forward"]["lines"] < result["tfkit"]["lines"]
