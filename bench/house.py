@@ -1,4 +1,4 @@
-"""How much of tfkit a reader meets: modules and lines that a forward pass, a training step, a build and `tfkit check` enter; how
+"""How much of tfkit a reader meets: modules and lines that a forward, a training step, a build and `tfkit check` enter; how
 many files spell one attention feature; sizes; and the doors by which tests enter.
 
     python bench/house.py --json bench/results/house.json
