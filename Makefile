@@ -12,8 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 # Where products are computed, and their results compared with a bound or with a reference.
 NUMBERS := $(patsubst %,tests/%.py, \
-  $(addprefix builtin/attention/test_,conformance eager few flex sdpa sdpa_settled) \
-  $(addprefix nn/test_,backends_agree equations gradients incremental linear packed padding thin) \
+  $(addprefix builtin/attention/test_,conformance eager flex sdpa sdpa_settled) \
+  $(addprefix nn/test_,backends_agree equations gradients incremental padding) \
+  $(addprefix cpu/test_,few_queries packed_weight products small_batch) \
   $(addprefix parity/test_,bert decoders losses torch) generate/test_batched train/test_loss) \
   $(addprefix tests/builtin/,activation norm position score)
 

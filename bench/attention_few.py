@@ -2,7 +2,7 @@
 
     python bench/attention_few.py [--threads 1] [--rounds 31]
 
-What the limits in `tfkit/builtin/attention/few.py` rest on: a shape is marked * where the rule takes the products.
+What the limits in `tfkit/cpu/few_queries.py` rest on: a shape is marked * where the rule takes the products.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import torch
 from interleaved import report, timed
 
 from tfkit.attention.types import AttentionInputs, Mask
-from tfkit.builtin.attention import few, sdpa
+from tfkit.builtin.attention import sdpa
 from tfkit.builtin.attention.entries import SdpaOptions
-from tfkit.nn.cpu.malloc import keep_freed_memory
+from tfkit.cpu import few_queries
+from tfkit.cpu.malloc import keep_freed_memory
 
 SHAPES = (
     "300x4x1x8x32 300x4x1x12x32 300x4x1x16x32 300x4x1x20x32 300x4x1x60x32 48x4x5x8x32 48x4x5x20x32 48x4x5x60x32 "
@@ -55,13 +56,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         mask = inputs.prepared.payload[0] if inputs.prepared is not None else None
         candidates = {
             "torch's kernel": lambda: sdpa._call(inputs, mask, False),  # noqa: B023 - called in this round
-            "products": lambda: few.attend(inputs, mask),  # noqa: B023
+            "products": lambda: few_queries.attend(inputs, mask),  # noqa: B023
         }
         seconds = timed(candidates, options.rounds, clock=clock)
         for name, taken in seconds.items():
             total[name] = [sum(pair) for pair in zip(total[name], taken, strict=True)]
         row = {name: round(1e6 * median(taken), 1) for name, taken in seconds.items()}
-        microseconds[shape] = {**row, "the_rule_takes_products": few.products_are_faster(inputs, mask)}
+        microseconds[shape] = {**row, "the_rule_takes_products": few_queries.products_are_faster(inputs, mask)}
         print(f"{shape:16} " + "   ".join(f"{name} {rate:.0f} us" for name, rate in row.items()), end="")
         print(" *" if microseconds[shape]["the_rule_takes_products"] else "")
     return report("all shapes", total, "torch's kernel", options.json, microseconds=microseconds)

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from interleaved import report, timed
 
+from tfkit.cpu.products import linear
 from tfkit.doctor.machine import machine_here
-from tfkit.nn.cpu.onednn import linear
 from tfkit.train.chunked_loss import chunked_cross_entropy
 from tfkit.train.loss import smoothed_cross_entropy
 

@@ -2,7 +2,7 @@
 
     python bench/int8.py [--rounds 9]
 
-What the limits in `tfkit/nn/cpu/int8.py` rest on. Processor time of one thread.
+What the limits in `tfkit/cpu/int8.py` rest on. Processor time of one thread.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from interleaved import report, timed
 from torch.nn import functional
 
 from tfkit.catalogue import load_catalogue
+from tfkit.cpu import int8, products
+from tfkit.cpu.malloc import keep_freed_memory
 from tfkit.doctor.machine import machine_here
-from tfkit.nn.cpu import int8, onednn
-from tfkit.nn.cpu.malloc import keep_freed_memory
 
 WEIGHTS = "128x128 256x128 8000x128 512x512 2048x512 512x2048 32000x512"
 ROWS = "1 5 16 80 320"
@@ -38,8 +38,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     keep_freed_memory()
-    product = onednn.PRODUCT = onednn.probe()
-    pack = onednn.probe_packing()
+    product = products.PRODUCT = products.probe()
+    pack = products.probe_packing()
     kernels = [kernel for kernel in load_catalogue().entries("int8_kernel") if int8.is_supported(kernel)]
     microseconds: dict[str, dict[str, float]] = {}
     total: dict[str, list[float]] = {

@@ -19,11 +19,11 @@ import torch
 from interleaved import versions
 
 import tfkit
+from tfkit.cpu import int8
+from tfkit.cpu.bfloat16 import bfloat16_kernel_here
 from tfkit.doctor.machine import machine_here
 from tfkit.metrics import corpus_scores
 from tfkit.nn import precision
-from tfkit.nn.cpu import int8
-from tfkit.nn.cpu.bfloat16 import bfloat16_kernel_here
 from tfkit.slots.int8_kernel import Int8Kernel
 
 

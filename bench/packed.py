@@ -3,7 +3,7 @@ kernels (`tfkit.plugin.Float32Kernel`); and packing.
 
     python bench/packed.py [--threads 1] [--rounds 21]
 
-What the rules in `tfkit/nn/cpu/small_batch.py` and `packed_weight.py` rest on. Processor time where there is one thread.
+What the rules in `tfkit/cpu/small_batch.py` and `packed_weight.py` rest on. Processor time where there is one thread.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from interleaved import report, timed
 
 from tfkit.catalogue import load_catalogue
+from tfkit.cpu import products
+from tfkit.cpu.float32 import is_supported
+from tfkit.cpu.malloc import keep_freed_memory
+from tfkit.cpu.product_table import product_kernels
 from tfkit.doctor.machine import machine_here
-from tfkit.nn.cpu import onednn
-from tfkit.nn.cpu.float32 import is_supported
-from tfkit.nn.cpu.malloc import keep_freed_memory
-from tfkit.nn.cpu.product_table import product_kernels
 from tfkit.slots.lazy import load
 
 WEIGHTS = "128x128 128x256 10000x128 512x512 2048x512 37000x512"
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     keep_freed_memory()
-    pack = onednn.probe_packing()
+    pack = products.probe_packing()
     if pack is None:
         raise SystemExit("this torch packs no weights")
     installed = [entry for entry in load_catalogue().entries("float32_kernel") if is_supported(entry)]

@@ -2,7 +2,7 @@
 
     python bench/products.py [--threads 1] [--rounds 15]
 
-Processor time where there is one thread. `tfkit/nn/cpu/onednn.py` and `linear.py` rest on these ratios. On a processor for
+Processor time where there is one thread. `tfkit/cpu/products.py` rests on these ratios. On a processor for
 which the rule chooses MKL, run it to check the rule.
 """
 
@@ -19,16 +19,16 @@ import torch
 from interleaved import report, timed
 from torch.nn import functional
 
-from tfkit.nn.cpu import onednn
+from tfkit.cpu import products
 
 SHAPES = "1500x128x128 3000x128x128 2000x128x256 2000x256x128 2000x128x6000 2000x512x512 2000x512x2048 2000x2048x512"
 Ways = dict[str, Callable[[], Any]]
 
 
-def products(rows: int, inner: int, outer: int) -> dict[str, Ways]:
+def ways_of_products(rows: int, inner: int, outer: int) -> dict[str, Ways]:
     """The rivals of each product; oneDNN with either operand of dW as the columns."""
     x, weight, bias, gradient = (torch.randn(*size) for size in ((rows, inner), (outer, inner), (outer,), (rows, outer)))
-    product = onednn.product
+    product = products.product
     return {
         "y": {"MKL": lambda: functional.linear(x, weight, bias), "oneDNN": lambda: product(x, weight, bias)},
         "dx": {"MKL": lambda: gradient @ weight, "oneDNN": lambda: product(gradient, weight.t())},
@@ -48,15 +48,15 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    onednn.PRODUCT = onednn.probe()
-    if onednn.PRODUCT is None:
+    products.PRODUCT = products.probe()
+    if products.PRODUCT is None:
         raise SystemExit("this torch has no oneDNN")
     clock = time.process_time if options.threads == 1 else time.perf_counter
     billions: dict[str, dict[str, float]] = {}
     total: dict[str, list[float]] = {"MKL": [0.0] * options.rounds, "oneDNN": [0.0] * options.rounds}
     for shape in options.shapes.split():
         rows, inner, outer = (int(size) for size in shape.split("x"))
-        for name, ways in products(rows, inner, outer).items():
+        for name, ways in ways_of_products(rows, inner, outer).items():
             seconds = timed(ways, options.rounds, clock=clock)
             row = {way: 2e-9 * rows * inner * outer / median(taken) for way, taken in seconds.items()}
             billions[f"{name} {shape}"] = {way: round(rate, 1) for way, rate in row.items()}
@@ -64,7 +64,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             for way, all_of in taken.items():
                 total[way] = [sum(pair) for pair in zip(total[way], all_of, strict=True)]
             print(f"{name:3} {shape:15} " + "   ".join(f"{way} {rate:.0f}" for way, rate in row.items()))
-    facts = {"billion_operations_per_second": billions, "vendor": onednn.vendor(), "the_rule_says_oneDNN": onednn.is_faster()}
+    facts = {
+        "billion_operations_per_second": billions,
+        "vendor": products.vendor(),
+        "the_rule_says_oneDNN": products.is_faster(),
+    }
     return report("all products of the shapes, the faster way of oneDNN", total, "MKL", options.json, **facts)
 
 

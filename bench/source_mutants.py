@@ -53,7 +53,7 @@ KERNELS: dict[str, tuple[str, tuple[str, ...]]] = {
     "blockwise": ("tfkit_conformance.mutants.kernel.passes", ()),
     "whole": ("kill_matrix.correct_kernels", ("_whole",)),
     "eager": ("tfkit.builtin.attention.eager", ()),
-    "few": ("tfkit.builtin.attention.few", ("attend",)),  # the other function chooses between two correct ways
+    "few": ("tfkit.cpu.few_queries", ("attend",)),  # the other function chooses between two correct ways
     **{name: (INDEPENDENT, (name,)) for name in import_module(INDEPENDENT).INDEPENDENT},
 }
 """By name: the module, and its functions that are changed, all of them where none is named."""

@@ -122,14 +122,14 @@ def test_attention_few():
 def test_packed():
     import packed
 
-    from tfkit.nn.cpu import onednn
+    from tfkit.cpu import products
 
-    before = onednn.PRODUCT
+    before = products.PRODUCT
     try:
-        if onednn.probe() is not None:
+        if products.probe() is not None:
             assert packed.main(["--weights", "7x5", "--rows", "1 3", "--rounds", "1"])["speed"]["MKL"] == 1.0
     finally:
-        onednn.PRODUCT = before
+        products.PRODUCT = before
 
 
 def test_train_compiled(monkeypatch):
@@ -295,13 +295,13 @@ def test_import_weights(tmp_path):
 def test_int8():
     import int8
 
-    from tfkit.nn.cpu import onednn
+    from tfkit.cpu import products
 
-    before = onednn.PRODUCT
+    before = products.PRODUCT
     try:
         assert int8.main(["--weights", "7x5", "--rows", "1 3", "--rounds", "1"])["speed"]["float32"] == 1.0
     finally:
-        onednn.PRODUCT = before
+        products.PRODUCT = before
 
 
 def test_int8_scores(tmp_path):

@@ -2,7 +2,7 @@
 
     python bench/train_compiled.py [--shapes 1] [--source train.en --target train.de] [--steps 8] [--threads 1 --cpu-time]
 
-`as it was` takes its products from oneDNN where tfkit does (`tfkit/nn/cpu/onednn.py`); torch's compiler takes them from MKL.
+`as it was` takes its products from oneDNN where tfkit does (`tfkit/cpu/products.py`); torch's compiler takes them from MKL.
 """
 
 from __future__ import annotations

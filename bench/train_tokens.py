@@ -27,10 +27,10 @@ from torch import nn
 from torch.nn import functional
 
 import tfkit
+from tfkit.cpu import products
+from tfkit.cpu.products import weight_gradient
 from tfkit.data import NO_LABEL, Batch, prepare
 from tfkit.doctor.machine import machine_here
-from tfkit.nn.cpu import onednn
-from tfkit.nn.cpu.onednn import weight_gradient
 from tfkit.recipe import recipe_of
 from tfkit.train.fit_spec import fitted_spec, roles_in
 from tfkit.train.step import TrainStep
@@ -140,8 +140,8 @@ def bare_products(train_step: TrainStep, batches: list[Batch], shape: str, libra
                     torch.mm(gradient, weight)
                     torch.mm(gradient.t(), x)
                 else:
-                    onednn.product(x, weight)
-                    onednn.product(gradient, weight.t())
+                    products.product(x, weight)
+                    products.product(gradient, weight.t())
                     weight_gradient(gradient, x)
 
     return step
@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "Hugging Face Marian": marian_step(train_step, batches, options.shape),
             "products of MKL": bare_products(train_step, batches, options.shape, "MKL"),
         }
-        if onednn.MULTIPLY is not None:
+        if products.MULTIPLY is not None:
             candidates["products of oneDNN"] = bare_products(train_step, batches, options.shape, "oneDNN")
         seconds = timed(candidates, options.steps, clock=clock)
         counts = [batch.source_tokens + batch.target_tokens for batch in batches[2:]]

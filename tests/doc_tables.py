@@ -26,7 +26,7 @@ JSON_FORMS = {
     "show --json": "tfkit.view.model_data", "plan --json": "tfkit.view.plan_data", "diff --json": "tfkit.view.diff_data",
     "plugins --json": "tfkit.view.plugins_data", "doctor --json": "tfkit.doctor",
     "bench attention --json FILE": "tfkit_conformance.bench.measure", "bench auto --json FILE": "tfkit.attention.auto_table",
-    "bench cpu --json FILE": "tfkit.io.product_table",
+    "bench cpu --json FILE": "tfkit.cpu.product_table_file",
 }  # fmt: skip
 """The modules whose docstrings, behind the first paragraph, describe what a command prints."""
 ROOT = Path(__file__).parents[1]

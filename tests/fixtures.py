@@ -24,6 +24,14 @@ def catalogue():
     return load_catalogue(point for point in entry_points(group="tfkit") if point.name == "builtin")
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """Random numbers of torch that do not depend on the order of tests; in the directories that import it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20)
+        yield
+
+
 @pytest.fixture
 def drawn():
     """The text of renderables on a terminal of some columns, without colours."""

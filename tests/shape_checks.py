@@ -35,7 +35,7 @@ METHODS: list[tuple[type, str]] = [
 ]  # fmt: skip
 FUNCTIONS = ("visible", "queries_that_see", "unmask_empty_rows", "dense_bias", "distances", "expand_heads")
 USERS = (
-    *(f"attention.{name}" for name in ("eager", "sdpa", "flex", "few", "cudnn")),
+    *(f"attention.{name}" for name in ("eager", "sdpa", "flex", "cudnn")),
     *(f"score.{name}" for name in ("additive", "concat", "general")),
     *(f"position.{name}" for name in ("entries_scores", "relative_t5")),
 )
@@ -49,6 +49,7 @@ def checked(function: Any) -> Any:
 def _places() -> Iterator[tuple[Any, str, Any]]:
     for kind, name in METHODS:
         yield kind, name, checked(vars(kind)[name])
+    import_module("tfkit.cpu.few_queries")
     for user in USERS:
         import_module(f"tfkit.builtin.{user}")
     for name in FUNCTIONS:

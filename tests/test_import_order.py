@@ -21,40 +21,44 @@ MAY_IMPORT = {
     "lazy_names": "",
     "hooks": "slots attention",
     "catalogue": "errors files slots attention hooks",
-    "certificate": "errors files catalogue",
+    "cpu": "errors files slots attention",
+    "certificate": "errors files catalogue cpu",
     "spec": "errors files slots attention catalogue",
     "recipe": "errors files slots catalogue spec",
     "graph": "errors slots attention catalogue spec",
-    "nn": "errors slots attention",
-    "plugin": "errors slots attention hooks nn lazy_names",
-    "builtin": "slots attention nn plugin",
+    "nn": "errors slots attention cpu",
+    "plugin": "errors slots attention cpu hooks nn lazy_names",
+    "builtin": "slots attention cpu nn plugin",
     "builder": "errors slots attention catalogue spec graph nn",
     "io": "errors files slots catalogue spec graph nn builder lazy_names",
     "interop": "errors files slots attention catalogue spec graph nn builtin builder io lazy_names",
     "metrics": "errors",
     "data": "errors files slots nn recipe",
-    "generate": "errors slots nn builder",
+    "generate": "errors slots cpu nn builder",
     "text": "errors files slots catalogue nn io recipe data generate",
     "images": "errors catalogue slots nn io data",
     "serve": "errors io nn data generate text",
-    "train": "errors files slots attention catalogue spec graph nn builder io recipe data generate text metrics lazy_names",
+    "train": "errors files slots attention cpu catalogue spec graph nn builder io recipe data generate text metrics lazy_names",
     "comparison": "errors files catalogue recipe spec train",
-    "doctor": "errors slots catalogue graph nn view",
+    "doctor": "errors slots cpu catalogue graph nn view",
     "starters": "errors files slots catalogue hooks plugin",
     "view": "errors files slots attention catalogue certificate spec graph nn recipe train comparison",
-    "cli": "errors files slots attention catalogue certificate spec graph nn builder io interop recipe data generate text "
+    "cli": "errors files slots attention cpu catalogue certificate spec graph nn builder io interop recipe data generate text "
     "images metrics serve train comparison starters doctor view look",
     "look": "errors files slots catalogue spec data generate builder io nn view lazy_names",
-    "inspection": "slots attention catalogue certificate graph nn builder io lazy_names",
+    "inspection": "slots attention cpu catalogue certificate graph nn builder io lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",
-    "__init__": "errors catalogue spec graph nn builder io recipe generate text images metrics comparison",
+    "__init__": "errors cpu catalogue spec graph nn builder io recipe generate text images metrics comparison",
 }
 """Every package of the core, and those that it may import."""
 
 TORCH_FREE = {"errors", "files", "slots", "hooks", "catalogue", "certificate", "spec", "recipe", "graph"}
-TORCH_FREE_ATTENTION = {"__init__", "auto_table", "backend", "capabilities", "rules", "selection"}
-"""Modules of `attention` that the torch-free packages may import."""
+TORCH_FREE_MODULES = {
+    "attention": {"__init__", "auto_table", "backend", "capabilities", "rules", "selection"},
+    "cpu": {"__init__", "instruction_set"},
+}
+"""Modules of packages with torch that the torch-free packages may import."""
 
 
 def package_of(path: Path) -> str:
@@ -138,17 +142,19 @@ def test_the_check_sees_relative_absolute_and_late_imports():
 
 def test_torch_free_packages_do_not_name_torch():
     named = {path for path in FILES if package_of(path) in TORCH_FREE and names_torch(path)}
-    named |= {CORE / "attention" / f"{name}.py" for name in TORCH_FREE_ATTENTION if names_torch(CORE / f"attention/{name}.py")}
+    files = [CORE / package / f"{name}.py" for package, names in TORCH_FREE_MODULES.items() for name in names]
+    named |= {path for path in files if names_torch(path)}
     assert not named
 
 
-def test_torch_free_packages_import_only_the_torch_free_modules_of_attention():
+def test_torch_free_packages_import_only_torch_free_modules():
     wrong = {
         (str(path.relative_to(ROOT)), name)
         for path in FILES
         if package_of(path) in TORCH_FREE
         for name in imported(path)
-        if name.startswith("tfkit.attention.") and name.split(".")[2] not in TORCH_FREE_ATTENTION
+        for package, modules in TORCH_FREE_MODULES.items()
+        if name.startswith(f"tfkit.{package}.") and name.split(".")[2] not in modules
     }
     assert not wrong
 

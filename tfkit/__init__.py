@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .builder import build
     from .catalogue import Catalogue, load_catalogue
     from .comparison import Candidate, Comparison, compare_recipes
+    from .cpu.product_table_file import use_cpu_table
     from .errors import (
         BackendRefused,
         BuildError,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     )
     from .graph import Graph, graph_of
     from .images import ImageClassifier
-    from .io import load, save, use_cpu_table
+    from .io import load, save
     from .metrics import corpus_scores
     from .nn.model import Model
     from .nn.outputs import Outputs
@@ -99,7 +100,7 @@ _HOMES = {
     "parse_spec": "spec",
     "sample": "generate",
     "save": "io",
-    "use_cpu_table": "io",
+    "use_cpu_table": "cpu.product_table_file",
 }
 
 

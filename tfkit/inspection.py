@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from .attention.types import BIAS_NAMES
     from .builder import materialise
     from .catalogue import Catalogue
+    from .cpu.float32 import float32_kernel_here
+    from .cpu.int8 import Int8Weight
+    from .cpu.product_table import product_kernels, product_machine
     from .io.saveable import check_described
     from .nn.attention_head import AttentionHead
-    from .nn.cpu.float32 import float32_kernel_here
-    from .nn.cpu.int8 import Int8Weight
-    from .nn.cpu.product_table import product_kernels, product_machine
     from .nn.fast_layers import SharedTable
     from .nn.heads import Classify, Dense
     from .nn.model import Model
@@ -96,9 +96,9 @@ _IMPORTS_TORCH = {
     "tfkit.builder": ("materialise",),
     "tfkit.io.saveable": ("check_described",),
     "tfkit.nn.attention_head": ("AttentionHead",),
-    "tfkit.nn.cpu.float32": ("float32_kernel_here",),
-    "tfkit.nn.cpu.int8": ("Int8Weight",),
-    "tfkit.nn.cpu.product_table": ("product_kernels", "product_machine"),
+    "tfkit.cpu.float32": ("float32_kernel_here",),
+    "tfkit.cpu.int8": ("Int8Weight",),
+    "tfkit.cpu.product_table": ("product_kernels", "product_machine"),
     "tfkit.nn.fast_layers": ("SharedTable",),
     "tfkit.nn.heads": ("Classify", "Dense"),
     "tfkit.nn.runtime.node_output": ("Padding",),

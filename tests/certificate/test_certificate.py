@@ -20,7 +20,8 @@ from tfkit.certificate import (
 from tfkit.certificate import environment as environment_module
 from tfkit.certificate.certificate import LIMIT
 from tfkit.certificate.declaration import digest
-from tfkit.certificate.environment import environment, instruction_set
+from tfkit.certificate.environment import environment
+from tfkit.cpu.instruction_set import instruction_set
 from tfkit.errors import InputError
 
 
@@ -73,8 +74,8 @@ def test_what_has_changed_is_said(file, catalogue, monkeypatch):
         for each in other.changed
     )
     assert other.changed[-1] == f"suite: {found.suite}, installed {found.suite + 1}"
-    code = compare_certificate(found, changed(catalogue, attend="tfkit.builtin.attention.few:attend"))
-    assert "source: tfkit.builtin.attention.few is new" in code.changed
+    code = compare_certificate(found, changed(catalogue, attend="tfkit.cpu.few_queries:attend"))
+    assert "source: tfkit.cpu.few_queries is new" in code.changed
     summary = changed(catalogue, summary="in other words", reference="https://example.org")
     assert compare_certificate(found, summary).state == "valid"
     monkeypatch.setattr(environment_module, "version", lambda name: "9.0")

@@ -10,8 +10,8 @@ import torch
 from tfkit.cli import main
 from tfkit.cli.search_args import workers_of
 from tfkit.cli.usage import UsageError
+from tfkit.cpu.small_batch import products_here
 from tfkit.inspection import product_machine
-from tfkit.nn.cpu.small_batch import products_here
 from translation_task import write_task
 
 pytestmark = pytest.mark.xdist_group("translating")  # its module fixture is built once

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tfkit
-from fixtures import rounding  # noqa: F401
+from fixtures import rounding, seeded  # noqa: F401
 from shape_checks import shapes_checked
 from tfkit.nn.model import Model
 
@@ -44,13 +44,6 @@ nodes:
 outputs: [logits]
 """
 SHAPES = {"encoder-decoder": ENCODER_DECODER, "decoder": DECODER_ONLY}
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(20)
-        yield
 
 
 UNCHECKED = {"test_compile", "test_dispatch", "test_call_errors"}

@@ -16,7 +16,7 @@ from torch import Tensor
 import tfkit
 from tfkit.attention.flash_calls import flash_calls
 from tfkit.attention.types import Mask, Shapes
-from tfkit.nn.cpu import bfloat16, float32, int8, onednn
+from tfkit.cpu import bfloat16, float32, int8, products
 from tfkit.nn.model import Model
 
 ROOT = Path(__file__).parents[2]
@@ -95,8 +95,8 @@ def test_packed_calls_with_hidden_keys_are_those_without_it() -> None:
 def test_kernels_are_probed_on_the_processor(catalogue: tfkit.Catalogue) -> None:
     def probes() -> list[object]:
         return [
-            onednn.probe() is None,
-            onednn.probe_packing() is None,
+            products.probe() is None,
+            products.probe_packing() is None,
             bfloat16.is_right(),
             *(float32.is_supported.__wrapped__(kernel) for kernel in catalogue.entries("float32_kernel")),
             *(int8.is_supported.__wrapped__(kernel) for kernel in catalogue.entries("int8_kernel")),
@@ -110,11 +110,11 @@ def test_kernels_are_probed_on_the_processor(catalogue: tfkit.Catalogue) -> None
 @pytest.mark.slow
 def test_importing_under_it_changes_nothing() -> None:
     program = (
-        "import torch; torch.set_default_device('meta'); from tfkit.nn.cpu import onednn; "
-        "torch.set_default_device(None); print(onednn.are_plain(torch.ones(1)), onednn.MULTIPLY is not None)"
+        "import torch; torch.set_default_device('meta'); from tfkit.cpu import products; "
+        "torch.set_default_device(None); print(products.are_plain(torch.ones(1)), products.MULTIPLY is not None)"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert found.stdout.split() == ["True", str(onednn.MULTIPLY is not None)]
+    assert found.stdout.split() == ["True", str(products.MULTIPLY is not None)]
 
 
 def without_device(path: Path) -> Iterator[str]:

@@ -8,9 +8,9 @@ pytest.importorskip("uvicorn")
 from starlette.testclient import TestClient
 
 import tfkit
+from tfkit.cpu import int8
+from tfkit.cpu.low_precision import LowPrecisionLinear
 from tfkit.generate import Search
-from tfkit.nn.cpu import int8
-from tfkit.nn.cpu.low_precision import LowPrecisionLinear
 from tfkit.serve.app import Server
 from tfkit.serve.limits import Limits
 from tfkit.serve.tasks import load_task

@@ -8,8 +8,8 @@ from peft import LoraConfig, get_peft_model
 
 import tfkit.train.chunked_loss as room
 from tfkit.builder import build
+from tfkit.cpu import products
 from tfkit.data import prepare
-from tfkit.nn.cpu import onednn
 from tfkit.recipe import load_recipe
 from tfkit.spec import load_spec
 from tfkit.train.chunked_loss import chunked_cross_entropy
@@ -65,9 +65,9 @@ def test_gradcheck(softcap):
 @pytest.mark.parametrize("plain", [True, False])
 def test_float32_differs_by_rounding_only_with_either_product(plain, monkeypatch):
     if not plain:
-        if onednn.probe() is None:
+        if products.probe() is None:
             pytest.skip("torch was built without oneDNN")
-        monkeypatch.setattr(onednn, "PRODUCT", onednn.probe())
+        monkeypatch.setattr(products, "PRODUCT", products.probe())
     *given, labels = parts(dtype=torch.float32)
     found = chunked_cross_entropy(*given, labels, 0.1, "uniform", 0)
     exact = [each.detach().double().requires_grad_() for each in given]

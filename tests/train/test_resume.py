@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tfkit.cpu import products
 from tfkit.errors import InputError, StoreError
-from tfkit.nn.cpu import onednn
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
@@ -85,11 +85,11 @@ def test_half_and_half_is_whole(task, tmp_path, changes):
 
 @pytest.mark.slow
 def test_half_and_half_is_whole_when_onednn_multiplies(task, tmp_path, monkeypatch):
-    product, calls = onednn.probe(), []
+    product, calls = products.probe(), []
     if product is None:
         pytest.skip("torch was built without oneDNN")
-    monkeypatch.setattr(onednn, "PRODUCT", lambda *given: (calls.append(1), product(*given))[1])
-    monkeypatch.setattr("tfkit.nn.cpu.onednn.MIN_TRAINING_WORK", 1)
+    monkeypatch.setattr(products, "PRODUCT", lambda *given: (calls.append(1), product(*given))[1])
+    monkeypatch.setattr("tfkit.cpu.products.MIN_TRAINING_WORK", 1)
     test_half_and_half_is_whole(task, tmp_path, [])
     assert len(calls) > 24 * 3 * 10
 

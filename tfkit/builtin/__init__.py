@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..cpu.int8_kernels.entries import ENTRIES as INT8_KERNELS
 from ..plugin import (
     Activation,
     AttentionBackend,
@@ -23,7 +24,6 @@ from .attention.entries import ENTRIES as BACKENDS
 from .beam_top_k import ENTRIES as BEAM_TOP_K
 from .cell.entries import ENTRIES as CELLS
 from .init.entries import ENTRIES as INITIALISERS
-from .int8_kernel.entries import ENTRIES as INT8_KERNELS
 from .node.entries import ENTRIES as NODES
 from .norm.entries import ENTRIES as NORMS
 from .placement.entries import ENTRIES as PLACEMENTS

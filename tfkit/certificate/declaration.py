@@ -32,7 +32,7 @@ def modules_of(entry: Any) -> list[str]:
             found.add(value.partition(":")[0])
         elif callable(value) and field.name != "options":
             found.add(str(value.__module__))
-    return sorted(name for name in found if name.split(".")[0] != "tfkit" or name.startswith("tfkit.builtin."))
+    return sorted(name for name in found if name.split(".")[0] != "tfkit" or name.startswith(("tfkit.builtin.", "tfkit.cpu.")))
 
 
 def digest(data: Any) -> str:

@@ -22,6 +22,7 @@ from ..files import file_record, read_bytes
 
 MODULES = 1000
 """The largest number of modules of one part."""
+OWN = ("tfkit.builtin", "tfkit.cpu")
 SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 # A string or a comment. The same for every version of Python, which the tokens of f-strings are not.
 _TOKEN = re.compile(
@@ -44,7 +45,7 @@ def source_digests(modules: Iterable[str], folder: Path | None = None) -> dict[s
         InputError: TFK098, the part has more modules than one can have.
     """
     waiting = sorted(set(modules))
-    packages = tuple({_package(module) for module in waiting})
+    packages = tuple({package for module in waiting for package in _packages(module)})
     found: dict[str, str] = {}
     while waiting:
         module = waiting.pop()
@@ -116,10 +117,10 @@ def _places(top: str, folder: Path | None) -> tuple[Path, ...]:
     return () if folder is None else (folder / f"{top}.py", folder / top)
 
 
-def _package(module: str) -> str:
-    """The package within which imports are followed. That of tfkit's own parts is the built-in plugin."""
+def _packages(module: str) -> tuple[str, ...]:
+    """The packages within which imports are followed. For tfkit's own parts, `OWN`."""
     first, *rest = module.split(".")
-    return "tfkit.builtin" if first == "tfkit" and rest[:1] == ["builtin"] else first
+    return OWN if first == "tfkit" and f"tfkit.{rest[0] if rest else ''}" in OWN else (first,)
 
 
 def _is_text(statement: ast.stmt) -> bool:

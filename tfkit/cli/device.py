@@ -35,7 +35,7 @@ def use_cpu_table(cpu_table: str | None, device: str) -> None:
         UsageError: the device is no CPU.
         InputError: the file is not a valid table of this machine.
     """
-    from ..io import use_cpu_table
+    from ..cpu.product_table_file import use_cpu_table
 
     if cpu_table is not None and torch.device(device).type != "cpu":
         raise usage_error(f"--cpu-table is for a CPU, not for {device}", "leave it out")

@@ -111,7 +111,7 @@ def command(
     if cpu_table is not None and (place[0] != "cpu" or not inference or dtype != "float32"):
         raise usage_error("--cpu-table is for decoding in float32 on a CPU", "add --inference, leave out --device and --dtype")
     if place[0] == "cpu" and inference and dtype == "float32":
-        from ..nn.cpu.small_batch import products_here
+        from ..cpu.small_batch import products_here
         from .device import use_cpu_table
 
         use_cpu_table(cpu_table, "cpu")

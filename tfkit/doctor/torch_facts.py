@@ -54,7 +54,7 @@ def low_precision(precision: str, kernels: Sequence[Int8Kernel]) -> str | None:
 
 def products(kernels: Sequence[Float32Kernel]) -> dict[str, Any]:
     """How the float32 products of decoding on a CPU are chosen."""
-    from ..nn.cpu.small_batch import products_here
+    from ..cpu.small_batch import products_here
 
     return products_here(kernels)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ..cpu.packed_weight import SearchProducts, searching
 from ..errors import Diagnostic, InputError
-from ..nn.cpu.packed_weight import SearchProducts, searching
 from ..nn.model import Model
 from .beam import beam_search
 from .greedy import greedy

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..cpu.products import are_plain
 from ..errors import Diagnostic, InputError
-from ..nn.cpu.onednn import are_plain
 from ..nn.model import Model
 from ..nn.outputs import Outputs
 from .finished import BeamHistory, FinishedHypotheses

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..nn.cpu.int8 import capabilities
-from ..nn.cpu.onednn import are_plain
+from ..cpu.int8 import capabilities
+from ..cpu.products import are_plain
 from ..slots.beam_top_k import BeamTopK
 from ..slots.lazy import load
 

@@ -10,14 +10,12 @@ from .saved_files import SavedFiles, other_files, read_saved
 
 if TYPE_CHECKING:
     from .loading import load
-    from .product_table import parse_product_table, use_cpu_table
     from .saving import save
 
-__all__ = ["SavedFiles", "load", "model_in", "other_files", "parse_product_table", "read_saved", "save", "use_cpu_table"]
+__all__ = ["SavedFiles", "load", "model_in", "other_files", "read_saved", "save"]
 
 _IMPORTS_TORCH = {
     "tfkit.io.loading": ("load",),
-    "tfkit.io.product_table": ("parse_product_table", "use_cpu_table"),
     "tfkit.io.saving": ("save",),
 }
 __getattr__, __dir__ = lazy_names(__name__, _IMPORTS_TORCH, __all__)

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..cpu.packed_weight import PackedWeight, active
+from ..cpu.products import linear
+from ..cpu.small_batch import small_batch_linear
 from ..errors import Diagnostic, InputError
-from .cpu.onednn import linear
-from .cpu.packed_weight import PackedWeight, active
-from .cpu.small_batch import small_batch_linear
 
 
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight | None) -> Tensor:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from ..cpu.packed_weight import searching
 from ..errors import Diagnostic, InputError
-from .cpu.packed_weight import searching
 from .model import Model
 from .multi_head import MultiHeadAttention
 from .runtime.context import ForwardContext

@@ -14,13 +14,13 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from ..attention.choice import BoundBackend
+from ..cpu.packed_weight import SearchProducts, active, searching
 from ..errors import Diagnostic, InputError
 from ..slots.beam_top_k import BeamTopK
 from ..slots.float32_kernel import Float32Kernel
 from ..slots.lazy import load
 from .attention_head import AttentionHead, head_of
 from .call_errors import BuiltParts, explained
-from .cpu.packed_weight import SearchProducts, active, searching
 from .device_moves import Placed
 from .fast_layers import SharedTable, as_torch_linears
 from .labels import Labels, by_output, loss_of, with_targets

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.positions import PositionAt, PositionRange
-from .cpu.low_precision import LowPrecisionHead
+from ..cpu.low_precision import LowPrecisionHead
 from .fast_layers import Dropout, Head, Linear, SharedTable
 from .method_module import use
 from .runtime.context import ForwardContext

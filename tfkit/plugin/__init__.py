@@ -44,10 +44,10 @@ if TYPE_CHECKING:
         Prepared,
         Shapes,
     )
-    from ..nn.cpu.onednn import are_plain
+    from ..cpu.products import are_plain
 
 _IMPORTS_TORCH = {
-    "tfkit.nn.cpu.onednn": ("are_plain",),
+    "tfkit.cpu.products": ("are_plain",),
     "tfkit.attention.rendering": (
         "accumulation",
         "dense_bias",

@@ -19,7 +19,7 @@ class Float32Kernel(Entry):
             kernel, and takes about the memory of the weight.
         multiply: `"module:function"`, called as `multiply(x, packed, bias)` with x float32 (N, in) and a bias float32 (out,) or
             None; returns y float32 (N, out). A row has the same bits alone and in a batch.
-        relative_time: the time of a product relative to oneDNN with packed weights and AVX-512.
+        relative_time: the time of a product relative to that of the core with packed weights, where that is fastest.
     """
 
     needs: tuple[str, ...]

@@ -21,7 +21,7 @@ class Int8Kernel(Entry):
             scales of the channels, float32 (out,); the result is in the layout of the kernel.
         multiply: `"module:function"`, called as `multiply(x, packed, bias)` with x float32 (N, in) and a bias float32 (out,) or
             None; returns y float32 (N, out). A row has the same bits alone and in a batch.
-        relative_time: the time of a product relative to FBGEMM with AVX-512 VNNI.
+        relative_time: the time of a product relative to the built-in kernel `fbgemm_vnni`.
     """
 
     needs: tuple[str, ...]

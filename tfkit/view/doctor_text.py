@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .formatting import float32_products, plain_products
+from .formatting import float32_products
 from .terminal import shown
 from .units import bytes_in_words
 
@@ -56,7 +56,7 @@ def _facts(data: Mapping[str, Any]) -> Table:
         rows += [("torch", f"{torch['version']}, {build}, {torch['path']}"), ("", used)]
         rows += [(name, torch[name] or "this processor has no instructions for it") for name in ("bfloat16", "int8")]
         rows.append(("products", f"of decoding: {float32_products(torch['products'])}"))
-        rows.append(("", f"of training: {plain_products(torch['products']['plain'])}"))
+        rows.append(("", f"of training: {_plain_products(torch['products']['plain'])}"))
         rows += [("cuDNN", _cudnn(torch["cudnn"])), ("flash", _flash(torch["flash"]))]
     rows.append(("Triton", data["triton"] or "not installed"))
     for place in data["devices"][1:] or [None]:
@@ -99,3 +99,19 @@ def _model(model: Mapping[str, Any]) -> list[RenderableType]:
     for row in model["sites"]:
         table.add_row(row["name"], row["device"], row["training"] or "nothing", row["inference"] or "nothing")
     return [Text(head, "bold"), table if model["sites"] else Text("It has no attention.")]
+
+
+def _plain_products(plain: Mapping[str, Any]) -> str:
+    """How large products with plain weights are computed, as in training, and why.
+
+    Args:
+        plain: `plain` of what `tfkit.cpu.small_batch.products_here` returns.
+
+    Returns:
+        A phrase.
+    """
+    if plain["ratio"] is None:
+        return "as torch chooses: no processor like this one was measured (python bench/products.py measures it)"
+    other, times = ("MKL", plain["ratio"]) if plain["by"] == "oneDNN" else ("oneDNN", 1 / plain["ratio"])
+    speed = f"{times:.2f} x as fast as {other}" if abs(times - 1) > 0.005 else f"as fast as {other}"
+    return f"by {plain['by']}, {speed} on {plain['processors']} (measured on an {plain['machine']})"

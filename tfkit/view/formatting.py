@@ -94,27 +94,11 @@ def resolved_words(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def plain_products(plain: Mapping[str, Any]) -> str:
-    """How large products with plain weights are computed, as in training, and why.
-
-    Args:
-        plain: `plain` of what `tfkit.nn.cpu.small_batch.products_here` returns.
-
-    Returns:
-        A phrase.
-    """
-    if plain["ratio"] is None:
-        return "as torch chooses: no processor like this one was measured (python bench/products.py measures it)"
-    other, times = ("MKL", plain["ratio"]) if plain["by"] == "oneDNN" else ("oneDNN", 1 / plain["ratio"])
-    speed = f"{times:.2f} x as fast as {other}" if abs(times - 1) > 0.005 else f"as fast as {other}"
-    return f"by {plain['by']}, {speed} on {plain['processors']} (measured on an {plain['machine']})"
-
-
 def float32_products(found: Mapping[str, Any]) -> str:
     """How the products of decoding are chosen, as text.
 
     Args:
-        found: what `tfkit.nn.cpu.small_batch.products_here` returns.
+        found: what `tfkit.cpu.small_batch.products_here` returns.
 
     Returns:
         A phrase.

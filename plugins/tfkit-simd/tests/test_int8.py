@@ -1,4 +1,4 @@
-"""The kernels compute the formula of `tfkit.nn.cpu.int8` bit for bit, for every remainder of rows, channels and features. Their
+"""The kernels compute the formula of `tfkit.cpu.int8` bit for bit, for every remainder of rows, channels and features. Their
 laws are judged in the tests of the conformance kit, as those of every installed kernel."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import pytest
 import tfkit_simd as plugin
 import torch
 
-from tfkit.nn.cpu.int8 import SMALLEST, is_supported
+from tfkit.cpu.int8 import SMALLEST, is_supported
 from tfkit.slots.lazy import load
 
 

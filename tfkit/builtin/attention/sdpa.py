@@ -6,7 +6,8 @@ A large mask makes fused kernels slow or unavailable, so the mask is as small as
 call from position 0; rows set to zero afterwards for query lengths (with equal key lengths, this gives right padding at full
 speed); (B,1,1,K) for key lengths and key visibility; (B,H,Q,K) only for a bias with a mask per batch row.
 
-On a CPU, calls with few queries or few keys use two matrix products instead (`few.py`), unless the options name a kernel.
+On a CPU, calls with few queries or few keys use two matrix products instead (`tfkit/cpu/few_queries.py`), unless the options
+name a kernel.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from ...attention.rendering import always, no_fully_masked_row, queries_that_see
+from ...cpu import few_queries
 from ...plugin import (
     AttentionInputs,
     AttentionOutput,
@@ -37,7 +39,7 @@ from ...plugin import (
     unmask_empty_rows,
     visible,
 )
-from . import eager, few
+from . import eager
 from .entries import SDPA, SdpaOptions
 
 Rendered = tuple[Tensor | None, bool, Tensor | None]
@@ -78,8 +80,8 @@ def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
         # kernel's backward computes exp(score - lse) = inf, and 0 * inf = NaN would reach the keys. A zero query avoids it.
         inputs = replace(inputs, query=torch.where(rows, inputs.query, 0.0))
     kernels = _kernels(options, mask, inputs.query)
-    if kernels is None and not causal and few.products_are_faster(inputs, mask):
-        return AttentionOutput(select_rows(few.attend(inputs, mask), rows))
+    if kernels is None and not causal and few_queries.products_are_faster(inputs, mask):
+        return AttentionOutput(select_rows(few_queries.attend(inputs, mask), rows))
     if kernels is None:
         output = _call(inputs, mask, causal)
     elif torch.compiler.is_compiling():

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...attention.types import Prepared
+from ...cpu.packed_weight import SearchProducts
 from ...errors import Diagnostic, InputError
-from ..cpu.packed_weight import SearchProducts
 from .beam_tree import BeamTree
 from .node_output import NodeOutput, Padding
 

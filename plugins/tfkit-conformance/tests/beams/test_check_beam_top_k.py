@@ -7,8 +7,8 @@ import torch
 
 import tfkit
 from tfkit import InputError
+from tfkit.cpu.int8 import capabilities
 from tfkit.generate.top_k import best_continuations, fastest, fastest_greedy, most_probable
-from tfkit.nn.cpu.int8 import capabilities
 from tfkit.plugin import BeamTopK
 from tfkit_conformance import check_beam_top_k
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 import tfkit
 from tfkit import InputError
-from tfkit.nn.cpu import bfloat16, float32, int8
-from tfkit.nn.cpu.low_precision import LowPrecisionLinear
+from tfkit.cpu import bfloat16, float32, int8
+from tfkit.cpu.low_precision import LowPrecisionLinear
 from tfkit_conformance import check_product
 
 LEVELS = 127

@@ -202,7 +202,7 @@ def test_a_gradient_that_is_wrong_in_training_mode_alone_is_found(wrong, catalog
 
 
 def test_a_linear_map_of_torch_in_the_place_of_a_fast_one_is_verified(monkeypatch, catalogue):
-    monkeypatch.setattr("tfkit.nn.cpu.onednn.MIN_TRAINING_WORK", 0)  # so that the fast one rounds in its own order
+    monkeypatch.setattr("tfkit.cpu.products.MIN_TRAINING_WORK", 0)  # so that the fast one rounds in its own order
     text = SPECS["decoder"].replace("d_ff: 20", "d_ff: 200")
     model = tfkit.build(tfkit.parse_spec(text, catalogue), catalogue, seed=0)
     for name, module in list(model.named_modules()):

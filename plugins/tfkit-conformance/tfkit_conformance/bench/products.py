@@ -3,7 +3,7 @@
 Every kernel is compared with float64 first. The kernels take turns; a figure is the median over the rounds, of processor time
 with one thread and of time with several. MKL's product stays unless another one is `MARGIN` times as fast, and so do plain
 weights unless packing is. Between measured numbers of rows a and b the border is sqrt(a b). The form of the table is that of
-`tfkit.io.product_table`; it bears no date, so that equal measurements are equal files.
+`tfkit.cpu.product_table_file`; it bears no date, so that equal measurements are equal files.
 """
 
 from __future__ import annotations

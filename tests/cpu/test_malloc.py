@@ -8,11 +8,12 @@ import sys
 import pytest
 import torch
 
-from tfkit.nn.cpu.malloc import keep_freed_memory
+from frameworks.small_models import build
+from tfkit.cpu.malloc import keep_freed_memory
 
 STEPS = """
 import numpy
-from tfkit.nn.cpu.malloc import keep_freed_memory
+from tfkit.cpu.malloc import keep_freed_memory
 
 {setup}
 
@@ -54,9 +55,9 @@ def test_settings_of_the_environment_have_precedence(setting):
     assert kept("keep_freed_memory()", **setting) < 8 * 2**20
 
 
-def test_decoding_asks_for_it(model_of):
+def test_decoding_asks_for_it():
     keep_freed_memory.cache_clear()
-    model = model_of()
+    model = build("tied")
     ids = torch.tensor([[3, 2]])
     model(source=ids, target=ids)
     assert keep_freed_memory.cache_info().currsize == 0

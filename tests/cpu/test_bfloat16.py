@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 import tfkit
 from small_translator import SOURCES, finds_in_a_batch_as_alone, small
+from tfkit.cpu import bfloat16, int8, products
+from tfkit.cpu.bfloat16 import Bfloat16Weight, bfloat16_kernel_here
+from tfkit.cpu.low_precision import LowPrecisionHead, LowPrecisionLinear
 from tfkit.nn import precision
-from tfkit.nn.cpu import bfloat16, int8, onednn
-from tfkit.nn.cpu.bfloat16 import Bfloat16Weight, bfloat16_kernel_here
-from tfkit.nn.cpu.low_precision import LowPrecisionHead, LowPrecisionLinear
 from tfkit.nn.precision import round_weights, rounding_plan
 
 # A text is evaluated when a test begins: to examine the products takes a second, in every process that collects.
@@ -127,8 +127,8 @@ class _Wrong:
 
 @pytest.mark.parametrize("kind", ["raises", "sums", "short"])
 def test_a_kernel_that_is_wrong_is_not_used(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn, "PACK", lambda weight, batch: weight)
-    monkeypatch.setattr(onednn, "product", lambda x, weight, bias=None: (x.float() @ weight.float().t()).bfloat16())
-    assert bfloat16.is_right() or onednn.MULTIPLY is None
-    monkeypatch.setattr(onednn, "product", _Wrong(kind))
+    monkeypatch.setattr(products, "PACK", lambda weight, batch: weight)
+    monkeypatch.setattr(products, "product", lambda x, weight, bias=None: (x.float() @ weight.float().t()).bfloat16())
+    assert bfloat16.is_right() or products.MULTIPLY is None
+    monkeypatch.setattr(products, "product", _Wrong(kind))
     assert not bfloat16.is_right()

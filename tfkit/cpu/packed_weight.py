@@ -28,9 +28,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...slots.float32_kernel import Float32Kernel
-from ...slots.lazy import load
-from . import onednn
+from ..slots.float32_kernel import Float32Kernel
+from ..slots.lazy import load
+from . import products
 from .float32 import float32_kernel_here
 from .malloc import keep_freed_memory
 
@@ -122,9 +122,9 @@ class PackedWeight:
 
     def for_onednn(self, weight: Tensor, rows: int, search: SearchProducts) -> Tensor | None:
         """The weight (out, in) packed for a product of oneDNN with `rows` rows; None until it was used often enough."""
-        if onednn.PACK is None:
+        if products.PACK is None:
             return None
-        pack = onednn.PACK
+        pack = products.PACK
         saved = 0 if rows == 1 else PAYS // (PRODUCTS_WITH_FEW if rows <= MAX_FEW_ROWS else PRODUCTS_WITH_MANY)
         return self._packed("onednn", weight, lambda: pack(weight.detach(), None), saved, search)  # type: ignore[no-any-return]
 

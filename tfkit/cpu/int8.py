@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import PluginError
-from ...slots.int8_kernel import Int8Kernel
-from ...slots.lazy import load
+from ..errors import PluginError
+from ..slots.int8_kernel import Int8Kernel
+from ..slots.lazy import load
 
 LEVELS = 127
 """Largest integer of a weight."""

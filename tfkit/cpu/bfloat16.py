@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from . import onednn
+from . import products
 from .int8 import capabilities
 
 INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16"}
@@ -31,8 +31,8 @@ class Bfloat16Weight:
 
     def __init__(self, weight: Tensor) -> None:
         self.how, self.outer = "bfloat16", weight.shape[0]
-        assert onednn.PACK is not None
-        self.packed = onednn.PACK(weight.detach().bfloat16(), None)
+        assert products.PACK is not None
+        self.packed = products.PACK(weight.detach().bfloat16(), None)
 
     def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x W^T + b. Numbers above 3.38e38 become infinite.
@@ -46,7 +46,7 @@ class Bfloat16Weight:
         """
         if not x.numel():
             return x.new_zeros(len(x), self.outer)
-        found = onednn.product(x.bfloat16(), self.packed).float()
+        found = products.product(x.bfloat16(), self.packed).float()
         return found if bias is None else found.add_(bias)
 
 
@@ -60,7 +60,7 @@ def bfloat16_kernel_here() -> str | None:
 
 def is_right() -> bool:
     """Whether products are sums in float32, and a row has the same bits alone and in a batch."""
-    if onednn.PACK is None or onednn.MULTIPLY is None:
+    if products.PACK is None or products.MULTIPLY is None:
         return False
     generator = torch.Generator().manual_seed(0)
     try:

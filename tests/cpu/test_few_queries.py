@@ -12,9 +12,9 @@ import torch
 
 from tfkit.attention.rendering import shapes_of
 from tfkit.attention.types import AttentionInputs, DenseBias, LinearBias, Mask
-from tfkit.builtin.attention import few
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.builtin.attention.sdpa import attend, prepare
+from tfkit.cpu import few_queries
 from tfkit_conformance.attention.table import CASES
 from tfkit_conformance.suite.again import replay
 
@@ -55,8 +55,8 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_the_products_are_the_kernel(name, prepared, monkeypatch):
     inputs, calls = CALLS[name], []
-    inner = few.attend
-    monkeypatch.setattr(few, "attend", lambda *given: calls.append(1) or inner(*given))
+    inner = few_queries.attend
+    monkeypatch.setattr(few_queries, "attend", lambda *given: calls.append(1) or inner(*given))
     with torch.no_grad():
         due = attend(inputs, SdpaOptions(kernel="math")).output
         if prepared:
@@ -74,7 +74,7 @@ def test_biases_side_by_side_by_vmap():
     def output(values):
         return attend(replace(inputs, bias=DenseBias(values)), SdpaOptions()).output
 
-    assert few.products_are_faster(inputs, None)
+    assert few_queries.products_are_faster(inputs, None)
     torch.testing.assert_close(torch.func.vmap(output)(biases), torch.stack([output(values) for values in biases]))
 
 
@@ -91,11 +91,11 @@ def test_biases_side_by_side_by_vmap():
     ],
 )
 def test_products_are_used_if_they_are_faster(change, used):
-    assert few.products_are_faster(call(**{"Q": 1, "K": 37, **change}), None) == used
+    assert few_queries.products_are_faster(call(**{"Q": 1, "K": 37, **change}), None) == used
 
 
 def test_few_rows_gradients_and_a_kernel_that_is_named_are_the_kernels(monkeypatch):
-    monkeypatch.setattr(few, "attend", None)
+    monkeypatch.setattr(few_queries, "attend", None)
     given = call(1, 37)
     attend(replace(given, query=given.query[:15], key=given.key[:15], value=given.value[:15]), SdpaOptions())
     attend(replace(given, query=given.query.clone().requires_grad_()), SdpaOptions())
@@ -115,9 +115,9 @@ FEW = [
 def test_they_keep_the_contract(case, monkeypatch):
     """The named calls pass all layers of the conformance suite with the products used for every call of few queries or keys."""
     for bound in ("MIN_MATRICES", "MIN_PRODUCTS"):
-        monkeypatch.setattr(few, bound, 1)
-    used, inner = [], few.attend
-    monkeypatch.setattr(few, "attend", lambda *given: used.append(1) or inner(*given))
+        monkeypatch.setattr(few_queries, bound, 1)
+    used, inner = [], few_queries.attend
+    monkeypatch.setattr(few_queries, "attend", lambda *given: used.append(1) or inner(*given))
     for dtype in ("float32", "float64"):
         assert replay(SDPA, replace(case, dtype=dtype, gradients=False, bias_gradient=False, dropout=0.0)) == "passed"
     assert used

@@ -10,24 +10,23 @@ from torch import Tensor, nn
 
 import tfkit
 from small_translator import SOURCES, small
-from tfkit.nn.cpu import onednn, packed_weight
-from tfkit.nn.cpu import small_batch as thin
-from tfkit.nn.cpu.packed_weight import PackedWeight, SearchProducts, searching
-from tfkit.nn.cpu.small_batch import ANY, Rule
+from tfkit.cpu import packed_weight, products, small_batch
+from tfkit.cpu.packed_weight import PackedWeight, SearchProducts, searching
+from tfkit.cpu.small_batch import ANY, Rule
 from tfkit.nn.fast_layers import Linear
 
 
 @pytest.fixture
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Every weight that is packed, with a rule that packs at the second use, on every make of processor."""
-    pack = onednn.probe_packing()
+    pack = products.probe_packing()
     if pack is None:
         pytest.skip("not run: this torch packs no weights")
     weights: list[Tensor] = []
-    monkeypatch.setattr(onednn, "PACK", lambda weight, rows: (weights.append(weight), pack(weight, rows))[1])
+    monkeypatch.setattr(products, "PACK", lambda weight, rows: (weights.append(weight), pack(weight, rows))[1])
     for name, value in (("PRODUCTS_WITH_FEW", 2), ("PRODUCTS_WITH_MANY", 2), ("PAYS", 4)):
         monkeypatch.setattr(packed_weight, name, value)
-    monkeypatch.setattr(thin, "RULE", Rule(packed=(1, ANY)))
+    monkeypatch.setattr(small_batch, "RULE", Rule(packed=(1, ANY)))
     monkeypatch.setattr(PackedWeight, "bytes", 0)
     return weights
 
@@ -50,7 +49,7 @@ def test_a_weight_is_packed_when_it_is_used_again(rows: int, packed: list[Tensor
 
 def test_few_rows_win_more() -> None:
     assert packed_weight.PRODUCTS_WITH_FEW < packed_weight.PRODUCTS_WITH_MANY
-    if onednn.PACK is None:
+    if products.PACK is None:
         pytest.skip("not run: this torch packs no weights")
     weight, search = torch.randn(8, 8), SearchProducts()
     for rows, count in ((5, packed_weight.PRODUCTS_WITH_FEW), (100, packed_weight.PRODUCTS_WITH_MANY)):
@@ -160,7 +159,7 @@ def test_batches_share_them_and_find_the_same(packed: list[Tensor], monkeypatch:
     search = tfkit.Search(beams=3, extra_length=9)
     together = tfkit.generate_batched(model, SOURCES, search, batch_tokens=1)
     assert 0 < len(packed) <= sum(1 for parameter in model.parameters() if parameter.dim() == 2)
-    monkeypatch.setattr(onednn, "PACK", None)
+    monkeypatch.setattr(products, "PACK", None)
     plain = tfkit.generate_batched(model, SOURCES, search, batch_tokens=1)
     for one, other in zip(together, plain, strict=True):
         assert [hypothesis.ids.tolist() for hypothesis in one] == [hypothesis.ids.tolist() for hypothesis in other]

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import tfkit
+from tfkit.cpu import products, small_batch
+from tfkit.cpu.packed_weight import PackedWeight, SearchProducts
+from tfkit.cpu.product_table import Choice, product_kernels, product_machine
 from tfkit.errors import InputError
-from tfkit.nn.cpu import onednn, small_batch
-from tfkit.nn.cpu.packed_weight import PackedWeight, SearchProducts
-from tfkit.nn.cpu.product_table import Choice, product_kernels, product_machine
 
 KERNELS = ("mkl", "onednn", "transposed", "packed")
 ROW = {"threads": 1, "outputs": 64, "inputs": 32, "rows": [1, 4], "fastest": "packed", "unpacked": "transposed"}
@@ -56,9 +56,9 @@ def test_the_chosen_kernel_computes_the_product(name, bias, tmp_path, monkeypatc
     plain = "mkl" if name == "packed" else name
     use(tmp_path, table_with({"rows": [1, None], "fastest": name, "unpacked": plain}))
     called = []
-    multiply = onednn.MULTIPLY
-    monkeypatch.setattr(onednn, "PRODUCT", None)
-    monkeypatch.setattr(onednn, "MULTIPLY", lambda *given: (called.append("onednn"), multiply(*given))[1])
+    multiply = products.MULTIPLY
+    monkeypatch.setattr(products, "PRODUCT", None)
+    monkeypatch.setattr(products, "MULTIPLY", lambda *given: (called.append("onednn"), multiply(*given))[1])
     for function in ("mm", "addmm"):
         own = getattr(torch, function)
         monkeypatch.setattr(torch, function, lambda *given, own=own: (called.append("transposed"), own(*given))[1])

@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from tfkit.nn.cpu import onednn
-from tfkit.nn.cpu.onednn import linear
+from tfkit.cpu import products
+from tfkit.cpu.products import linear
 from tfkit.nn.fast_layers import Linear
 
 SHAPES = {"wide": (12, 40), "narrow": (40, 12), "square": (24, 24)}
@@ -22,11 +22,11 @@ SHAPES = {"wide": (12, 40), "narrow": (40, 12), "square": (24, 24)}
 def calls(monkeypatch):
     """Every product goes to oneDNN where torch has it, on any processor; gives the calls."""
     made = []
-    product = onednn.probe()
+    product = products.probe()
     if product is None:
         pytest.skip("torch was built without oneDNN")
-    monkeypatch.setattr(onednn, "PRODUCT", lambda *given: (made.append(given[0].shape), product(*given))[1])
-    monkeypatch.setattr(onednn, "MIN_TRAINING_WORK", 1)
+    monkeypatch.setattr(products, "PRODUCT", lambda *given: (made.append(given[0].shape), product(*given))[1])
+    monkeypatch.setattr(products, "MIN_TRAINING_WORK", 1)
     return made
 
 
@@ -193,7 +193,7 @@ def test_off_where_it_is_switched_off_or_small(calls, monkeypatch):
     monkeypatch.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
     linear(*given).sum().backward()
     monkeypatch.undo()
-    monkeypatch.setattr(onednn, "MIN_TRAINING_WORK", 10**9)
+    monkeypatch.setattr(products, "MIN_TRAINING_WORK", 10**9)
     linear(*given).sum().backward()
     assert not calls
 
@@ -242,13 +242,13 @@ def test_hooks_act_and_do_not_change_the_product(calls):
 def test_the_measured_class_of_the_processor_decides(capability, vendor, wanted, monkeypatch):
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(onednn, "vendor", lambda: vendor)
-    assert onednn.is_faster() is wanted
+    monkeypatch.setattr(products, "vendor", lambda: vendor)
+    assert products.is_faster() is wanted
 
 
 def test_a_torch_without_that_product_does_without(monkeypatch):
     monkeypatch.setattr(torch._C, "_has_mkldnn", False)
-    assert onednn.probe() is None
+    assert products.probe() is None
     monkeypatch.undo()
     monkeypatch.delattr(torch._C, "_len_torch_dispatch_stack")
-    assert onednn.probe() is None
+    assert products.probe() is None

@@ -18,8 +18,8 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from ..errors import Diagnostic, InputError
 from ..files import FileModel, parse_json, read_text, refusals
-from ..nn.cpu import small_batch
-from ..nn.cpu.product_table import ProductRow, ProductTable, product_machine
+from . import small_batch
+from .product_table import ProductRow, ProductTable, product_machine
 
 FORM = 1
 MOST_ROWS = 100_000

@@ -5,10 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tfkit.nn.cpu import onednn
-from tfkit.nn.cpu import small_batch as thin
-from tfkit.nn.cpu.packed_weight import PackedWeight, SearchProducts, searching
-from tfkit.nn.cpu.small_batch import Rule, rule_here, small_batch_linear
+from tfkit.cpu import products, small_batch
+from tfkit.cpu.packed_weight import PackedWeight, SearchProducts, searching
+from tfkit.cpu.small_batch import Rule, rule_here, small_batch_linear
 from tfkit.nn.fast_layers import Linear
 
 
@@ -21,7 +20,7 @@ def in_search(linear, x):
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (2, 1), (3, 1), (2, 4), (9, 1), (1, 7)])
 @pytest.mark.parametrize(("inner", "outer"), [(5, 11), (11, 5), (6, 6)])
 def test_it_equals_the_linear_map(inner, outer, batch, length, bias, monkeypatch):
-    monkeypatch.setattr(thin, "RULE", Rule(transposed=(2, 8)))
+    monkeypatch.setattr(small_batch, "RULE", Rule(transposed=(2, 8)))
     linear = nn.Linear(inner, outer, bias, dtype=torch.float64)
     x = torch.randn(batch, length, inner, dtype=torch.float64)
     with torch.no_grad():
@@ -41,12 +40,12 @@ def test_gradients_take_the_ordinary_way():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("batch", "length"), [(300, 1), (40, 7)])
 def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, monkeypatch):
-    monkeypatch.setattr(thin, "ENOUGH", 1)
-    monkeypatch.setattr(thin, "RULE", Rule(onednn=True))  # whichever is faster on this processor
+    monkeypatch.setattr(small_batch, "ENOUGH", 1)
+    monkeypatch.setattr(small_batch, "RULE", Rule(onednn=True))  # whichever is faster on this processor
     called = []
-    if (product := onednn.probe()) is not None:
+    if (product := products.probe()) is not None:
         for name in ("MULTIPLY", "PRODUCT"):
-            monkeypatch.setattr(onednn, name, lambda *given: (called.append(1), product(*given))[1])
+            monkeypatch.setattr(products, name, lambda *given: (called.append(1), product(*given))[1])
     linear = Linear(33, 70, bias)
     wide = torch.randn(batch, length, 2 * 33)
     for x in (wide[..., :33].contiguous(), wide[..., :33], wide.view(batch, length, 33, 2)[..., 1]):
@@ -61,8 +60,8 @@ def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, m
     with torch.no_grad():
         assert torch.equal(in_search(linear, x), functional.linear(x, linear.weight, linear.bias))
     monkeypatch.undo()
-    monkeypatch.setattr(thin, "ENOUGH", 1)
-    monkeypatch.setattr(thin, "RULE", Rule(onednn=True))
+    monkeypatch.setattr(small_batch, "ENOUGH", 1)
+    monkeypatch.setattr(small_batch, "RULE", Rule(onednn=True))
     with torch.no_grad(), torch.autocast("cpu"):
         assert in_search(linear, x).dtype == torch.bfloat16
     with torch.no_grad():
@@ -80,8 +79,8 @@ def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, m
     ],
 )
 def test_the_rule_depends_on_the_processor(vendor, capability, transposed, packed, monkeypatch):
-    monkeypatch.setattr(onednn, "vendor", lambda: vendor)
-    monkeypatch.setattr(thin, "vendor", lambda: vendor)
+    monkeypatch.setattr(products, "vendor", lambda: vendor)
+    monkeypatch.setattr(small_batch, "vendor", lambda: vendor)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)

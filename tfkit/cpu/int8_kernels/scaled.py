@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...nn.cpu.int8 import SMALLEST
+from ..int8 import SMALLEST
 
 INTEGER = 1.5 * 2**23
 """Adding this rounds to the nearest integer, which the last bits then hold: from 2^23 to 2^24 float32 has no fractions."""

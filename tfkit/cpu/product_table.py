@@ -1,7 +1,7 @@
 """A measured table of the fastest product y = x W^T + b while decoding, which comes before the rule of small_batch.py.
 
 A weight of another size takes the rows of the nearest measured weight, if neither dimension is more than `NEAR` times as large
-or as small. Where the table says nothing, the rule decides. The form of the file is in `tfkit.io.product_table`.
+or as small. Where the table says nothing, the rule decides. The form of the file is in `tfkit.cpu.product_table_file`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...slots.float32_kernel import Float32Kernel
-from ...slots.lazy import load
-from . import onednn
+from ..slots.float32_kernel import Float32Kernel
+from ..slots.lazy import load
+from . import products
 
 NEAR = 2.0
 KEPT = 100_000
@@ -130,7 +130,7 @@ def product_machine() -> dict[str, str]:
         `processor`, `capability` (the instruction set of torch's kernels) and `torch` (its version), as in a table.
     """
     return {
-        "processor": onednn.processor_fact("model name") or platform.machine(),
+        "processor": products.processor_fact("model name") or platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": str(torch.__version__).partition("+")[0],
     }
@@ -156,12 +156,12 @@ def product_kernels(
         By name, the function x (N, in) -> x W^T + b (N, out). Those of `packed` and `installed` have packed the weight.
     """
     found: dict[Kernel, Callable[[Tensor], Tensor]] = {"mkl": lambda x: functional.linear(x, weight, bias)}
-    if onednn.MULTIPLY is not None:
-        found["onednn"] = lambda x: onednn.product(x, weight, bias)
+    if products.MULTIPLY is not None:
+        found["onednn"] = lambda x: products.product(x, weight, bias)
     found["transposed"] = lambda x: transposed_product(x, weight, bias)
-    if onednn.PACK is not None:
-        packed = onednn.PACK(weight, None)
-        found["packed"] = lambda x: onednn.product(x, packed, bias)
+    if products.PACK is not None:
+        packed = products.PACK(weight, None)
+        found["packed"] = lambda x: products.product(x, packed, bias)
     if installed is not None:
         found["installed"] = partial(load(installed.multiply), packed=load(installed.pack)(weight), bias=bias)
     return found

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...plugin import AttentionInputs
+from ..attention.types import AttentionInputs
 
 MAX_QUERIES = 8
 MIN_MATRICES = 128

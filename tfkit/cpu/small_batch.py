@@ -8,8 +8,8 @@ transposed   W times (in, rows). AMD: 4 ms instead of 8 for 4 rows and 37,000 x 
 packed       oneDNN with packed weights (packed_weight.py), once a search has used a weight often enough. Intel with AVX-512:
              5 ms instead of 10 for 5 rows and 37,000 x 512 weights, and 0.18 instead of 0.32 for 2,048 x 512.
 
-Other products are bound by arithmetic. Where MKL is slow, oneDNN computes them (onednn.py): 3.7 ms instead of 8.3 for 280 rows
-and 10,000 x 128 weights (bench/translate.py). Its call costs 10 microseconds more, so MKL keeps the small products.
+Other products are bound by arithmetic. Where MKL is slow, oneDNN computes them (products.py): 3.7 ms instead of 8.3 for 280
+rows and 10,000 x 128 weights (bench/translate.py). Its call costs 10 microseconds more, so MKL keeps the small products.
 
 All kernels sum the same products, in different order. The rule depends on the processor alone and not on a measurement, so
 that results on one machine never change. A user may replace it by a file of measurements (product_table.py). A kernel of a
@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...slots.float32_kernel import Float32Kernel
+from ..slots.float32_kernel import Float32Kernel
 from .float32 import float32_kernel_here
-from .onednn import PRODUCT, VENDORS, can_pack, may_multiply, may_read, measured_class, product, vendor
 from .packed_weight import PackedWeight, SearchProducts
 from .product_table import Choice, ProductTable, transposed_product
+from .products import PRODUCT, VENDORS, can_pack, may_multiply, may_read, measured_class, product, vendor
 
 HUGE, FEW = 2**23, 4
 """From `HUGE` elements of W on, reading W bounds a product with up to `FEW` rows even with oneDNN."""

@@ -7,9 +7,9 @@ from functools import cache
 
 import torch
 
-from ...errors import PluginError
-from ...slots.float32_kernel import Float32Kernel
-from ...slots.lazy import load
+from ..errors import PluginError
+from ..slots.float32_kernel import Float32Kernel
+from ..slots.lazy import load
 from .int8 import capabilities
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...plugin import Int8Kernel
+from ...slots.int8_kernel import Int8Kernel
 
-_HERE = "tfkit.builtin.int8_kernel"
+_HERE = "tfkit.cpu.int8_kernels"
 
 ENTRIES = [
     Int8Kernel(

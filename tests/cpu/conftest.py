@@ -1,0 +1,3 @@
+"""Every test draws from the same seed."""
+
+from fixtures import seeded  # noqa: F401

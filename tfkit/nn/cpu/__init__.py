@@ -1,1 +1,0 @@
-"""CPU kernels and their tuning: linear layers, prepacked weights, oneDNN, dropout, the allocator."""
