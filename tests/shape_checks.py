@@ -19,12 +19,12 @@ from jaxtyping import jaxtyped
 from tfkit.attention import rendering
 from tfkit.attention.types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Mask
 from tfkit.builtin.placement.wiring import Parallel, Sequential
-from tfkit.nn.feed_forward import FeedForward
-from tfkit.nn.layer import Residual
+from tfkit.nn.layers import FeedForward
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
 from tfkit.nn.runtime.decoding_state import DecodingState, KeyValueCache
 from tfkit.nn.runtime.node_output import NodeOutput, Padding
+from tfkit.nn.stack import Residual
 
 METHODS: list[tuple[type, str]] = [
     *((kind, "forward") for kind in (MultiHeadAttention, FeedForward, Residual, Sequential, Parallel)),

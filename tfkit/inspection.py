@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from .cpu.product_table import product_kernels, product_machine
     from .io.saveable import check_described
     from .nn.attention_head import AttentionHead
-    from .nn.fast_layers import SharedTable
     from .nn.heads import Classify, Dense
+    from .nn.layers import SharedTable
     from .nn.model import Model
     from .nn.runtime.node_output import Padding
     from .nn.span_logits import SpanLogits
@@ -99,7 +99,7 @@ _IMPORTS_TORCH = {
     "tfkit.cpu.float32": ("float32_kernel_here",),
     "tfkit.cpu.int8": ("Int8Weight",),
     "tfkit.cpu.product_table": ("product_kernels", "product_machine"),
-    "tfkit.nn.fast_layers": ("SharedTable",),
+    "tfkit.nn.layers": ("SharedTable",),
     "tfkit.nn.heads": ("Classify", "Dense"),
     "tfkit.nn.runtime.node_output": ("Padding",),
     "tfkit.nn.span_logits": ("SpanLogits",),

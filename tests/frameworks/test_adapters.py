@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 
 import tfkit
 from frameworks.small_models import KINDS, build, inputs, searches
-from tfkit.nn.fast_layers import Embedding
+from tfkit.nn.layers import Embedding
 from tfkit.recipe import Recipe
 from tfkit.train.chunked_loss import losses_in_chunks
 

@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
 
 import tfkit
 from frameworks.small_models import KINDS, build, inputs, searches
-from tfkit.nn.method_module import MethodModule
+from tfkit.nn.runtime.context import MethodModule
 from tfkit.slots.node import FeatureRule, ImageRule
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -183,7 +183,7 @@ def test_jacobians_are_the_same_in_both_modes(kind: str) -> None:
 
 
 def test_dropout_of_a_transform_is_torchs_own() -> None:
-    from tfkit.nn.fast_layers import Dropout
+    from tfkit.nn.layers import Dropout
 
     module, x = Dropout(0.5), torch.ones(4, 1000)
     different = vmap(module, randomness="different")(x)

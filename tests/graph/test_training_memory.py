@@ -27,7 +27,7 @@ import tfkit
 from tfkit.graph import Batch
 from tfkit.graph.training import Regime, Step, memory_of, sent_per_step, weights_of
 from tfkit.graph.training.memory import kept_by_node
-from tfkit.nn import fast_layers
+from tfkit.nn import layers
 from tfkit.nn.runtime import inputs as input_rules
 from tfkit.train import loss
 from tfkit.train.distributed.ddp_fsdp import shard
@@ -44,9 +44,7 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_rules, "check_ids", lambda *arguments: None)
     monkeypatch.setattr(input_rules, "_check_numbers", lambda *arguments: None)
     monkeypatch.setattr(loss, "_blocks", lambda logits: [slice(0, len(logits))])
-    monkeypatch.setattr(
-        fast_layers.Dropout, "forward", lambda self, x: torch.ops.aten.native_dropout(x, self.p, self.training)[0]
-    )
+    monkeypatch.setattr(layers.Dropout, "forward", lambda self, x: torch.ops.aten.native_dropout(x, self.p, self.training)[0])
     norm = nn.functional.layer_norm
     monkeypatch.setattr(nn.functional, "rms_norm", lambda x, shape, weight, eps: norm(x, shape, weight, None, eps))
 

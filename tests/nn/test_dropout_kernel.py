@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tfkit.nn.fast_layers import Dropout
+from tfkit.nn.layers import Dropout
 
 
 @pytest.mark.parametrize("p", [2.0**-20, 0.1, 0.3, 0.5, 0.9])

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..attention.positions import PositionRange
-from .fast_layers import Dropout
-from .method_module import use
-from .runtime.context import ForwardContext
+from .layers import Dropout
+from .runtime.context import ForwardContext, use
 from .runtime.node_output import NodeOutput, Padding
 
 

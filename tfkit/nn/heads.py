@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Diagnostic, InputError
-from .fast_layers import Dropout
+from .layers import Dropout
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput, Padding
 

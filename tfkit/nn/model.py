@@ -22,8 +22,8 @@ from ..slots.lazy import load
 from .attention_head import AttentionHead, head_of
 from .call_errors import BuiltParts, explained
 from .device_moves import Placed
-from .fast_layers import SharedTable, as_torch_linears
 from .labels import Labels, by_output, loss_of, with_targets
+from .layers import SharedTable, as_torch_linears
 from .model_plan import ModelPlan
 from .multi_head import MultiHeadAttention
 from .outputs import Outputs

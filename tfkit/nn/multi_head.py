@@ -20,8 +20,7 @@ from ..attention.types import AttentionInputs, Bias, DenseBias, Mask
 from ..errors import BackendRefused
 from .attention_sink import with_sink
 from .local_attention import LocalCentre, with_local
-from .method_module import use
-from .runtime.context import StackContext
+from .runtime.context import StackContext, use
 from .runtime.decoding_state import KeyValueCache
 
 
@@ -274,8 +273,10 @@ class MultiHeadAttention(nn.Module):
         mask = context.cross_mask(config.memory) if config.cross else context.self_mask(config.window)
         mask_name: Hashable = ("cross", config.memory) if config.cross else ("self", config.window)
         bias, scheme = self._bias(query, context, position)
-        bias = context.bias_of_beams(bias, scheme, query, key.shape[2] if config.cross else None)
-        query = context.fold_beams(query)  # (B, H, Q, D); with shared prefixes a row per sentence and a query per beam
+        beams = context.tree  # only in a search whose hypotheses share prefixes: then a row is a sentence, a query a hypothesis
+        if beams is not None:
+            keys = key.shape[2] if config.cross else None
+            query, bias = beams.folded(query, bias, context.offset, keys, context.memo, scheme)
         dropout = config.dropout if self.training else 0.0
         score = None if config.score == "dot" else self.score
         inputs = AttentionInputs(query, key, value, mask, config.scale, bias, config.softcap, dropout, score)
@@ -289,9 +290,12 @@ class MultiHeadAttention(nn.Module):
         prepared = context.prepared(backend, inputs.mask, mask_name, inputs.bias, scheme, query, inputs.key.shape[2])
         inputs = replace(inputs, prepared=prepared)
         if site in context.model.wanted:
-            context.model.weights[site] = context.weights_by_row(self._weights(inputs), config.cross)
+            weights = self._weights(inputs)
+            context.model.weights[site] = weights if beams is None else beams.weights(weights, context.offset, config.cross)
         output = attend(backend, inputs).output  # (B, H, Q, V)
-        return context.unfold_beams(output.transpose(1, 2).flatten(2))  # (B, Q, H * V)
+        if beams is not None:
+            output = beams.unfold_beams(output)
+        return output.transpose(1, 2).flatten(2)  # (B, Q, H * V)
 
     def _weights(self, inputs: AttentionInputs) -> Tensor:
         """Attention weights (B, H, Q, K) before dropout. A second call computes them, so that the output keeps its bits."""

@@ -20,7 +20,7 @@ from ..cpu.int8 import HEAD, Int8Weight, fastest, is_finite, is_large
 from ..cpu.low_precision import LowPrecisionHead, LowPrecisionLinear, LowPrecisionWeight
 from ..errors import BuildError, Diagnostic
 from ..slots.int8_kernel import Int8Kernel
-from .feed_forward import FeedForward
+from .layers import FeedForward
 from .multi_head import MultiHeadAttention
 from .tokens import TokenLogits
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from .fast_layers import Dropout
 from .heads import pooled
+from .layers import Dropout
 from .runtime.node_output import NodeOutput
 
 

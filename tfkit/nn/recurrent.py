@@ -21,12 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .fast_layers import Dropout
-from .method_module import use
+from .layers import Dropout
 from .multi_head import MultiHeadAttention
 from .readout import InitialState, Readout
 from .recurrent_layer import RecurrentLayer, State, held
-from .runtime.context import ForwardContext, StackContext
+from .runtime.context import ForwardContext, StackContext, use
 from .runtime.node_output import NodeOutput
 
 

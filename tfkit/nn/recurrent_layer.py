@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._higher_order_ops import scan
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from .method_module import MethodModule, use
+from .runtime.context import MethodModule, use
 
 State = tuple[Tensor, ...]
 """The state of a cell: tensors (B, N), the output first."""

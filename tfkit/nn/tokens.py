@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from ..attention.positions import PositionAt, PositionRange
 from ..cpu.low_precision import LowPrecisionHead
-from .fast_layers import Dropout, Head, Linear, SharedTable
-from .method_module import use
-from .runtime.context import ForwardContext
+from .layers import Dropout, Head, Linear, SharedTable
+from .runtime.context import ForwardContext, use
 from .runtime.node_output import NodeOutput
 
 

@@ -23,37 +23,21 @@ from ..slots.sublayer import AttentionSite, SublayerContext
 
 if TYPE_CHECKING:
     from ..attention.positions import PositionRange
-    from ..nn.fast_layers import Linear
-    from ..nn.feed_forward import FeedForward
-    from ..nn.layer import LayerParts, residuals
-    from ..nn.method_module import MethodModule
+    from ..nn.layers import FeedForward, Linear
     from ..nn.multi_head import AttentionConfig, MultiHeadAttention, PositionConfig
-    from ..nn.runtime.context import ForwardContext, StackContext
+    from ..nn.runtime.context import ForwardContext, MethodModule, StackContext
     from ..nn.runtime.node_output import NodeOutput
     from ..nn.site_backends import AttentionNode
-    from ..nn.stack import Wiring
+    from ..nn.stack import LayerParts, Wiring, residuals
 
 _IMPORTS_TORCH = {
     "tfkit.attention.positions": ("PositionRange",),
-    "tfkit.nn.fast_layers": ("Linear",),
-    "tfkit.nn.feed_forward": ("FeedForward",),
-    "tfkit.nn.layer": (
-        "LayerParts",
-        "residuals",
-    ),
-    "tfkit.nn.method_module": ("MethodModule",),
-    "tfkit.nn.multi_head": (
-        "AttentionConfig",
-        "MultiHeadAttention",
-        "PositionConfig",
-    ),
-    "tfkit.nn.runtime.context": (
-        "ForwardContext",
-        "StackContext",
-    ),
+    "tfkit.nn.layers": ("FeedForward", "Linear"),
+    "tfkit.nn.multi_head": ("AttentionConfig", "MultiHeadAttention", "PositionConfig"),
+    "tfkit.nn.runtime.context": ("ForwardContext", "MethodModule", "StackContext"),
     "tfkit.nn.runtime.node_output": ("NodeOutput",),
     "tfkit.nn.site_backends": ("AttentionNode",),
-    "tfkit.nn.stack": ("Wiring",),
+    "tfkit.nn.stack": ("LayerParts", "Wiring", "residuals"),
 }
 
 __all__ = [

@@ -59,7 +59,7 @@ class Placement(Entry):
     Args:
         norm_sites: `norm_sites(options, sublayers)` names the norms of a layer with sub-layers of these names.
         final_norm: `final_norm(options)`: whether a stack of such layers ends in a norm.
-        build: `"module:function"`, called as `build(options, parts)` with a `tfkit.nn.layer.LayerParts`. It returns an
+        build: `"module:function"`, called as `build(options, parts)` with a `tfkit.nn.stack.LayerParts`. It returns an
             `nn.Module` with `forward(x (B,L,M), context, index) -> (B,L,M)`.
         constants: `constants(options, context)` gives the constants of the residual.
         unsupported: `unsupported(options, sublayers)` gives the reasons why it cannot connect these sub-layers.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..cpu.products import add_gradient_of_weight, gradient_of_input, linear
-from ..nn.fast_layers import Embedding, Linear
+from ..nn.layers import Embedding, Linear
 from ..nn.model import Model
 from ..nn.tokens import TokenLogits
 from ..recipe import Recipe

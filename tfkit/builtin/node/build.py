@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...nn.fast_layers import Embedding, Linear
 from ...nn.heads import Classify, Dense, LayerMix, Pool
-from ...nn.layer import LayerParts
+from ...nn.layers import Embedding, Linear
 from ...nn.span_logits import SpanLogits
-from ...nn.stack import Stack, Wiring
+from ...nn.stack import LayerParts, Stack, Wiring
 from ...nn.tokens import TokenLogits, Tokens
 from ...plugin import Component
 from ...slots.layer import Layer, modules_in, sequence

@@ -18,8 +18,8 @@ from dataclasses import replace
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...nn.layer import LayerParts, residuals
 from ...nn.runtime.context import StackContext
+from ...nn.stack import LayerParts, residuals
 from ...plugin import NoOptions
 from .entries import ParallelOptions
 

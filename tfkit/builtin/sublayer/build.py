@@ -7,8 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from ...nn.fast_layers import Linear
-from ...nn.feed_forward import FeedForward
+from ...nn.layers import FeedForward, Linear
 from ...nn.multi_head import AttentionConfig, MultiHeadAttention, PositionConfig
 from ...nn.stack import Wiring
 from ...nn.value_residual import ValueResidual

@@ -15,6 +15,9 @@ doubled, the slots that no hypothesis sees are removed, so that the cache stays 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -90,6 +93,31 @@ class BeamTree:
         if window is not None and window[0] is not None:
             seen = seen & (self.grown_places(position) >= position - window[0])[:, None]
         return Mask(visible=seen[:, None])
+
+    def folded(
+        self,
+        query: Tensor,
+        bias: Bias | None,
+        position: int,
+        memory_keys: int | None,
+        memo: dict[Hashable, Any],
+        name: Hashable,
+    ) -> tuple[Tensor, DenseBias | None]:
+        """Queries (S * k, H, 1, D) and their bias, with a row per sentence and a query per hypothesis. `memory_keys`: the keys
+        of a memory; None for self-attention. Layers share the bias of a scheme `name`: it is folded once and kept in `memo`."""
+        folded = self.fold_beams(query)
+        if bias is None:
+            return folded, None
+        cross = memory_keys is not None
+        key = ("tree bias", name, cross, query.dtype)
+        if name is not None and key in memo:
+            return folded, memo[key]
+        keys = position + 1 if memory_keys is None else memory_keys
+        shapes = Shapes(query.shape[0], query.shape[1], 1, keys, query.dtype, query.device)
+        of_beams = self.bias(bias, shapes, position, cross)
+        if name is not None:
+            memo[key] = of_beams
+        return folded, of_beams
 
     def bias(self, bias: Bias, shapes: Shapes, position: int, cross: bool) -> DenseBias:
         """A bias of rows, as a bias of folded queries at `position`: over the slots, or with `cross` over a memory's keys."""

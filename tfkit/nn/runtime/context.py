@@ -3,6 +3,9 @@
 Masks, position tables, biases and the prepared masks of backends depend on the batch, not on the layer. `StackContext` computes
 each when the first layer needs it, and the other layers reuse it.
 
+What other libraries register on a module (hooks, FSDP, offloading) acts in calls of the module alone. Position schemes, cells
+and scores act by methods (`embed`, `rotate`, `step`, `map_keys`), so a model uses these by calls too (`MethodModule`, `use`).
+
 The contexts are no dataclasses: FSDP copies a dataclass among the arguments of a module, and the copies would share nothing.
 """
 
@@ -14,12 +17,11 @@ from copy import copy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...attention.choice import BoundBackend
 from ...attention.positions import PositionAt, PositionRange
 from ...attention.types import Bias, Mask, Prepared, Shapes
-from ..method_module import use
 from .beam_tree import BeamTree
 from .decoding_state import DecodingState, KeyValueCache
 from .node_output import NodeOutput, Padding
@@ -302,68 +304,6 @@ class StackContext:
             start, key, value = state.tree.slots, state.tree.fold_beams(key), state.tree.fold_beams(value)
         return cache.write(start, key, value)
 
-    def fold_beams(self, query: Tensor) -> Tensor:
-        """Moves the beams of a sentence from the batch axis to the query axis, if beams share prefixes.
-
-        Args:
-            query: (B, H, Q, D); with k beams of S sentences (S * k, H, 1, D).
-
-        Returns:
-            (B, H, Q, D) unchanged, or (S, H, k, D).
-        """
-        tree = self.tree
-        return query if tree is None else tree.fold_beams(query)
-
-    def unfold_beams(self, output: Tensor) -> Tensor:
-        """Moves the beams of a sentence back to the batch axis, if beams share prefixes.
-
-        Args:
-            output: (B, Q, M); with k beams of S sentences (S, k, M).
-
-        Returns:
-            (B, Q, M) unchanged, or (S * k, 1, M).
-        """
-        return output if self.tree is None else output.view(-1, 1, output.shape[2])
-
-    def weights_by_row(self, weights: Tensor, cross: bool) -> Tensor:
-        """Attention weights with one row per beam and one key per position, even if beams share prefixes.
-
-        Args:
-            weights: (B, H, Q, K), or (S, H, k, slots) if beams share prefixes.
-            cross: the keys are those of a memory.
-
-        Returns:
-            (B, H, Q, K), or (S * k, H, 1, K).
-        """
-        tree = self.tree
-        return weights if tree is None else tree.weights(weights, self.offset, cross)
-
-    def bias_of_beams(self, bias: Bias | None, name: Hashable, query: Tensor, memory_keys: int | None) -> Bias | None:
-        """The bias unchanged, or as a bias of folded queries if beams share prefixes.
-
-        Args:
-            bias: the bias of rows, one per beam.
-            name: the scheme whose layers share the bias, or None.
-            query: (B, H, Q, D), not folded.
-            memory_keys: number of keys of the memory; None for self-attention.
-
-        Returns:
-            The bias for the query that `fold_beams` returns.
-        """
-        tree = self.tree
-        if tree is None or bias is None:
-            return bias
-        cross = memory_keys is not None
-        key = ("tree bias", name, cross, query.dtype)
-        if name is not None and key in self.memo:
-            return self.memo[key]  # type: ignore[no-any-return]
-        keys = self.offset + 1 if memory_keys is None else memory_keys
-        shapes = Shapes(query.shape[0], query.shape[1], 1, keys, query.dtype, query.device)
-        folded = tree.bias(bias, shapes, self.offset, cross)
-        if name is not None:
-            self.memo[key] = folded
-        return folded
-
     def prepared(
         self,
         backend: BoundBackend,
@@ -405,3 +345,30 @@ class StackContext:
             with torch.autocast(query.device.type, enabled=False) if enabled else nullcontext():
                 held[key] = backend.prepare(mask, bias if bias_name is not None else None, shapes, backend.options)
         return held[key]  # type: ignore[no-any-return]
+
+
+class MethodModule(nn.Module):
+    """`module("embed", x, span)` is `module.embed(x, span)` as a call of the module.
+
+    A part of a plugin that has weights of its own may derive from this class, so that hooks, FSDP and offloading act on it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, method: str, *arguments: Any) -> Any:
+        """What a method returns.
+
+        Args:
+            method: the name of the method.
+            arguments: its arguments.
+
+        Returns:
+            Its result.
+        """
+        return getattr(self, method)(*arguments)
+
+
+def use(part: Any, method: str, *arguments: Any) -> Any:
+    """`part.method(*arguments)`, as a call of the part if it is a `MethodModule`."""
+    return part(method, *arguments) if isinstance(part, MethodModule) else getattr(part, method)(*arguments)

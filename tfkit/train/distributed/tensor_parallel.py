@@ -47,7 +47,7 @@ class DividedHeads(ParallelStyle):
 
 
 class DividedVocabulary(ParallelStyle):
-    """Divides the rows of an embedding table or of the map to the logits; see `tfkit/nn/fast_layers.py`."""
+    """Divides the rows of an embedding table or of the map to the logits; see `tfkit/nn/layers.py`."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         weight = module.get_parameter("weight")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfkit.nn.layer import LayerParts
 from tfkit.nn.runtime.context import StackContext
+from tfkit.nn.stack import LayerParts
 from tfkit.slots.placement import Constants
 from tfkit_conformance.laws.part import PartUnderTest
 

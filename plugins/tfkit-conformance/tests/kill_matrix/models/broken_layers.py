@@ -9,13 +9,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfkit.nn.feed_forward import FeedForward
-from tfkit.nn.layer import Residual
+from tfkit.nn.layers import FeedForward
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
 from tfkit.nn.runtime.context import StackContext
 from tfkit.nn.runtime.node_output import NodeOutput
-from tfkit.nn.stack import Stack
+from tfkit.nn.stack import Residual, Stack
 
 from .tampering import each, stack, swap
 

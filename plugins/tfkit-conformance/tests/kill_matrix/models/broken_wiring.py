@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.nn.fast_layers import SharedTable
+from tfkit.nn.layers import SharedTable
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
 from tfkit.nn.runtime.context import ForwardContext, StackContext

@@ -1,4 +1,4 @@
-"""torch's layers with the fastest kernels of this processor: `Linear`, `Embedding`, `Dropout`.
+"""torch's layers with the fastest kernels of this processor, `Linear`, `Embedding` and `Dropout`, and the feed-forward layer.
 
 The kernel is chosen here, inside `forward`. So a model is the sum of its module calls: hooks, adapters, sharding,
 `torch.compile` and `tfkit verify` see what runs. On other devices and in compiled models these are torch's own layers.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,6 +23,7 @@ from ..cpu.packed_weight import PackedWeight, active
 from ..cpu.products import linear
 from ..cpu.small_batch import small_batch_linear
 from ..errors import Diagnostic, InputError
+from .runtime.context import StackContext
 
 
 def fast_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight | None) -> Tensor:
@@ -225,6 +227,45 @@ class Dropout(nn.Dropout):
         bits = words.random_(-(2**63), None).view(torch.int32)[:count]
         keep = bits >= round(self.p * 2**32) - 2**31
         return input * keep.view(input.shape).to(input.dtype).mul_(1 / (1 - self.p))
+
+
+class FeedForward(nn.Module):
+    """The position-wise feed-forward layer, (B, L, M) -> (B, L, M).
+
+    Args:
+        input: linear map M -> d_ff.
+        gate: linear map M -> d_ff of a gated layer, None for a plain one.
+        output: linear map d_ff -> M.
+        activate: elementwise function of the inner features, or of the gate if there is one.
+        dropout: probability that an inner feature is dropped in training.
+
+    Reference: https://arxiv.org/abs/1706.03762, equation 2; gated: https://arxiv.org/abs/2002.05202
+    """
+
+    def __init__(
+        self, input: nn.Linear, gate: nn.Linear | None, output: nn.Linear, activate: Callable[[Tensor], Tensor], dropout: float
+    ) -> None:
+        super().__init__()
+        self.input, self.gate, self.output = input, gate, output
+        self.activate = activate
+        self.dropout = Dropout(dropout) if dropout > 0.0 else None
+
+    def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
+        """The layer at every position.
+
+        Args:
+            x: (B, L, M).
+            context: the current call of the stack.
+            index: which application of the layer this is; not used.
+
+        Returns:
+            (B, L, M)
+        """
+        features = self.input(x)  # (B, L, d_ff)
+        features = self.activate(features) if self.gate is None else self.activate(self.gate(x)) * features
+        if self.dropout is not None:
+            features = self.dropout(features)
+        return self.output(features)  # type: ignore[no-any-return]
 
 
 def rows_of_divided(ids: Tensor, weight: Tensor) -> Tensor:
