@@ -213,3 +213,15 @@ def test_code_is_named_module_and_function(reference):
     with pytest.raises(PluginError) as error:
         load_catalogue([]).with_plugin(plugin(entry), "acme")
     assert f'`attend` of `acme.x` is `{reference}`; code is named "module:function"' in diagnostic_of(error)[1]
+
+
+def test_installed_plugins_are_collected_once_and_again_after_an_installation(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    first = load_catalogue()
+    assert load_catalogue() is first
+    info = tmp_path / "acme_late-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-late\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tfkit]\nacme_late = acme_late\n")
+    (tmp_path / "acme_late.py").write_text("")
+    assert "acme_late" in {name for name, *_ in load_catalogue().plugins}

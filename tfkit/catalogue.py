@@ -8,10 +8,13 @@ always errors.
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
@@ -189,7 +192,7 @@ class Catalogue:
 
 
 def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
-    """Collect the entries of all plugins.
+    """Collect the entries of all plugins. Those of the installed ones are collected again only after an installation.
 
     Args:
         points: entry points of plugins; by default all installed ones.
@@ -200,11 +203,29 @@ def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
     Raises:
         PluginError: two plugins register one name, a hook's name is misspelt, or an entry is invalid for its slot.
     """
+    return _installed(entry_points, _places()) if points is None else _collected(points)
+
+
+def _places() -> tuple[tuple[str, int], ...]:
+    """The directories of Python's path, and when something was last installed in each."""
+    found = []
+    for place in sys.path:
+        with suppress(OSError):
+            found.append((place, os.stat(place or ".").st_mtime_ns))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1)
+def _installed(find: Callable[..., Iterable[EntryPoint]], places: tuple[tuple[str, int], ...]) -> Catalogue:
+    return _collected(find(group="tfkit"))
+
+
+def _collected(points: Iterable[EntryPoint]) -> Catalogue:
     manager = _manager()
     broken: list[BrokenPlugin] = []
     owners: dict[str, str] = {}
     plugins: list[tuple[str, str, str]] = []
-    for point in sorted(entry_points(group="tfkit") if points is None else points, key=lambda point: point.name != "builtin"):
+    for point in sorted(points, key=lambda point: point.name != "builtin"):
         dist = point.dist
         distribution, version = (dist.name, dist.version) if dist else (point.name, "")
         try:
