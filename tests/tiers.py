@@ -8,8 +8,10 @@ needs, so that a slow or busy machine stays below it.
 from __future__ import annotations
 
 import gc
+import getpass
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -87,3 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin("tiers"):
         config.pluginmanager.register(Tiers(), "tiers")
         gc.disable()  # until the tests are collected
+        if limited := os.environ.get("ATEN_CPU_CAPABILITY"):
+            # torch keeps what it compiled, and does not ask for which instruction set: such a kernel may give NaN with another.
+            kept = os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}_{limited}")
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", kept)

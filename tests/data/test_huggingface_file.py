@@ -180,14 +180,14 @@ def test_a_damaged_table_of_characters_is_an_error_or_another_table(files: dict[
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", sorted(SPLITS), ids=range(len(SPLITS)))
 def test_the_time_of_a_split_is_linear(pattern: str) -> None:
-    """Eight times the text needs less than 30 times the time; that of a quadratic search is 64 times as long."""
+    """Processor time: 16 times the text needs less than 100 times as much; a quadratic search needs 256 times as much."""
     split = pre_tokenizers.Split(Regex(pattern), "isolated")
     for text in (" ", "a", "A", "1", "'", " \n", "日", "'S ", "\u0301", "!\n"):
-        short, long = (min(_seconds(split, text * count) for _ in range(3)) for count in (4_000, 32_000))
-        assert long < 30 * short + 0.05, (text, short, long)
+        short, long = (min(_seconds(split, text * count) for _ in range(3)) for count in (4_000, 64_000))
+        assert long < 100 * short + 0.05, (text, short, long)
 
 
 def _seconds(split: Any, text: str) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     split.pre_tokenize_str(text)
-    return time.perf_counter() - start
+    return time.process_time() - start

@@ -141,9 +141,18 @@ class Reference:
         tokens = sum(shown.numel() for shown in batch.visible.values()) or batch.size
         sums = sum(sums_of(self.graph, self.model, self._positions(batch)).values(), Sums()).times(3.0) + Sums(1, tokens)
         scales = {name: scale_of(tensor, [each[name] for each in drawn], sums) for name, tensor in exact.items()}
+        if self._stick(scales).blunt():
+            with Stochastic(self.seed + 4000, torch.float64):
+                fine = self._gradients(self.exact, batch, towards, torch.float64)
+            scales = {name: self._no_less(scale, scale_of(exact[name], [fine[name]], sums)) for name, scale in scales.items()}
         share = {name: share_of(drawn[0][name], tensor) for name, tensor in exact.items()}
         placed = {name: tensor.to(self.device) for name, tensor in exact.items()}
         return TrueGradients(towards, placed, self._stick(scales), share)
+
+    def _no_less(self, scale: Scale, fine: Scale) -> Scale:
+        """A scale with the deviation in float64 that `fine` measured, if that is larger. Where rounding moves a tensor by a
+        large share of itself, its errors are not of first order in u, and the one in float64 does not follow from it."""
+        return replace(scale, error=max(scale.error, fine.error * UNIT[self.level] / UNIT[torch.float64]))
 
     def _stick(self, scales: dict[str, Scale]) -> Yardstick:
         return Yardstick(scales, self.level, self.level)
