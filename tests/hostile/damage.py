@@ -80,6 +80,60 @@ def contents(good: bytes) -> Iterator[tuple[str, bytes]]:
     yield "gzip cut off", gzip.compress(good or b"x")[:-6]
 
 
+def large(good: bytes, kind: str, room: int) -> Iterator[tuple[str, Made]]:
+    """Much content of the right form: wide, deep, long, repeated, up to `room` bytes."""
+    if kind == ".safetensors":
+        yield "many tensors", lambda: next(made for what, made in tensors(good) if what == "100,000 tensors")()
+        return
+    count = room // 12
+
+    def joined(start: str, item: Callable[[int], str], end: str, between: str = ",") -> Made:
+        return lambda: (start + between.join(map(item, range(count))) + end).encode()
+
+    yield "many keys", joined("{", lambda n: f'"k{n}":1', "}")
+    yield "many values", joined("[", str, "]")
+    yield "many lists", joined("[", lambda n: "[]", "]")
+    yield "many objects", joined("[", lambda n: '{"a":1}', "]")
+    yield "one key again and again", joined("{", lambda n: '"key":1', "}")
+    yield "deep lists", lambda: b"[" * room
+    yield "deep objects", lambda: b'{"a":' * (room // 5)
+    yield "a long text", lambda: b'{"name": "' + b"x" * (room - 20) + b'"}'
+    yield "a long number", lambda: b'{"name": ' + b"1" * (room - 20) + b"}"
+    yield "many escapes", lambda: b'{"name": "' + b"\\n" * (room // 2 - 20) + b'"}'
+    if kind == ".yaml":
+        text = good.decode()
+        yield "many directives", lambda: b"%TAG !a! tag:x\n" * (room // 16) + b"---\n" + good
+        yield "many keys of blocks", joined("", lambda n: f"k{n}: 1", "", "\n")
+        yield "many comments", lambda: good + b"#\n" * (room // 2 - len(good))
+        yield (
+            "many backends",
+            lambda: text.replace("num_heads", f"backend: [{','.join(['sdpa'] * 9_000)}], num_heads", 1).encode(),
+        )
+        yield "many quotes", lambda: b"a: '" + b"''" * (room // 2 - 10) + b"'"
+    else:
+        for place in _places(json.loads(good)):
+            if isinstance(node := _at(json.loads(good), place), (list, dict)) and node:
+                yield f"{'.'.join(map(str, place))} 20,000 times", partial(_repeated, good, place)
+
+
+def _at(data: Any, place: tuple[Any, ...]) -> Any:
+    for key in place:
+        data = data[key]
+    return data
+
+
+def _repeated(good: bytes, place: tuple[Any, ...]) -> bytes:
+    """JSON with a list or an object that holds its last member many times."""
+    data = json.loads(good)
+    node = _at(data, place)
+    if isinstance(node, list):
+        node += [node[-1]] * 20_000
+    else:
+        key = next(reversed(node))
+        node.update({f"{key}{n}": node[key] for n in range(20_000)})
+    return json.dumps(data).encode()
+
+
 def sparse(path: Path) -> None:
     """A file of 1 TB that takes no room."""
     with path.open("wb") as file:

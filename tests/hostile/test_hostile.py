@@ -19,8 +19,8 @@ import pytest
 from filelock import FileLock
 
 from command_line import SMALL
-from hostile.damage import NAMES, Damage, contents, damages, not_regular
-from hostile.harness import Ended, Runner, snapshot
+from hostile.damage import NAMES, Damage, contents, damages, large, not_regular
+from hostile.harness import CPU_SECONDS, Ended, Runner, snapshot
 from hostile.inputs import (
     Reads,
     Writes,
@@ -123,11 +123,18 @@ class Case:
         assert not self.wrong, f"{len(self.wrong)} of {self.cases} cases:\n" + "\n".join(self.wrong[:40])
 
     def evaluate(
-        self, reads: Reads, value: str, what: str, refused: bool, output: Path | None = None, stdin: Path | None = None
+        self,
+        reads: Reads,
+        value: str,
+        what: str,
+        refused: bool,
+        output: Path | None = None,
+        stdin: Path | None = None,
+        seconds: int = CPU_SECONDS,
     ) -> None:
         """Run the command on this value, and note what is wrong with how it ended."""
         before = snapshot(self.folder, output)
-        ended = self.runner.run(reads.words(value, self.beside), self.inputs, stdin)
+        ended = self.runner.run(reads.words(value, self.beside), self.inputs, stdin, seconds)
         new = self.inputs / "new"
         if new.is_symlink() or new.is_file():
             new.unlink()
@@ -285,6 +292,34 @@ def test_a_command_survives_hostile_input(reads, good, runner, tmp_path):
     if reads == next(each for each in ARGUMENTS if each.command == reads.command):
         attack_stream(case, reads, value, line)
     attack(case, reads, value, 1 if EVERY_CASE else share_of(reads, good / value))
+    case.report()
+
+
+FIRST = [reads for reads in ARGUMENTS if reads == next(each for each in ARGUMENTS if each.good == reads.good)]
+"""One argument for each kind of file and directory."""
+LARGE = {"tokeniser.json": 60 << 20, ".json": 15 << 20, ".yaml": 1_000_000, ".safetensors": 0}
+"""Bytes of a large file by its name or ending: nearly as many as its reader takes."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("reads", FIRST, ids=named)
+def test_a_large_file_takes_no_more_than_the_promised_time_and_memory(reads, good, runner, tmp_path):
+    """5 s of processor time, twice that on a slow machine, and 500 MB; for every kind of file and of member of a directory."""
+    case = Case(good, tmp_path / "case", runner)
+    value, _ = case.usual(reads)
+    target = case.inputs / value
+    unread = case.unread(reads, value) if target.is_dir() else set()
+    seen = set()
+    for member in members(good / value) if target.is_dir() else [Path()]:
+        whole, spot = good / value / member, target / member
+        if whole.suffix not in LARGE or not whole.is_file() or member in unread or whole.name in seen:
+            continue
+        seen.add(whole.name)
+        for what, made in large(whole.read_bytes(), whole.suffix, LARGE.get(whole.name, LARGE[whole.suffix])):
+            remove(spot)
+            spot.write_bytes(made())
+            case.evaluate(reads, value, f"{member}: {what}", False, target if reads.name == "resume" else None, seconds=10)
+            case.restore(value if reads.name == "resume" or not target.is_dir() else str(Path(value) / member))
     case.report()
 
 

@@ -83,7 +83,7 @@ BAD = {
     "lone surrogate in JSON": ('{"a": "\\ud83d"}', "TFK002", 1, 10),
     "deep": ("[" * 50, "TFK001", 1, 41),
     "deep mappings": ("{a: " * 50, "TFK001", 1, 161),
-    "YAML 1.3": ("%YAML 1.3\n---\na: 1\n", "TFK002", 1, 1),
+    "YAML 1.3": ("%YAML 1.3\n---\na: 1\n", "TFK005", 1, 1),
 }
 
 

@@ -14,7 +14,7 @@ from ..catalogue import Catalogue
 from ..errors import BackendRefused, Diagnostic, SpecError
 from ..graph import Target
 from ..graph.plan import candidates_for, request_for
-from ..slots.options import Component, SlotListField
+from ..slots.options import OF_LISTS, Component, SlotListField
 from ..slots.sublayer import AttentionSite
 
 
@@ -86,6 +86,8 @@ class BackendResolver:
             place = ".".join(map(str, first["loc"]))
             raise SpecError(Diagnostic("TFK021", f"`{requested}` is no attention backend: {place}: {first['msg']}")) from None
         except ValueError as reason:
+            if getattr(reason, "type", "") in OF_LISTS:
+                raise SpecError(Diagnostic("TFK021", f"attention backends: {reason}")) from None
             name = requested if isinstance(requested, str) else str(requested)
             fix = self.catalogue.why_missing("backend", name)
             raise SpecError(Diagnostic("TFK012", f"`{name}` names no attention backend: {reason}", fix)) from None

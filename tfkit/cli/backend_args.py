@@ -79,6 +79,9 @@ def requested_backends_of(names: Sequence[str] | None, catalogue: Catalogue) -> 
             "argument --backend: `auto` chooses among all backends, so no other may be listed with it",
             "write it alone, or leave it out",
         )
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise usage_error(f"argument --backend: `{twice}` is named twice", "name each backend once, in order of preference")
     parts, diagnostics = [], []
     for name in names:
         entry = catalogue.find("backend", name)

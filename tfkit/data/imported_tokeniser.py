@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Diagnostic, InputError
-from ..files import parse_json, read_bytes
+from ..files import TOKENISER_VALUES, parse_json, read_bytes
 from .huggingface_file import ROLES, refusal
 from .tokeniser import TextTokeniser
 from .tokeniser_directory import JOINT, SEPARATE
@@ -80,7 +80,7 @@ class _Directory(Files):
 
     def json(self, name: str) -> dict[str, Any]:
         try:
-            data = parse_json(self.read(name))
+            data = parse_json(self.read(name), values=TOKENISER_VALUES)
         except ValueError as reason:
             raise refusal(self.path(name), "", f"it is not valid JSON: {reason}") from None
         if not isinstance(data, dict):

@@ -17,7 +17,7 @@ from ..files import parse_json, read_text
 from .corpus_row import Numbered
 from .lines import lines
 
-MAX_JSON = 1 << 28
+MAX_JSON, MAX_VALUES = 1 << 28, 20_000_000
 """The size limit of a JSON document, in bytes."""
 COLUMNS = ("question", "context", "answer", "answer_start")
 _QUESTION = re.compile(r'"question"\s*:')  # in a string the quotes would be escaped
@@ -58,7 +58,7 @@ def _squad(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:
         fix = "write JSON lines, one question on each line, in a file `.jsonl`"
         raise InputError(Diagnostic("TFK100", f"{path} cannot be read: {reason.strerror or reason}", fix)) from None
     try:
-        document = parse_json(text.removeprefix("\ufeff"))
+        document = parse_json(text.removeprefix("\ufeff"), values=MAX_VALUES)
     except ValueError as reason:
         fix = "SQuAD's form is one JSON document; name a file of JSON lines `.jsonl`"
         raise _wrong(f"it is not valid JSON: {reason}", fix, Location(path)) from None

@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ..errors import Diagnostic, InputError
-from ..files import parse_json, read_text
+from ..files import TOKENISER_VALUES, parse_json, read_text
 from ..recipe import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 from ..slots.options import Component
 from .huggingface_file import Imported, check_imported
@@ -161,7 +161,7 @@ class TextTokeniser:
     def from_json(cls, text: str, name: str) -> TextTokeniser:
         """A tokeniser from its JSON; errors call it `name`. Raises InputError for parts that tfkit does not run."""
         try:
-            data = parse_json(text)
+            data = parse_json(text, values=TOKENISER_VALUES)
         except ValueError as reason:
             raise refusal(name, "", f"it is not valid JSON: {reason}") from None
         if not isinstance(data, dict) or "tokenizer" not in data:

@@ -15,13 +15,14 @@ from .listing import (
     foreign,
     remove_written,
 )
-from .read import FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text, refusals
+from .read import TOKENISER_VALUES, FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text, refusals
 from .tensors import Place, check_header, compare_tensors, read_header, read_places, write_tensors
 from .write import check_writable, replace_file, umask, write_whole
 from .write_directory import make_draft, replace_directory
 
 __all__ = [
     "FileRecord",
+    "TOKENISER_VALUES",
     "FileModel",
     "Listing",
     "Place",

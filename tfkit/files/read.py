@@ -13,16 +13,28 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..errors import Diagnostic, StoreError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAX_BYTES = 16 << 20
 """The size limit of a small file, in bytes, unless its reader sets another."""
 MAX_DEPTH = 40
 """How deep the lists and objects of a JSON file may be nested."""
+MAX_VALUES = 100_000
+"""How many values a JSON file may hold, unless its reader sets another limit."""
+TOKENISER_VALUES = 2_000_000
+"""The same for a tokeniser: 256,000 pieces and twice as many merges are 1.8 million."""
+MAX_ESCAPES = 1_000_000
+"""How many escapes a string of JSON may have; each takes 60 bytes until the string is read."""
+MAX_NAMED = 3
+"""Errors and unknown keys that a message names, at most."""
 _DESCRIPTOR = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -32,9 +44,7 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFLNK: "a link",
 }
-# A string of JSON, or a bracket outside of one. A string without an end runs to the end of the text, so that time stays linear.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
-
+_BRACKET, _BRACKET_OR_COMMA = re.compile(r'["[\]{}]'), re.compile(r'["[\]{},]')
 # The escape of a surrogate. A pair of surrogates is one character.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -43,6 +53,26 @@ class FileModel(BaseModel):
     """The content of a file that tfkit reads back: strict types, no unknown key, no NaN and no infinity."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """As in Pydantic, with one error for many unknown keys."""
+        if isinstance(obj, dict) and len(obj) > len(cls.model_fields) + MAX_NAMED and cls.model_config.get("extra") == "forbid":
+            known = {field.alias or name for name, field in cls.model_fields.items()}
+            unknown = [str(key) for key in obj if key not in known]
+            if len(unknown) > MAX_NAMED:
+                named = ", ".join(json.dumps(key[:60]) for key in unknown[:MAX_NAMED])
+                words = PydanticCustomError(
+                    "unknown_keys",
+                    "{count} unknown keys: {named} and {more} more",
+                    {
+                        "count": f"{len(unknown):,}",
+                        "named": named,
+                        "more": f"{len(unknown) - MAX_NAMED:,}",
+                    },
+                )
+                raise ValidationError.from_exception_data(cls.__name__, [InitErrorDetails(type=words, input=None)])
+        return super().model_validate(obj, **options)
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -121,32 +151,65 @@ def read_text(path: str | Path, limit: int = MAX_BYTES, *, links: bool = True, d
         raise OSError(errno.EILSEQ, f"it is not UTF-8 text: {reason.reason} at byte {reason.start}", str(path)) from None
 
 
-def parse_json(text: str | bytes, depth: int = MAX_DEPTH) -> Any:
+def parse_json(text: str | bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> Any:
     """Parse JSON from an untrusted source.
 
     Args:
         text: the JSON text; bytes are UTF-8.
         depth: how deep lists and objects may be nested.
+        values: how many values lists and objects may hold, those inside of others included.
 
     Returns:
         The value.
 
     Raises:
-        ValueError: the text is not JSON, is nested too deep, or has NaN, infinity or a repeated key.
+        ValueError: the text is not JSON, is nested too deep, has too many values, NaN, infinity or a repeated key.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")  # UnicodeDecodeError is a ValueError
-    level = 0
-    for token in _TOKEN.finditer(text):
-        if token[0] in "[{":
-            level += 1
+    _check_size(text, depth, values)
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
+
+
+def _check_size(text: str, depth: int, values: int) -> None:
+    """Raises ValueError for JSON that is too deep, has too many values or a lone surrogate."""
+    few = sum(map(text.count, ",[{")) <= values  # an upper bound, which may count what is inside of strings
+    found = _BRACKET if few else _BRACKET_OR_COMMA
+    level = count = at = 0
+    while token := found.search(text, at):
+        at, sign = token.end(), token[0]
+        if sign == '"':
+            start, at = at, _end_of_string(text, at)
+            if text.find("\\", start, at) >= 0:
+                if text.count("\\", start, at) > MAX_ESCAPES:
+                    raise ValueError(f"a string has more than {MAX_ESCAPES:,} escapes")
+                if _SURROGATE.search(text, start, at):
+                    _check_characters(text[start - 1 : at])
+        elif sign in "]}":
+            level -= 1
+        else:
+            count += 1
+            level += sign != ","
             if level > depth:
                 raise ValueError(f"lists and objects are nested more than {depth} deep")
-        elif token[0] in "]}":
-            level -= 1
-        elif _SURROGATE.search(token[0]):
-            _check_characters(token[0])
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
+            if count > values:
+                raise ValueError(f"it holds more than {values:,} values")
+
+
+def _end_of_string(text: str, at: int) -> int:
+    """Where a string of JSON ends that begins before `at`: behind its quotation mark, or at the end of the text; or behind
+    `MAX_ESCAPES` quotation marks. (A regular expression would take 60 bytes of memory for each escape.)"""
+    for _ in range(MAX_ESCAPES + 1):
+        end = text.find('"', at)
+        if end < 0:
+            return len(text)
+        escapes = end
+        while text[escapes - 1] == "\\" and escapes > at:
+            escapes -= 1
+        at = end + 1
+        if (end - escapes) % 2 == 0:
+            return at
+    return at
 
 
 def _check_characters(string: str) -> None:
@@ -176,13 +239,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def read_model(path: Path, model: type[Model], limit: int = MAX_BYTES, *, links: bool = False, fix: str = "") -> Model:
+def read_model(
+    path: Path, model: type[Model], limit: int = MAX_BYTES, *, values: int = MAX_VALUES, links: bool = False, fix: str = ""
+) -> Model:
     """The content of a JSON file as a Pydantic model.
 
     Args:
         path: The file.
         model: The model, a subclass of `FileModel` unless unknown keys are allowed.
         limit: The size limit, in bytes.
+        values: The most values that it may hold.
         links: Whether the file may be a symbolic link.
         fix: The fix in the error if the file cannot be read.
 
@@ -190,11 +256,11 @@ def read_model(path: Path, model: type[Model], limit: int = MAX_BYTES, *, links:
         StoreError: TFK082 with the reason and the place in the file.
     """
     try:
-        return model.model_validate(parse_json(read_bytes(path, limit, links=links)))
+        return model.model_validate(parse_json(read_bytes(path, limit, links=links), values=values))
     except OSError as reason:
         raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}", fix)) from None
     except ValidationError as error:
-        reasons = refusals(error)[:3]
+        reasons = refusals(error)[:MAX_NAMED]
         raise StoreError([Diagnostic("TFK082", f"{path}: {reason}", "it was altered") for reason in reasons]) from None
     except ValueError as reason:
         raise StoreError(Diagnostic("TFK082", f"{path} is not valid JSON: {reason}", "it was altered or cut off")) from None

@@ -32,6 +32,8 @@ _RANK = ("I64", "F64", "F32", "I32", "BF16", "F16", "I8", "U8", "BOOL")
 _Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 SYNC = 64 << 20
 """So many bytes are written before they go to the disk."""
+MAX_VALUES = 1_000_000
+"""Values of a header; a tensor has about nine."""
 FEW = 3
 """Messages name at most this many tensors."""
 
@@ -86,7 +88,7 @@ def read_places(path: Path, limit: int = MAX_BYTES) -> dict[str, Place]:
                 raise ValueError(f"its header should have {length:,} bytes, the file has {size:,}")
             if length > limit:
                 raise ValueError(f"its header has {length:,} bytes, and at most {limit:,} are expected")
-            data = parse_json(file.read(length), depth=4)
+            data = parse_json(file.read(length), depth=4, values=MAX_VALUES)
         if not isinstance(data, dict):
             raise ValueError("its header is not an object")
         _Metadata.model_validate(data.pop("__metadata__", {}))

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import FileModel, FileRecord, child, parse_json, write_tensors
+from ..files import TOKENISER_VALUES, FileModel, FileRecord, child, parse_json, write_tensors
 from ..files import refusals as refusals_of
 from ..graph import graph_of
 from ..nn.model import Model
@@ -252,7 +252,7 @@ def _write_json(path: Path, data: Any) -> None:
 
 def tokeniser_files(text: str | bytes, config: Mapping[str, Any]) -> dict[str, Any]:
     """A tokeniser that `tfkit train` wrote, as transformers reads it. It ends a source with the end token, as tfkit does."""
-    tokeniser = parse_json(text)
+    tokeniser = parse_json(text, values=TOKENISER_VALUES)
     pieces = {each["id"]: each["content"] for each in tokeniser["added_tokens"]}
     special = {
         f"{name}_token": pieces[config[f"{name}_token_id"]]

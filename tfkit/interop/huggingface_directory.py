@@ -53,6 +53,10 @@ class _Config(RootModel[dict[str, Any]]):
 WORDS = {list: "list", str: "text", dict: "object"}
 
 
+INDEX_VALUES = 1_000_000
+"""Files of tensors that an index lists; the largest models have about 100,000."""
+
+
 class Index(FileModel):
     """The file of every tensor. Other keys of the file are not read."""
 
@@ -111,7 +115,7 @@ class HuggingFaceDirectory:
         if not os.path.lexists(self.path / INDEX):
             self.shards[WEIGHTS] = read_places(self._file(WEIGHTS), LARGEST_HEADER)
             return
-        listed = read_model(self._file(INDEX), Index, limit=LARGEST_HEADER).weight_map
+        listed = read_model(self._file(INDEX), Index, limit=LARGEST_HEADER, values=INDEX_VALUES).weight_map
         problems: list[str] = []
         for name in sorted(set(listed.values())):
             if not os.path.lexists(self._file(name)):
@@ -144,7 +148,7 @@ class HuggingFaceDirectory:
 
         names = [PICKLED]
         if os.path.lexists(self.path / PICKLED_INDEX):
-            names = sorted(set(read_model(self._file(PICKLED_INDEX), Index).weight_map.values()))
+            names = sorted(set(read_model(self._file(PICKLED_INDEX), Index, values=INDEX_VALUES).weight_map.values()))
         found: dict[str, Any] = {}
         for name in names:
             try:

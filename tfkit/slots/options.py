@@ -148,6 +148,12 @@ class SlotField:
         return {"x-slot": self.slot}
 
 
+OF_LISTS = ("empty_list", "long_list", "repeated")
+"""Types of the errors about a list of entries itself."""
+MAX_PREFERENCES = 32
+"""Entries that a field may name in order of preference. Each is checked for every site."""
+
+
 @dataclass(frozen=True)
 class SlotListField:
     """Annotates a field that names one entry, or several in order of preference. The value is a tuple of components.
@@ -169,12 +175,20 @@ class SlotListField:
             The entries with their options.
 
         Raises:
-            PydanticCustomError: the list is empty, a value is invalid or a name is unknown.
+            PydanticCustomError: the list is empty, too long or has an entry twice, a value is invalid or a name is unknown.
         """
         items = list(value) if isinstance(value, (list, tuple)) else [value]
         if not items:
             raise PydanticCustomError("empty_list", "an empty list names no {slot}", {"slot": self.slot})
-        return tuple(SlotField(self.slot).resolve(item, info) for item in items)
+        if len(items) > MAX_PREFERENCES:
+            facts = {"slot": self.slot, "given": len(items), "most": MAX_PREFERENCES}
+            raise PydanticCustomError("long_list", "a list of {given} {slot}s; at most {most} are possible", facts)
+        parts = tuple(SlotField(self.slot).resolve(item, info) for item in items)
+        for number, part in enumerate(parts):
+            if part in parts[:number]:
+                facts = {"kind": part.kind, "first": parts.index(part) + 1, "second": number + 1}
+                raise PydanticCustomError("repeated", "`{kind}` stands in the list at {first} and at {second}", facts)
+        return parts
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         def write(parts: tuple[Component, ...]) -> Any:

@@ -24,6 +24,9 @@ MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_KEYS = 1 << 20, 40, 20_000, 1_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Characters that YAML forbids, and U+0085, U+2028, U+2029, which are line breaks in YAML 1.1 and text in YAML 1.2.
 FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+# Directives of YAML stand at the start of lines, before the first value of a document. The time to parse them grows with the
+# square of their number.
+_DIRECTIVE = re.compile(r"(?:\A|^\.\.\.(?=\s)[^\n]*\n)(?:[ \t]*(?:#[^\n]*)?\r?\n)*(%\S*)", re.MULTILINE)
 # JSON may write a character beyond U+FFFF as two escapes; YAML may not.
 _PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
@@ -124,6 +127,10 @@ def _decode(text: str | bytes, file: str, diagnostics: Diagnostics, shift: int) 
     except UnicodeDecodeError as reason:
         refuse("TFK003", reason.start, f"byte 0x{data[reason.start]:02x} is not UTF-8", "save the file as UTF-8")
     decoded = decoded.removeprefix("\ufeff")
+    if directive := _DIRECTIVE.search(decoded):
+        data = decoded.encode()
+        offset, word = len(decoded[: directive.start(1)].encode()), directive[1]
+        refuse("TFK005", offset, f"the directive `{short(word)}` is no part of the language", "remove it")
     bad = FORBIDDEN.search(decoded)
     if bad:
         data = decoded.encode()

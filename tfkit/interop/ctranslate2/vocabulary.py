@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import Diagnostic, InputError
-from ...files import parse_json
+from ...files import TOKENISER_VALUES, parse_json
 
 SIDES = {"source": "source.json", "target": "target.json"}
 """The tokenisers of a model with two vocabularies. Other models have `tokeniser.json`."""
@@ -25,7 +25,7 @@ def tokenisers(texts: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
 
 def _parsed(name: str, content: str | bytes) -> dict[str, Any]:
     try:
-        data = parse_json(content)
+        data = parse_json(content, values=TOKENISER_VALUES)
     except ValueError:
         data = None
     if not isinstance(data, dict):

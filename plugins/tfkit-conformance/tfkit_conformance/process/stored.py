@@ -39,7 +39,7 @@ class Stored:
 def read_stored(path: str, name: str | None, device: str | None) -> list[Stored]:
     """The cases in a file. `name` and `device` replace those of the file. Raises InputError."""
     try:
-        data = parse_json(read_text(path, descriptors=True))
+        data = parse_json(read_text(path, descriptors=True), values=1_000_000)
     except OSError as reason:
         raise _unusable(f"{path} cannot be read: {reason.strerror}", FIX) from None
     except ValueError as reason:
