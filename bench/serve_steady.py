@@ -1,4 +1,4 @@
-"""Whether a server stays as it was: the memory of `tfkit serve` over thousands of requests, and how long `/health` takes meanwhile.
+"""Memory of `tfkit serve` over thousands of requests, and how long `/health` takes meanwhile.
 
 The server is a process of its own, and so are the clients. Any translation model serves. Memory is the resident set after each
 round of requests; the first round is for warming up. One more client asks for `/health`, again and again. Linux only.
@@ -17,8 +17,8 @@ from typing import Any
 
 from apart import new_processes
 from interleaved import versions
-from serve import quantiles, run_clients, run_server
 
+from serve import quantiles, run_clients, run_server
 from tfkit.doctor.machine import machine_here
 
 
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         process.join()
     warm = megabytes[1:]
     result = {
-        "title": f"{count * options.rounds} requests, {options.texts} texts each, {options.clients} clients, {options.beams} beams",
+        "title": f"{count * options.rounds} requests of {options.texts} texts, {options.clients} clients",
         "command": " ".join(["python", *sys.argv]), **versions(), "threads": options.threads, "machine": machine_here(),
         "megabytes": megabytes, "growth": warm[-1] / warm[0] - 1, "spread": max(warm) / min(warm) - 1,
         "requests_per_second": count * options.rounds / sum(seconds), "health_seconds": quantiles(health),

@@ -62,8 +62,9 @@ def test_exported(tmp_path):
 
 
 def test_serve(tmp_path):
-    import serve
     import serve_steady
+
+    import serve
     from tfkit.cli import main
     from translation_task import write_task
 

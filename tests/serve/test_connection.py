@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import signal
 import socket
 
 import pytest
@@ -10,6 +11,8 @@ pytest.importorskip("uvicorn")
 from echo_server import Echo, Stream, code, parsed, post, served, until
 from tfkit.errors import InputError
 from tfkit.serve import listen
+from tfkit.serve.app import Server
+from tfkit.serve.limits import Limits
 
 GET = b"GET /health HTTP/1.1\r\nHost: a\r\n"
 CHUNKED = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -71,6 +74,16 @@ def test_a_body_without_end_is_cut_off_after_its_refusal():
     served(scenario, head_seconds=0.05)
 
 
+def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_headers():
+    async def scenario(client, task):
+        await client.open()
+        await until(lambda: client.http.server_state.connections)
+        (found,) = client.http.server_state.connections
+        assert found.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    served(scenario)
+
+
 def test_connections_without_a_request_keep_nobody_out():
     async def scenario(client, task):
         opened = [await client.open() for _ in range(4)]
@@ -101,11 +114,10 @@ def test_no_file_descriptor_for_a_connection_is_said_once(capfd):
             late.setblocking(False)
             resource.setrlimit(resource.RLIMIT_NOFILE, (next_one.fileno() + 1, before[1]))
             try:
-                await asyncio.get_running_loop().sock_connect(late, late_address := ("127.0.0.1", client.port))
-                await until(lambda: client.http.said)
+                await asyncio.get_running_loop().sock_connect(late, ("127.0.0.1", client.port))
+                await until(lambda: client.http.warned)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, before)
-            assert late_address
         assert await client.health() == (200, {"status": "alive"})
         line = "tfkit serve: no connection can be taken at times: Too many open files; raise the limit with `ulimit -n`\n"
         assert capfd.readouterr().err == line
@@ -122,6 +134,12 @@ def test_connections_leave_file_descriptors_for_the_rest(monkeypatch, limit, con
         monkeypatch.setattr(resource, "getrlimit", lambda kind: (24, 24))
         with pytest.raises(InputError, match="TFK170 this process may have 24 file descriptors open, which leaves none"):
             listen._connections(512, taken)
+
+
+def test_a_signal_before_the_first_request_ends_the_server():
+    server = Server(Echo(Limits()))
+    listen.serve(server, "127.0.0.1", 0, lambda url: signal.raise_signal(signal.SIGTERM))
+    assert server.batcher.closed
 
 
 @pytest.mark.parametrize("ahead", [b"", post(TEXT), GET], ids=["nothing", "a-request", "a-half"])

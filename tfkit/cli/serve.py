@@ -20,7 +20,7 @@ curl -H 'Content-Type: application/json' -d '{"texts": ["a dog runs"]}' \\
 
 \b
 /translate, /generate or /classify, whichever the model does; /health, /ready
-and /metrics. SIGTERM: no new request is taken, all that were sent are answered.
+and /metrics. SIGTERM: what was sent is answered, nothing more is taken.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from http import HTTPStatus
 from typing import Any
@@ -35,6 +36,8 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # asyncio does this only where the socket says that it is one of TCP. Without it, the body of an answer waits 40 ms.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(0)  # `pause_writing` is then called whenever the client does not read
         self._wait_for_head()
         if len(self.connections) > self.limits.connections:
@@ -94,7 +97,7 @@ class Connection(H11Protocol):
             self.refuse(Refusal(status, "malformed_http", f"this is no request of HTTP/1.1: {reason or msg}"[:300]))
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer with an error, unless an answer has begun, and close.
+        """Answer with an error, unless an answer has started, and close.
 
         Args:
             refusal: The error.

@@ -44,7 +44,7 @@ class HttpServer(uvicorn.Server):
                 h11_max_incomplete_event_size=limits.head,
             )
         )  # fmt: skip
-        self.said = False
+        self.warned = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._accept_failed)
@@ -62,8 +62,8 @@ class HttpServer(uvicorn.Server):
         """asyncio tries again each second, and says this as often as it accepts connections in a turn."""
         if not (isinstance(context.get("exception"), OSError) and "accept" in context["message"]):
             loop.default_exception_handler(context)
-        elif not self.said:
-            self.said = True
+        elif not self.warned:
+            self.warned = True
             message = f"no connection can be taken at times: {context['exception'].strerror}; raise the limit with `ulimit -n`"
             print(f"tfkit serve: {message}", file=sys.stderr)
 
