@@ -95,6 +95,17 @@ def test_connections_without_a_request_keep_nobody_out():
     served(scenario, connections=4)
 
 
+def test_clients_that_send_a_body_slowly_keep_nobody_out():
+    async def scenario(client, task):
+        opened = [await client.open(post(TEXT)[:-1]) for _ in range(4)]
+        await until(lambda: len(client.http.server_state.tasks) == 4)
+        assert parsed(await client.all(post(TEXT, "/translate", b"Connection: close")))[0] == 200
+        assert await opened[0][0].read() == b""
+        assert [reader.at_eof() for reader, _ in opened] == [True, False, False, False]
+
+    served(scenario, connections=4, requests=1)
+
+
 def test_a_connection_beyond_the_limit_is_refused_while_all_are_answered():
     async def scenario(client, task):
         task.computing.clear()

@@ -148,17 +148,11 @@ class Server:
     def _counted(
         self, path: str, answer: Callable[[HttpRequest], Awaitable[Response]]
     ) -> Callable[[HttpRequest], Awaitable[Response]]:
-        """An endpoint that counts its requests, limits how many run, and turns exceptions into typed errors."""
+        """An endpoint that counts its requests, and turns exceptions into typed errors."""
 
         async def endpoint(request: HttpRequest) -> Response:
             start = time.monotonic()
-            if self.running >= self.limits.requests:
-                response = refused(busy(f"{self.limits.requests:,} requests are being answered"))
-            else:
-                self.running += 1
-                response = await self._safely(answer, request)
-                if not isinstance(response, _Stream):
-                    self.running -= 1  # a stream ends later
+            response = await self._safely(answer, request)
             self.metrics.requests.labels(path, response.status_code).inc()
             self.metrics.seconds.labels(path).observe(time.monotonic() - start)
             return response
@@ -179,7 +173,17 @@ class Server:
         if request.scope["path"] != self.task.path:
             message = f"this model {self.task.verb}: send the request to {self.task.path}"
             raise Refusal(404, "wrong_endpoint", message, path=self.task.path)
-        return await _unless_gone(request, self._answer(await self._body(request)))
+        body = await self._body(request)
+        if self.running >= self.limits.requests:
+            raise busy(f"{self.limits.requests:,} requests are being answered")
+        self.running += 1
+        response = None
+        try:
+            response = await _unless_gone(request, self._answer(body))
+            return response
+        finally:
+            if not isinstance(response, _Stream):
+                self.running -= 1  # a stream ends later
 
     async def _answer(self, body: bytes) -> Response:
         # A thread reads the texts: the event loop answers others meanwhile.

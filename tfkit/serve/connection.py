@@ -24,13 +24,13 @@ class Connection(H11Protocol):
 
     Args:
         limits: The limits of the server.
-        idle: The connections of the server that wait for a request, the one that waits for the longest time first.
+        waiting: The connections of the server that wait for their client, the one that waits for the longest time first.
         **given: What uvicorn gives to a connection.
     """
 
-    def __init__(self, limits: Limits, idle: dict[Connection, None], **given: Any) -> None:
+    def __init__(self, limits: Limits, waiting: dict[Connection, None], **given: Any) -> None:
         super().__init__(**given)
-        self.limits, self.idle = limits, idle
+        self.limits, self.waiting = limits, waiting
         self.head: asyncio.TimerHandle | None = None
         self.unread: asyncio.TimerHandle | None = None
 
@@ -41,9 +41,9 @@ class Connection(H11Protocol):
         transport.set_write_buffer_limits(0)  # `pause_writing` is then called whenever the client does not read
         self._wait_for_head()
         if len(self.connections) > self.limits.connections:
-            # A client that holds many connections without a request keeps nobody out.
-            oldest = next(iter(self.idle))
-            del self.idle[oldest]
+            # A client that holds many connections without a whole request keeps nobody out.
+            oldest = next(iter(self.waiting))
+            del self.waiting[oldest]
             if oldest is self:
                 self.refuse(busy(f"{self.limits.connections:,} connections are open"))
             else:
@@ -51,7 +51,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.idle.pop(self, None)
+        self.waiting.pop(self, None)
         for timer in (self.head, self.unread):
             if timer is not None:
                 timer.cancel()
@@ -62,11 +62,13 @@ class Connection(H11Protocol):
             if self.head is None:
                 self._wait_for_head()
             return
-        self.idle.pop(self, None)
         if self.head is not None:
             self.head.cancel()
             self.head = None
-        if self.flow.read_paused and not self.cycle.more_body:
+        if self.cycle.more_body:
+            return
+        self.waiting.pop(self, None)
+        if self.flow.read_paused:
             # uvicorn reads no further than the next request. Then it would not see that the client has gone.
             if len(self.conn.trailing_data[0]) > MOST_AHEAD:
                 self.transport.abort()
@@ -76,7 +78,7 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._waits():
-            self.idle[self] = None
+            self.waiting[self] = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -118,7 +120,7 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _wait_for_head(self) -> None:
-        self.idle[self] = None
+        self.waiting[self] = None
         self.head = self.loop.call_later(self.limits.head_seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
