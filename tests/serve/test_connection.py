@@ -39,7 +39,7 @@ def test_headers_that_arrive_byte_by_byte_are_refused_also_after_an_answer():
     async def scenario(client, task):
         reader, writer = await client.open(GET + b"\r\n")
         await reader.readuntil(b'"alive"}')
-        answer = asyncio.ensure_future(reader.read())
+        answer = asyncio.ensure_future(reader.readuntil(b"}}"))
         writer.write(GET + b"X: ")
         while not answer.done():
             if not writer.transport.is_closing():
