@@ -178,7 +178,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "texts_per_second": rates,
         "served_relative_to_offline": {name: rates[f"{name} served"] / rates[f"{name} offline"] for name in ENGINES},
         "tfkit_relative_to_ctranslate2_served": rates["tfkit served"] / rates["CTranslate2 served"],
-        "latency_seconds": {name: _quantiles(each) for name, each in latencies.items()},
+        "latency_seconds": {name: quantiles(each) for name, each in latencies.items()},
         "served_texts_equal_offline": {name: texts[f"{name} served"] == texts[f"{name} offline"] for name in ENGINES},
         "share_of_ctranslate2_texts_equal": sum(map(str.__eq__, *(texts[f"{name} served"] for name in ENGINES))) / len(lines),
         "exit_codes_on_sigterm": [process.exitcode for process in processes[2::2]],
@@ -190,7 +190,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     return result
 
 
-def _quantiles(seconds: list[float]) -> dict[str, float]:
+def quantiles(seconds: list[float]) -> dict[str, float]:
     ranked = sorted(seconds)
     return {f"p{part}": ranked[min(len(ranked) - 1, len(ranked) * part // 100)] for part in (50, 99)}
 

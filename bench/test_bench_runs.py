@@ -62,6 +62,8 @@ def test_exported(tmp_path):
 
 
 def test_serve(tmp_path):
+    import serve_steady
+
     import serve
     from tfkit.cli import main
     from translation_task import write_task
@@ -70,9 +72,12 @@ def test_serve(tmp_path):
     words = [word for change in shape for word in ("--set", change)]
     assert main(["train", str(write_task(tmp_path)), "-o", str(tmp_path / "run"), *words]) == 0
     small = ["--sentences", "6", "--texts", "2", "--clients", "2", "--beams", "2", "--rounds", "1"]
-    result = serve.main(["--model", str(tmp_path / "run"), "--source", str(tmp_path / "train.src"), *small])
+    given = ["--model", str(tmp_path / "run"), "--source", str(tmp_path / "train.src")]
+    result = serve.main([*given, *small])
     assert result["served_texts_equal_offline"]["tfkit"]
     assert result["exit_codes_on_sigterm"] == [0, 0]
+    result = serve_steady.main([*given, "--requests", "4", "--rounds", "2"])
+    assert (len(result["megabytes"]), result["exit_code_on_sigterm"]) == (3, 0)
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "generate": "errors slots cpu nn builder",
     "text": "errors files slots catalogue nn io recipe data generate",
     "images": "errors catalogue slots nn io data",
-    "serve": "errors io nn data generate text",
+    "serve": "errors files io nn data generate text",
     "train": "errors files slots attention cpu catalogue spec graph nn builder io recipe data generate text metrics lazy_names",
     "comparison": "errors files catalogue recipe spec train",
     "doctor": "errors slots cpu catalogue graph nn view",

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 import tfkit
 from tfkit.cpu import int8
 from tfkit.cpu.low_precision import LowPrecisionLinear
+from tfkit.data import TextTokeniser
 from tfkit.generate import Search
 from tfkit.serve.app import Server
 from tfkit.serve.limits import Limits
@@ -18,7 +19,7 @@ from tfkit.text import Classifier, TextGenerator, Translator
 from translation_task import sentences
 
 pytestmark = pytest.mark.xdist_group("served")
-LIMITS = Limits(body=4000, texts=8, length=60, new_tokens=15, requests=4)
+LIMITS = Limits(body=4000, texts=8, length=60, characters=1000, new_tokens=15, requests=4)
 TEXTS = [source for source, _ in sentences(4, seed=5)]
 
 
@@ -94,6 +95,17 @@ def test_a_continuation_is_that_of_the_library_whole_or_streamed(client_of, runs
         ("translate", "/translate", {"content": b'{"texts": ['}, 400, "malformed_json"),
         ("translate", "/translate", {"content": b"\xff\xfe"}, 400, "malformed_json"),
         ("translate", "/translate", {"content": b"[" * 3000}, 400, "malformed_json"),
+        ("translate", "/translate", {"content": b'{"texts": ["a"], "texts": ["b"]}'}, 400, "malformed_json"),
+        ("translate", "/translate", {"content": b'{"texts": ["\\ud800"]}'}, 400, "malformed_json"),
+        ("translate", "/translate", {"content": b'{"texts": NaN}'}, 400, "malformed_json"),
+        (
+            "translate",
+            "/translate",
+            {"content": b'{"texts": ["a"]}', "headers": {"Transfer-Encoding": "chunked", "Content-Length": "16"}},
+            400,
+            "malformed_http",
+        ),
+        ("translate", "/translate", {"json": ["a"]}, 422, "invalid_request"),
         ("translate", "/translate", {"json": {"texts": []}}, 422, "invalid_request"),
         ("translate", "/translate", {"json": {"texts": [1]}}, 422, "invalid_request"),
         ("translate", "/translate", {"json": {"texts": ["a"], "beams": 9}}, 422, "invalid_request"),
@@ -110,6 +122,7 @@ def test_a_continuation_is_that_of_the_library_whole_or_streamed(client_of, runs
         ),
         ("translate", "/generate", {"json": {"prompt": "a"}}, 404, "wrong_endpoint"),
         ("translate", "/none", {"json": {}}, 404, "not_found"),
+        ("translate", "/translate/", {"json": {}, "headers": {"Host": "b.example"}}, 404, "not_found"),
         ("generate", "/generate", {"json": {"prompt": "dog", "max_tokens": 16}}, 413, "too_many_tokens"),
         ("generate", "/generate", {"json": {"prompt": ""}}, 413, "too_many_tokens"),
         ("generate", "/generate", {"json": {"prompt": "", "max_tokens": 3}}, 422, "empty_prompt"),
@@ -123,6 +136,44 @@ def test_a_wrong_request_is_refused_by_a_typed_error(client_of, name, path, sent
     assert (found.status_code, found.json()["error"]["code"]) == (status, code)
     assert found.json()["error"]["message"]
     assert "Traceback" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "of"),
+    [
+        ("translate", "texts", lambda text: ["dog", text]),
+        ("classify", "texts", lambda text: ["dog", text]),
+        ("generate", "prompt", lambda text: text),
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "characters", "said"),
+    [
+        ("a" * 1001, 1001, "1,001 characters, and at most 1,000 are read"),
+        ("\ufdfa" * 56, 1008, "1,008 characters after Unicode normalisation, and at most 1,000 are read"),
+    ],
+)
+def test_a_text_of_too_many_characters_is_not_tokenised(client_of, tasks, monkeypatch, name, field, of, text, characters, said):
+    monkeypatch.setattr(TextTokeniser, "encode", lambda self, texts: [[7] if texts == ["dog"] else pytest.fail("tokenised")])
+    words = {"max_tokens": 3} if name == "generate" else {}
+    found = client_of(name).post(tasks[name].path, json={field: of(text), **words})
+    error = found.json()["error"]
+    assert (found.status_code, error["code"], error["characters"], error["limit"]) == (413, "text_too_long", characters, 1000)
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("translate", {"texts": [1] * 1000}),
+        ("classify", {"texts": [[]] * 1000}),
+        ("translate", {"texts": ["a"], **{f"k{number}": 1 for number in range(400)}}),
+    ],
+)
+def test_the_errors_of_a_request_are_few(client_of, tasks, name, sent):
+    found = client_of(name).post(tasks[name].path, json=sent)
+    assert found.status_code == 422
+    assert 0 < len(found.json()["error"]["fields"]) < 10
 
 
 def test_a_wrong_method_is_refused(client_of):

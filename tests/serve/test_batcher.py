@@ -146,3 +146,41 @@ def test_what_nobody_waits_for_is_not_computed():
         assert work.batches == [["first"], ["there"]]
 
     run(scenario())
+
+
+def test_what_nobody_waits_for_takes_no_room():
+    async def scenario():
+        work = Held()
+        batcher = Batcher(work, max_queue=2)
+        await held(batcher, work)
+        (gone,) = submitted(batcher, items("gone", "too"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        assert batcher.waiting == 0
+        (there,) = submitted(batcher, items("a", "b"))
+        await asyncio.sleep(0)
+        work.released.set()
+        assert await there == ["A", "B"]
+        await batcher.drain()
+
+    run(scenario())
+
+
+def test_what_nobody_waits_for_is_not_computed_again_after_a_failure():
+    async def scenario():
+        work = Held()
+        batcher = Batcher(work)
+        gone, bad = submitted(batcher, items("gone"), items("bad"))
+        batcher.start()
+        while not work.started.is_set():
+            await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        work.released.set()
+        with pytest.raises(ValueError, match="bad item"):
+            await bad
+        await batcher.drain()
+        assert work.batches == [["gone", "bad"], ["bad"]]
+
+    run(scenario())

@@ -2,10 +2,13 @@
 
 import http.client
 import json
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,6 +18,49 @@ from translation_task import sentences
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served")]
 TEXTS = [source for source, _ in sentences(16, seed=9)]
+
+
+@contextmanager
+def served(run, *words, **options):
+    """A server, with the address that it says. Afterwards it must end on SIGTERM, and have written nothing else."""
+    words = ["-m", "tfkit", "serve", str(run), "--port", "0", "--json", *words]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, *words], **streams, **options) as process:
+        try:
+            yield process, urlsplit(json.loads(process.stdout.readline())["url"])
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_what_is_in_the_backlog_on_sigterm_is_answered(runs):
+    with ExitStack() as stack:
+        process, address = stack.enter_context(served(runs["translate"]))
+        process.send_signal(signal.SIGSTOP)  # so that the system alone takes the connections and what they send
+        connections = []
+        for text in TEXTS:
+            connections.append(http.client.HTTPConnection(address.hostname, address.port, timeout=60))
+            stack.callback(connections[-1].close)
+            connections[-1].request("POST", "/translate", json.dumps({"texts": [text]}), {"Content-Type": "application/json"})
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        assert [each.getresponse().status for each in connections] == [200] * len(TEXTS)
+
+
+def test_more_clients_than_file_descriptors_leave_the_server_alive(runs):
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    with ExitStack() as stack:
+        _, address = stack.enter_context(served(runs["translate"], preexec_fn=few))
+        for _ in range(200):
+            stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=60)).sendall(b"GET")
+        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
+        stack.callback(connection.close)
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
 
 
 def test_sigterm_answers_every_request_that_was_taken(runs):

@@ -20,7 +20,7 @@ curl -H 'Content-Type: application/json' -d '{"texts": ["a dog runs"]}' \\
 
 \b
 /translate, /generate or /classify, whichever the model does; /health, /ready
-and /metrics. SIGTERM: no new request is taken, all that were are answered.
+and /metrics. SIGTERM: what was sent is answered, nothing more is taken.
 """
 
 
@@ -44,10 +44,14 @@ def _milliseconds(value: str | int) -> int:
     "--extra-length", type=whole, metavar="N", default=50, help="Tokens of a translation more than the source at most."
 )
 @click.option("--max-length", type=whole, metavar="N", default=1024, help="Longest text, in tokens; longer ones are refused.")
+@click.option(
+    "--max-characters", type=whole, metavar="N", help="Longest text, in characters (default: 16 a token of --max-length)."
+)
 @click.option("--max-tokens", type=whole, metavar="N", default=1024, help="New tokens of a generation at most.")
 @click.option("--max-texts", type=whole, metavar="N", default=64, help="Texts of a request at most.")
 @click.option("--max-body", type=whole, metavar="BYTES", default=1 << 20, help="Bytes of a request at most.")
 @click.option("--max-requests", type=whole, metavar="N", default=256, help="Requests answered at once at most.")
+@click.option("--max-connections", type=whole, metavar="N", default=512, help="Connections open at once at most.")
 @click.option("--max-queue", type=whole, metavar="N", default=2048, help="Texts that wait at most.")
 @click.option("--max-batch", type=whole, metavar="N", default=256, help="Texts given to the model at once.")
 @click.option("--max-wait-ms", type=_milliseconds, metavar="MS", default=0, help="Wait for more texts before a batch.")
@@ -59,10 +63,10 @@ def _milliseconds(value: str | int) -> int:
 @cpu_table_option
 @common
 def command(
-    model: str, host: str, port: int, beams: int, extra_length: int, max_length: int, max_tokens: int, max_texts: int,
-    max_body: int, max_requests: int, max_queue: int, max_batch: int, max_wait_ms: int, batch_tokens: int, dry_run: bool,
-    workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
-    cpu_table: str | None, as_json: bool,
+    model: str, host: str, port: int, beams: int, extra_length: int, max_length: int, max_characters: int | None,
+    max_tokens: int, max_texts: int, max_body: int, max_requests: int, max_connections: int, max_queue: int, max_batch: int,
+    max_wait_ms: int, batch_tokens: int, dry_run: bool, workers: int | None, precision: str, device: str,
+    backend: list[str] | None, auto_table: str | None, cpu_table: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Answer requests over HTTP with a trained model.
 
@@ -84,7 +88,10 @@ def command(
         BEAMS, beams=beams, n_best=1, penalty=None, alpha=None, sample=False, temperature=None, top_k=None, top_p=None,
         seed=None, extra_length=extra_length,
     )  # fmt: skip
-    limits = Limits(body=max_body, texts=max_texts, length=max_length, new_tokens=max_tokens, requests=max_requests)
+    limits = Limits(
+        body=max_body, texts=max_texts, length=max_length, new_tokens=max_tokens, requests=max_requests,
+        characters=16 * max_length if max_characters is None else max_characters, connections=max_connections,
+    )  # fmt: skip
     use_cpu_table(cpu_table, device)
     place: dict[str, Any] = {"precision": precision, **placed(device, backend, auto_table)}
     task = load_task(model, limits, search, batch_tokens=batch_tokens, workers=workers_of(workers, device), **place)

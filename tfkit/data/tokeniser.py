@@ -131,6 +131,14 @@ class TextTokeniser:
         """The special tokens around a pair of texts."""
         return self.imported.pair if self.imported else PAIR
 
+    def normalised(self, text: str) -> str:
+        """The text as `encode` splits it. It may be longer: NFKC writes 18 characters for U+FDFA."""
+        normaliser = self._tokeniser.normalizer
+        if normaliser is None:
+            return text
+        with _library("the tokeniser failed on a text"):
+            return str(normaliser.normalize_str(text))
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, in parallel."""
         with _library("the tokeniser failed on a text"):

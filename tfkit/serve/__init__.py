@@ -1,1 +1,2 @@
-"""A server for one model. Only `app` and `server` import starlette and uvicorn, which the extra `serve` installs."""
+"""A server for one model. Only `app`, `connection` and `listen` import starlette and uvicorn,
+which the extra `serve` installs."""

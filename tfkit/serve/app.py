@@ -6,23 +6,29 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ..files import parse_json
 from .batcher import Batcher, Closed, QueueFull
+from .limits import Limits
 from .refusals import Refusal, busy
-from .tasks import Generate, Request, Task
+from .tasks import Generate, Item, Request, Task
 
 PATHS = ("/translate", "/generate", "/classify")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -56,6 +62,28 @@ class _Stream(StreamingResponse):
             self.ended()
 
 
+class _Heads:
+    """Refuses requests by their headers, before anything else reads them."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self.app, self.limits = app, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        await (refused(refusal, close=True) if refusal else self.app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+        if size + sum(len(name) + len(value) for name, value in scope["headers"]) > self.limits.head:
+            return head_too_large(self.limits.head)
+        headers = Headers(scope=scope)
+        if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
+            # A proxy may have read the other length, and another request after it (request smuggling).
+            message = "Transfer-Encoding belongs to HTTP/1.1, and to a request without Content-Length; send one of both"
+            return Refusal(400, "malformed_http", message)
+        return None
+
+
 class Server:
     """Answers requests with a task.
 
@@ -76,6 +104,7 @@ class Server:
             "watch": self.metrics.batches.observe,
         }  # fmt: skip
         self.batcher: Batcher[Any, Any] | None = None
+        self.reader: ThreadPoolExecutor | None = None
         self.metrics.waiting.set_function(lambda: self.batcher.waiting if self.batcher else 0)
         self.metrics.running.set_function(lambda: self.running)
 
@@ -87,23 +116,30 @@ class Server:
         """
         routes = [Route(path, self._counted(path, self._compute), methods=["POST"]) for path in PATHS]
         routes += [Route("/health", self._health), Route("/ready", self._ready), Route("/metrics", self._metrics)]
-        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: _http_error})
+        app = Starlette(
+            routes=routes, lifespan=self._lifespan, middleware=[Middleware(_Heads, self.limits)],
+            exception_handlers={HTTPException: _http_error},
+        )  # fmt: skip
+        app.router.redirect_slashes = False  # a redirect would name the host that the client names
+        return app
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.batcher = Batcher(self.task.work, **self.settings)
         self.batcher.start()
+        self.reader = ThreadPoolExecutor(1, "tfkit-serve-read")
         try:
             yield
         finally:
             await self.batcher.drain()
+            self.reader.shutdown()
 
     async def _health(self, request: HttpRequest) -> Response:
         return JSONResponse({"status": "alive"})
 
     async def _ready(self, request: HttpRequest) -> Response:
         if self.batcher is None or self.batcher.closed:
-            return _refused(Refusal(503, "not_ready", "the server starts or stops"))
+            return refused(Refusal(503, "not_ready", "the server starts or stops"))
         return JSONResponse({"status": "ready", "path": self.task.path})
 
     async def _metrics(self, request: HttpRequest) -> Response:
@@ -112,17 +148,11 @@ class Server:
     def _counted(
         self, path: str, answer: Callable[[HttpRequest], Awaitable[Response]]
     ) -> Callable[[HttpRequest], Awaitable[Response]]:
-        """An endpoint that counts its requests, limits how many run, and turns exceptions into typed errors."""
+        """An endpoint that counts its requests, and turns exceptions into typed errors."""
 
         async def endpoint(request: HttpRequest) -> Response:
             start = time.monotonic()
-            if self.running >= self.limits.requests:
-                response = _refused(busy(f"{self.limits.requests:,} requests are being answered"))
-            else:
-                self.running += 1
-                response = await self._safely(answer, request)
-                if not isinstance(response, _Stream):
-                    self.running -= 1  # a stream ends later
+            response = await self._safely(answer, request)
             self.metrics.requests.labels(path, response.status_code).inc()
             self.metrics.seconds.labels(path).observe(time.monotonic() - start)
             return response
@@ -133,21 +163,38 @@ class Server:
         try:
             return await answer(request)
         except Refusal as refusal:
-            return _refused(refusal)
+            return refused(refusal)
         except ClientDisconnect:
-            return _refused(Refusal(400, "disconnected", "the body did not arrive"))
+            return refused(Refusal(400, "disconnected", "the body did not arrive"))
         except Exception as reason:
-            return _refused(_failed(reason))
+            return refused(_failed(reason))
 
     async def _compute(self, request: HttpRequest) -> Response:
-        if request.url.path != self.task.path:
+        if request.scope["path"] != self.task.path:
             message = f"this model {self.task.verb}: send the request to {self.task.path}"
             raise Refusal(404, "wrong_endpoint", message, path=self.task.path)
-        wanted = _parsed(self.task.body, await self._body(request))
-        items = self.task.items(wanted)
+        body = await self._body(request)
+        if self.running >= self.limits.requests:
+            raise busy(f"{self.limits.requests:,} requests are being answered")
+        self.running += 1
+        response = None
+        try:
+            response = await _unless_gone(request, self._answer(body))
+            return response
+        finally:
+            if not isinstance(response, _Stream):
+                self.running -= 1  # a stream ends later
+
+    async def _answer(self, body: bytes) -> Response:
+        # A thread reads the texts: the event loop answers others meanwhile.
+        wanted, items = await asyncio.get_running_loop().run_in_executor(self.reader, self._read, body)
         if isinstance(self.task, Generate) and wanted.stream:
             return await self._stream(self.task, items[0])
         return JSONResponse(self.task.answer(await self._submit(items)))
+
+    def _read(self, body: bytes) -> tuple[Any, list[Item]]:
+        wanted = _parsed(self.task.body, body)
+        return wanted, self.task.items(wanted)
 
     async def _submit(self, items: list[Any]) -> list[Any]:
         assert self.batcher is not None
@@ -167,27 +214,29 @@ class Server:
 
         result = loop.create_task(self._submit([task.streamed(item, emit)]))
         result.add_done_callback(lambda done: parts.put_nowait(END))
-        first = await parts.get()
-        if first is END:
-            result.result()  # a refusal or a failure before the first part has a status of its own
+        try:
+            first = await parts.get()
+            if first is END:
+                result.result()  # a refusal or a failure before the first part has a status of its own
+        except BaseException:
+            result.cancel()
+            raise
 
         async def events() -> AsyncIterator[str]:
+            part = first
+            while part is not END:
+                yield f"data: {json.dumps({'text': part})}\n\n"
+                part = await parts.get()
             try:
-                part = first
-                while part is not END:
-                    yield f"data: {json.dumps({'text': part})}\n\n"
-                    part = await parts.get()
-                try:
-                    yield f"event: done\ndata: {json.dumps(task.answer(result.result()))}\n\n"
-                except Exception as reason:
-                    yield f"event: error\ndata: {json.dumps(_failed(reason).as_data())}\n\n"
-            finally:
-                result.cancel()  # of a client that has gone: what still waits is not computed
+                yield f"event: done\ndata: {json.dumps(task.answer(result.result()))}\n\n"
+            except Exception as reason:
+                yield f"event: error\ndata: {json.dumps(_failed(reason).as_data())}\n\n"
 
-        return _Stream(events(), self._stream_ended)
+        def ended() -> None:
+            self.running -= 1
+            result.cancel()  # of a client that has gone: what still waits is not computed
 
-    def _stream_ended(self) -> None:
-        self.running -= 1
+        return _Stream(events(), ended)
 
     async def _body(self, request: HttpRequest) -> bytes:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -212,21 +261,67 @@ class Server:
             raise Refusal(408, "timeout", f"the body did not arrive in {self.limits.seconds:g} s") from None
 
 
+async def _unless_gone(request: HttpRequest, answer: Coroutine[Any, Any, Response]) -> Response:
+    """The answer. If the client goes first, the work on it is dropped, and ClientDisconnect is raised."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    work, watch = asyncio.create_task(answer), asyncio.create_task(gone())
+    try:
+        await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientDisconnect
+        return work.result()
+    finally:
+        work.cancel()
+        watch.cancel()
+        await asyncio.gather(work, watch, return_exceptions=True)
+
+
 def _parsed(kind: type[Request], body: bytes) -> Any:
     try:
-        return kind.model_validate_json(body)
+        found = parse_json(body)
+    except ValueError as wrong:
+        raise Refusal(400, "malformed_json", str(wrong)[:300]) from None
+    if isinstance(found, dict):
+        # Each unknown key is an error. With more keys than fields there is one among the first.
+        found = dict(islice(found.items(), len(kind.model_fields) + 1))
+    try:
+        return kind.model_validate(found)
     except ValidationError as wrong:
-        errors = wrong.errors(include_url=False, include_context=False, include_input=False)[:10]
+        errors = wrong.errors(include_url=False, include_context=False, include_input=False)
         fields = [{"field": ".".join(map(str, each["loc"]))[:200], "message": each["msg"]} for each in errors]
-        if errors[0]["type"] == "json_invalid":
-            raise Refusal(400, "malformed_json", fields[0]["message"]) from None
         shown = "; ".join(f"{each['field']}: {each['message']}" for each in fields)
         raise Refusal(422, "invalid_request", shown, fields=fields) from None
 
 
-def _refused(refusal: Refusal) -> Response:
-    headers = {"Retry-After": "1"} if refusal.status == 503 else None
-    return JSONResponse(refusal.as_data(), refusal.status, headers)
+def refused(refusal: Refusal, close: bool = False) -> Response:
+    """The response for a refusal.
+
+    Args:
+        refusal: What is wrong.
+        close: Whether the connection ends with it.
+
+    Returns:
+        A response in JSON.
+    """
+    headers = {"Retry-After": "1"} if refusal.status == 503 else {}
+    return JSONResponse(refusal.as_data(), refusal.status, {**headers, **({"Connection": "close"} if close else {})})
+
+
+def head_too_large(limit: int) -> Refusal:
+    """The refusal of a request line with headers.
+
+    Args:
+        limit: Their bytes at most.
+
+    Returns:
+        The refusal.
+    """
+    message = f"the request line and the headers, or a line of a chunked body, have more than {limit:,} bytes; send less"
+    return Refusal(431, "headers_too_large", message, limit=limit)
 
 
 def _failed(reason: BaseException) -> Refusal:

@@ -92,7 +92,11 @@ class Batcher(Generic[Item, Result]):
         mine = [_Waiting[Item, Result](item, key, size, loop.create_future()) for item, key, size in items]
         self._queue.extend(mine)
         self._changed.set()
-        found = await asyncio.gather(*(each.result for each in mine), return_exceptions=True)
+        try:
+            found = await asyncio.gather(*(each.result for each in mine), return_exceptions=True)
+        except asyncio.CancelledError:  # nobody waits for them any more, so they take no room
+            self._queue = deque(each for each in self._queue if not each.result.cancelled())
+            raise
         for each in found:
             if isinstance(each, BaseException):
                 raise each
@@ -163,7 +167,8 @@ class Batcher(Generic[Item, Result]):
         except Exception as reason:
             if len(batch) > 1:
                 for each in batch:
-                    await self._compute([each])
+                    if not each.result.done():  # its client may have gone
+                        await self._compute([each])
             elif not batch[0].result.done():
                 batch[0].result.set_exception(reason)
             return

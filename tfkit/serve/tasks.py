@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-from ..data import Roles, read_labels, read_tokenisers, reads_pairs, roles_for
+from ..data import Roles, TextTokeniser, read_labels, read_tokenisers, reads_pairs, roles_for
 from ..errors import Diagnostic, InputError
 from ..generate import Search
 from ..io import load, model_in
@@ -30,13 +30,16 @@ class Request(BaseModel):
 class Texts(Request):
     """Texts to translate or to classify."""
 
-    texts: Annotated[list[str], Field(min_length=1)]
+    texts: Annotated[list[str], FailFast(), Field(min_length=1)]
+
+
+Pair = Annotated[list[str], FailFast(), Field(min_length=2, max_length=2)]
 
 
 class Pairs(Request):
     """Pairs of texts to classify."""
 
-    pairs: Annotated[list[Annotated[list[str], Field(min_length=2, max_length=2)]], Field(min_length=1)]
+    pairs: Annotated[list[Pair], FailFast(), Field(min_length=1)]
 
 
 class Prompt(Request):
@@ -114,6 +117,32 @@ class Task(ABC):
             message = f"the request has {count:,} texts, and at most {self.limits.texts:,} are allowed; send several requests"
             raise Refusal(413, "too_many_texts", message, limit=self.limits.texts)
 
+    def count_tokens(self, number: int, tokeniser: TextTokeniser, text: str) -> int:
+        """Count the tokens of a text, without special tokens.
+
+        Time and memory are bounded: the characters are counted first, then those of the normalised text.
+
+        Args:
+            number: The index of the text.
+            tokeniser: The tokeniser of the model.
+            text: The text.
+
+        Returns:
+            The number of tokens.
+
+        Raises:
+            Refusal: The text has too many characters.
+        """
+        self._check_characters(number, text, "characters")
+        self._check_characters(number, tokeniser.normalised(text), "characters after Unicode normalisation")
+        return len(tokeniser.encode([text])[0])
+
+    def _check_characters(self, number: int, text: str, what: str) -> None:
+        limit = self.limits.characters
+        if len(text) > limit:
+            message = f"text {number} has {len(text):,} {what}, and at most {limit:,} are read; shorten or split it"
+            raise Refusal(413, "text_too_long", message, index=number, characters=len(text), limit=limit)
+
     def check_length(self, number: int, tokens: int, limit: int) -> int:
         """Check the length of a text. No text is cut off silently.
 
@@ -146,10 +175,11 @@ class Translate(Task):
 
     def items(self, request: Texts) -> list[Item]:
         self.check_count(len(request.texts))
-        tokeniser = self.translator.tokenisers["source"]
-        lengths = [len(ids) + len(tokeniser.source_frame) for ids in tokeniser.encode(request.texts)]
-        sizes = [self.check_length(number, count, self.translator.max_source) for number, count in enumerate(lengths)]
-        return [(text, None, size) for text, size in zip(request.texts, sizes, strict=True)]
+        tokeniser, found = self.translator.tokenisers["source"], list[Item]()
+        for number, text in enumerate(request.texts):
+            tokens = self.count_tokens(number, tokeniser, text) + len(tokeniser.source_frame)
+            found.append((text, None, self.check_length(number, tokens, self.translator.max_source)))
+        return found
 
     def work(self, items: Sequence[str]) -> list[Any]:
         made = self.translator.translate(items, chunk=len(items))
@@ -170,7 +200,8 @@ class Classify(Task):
         self.check_count(len(rows))
         found: list[Item] = []
         for number, row in enumerate(rows):
-            tokens = sum(map(len, self.classifier.tokeniser.encode(list(row)))) + len(self.classifier.frame)
+            tokens = sum(self.count_tokens(number, self.classifier.tokeniser, text) for text in row)
+            tokens += len(self.classifier.frame)
             size = self.check_length(number, tokens, self.classifier.max_length)
             found.append((row if len(row) > 1 else row[0], None, size))
         return found
@@ -209,7 +240,7 @@ class Generate(Task):
             message = f"{next(iter(sampled))} belongs to sampling; give a temperature too"
             raise Refusal(422, "invalid_request", message)
         tokeniser, positions = self.generator.tokeniser, self.generator.positions
-        count = len(tokeniser.encode([request.prompt])[0])
+        count = self.count_tokens(0, tokeniser, request.prompt)
         if not count:
             raise Refusal(422, "empty_prompt", "the prompt has no token; give at least one")
         tokens = count + len(tokeniser.prompt_frame)
