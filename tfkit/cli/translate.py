@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,8 +58,6 @@ def command(
     speak_utf8()
     if attention and not as_json:
         raise usage_error("--attention needs --json", "weights are not text")
-    if search["sample"] and search["seed"] is None:
-        search["seed"] = secrets.randbits(63)
     from ..text import Translator
     from .device import placed, use_cpu_table
     from .line_stream import streamed
