@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..view.terminal import shown
-from .options import READ, WRITE, OneOf, common
+from .options import READ, WRITE, OneOf, allow_nan_option, common
 from .output import print_json, print_text
 from .packages import need_packages
 from .usage import usage_error
@@ -42,13 +42,14 @@ configuration that are not known, the tokeniser files, and the directory.
     "--dtype", metavar="DTYPE", type=OneOf("dtype", DTYPES), help="Dtype of the weights (default: that of the files)."
 )
 @click.option("--allow-pickle", is_flag=True, help="Read pytorch_model.bin, with torch's reader of weights.")
+@allow_nan_option
 @click.option("--without-tokeniser", is_flag=True, help="Import the weights alone.")
 @click.option("--pairs", is_flag=True, help="The classifier reads pairs of texts.")
 @click.option("--force", is_flag=True, help="Replace a model that is saved there already.")
 @common
 def command(
-    directory: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, without_tokeniser: bool,
-    pairs: bool, force: bool, as_json: bool,
+    directory: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, allow_nan: bool,
+    without_tokeniser: bool, pairs: bool, force: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Import a model of Hugging Face transformers, with its tokeniser.
 
@@ -70,7 +71,7 @@ def command(
             plan.texts |= read_huggingface(Path(directory), sizes if len(sizes) > 1 else next(iter(sizes.values())))
     plan.texts |= _answers(plan, pairs)
     if output is not None:
-        run_import(plan, Path(output), catalogue, overwrite=force)
+        run_import(plan, Path(output), catalogue, overwrite=force, allow_nan=allow_nan)
     if as_json:
         print_json({**plan.as_data(), "output": output})
     else:

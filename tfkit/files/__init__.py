@@ -16,7 +16,7 @@ from .listing import (
     remove_written,
 )
 from .read import FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text, refusals
-from .tensors import Place, check_header, compare_tensors, read_header, read_places, write_tensors
+from .tensors import Place, check_header, compare_tensors, not_finite, read_header, read_places, write_tensors
 from .write import check_writable, replace_file, umask, write_whole
 from .write_directory import make_draft, replace_directory
 
@@ -36,6 +36,7 @@ __all__ = [
     "file_record",
     "foreign",
     "make_draft",
+    "not_finite",
     "open_regular",
     "parse_json",
     "read_bytes",

@@ -214,5 +214,11 @@ def compare_tensors(path: Path, found: Mapping[str, Facts], wanted: Mapping[str,
         raise StoreError(diagnostics)
 
 
+def not_finite(path: Path, name: str, nan: int, infinite: int, count: int) -> Diagnostic:
+    """The error about a tensor of a file, of whose `count` numbers some are NaN or infinite."""
+    kinds = [f"{number:,} {word}" for number, word in ((nan, "NaN"), (infinite, "infinite")) if number]
+    return Diagnostic("TFK084", f"{path}: of the {count:,} numbers of `{name[:200]}`, {' and '.join(kinds)}")
+
+
 def _shown(facts: Facts | None, without: str) -> str:
     return without if facts is None else f"{facts[1]} {facts[0]}"

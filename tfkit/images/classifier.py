@@ -68,6 +68,7 @@ class ImageClassifier:
         *,
         device: str | torch.device = "cpu",
         backend: Any = None,
+        allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> ImageClassifier:
         """Load the classifier in a directory.
@@ -76,17 +77,18 @@ class ImageClassifier:
             directory: a saved model, or a run, whose best model is taken.
             device: where the model goes.
             backend: attention backend of every site; that of the saved model unless given.
+            allow_nan: whether to load weights that hold NaN or infinity too.
             catalogue: where parts are looked up; all that are installed unless given.
 
         Returns:
             The classifier.
 
         Raises:
-            StoreError: files are missing or damaged.
+            StoreError: files are missing or damaged, or weights are NaN or infinite.
             InputError: the model does not classify images.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "images")  # a model of another kind is reported before its missing files
         facts = read_image_facts(place)
         return cls(model, Normalisation(tuple(facts.mean), tuple(facts.std)), read_labels(place))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import FileRecord, write_tensors
+from ..files import FileRecord, not_finite, write_tensors
 from ..graph import graph_of
 from ..slots.node import InputRule
 from ..spec import ModelSpec
@@ -213,7 +213,7 @@ def _general(name: str) -> str:
     return ".".join("{i}" if part.isdecimal() else part for part in name.split("."))
 
 
-def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: bool = False) -> Path:
+def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: bool = False, allow_nan: bool = False) -> Path:
     """Write the model of a plan, one tensor after the other.
 
     Args:
@@ -221,12 +221,14 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
         output: the directory of the model.
         catalogue: the entries of the spec.
         overwrite: replace a saved model.
+        allow_nan: write weights that hold NaN or infinity too.
 
     Returns:
         The absolute path of the model.
 
     Raises:
-        StoreError: a tied tensor is not equal to its other, a value does not fit the dtype, or the model cannot be written.
+        StoreError: a tied tensor is not equal to its other, a value does not fit the dtype, a weight holds NaN or infinity, or
+            the model cannot be written.
     """
     from ..io.saving import ModelFiles, write_model  # torch
     from .kept_tensors import KEPT, pack
@@ -251,7 +253,7 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
     texts: dict[str, str | bytes] = {**plan.texts, ORIGIN: json.dumps(origin, indent=1, ensure_ascii=False) + "\n"}
     if kept is not None:
         texts[KEPT] = kept
-    contents = ModelFiles(plan.spec, backends, "cpu", plan.dtype, texts, lambda path: _write_weights(plan, path))
+    contents = ModelFiles(plan.spec, backends, "cpu", plan.dtype, texts, lambda path: _write_weights(plan, path, allow_nan))
     return write_model(contents, output, catalogue, overwrite=overwrite)
 
 
@@ -284,7 +286,7 @@ def _compared_constants(plan: ImportPlan) -> tuple[set[str], list[str]]:
     return equal, other
 
 
-def _write_weights(plan: ImportPlan, path: Path) -> FileRecord:
+def _write_weights(plan: ImportPlan, path: Path, allow_nan: bool) -> FileRecord:
     by_name = {name: (rule, number) for rule in plan.rules for number, name in enumerate(rule.ours)}
     shapes = {name: (plan.dtype, rule.shapes[number]) for name, (rule, number) in by_name.items()}
     last: tuple[TensorRule, list[Array]] | None = None
@@ -299,7 +301,19 @@ def _write_weights(plan: ImportPlan, path: Path) -> FileRecord:
                 array = converted(array, plan.directory.places[source][1].dtype, plan.dtype)
             except ValueError as reason:
                 raise InputError(Diagnostic("TFK143", f"`{rule.theirs}`: {reason}", "choose a wider --dtype")) from None
+            if not allow_nan:
+                _check_finite(plan, source, array)
             last = rule, rule.load(array)
         return contiguous(last[1][number]).data
 
     return write_tensors(path, shapes, read)
+
+
+def _check_finite(plan: ImportPlan, name: str, bits: Array) -> None:
+    """Raises StoreError if a tensor, in the dtype of the plan, holds NaN or infinity."""
+    values = real(bits, plan.dtype)
+    if not np.isfinite(values).all():
+        found = not_finite(
+            plan.directory.file_of(name), name, int(np.isnan(values).sum()), int(np.isinf(values).sum()), values.size
+        )
+        raise StoreError(replace(found, fix="get another copy of the model, or write --allow-nan to import it as it is"))

@@ -40,7 +40,7 @@ def observe(directory: str | Path, request: Request, **place: Any) -> Observatio
     Args:
         directory: A directory that `tfkit train` or `tfkit import` wrote.
         request: What it reads.
-        place: The keywords `device`, `backend` and `catalogue` of `tfkit.load`.
+        place: The keywords `device`, `backend`, `allow_nan` and `catalogue` of `tfkit.load`.
 
     Returns:
         The weights and probabilities. A model without attention has no sites, and a notice says so.

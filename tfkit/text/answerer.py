@@ -145,6 +145,7 @@ class Answerer:
         max_answer: int | None = None,
         unanswerable: bool | None = None,
         batch_tokens: int = 4096,
+        allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Answerer:
         """Load a model that answers questions.
@@ -158,17 +159,18 @@ class Answerer:
             max_answer: as in the constructor; the longest answer of the training data unless given.
             unanswerable: as in the constructor; whether a question of the training data has no answer unless given.
             batch_tokens: as in the constructor.
+            allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
         Returns:
             The model with its tokeniser.
 
         Raises:
-            StoreError: a file is missing or altered.
+            StoreError: a file is missing or altered, or weights are NaN or infinite.
             InputError: the model does not answer questions.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "spans")  # a model of another kind is reported before its missing file
         given = {"max_length": max_length, "stride": stride, "max_answer": max_answer, "unanswerable": unanswerable}
         settings = read_span_facts(place).model_dump() | {name: value for name, value in given.items() if value is not None}

@@ -109,6 +109,7 @@ class Classifier:
         backend: Any = None,
         max_length: int = 1024,
         batch_tokens: int = 4096,
+        allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Classifier:
         """Load a classifier.
@@ -119,17 +120,18 @@ class Classifier:
             backend: as in `tfkit.load`.
             max_length: as in the constructor.
             batch_tokens: as in the constructor.
+            allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
         Returns:
             The classifier.
 
         Raises:
-            StoreError: a file is missing or altered.
+            StoreError: a file is missing or altered, or weights are NaN or infinite.
             InputError: the model is no classifier.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "classification")  # a model of another kind is reported before its missing labels
         tokeniser = read_tokenisers(place, ("target",))["target"]
         labels, pairs = read_labels(place), reads_pairs(place)

@@ -95,6 +95,7 @@ class Tagger:
         backend: Any = None,
         max_length: int = 1024,
         batch_tokens: int = 4096,
+        allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Tagger:
         """Load a tagger.
@@ -105,17 +106,18 @@ class Tagger:
             backend: as in `tfkit.load`.
             max_length: as in the constructor.
             batch_tokens: as in the constructor.
+            allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
         Returns:
             The tagger.
 
         Raises:
-            StoreError: a file is missing or altered.
+            StoreError: a file is missing or altered, or weights are NaN or infinite.
             InputError: the model is no tagger.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "tagged")  # a model of another kind is reported before its missing tags
         tokeniser = read_tokenisers(place, ("target",))["target"]
         return cls(model, tokeniser, read_labels(place), max_length=max_length, batch_tokens=batch_tokens)
