@@ -75,7 +75,7 @@ def command(
 
     for number, made in streamed(answer):
         if as_json:
-            print(json.dumps(_data(number, made)))
+            print(json.dumps(_data(number, made), allow_nan=False))
         elif n_best == 1:
             print(made.text)
         else:

@@ -64,7 +64,7 @@ def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: 
     for number, made in streamed(classify):
         if as_json:
             found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
-            print(json.dumps({"line": number, "text": made.text, **found}))
+            print(json.dumps({"line": number, "text": made.text, **found}, allow_nan=False))
         else:
             print(made.label or "")
     return 0
@@ -88,6 +88,6 @@ def _classify_images(model: str, images: tuple[str, ...], as_json: bool, place: 
     for made in ImageClassifier.load(model, **place).classify(images):
         if as_json:
             found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
-            print(json.dumps({"file": made.file, **found}))
+            print(json.dumps({"file": made.file, **found}, allow_nan=False))
         else:
             print_text(f"{shown(made.label)}\t{made.probability:.4f}\t{shown(made.file)}")

@@ -89,7 +89,7 @@ def command(
             _report_limits(name, made, generator.positions, tokens)
             if as_json:
                 found = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]
-                print(json.dumps({"prompt": text, "continuations": found}))
+                print(json.dumps({"prompt": text, "continuations": found}, allow_nan=False))
             else:
                 _print(number, text, made, n_best, whole_texts=bool(prompt))
     return 0

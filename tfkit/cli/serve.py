@@ -102,6 +102,6 @@ def command(
 
 def _announce(url: str | None, path: str, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"url": url, "path": path}), flush=True)
+        print(json.dumps({"url": url, "path": path}, allow_nan=False), flush=True)
     else:
         print(f"POST {url or ''}{path}", flush=True)

@@ -45,7 +45,7 @@ def command(model: str, max_length: int, batch_tokens: int, as_json: bool, **pla
     for number, made in streamed(tagger.tag):
         if as_json:
             found = {"words": made.words, "tags": made.tags, "probabilities": made.probabilities}
-            print(json.dumps({"line": number, **found}))
+            print(json.dumps({"line": number, **found}, allow_nan=False))
         else:
             print(" ".join(made.tags))
     return 0

@@ -72,7 +72,7 @@ def command(
     check_workers(workers, device, translator.model)
     for number, made in streamed(translator.translate):
         if as_json:
-            print(json.dumps(_data(number, made, translator)))
+            print(json.dumps(_data(number, made, translator), allow_nan=False))
         elif n_best == 1:
             print(made.text)
         else:

@@ -135,7 +135,7 @@ def _digest(recipe: Recipe, catalogue: Catalogue) -> str:
     options = recipe.data.options.model_dump(exclude_none=True)
     files = {name: _content(name, value) for name, value in options.items()}
     spec = to_json(load_spec(recipe.model, catalogue, recipe.changes))
-    return hashlib.sha256(json.dumps([{**written, "data": files}, spec], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([{**written, "data": files}, spec], sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _content(name: str, value: Any) -> str:

@@ -150,7 +150,7 @@ def prepare(
         "spans": encode.span_facts and encode.span_facts.model_dump(),
         "corpora": {name: each.model_dump() for name, each in facts.items()},
     }
-    write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
+    write_whole(directory / FACTS, json.dumps(data, indent=1, allow_nan=False) + "\n")
     return read_data(recipe, directory, tokenisers)
 
 

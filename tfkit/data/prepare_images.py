@@ -77,7 +77,7 @@ def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
     elif held_out:
         facts["validation"] = _write(train, directory / VALIDATION, held_out.__contains__, numbers)
     data = {"labels": labels, "corpora": {name: each.model_dump() for name, each in facts.items()}}
-    write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
+    write_whole(directory / FACTS, json.dumps(data, indent=1, allow_nan=False) + "\n")
     return read_data(recipe, directory, {})
 
 

@@ -34,7 +34,7 @@ def tokeniser_texts(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
 
 def label_texts(labels: Sequence[str], pairs: bool) -> dict[str, str]:
     """The labels of a classifier by file name; nothing without labels."""
-    return {PAIR_LABELS if pairs else LABELS: json.dumps(list(labels)) + "\n"} if labels else {}
+    return {PAIR_LABELS if pairs else LABELS: json.dumps(list(labels), allow_nan=False) + "\n"} if labels else {}
 
 
 def has_labels(directory: Path) -> bool:

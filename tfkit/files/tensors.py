@@ -135,7 +135,7 @@ def write_tensors(
         dtype, shape = tensors[name]
         start, end = end, end + prod(shape) * _SIZES[codes[dtype]]
         header[name] = {"dtype": codes[dtype], "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
 

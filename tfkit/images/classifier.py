@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..catalogue import Catalogue
 from ..data import Normalisation, check_classes, groups, read_image, read_image_facts, read_labels, roles_for
 from ..io import load, model_in
+from ..nn.finite_results import check_results
 from ..nn.model import Model
 from ..slots.node import ImageRule
 
@@ -104,17 +106,20 @@ class ImageClassifier:
             The class of each image, in order.
 
         Raises:
-            InputError: A file cannot be read or does not fit the model; the files before it are classified first.
+            InputError: A file cannot be read or does not fit the model; the files before it are classified first. Or the
+                probabilities of an image are NaN.
         """
         read = ((str(file), read_image(str(file), self.rule)) for file in files)
         for group in groups(read, chunk):
             names, pixels = zip(*group, strict=True)
-            for name, distribution in zip(names, self._distributions(np.stack(pixels)), strict=True):
+            found = self._distributions(np.stack(pixels))
+            check_results(found, names)
+            for name, distribution in zip(names, found.tolist(), strict=True):
                 best = int(np.argmax(distribution))
                 yield ImageClassification(name, self.labels[best], distribution[best], self.labels, tuple(distribution))
 
     @torch.no_grad()
-    def _distributions(self, pixels: Any) -> list[list[float]]:
+    def _distributions(self, pixels: Any) -> Tensor:
         """(B, C, H, W) bytes to (B, classes)."""
         images = self.normalisation(torch.from_numpy(pixels).to(torch.float32) / 255)
         training = self.model.training
@@ -124,4 +129,4 @@ class ImageClassifier:
             logits = self.model(**{self.roles.target: given})[self.roles.output]
         finally:
             self.model.train(training)
-        return logits.float().softmax(-1).tolist()  # type: ignore[no-any-return]
+        return logits.float().softmax(-1)  # type: ignore[no-any-return]

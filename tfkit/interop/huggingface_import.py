@@ -250,7 +250,10 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
     }
     graph = graph_of(plan.spec)
     backends = {name: [part.written() for part in site.backend] for name, site in graph.sites()}
-    texts: dict[str, str | bytes] = {**plan.texts, ORIGIN: json.dumps(origin, indent=1, ensure_ascii=False) + "\n"}
+    texts: dict[str, str | bytes] = {
+        **plan.texts,
+        ORIGIN: json.dumps(origin, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+    }
     if kept is not None:
         texts[KEPT] = kept
     contents = ModelFiles(plan.spec, backends, "cpu", plan.dtype, texts, lambda path: _write_weights(plan, path, allow_nan))

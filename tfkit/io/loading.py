@@ -129,5 +129,5 @@ def _facts(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...
 def _by_request(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]]:
     grouped: dict[str, tuple[list[Any], list[str]]] = {}
     for site, requested in sites.items():
-        grouped.setdefault(json.dumps(requested), (requested, []))[1].append(site)
+        grouped.setdefault(json.dumps(requested, allow_nan=False), (requested, []))[1].append(site)
     return list(grouped.values())

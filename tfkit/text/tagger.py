@@ -25,6 +25,7 @@ from ..data import (
 )
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
+from ..nn.finite_results import check_results
 from ..nn.model import Model
 
 
@@ -131,6 +132,9 @@ class Tagger:
 
         Yields:
             The tags of each line, in order.
+
+        Raises:
+            InputError: The probabilities of a word are NaN.
         """
         for group in groups(lines, chunk):
             yield from self._tag_chunk([line.split() for line in group])
@@ -139,6 +143,7 @@ class Tagger:
         pieces = word_pieces([word for words in sentences for word in words], self.tokeniser)
         rows, firsts = self._rows(pieces, [len(words) for words in sentences])
         tags, probabilities = self._most_probable(rows, firsts)
+        check_results(torch.tensor(probabilities, device="cpu"), [word for words in sentences for word in words])
         at = 0
         for words in sentences:
             own = slice(at, at + len(words))

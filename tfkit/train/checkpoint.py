@@ -97,9 +97,9 @@ def _make_draft(directory: Path) -> Path:
 
 def _finish(draft: Path, directory: Path, scalars: Mapping[str, Any], records: Mapping[str, Any]) -> None:
     """Add the state and the manifest, and rename the draft."""
-    (draft / STATE).write_text(json.dumps(scalars, indent=1) + "\n", encoding="utf-8")
+    (draft / STATE).write_text(json.dumps(scalars, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     records = {**records, STATE: file_record(draft / STATE)}
-    (draft / MANIFEST).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    (draft / MANIFEST).write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     shards = {f"{SHARDS}/{path.name}" for path in (directory / SHARDS).glob("*.safetensors")}
     replace_directory(draft, directory, {MODEL, OPTIMISER, AVERAGE, STATE, MANIFEST} | shards)
 
