@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..errors import Diagnostic, StoreError
+from ..view.terminal import shown
 from .options import READ, WRITE, common, loading, whole
 from .output import check_place, print_json, print_text, speak_utf8
 from .packages import TEXT, need_packages
@@ -106,8 +107,8 @@ def command(
     for number, each in enumerate(rows):
         count = len(each["sites"])
         text_number = f"text {number * figure.texts // len(rows) + 1}, " if figure.texts > 1 else ""
-        print_text(f"{text_number}{each['model']}: {count} attention {'site' if count == 1 else 'sites'}")
+        print_text(shown(f"{text_number}{each['model']}: {count} attention {'site' if count == 1 else 'sites'}"))
         if each["output"]:
-            print_text(f"output: {each['output']}")
-    print_text(f"{output}: {place.stat().st_size:,} bytes")
+            print_text(shown(f"output: {each['output']}"))
+    print_text(shown(f"{output}: {place.stat().st_size:,} bytes"))
     return 0

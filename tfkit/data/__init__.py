@@ -10,6 +10,7 @@ from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task
 from .imported_tokeniser import original_files, read_huggingface
 from .kinds import KINDS
+from .labels import check_labels
 from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .prepare_images import check_images, prepare_images
@@ -63,6 +64,7 @@ __all__ = [
     "check_classes",
     "check_ids",
     "check_images",
+    "check_labels",
     "count_rows",
     "epoch_of",
     "fits",

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..files import FileModel, read_model
+from .labels import check_labels
 from .spans import SpanFacts
 
 FACTS = "facts.json"
@@ -60,6 +61,7 @@ class Facts(FileModel):
     def _trains(self) -> Facts:
         if not {"train"} <= self.corpora.keys() <= {"train", "validation"}:
             raise ValueError("`corpora` has `train`, and perhaps `validation`")
+        check_labels(self.labels)
         return self
 
 

@@ -16,7 +16,7 @@ from ..files import FileRecord, not_finite, write_tensors
 from ..graph import graph_of
 from ..slots.node import InputRule
 from ..spec import ModelSpec
-from .config_template import configuration, spec_of, unknown_keys, with_flags
+from .config_template import configuration, ignored_keys, spec_of, unknown_keys, with_flags
 from .constants import CONSTANTS, TOLERANCE
 from .dtypes import converted, real
 from .huggingface_directory import CONFIG, GENERATION, HuggingFaceDirectory
@@ -46,6 +46,7 @@ class ImportPlan:
         spelling: by the map's name of a tensor, its name in the files.
         tied: tensors in the files that must be equal to another, and that one.
         ignored: tensors that are not read, and why.
+        ignored_keys: keys of the configuration that are known and not read, and why.
         unknown: keys of the configuration that the map does not know.
         dtype: the dtype of the model.
         texts: further files of the model by name: tokenisers, and the original files of the directory.
@@ -60,6 +61,7 @@ class ImportPlan:
     spelling: dict[str, str]
     tied: dict[str, str]
     ignored: dict[str, str]
+    ignored_keys: dict[str, str]
     unknown: list[str]
     dtype: str
     texts: dict[str, str | bytes] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class ImportPlan:
             "tensors": {"read": len(self.rules), "written": sum(len(rule.ours) for rule in self.rules)},
             "tied": self.tied,
             "ignored": self.ignored,
+            "ignored_keys": self.ignored_keys,
             "unknown_keys": self.unknown,
             "files_beside": sorted(self.texts),
         }
@@ -125,6 +128,7 @@ def plan_import(path: Path, catalogue: Catalogue, dtype: str | None = None, allo
         spelling,
         matched.tied,
         matched.ignored,
+        ignored_keys(found.config, architecture),
         unknown,
         dtype or kinds.pop(),
     )

@@ -121,7 +121,7 @@ class Tagger:
         model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "tagged")  # a model of another kind is reported before its missing tags
         tokeniser = read_tokenisers(place, ("target",))["target"]
-        return cls(model, tokeniser, read_labels(place), max_length=max_length, batch_tokens=batch_tokens)
+        return cls(model, tokeniser, read_labels(place, words=True), max_length=max_length, batch_tokens=batch_tokens)
 
     def tag(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Tagging]:
         """Tag the words of lines. White space separates words.
