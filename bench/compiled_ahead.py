@@ -136,7 +136,7 @@ def main(words: Sequence[str] | None = None) -> list[dict[str, Any]]:
     if options.rank is not None:
         torch.set_num_threads(1)
         found = work(options.name, options.device, options.dtypes.split(","), options.rank, options.workers)
-        print(json.dumps(found))
+        print(json.dumps(found, allow_nan=False))
         return [found]
     state = time.perf_counter()
     given = [options.name, "--device", options.device, "--dtypes", options.dtypes, "--workers", str(options.workers)]

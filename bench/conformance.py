@@ -144,7 +144,7 @@ def main(words: list[str] | None = None) -> None:
     only = set(filter(None, options.only.split(",")))
     found = correct_kernels(options.runs, before, only) if options.what == "correct" else kills(before, only)
     found |= {"torch": torch.__version__, "python": platform.python_version(), "device": "cpu"}
-    place.write_text(json.dumps(found, indent=1) + "\n")
+    place.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
     print({key: value for key, value in found.items() if key != "rows"})
 
 

@@ -83,9 +83,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 equal = sum(a == b for a, b in zip(mine, found, strict=True))
                 row[quantization] = {"cpu seconds": time.process_time() - began, "bleu": score(found), "equal": equal}
             result[f"{beams} beams" if beams > 1 else "greedy"] = row
-    print(json.dumps(result, indent=1))
+    print(json.dumps(result, indent=1, allow_nan=False))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        options.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result
 
 

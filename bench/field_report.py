@@ -92,7 +92,7 @@ def main() -> None:
             (each for key, each in rows.items() if key in order), key=lambda each: order.index(each["target"] + each["what"])
         )
         about = {"python": sys.version.split()[0], "torch": version("torch"), "suite": version("tfkit-conformance")}
-        RESULTS.write_text(json.dumps({**about, "rows": kept}, indent=1) + "\n")
+        RESULTS.write_text(json.dumps({**about, "rows": kept}, indent=1, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

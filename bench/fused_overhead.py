@@ -91,7 +91,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     for name, figure in best.items():
         print(f"{name}: {figure:.1f} us")
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
     return found
 
 

@@ -98,7 +98,7 @@ def of_fused_beside_tutorial(width: int) -> int:
 
 def written(record: dict[str, Any]) -> str:
     """JSON with a line for each cell and each program."""
-    text = json.dumps(record, indent=1, sort_keys=True)
+    text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False)
     return re.sub(r"\n {5,}|\n {4}(?=[]}])", " ", text) + "\n"
 
 

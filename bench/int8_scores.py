@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         **{name: machine_here()[name] for name in ("processor", "instructions")}, "rows": rows,
     }  # fmt: skip
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return found
 
 

@@ -66,5 +66,5 @@ def report(title: str, seconds: dict[str, list[float]], base: str, path: Path | 
     }
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return result

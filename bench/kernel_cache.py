@@ -123,7 +123,7 @@ def adopt(folder: Path) -> int:
             continue  # of a Triton that stores names alone
         here = {name: str(group.parent.resolve() / Path(name).name) for name in listed}
         if here != listed:
-            write_whole(group, json.dumps({"child_paths": here}))
+            write_whole(group, json.dumps({"child_paths": here}, allow_nan=False))
     return len(groups)
 
 
@@ -220,7 +220,7 @@ def describe(folder: Path, capability: tuple[int, int]) -> None:
     """Writes what the folder was filled for, and the parts of Triton's keys."""
     with patch.dict(os.environ, SMALL):
         manifest = {"capability": capability, "parts": key_parts(10 * capability[0] + capability[1])}
-    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1, allow_nan=False) + "\n")
 
 
 def fill_share(stage: str, capability: tuple[int, int], rank: int, workers: int) -> None:

@@ -49,9 +49,9 @@ def main() -> None:
             "max_ms": round(max(took[1:])), "rounds": given.rounds, "browser": browser.version,
         }  # fmt: skip
         browser.close()
-    print(json.dumps(found, indent=1))
+    print(json.dumps(found, indent=1, allow_nan=False))
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+        given.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

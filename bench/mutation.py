@@ -56,14 +56,14 @@ SLOW = "not flex and not compiled and not measuring"
 CONFIG = f"""
 [tool.mutmut]
 source_paths = ["tfkit"]
-only_mutate = {json.dumps(MUTATED)}
+only_mutate = {json.dumps(MUTATED, allow_nan=False)}
 also_copy = ["README.md"]
 use_git_change_detection = false
 track_dependencies = false
 timeout_multiplier = 30.0
 timeout_constant = 60.0
 pytest_add_cli_args = ["-q", "-p", "no:cacheprovider", "-k", "{SLOW}"]
-pytest_add_cli_args_test_selection = {json.dumps(TESTS)}
+pytest_add_cli_args_test_selection = {json.dumps(TESTS, allow_nan=False)}
 """
 OUTCOMES = {
     0: "survived",
@@ -135,7 +135,7 @@ def store(section: str, found: dict[str, Any]) -> None:
     """Put a section into the results; the others stay."""
     held = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     held |= {"how": "python bench/mutation.py run --mutmut PATH; python bench/mutation.py constants", section: found}
-    RESULTS.write_text(json.dumps(held, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(held, indent=1, allow_nan=False) + "\n")
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,9 @@ def run_clients(options: argparse.Namespace, requests: list[list[str]], connecti
                 if number is None:
                     return line.close()
                 start = time.perf_counter()
-                line.request("POST", "/translate", json.dumps({"texts": request}), {"Content-Type": "application/json"})
+                line.request(
+                    "POST", "/translate", json.dumps({"texts": request}, allow_nan=False), {"Content-Type": "application/json"}
+                )
                 response = line.getresponse()
                 body = json.loads(response.read())
                 assert response.status == 200, body
@@ -184,9 +186,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "exit_codes_on_sigterm": [process.exitcode for process in processes[2::2]],
         "seconds": seconds,
     }  # fmt: skip
-    print(json.dumps({name: value for name, value in result.items() if name not in ("seconds", "machine")}, indent=1))
+    print(
+        json.dumps(
+            {name: value for name, value in result.items() if name not in ("seconds", "machine")}, indent=1, allow_nan=False
+        )
+    )
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return result
 
 

@@ -271,7 +271,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
 
     left = [mutant for mutant in drawn.values() if is_left(mutant) and re.search(options.match, mutant.key)]
     found = summary(list(rows.values()), exist, options.seed)
-    options.json.write_text(json.dumps(found, indent=1) + "\n")
+    options.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
     for mutant, check in results(left, options.profile, options.processes, options.minutes):
         print(f"{options.profile:9}{check or 'SURVIVED':24}{mutant.key}", flush=True)
         row = rows.setdefault(mutant.key, {"key": mutant.key, **asdict(mutant), "killed_by": {}})
@@ -279,7 +279,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         row["killed_by"][options.profile] = check
         row["why"] = explanation(row, explained)
         found = summary(list(rows.values()), exist, options.seed)
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
     return found
 
 

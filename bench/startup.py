@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     print(f"peak memory of building transformer-base, above the import: {result['peak_over_parameters']:.2f} x its parameters")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return result
 
 

@@ -90,7 +90,7 @@ def test_a_kernel_that_lacks_a_file_is_named(filled, capsys):
 def test_what_differs_in_tritons_keys_is_named(part, filled, capsys):
     manifest = json.loads((filled / "filled.json").read_text())
     manifest["parts"][part] = "another"
-    (filled / "filled.json").write_text(json.dumps(manifest))
+    (filled / "filled.json").write_text(json.dumps(manifest, allow_nan=False))
     assert kernel_cache.check(filled, pretended=True) == 1
     assert f"{part}: another there, " in capsys.readouterr().out
 

@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     batch_shapes.MAX_SHAPES = options.shapes
     with tempfile.TemporaryDirectory() as folder:
         layers = [f"nodes.{stack}.num_layers={options.layers}" for stack in ("encoder", "decoder") if options.layers]
-        step = train_tokens.step_for(options, Path(folder), f"compile: true\nchanges: {json.dumps(layers)}\n")
+        step = train_tokens.step_for(options, Path(folder), f"compile: true\nchanges: {json.dumps(layers, allow_nan=False)}\n")
         assert step.batches.shapes is not None
         epoch = step.batches.epoch(1)
         first = {step.batches.shapes.of(rows).limit: rows for rows in epoch.batches}

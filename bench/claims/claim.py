@@ -90,7 +90,7 @@ def main(claim: Claim, arguments: list[str] | None = None) -> dict[str, Any]:
     }  # fmt: skip
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     if options.figure and options.figure.suffix == ".html":
         options.figure.write_text(_figure(claim, verdict, summary), encoding="utf-8")
     elif options.figure:

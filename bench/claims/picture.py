@@ -27,7 +27,7 @@ SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "tfkit", "font.size": 9, "ax
 
 def draw(result: Mapping[str, Any], place: Path) -> None:
     """Write the picture of a result to a file, whose suffix names the format."""
-    found = json.loads(json.dumps(result))  # keys are text, as in a file
+    found = json.loads(json.dumps(result, allow_nan=False))  # keys are text, as in a file
     lengths = found.get("accuracy_by_length")
     panels = list(found["measured"].items()) if "measured" in found else [("scores", None), *([("", None)] if lengths else [])]
     columns = 1 if len(panels) == 1 else 3 if len(panels) in (3, 5, 6) else 2
@@ -49,7 +49,7 @@ def draw(result: Mapping[str, Any], place: Path) -> None:
         count = found["seeds"] if isinstance(found["seeds"], int) else len(found["seeds"])
         figure.supxlabel(f"{found['command']}, {count} seeds\ntorch {found['torch']}, {found['machine']}"
                          f" ({found['instructions']}), {found['threads']} thread", fontsize=7.5, color="#444444")  # fmt: skip
-        digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps(found, sort_keys=True, allow_nan=False).encode()).hexdigest()
         metadata: dict[str, str | None] = {"Date": None} if place.suffix == ".svg" else {}
         metadata["Description"] = f"sha256 of the result: {digest}"
         figure.savefig(place, dpi=110, metadata=metadata)

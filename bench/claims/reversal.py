@@ -153,7 +153,7 @@ def main(
         result["measure_by_length"] = "chrF, higher is better" if score else "letters right, per cent"
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     if options.figure and options.figure.suffix != ".html":
         from picture import draw
 

@@ -33,7 +33,7 @@ def test_every_result_has_a_picture_of_it():
     assert {path.stem for path in results} == {path.stem for path in stored.glob("*.svg")}
     assert sum(path.stat().st_size for path in stored.iterdir()) < 600_000
     for path in results:
-        found = json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True)
+        found = json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True, allow_nan=False)
         digest = hashlib.sha256(found.encode()).hexdigest()
         drawn = (stored / f"{path.stem}.svg").read_text(encoding="utf-8")
         assert digest in drawn, f"draw it again: python bench/claims/picture.py {path.relative_to(root)} docs/_static/claims"

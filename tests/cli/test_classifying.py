@@ -2,12 +2,18 @@
 
 import io
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save
 
 from kinds_task import recipe_for
+from saved_model import rewrite
 from tfkit.cli import main
+from tfkit.data import TextTokeniser
+from tfkit.io import model_in
 
 pytestmark = pytest.mark.xdist_group("classifying")  # its module fixture is built once
 
@@ -90,3 +96,21 @@ def test_other_commands_name_this_one(run, typed, capsys):
         typed("dog\n")
         assert main(words) == 2
         assert "it classifies text; use `tfkit classify MODEL`" in capsys.readouterr().err
+
+
+def test_a_text_whose_classes_are_nan_is_named(run, typed, capsys, tmp_path):
+    """The embedding of one word alone is NaN: texts without it have their labels."""
+    model = Path(shutil.copytree(model_in(run), tmp_path / "model"))
+    [piece] = TextTokeniser.load(model / "tokeniser.json").encode(["dog"])[0][:1]
+    weights = load_file(model / "model.safetensors")
+    weights["nodes.words.embedding.weight"][piece] = float("nan")
+    rewrite(model, "model.safetensors", save(weights))
+    typed("old house\n")
+    assert main(["classify", str(model)]) == 2
+    assert capsys.readouterr().err.startswith("TFK084 ")
+    typed("old house\n")
+    assert main(["classify", str(model), "--allow-nan"]) == 0
+    assert capsys.readouterr().out.strip() in ("animal", "thing")
+    typed("old house\nthe dog sings\n")
+    assert main(["classify", str(model), "--allow-nan"]) == 2
+    assert "TFK085 what the model computes for `the dog sings` is NaN or infinite" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -61,6 +62,17 @@ def test_positions_that_limit_the_new_tokens_are_reported(run, command_output):
     assert err == "prompt 1: 6 of 8 tokens were generated: with 7 of the prompt the model has no more positions\n"
     assert command_output(words)[2] == ""
     assert command_output([*words, "--tokens", "6"])[2] == ""
+
+
+def test_a_seed_that_is_not_given_is_drawn_and_named(run, command_output):
+    """The same command with the named seed prints the same."""
+    words = ["generate", run, "--prompt", "the dog", "--sample", "--tokens", "5", "--temperature", "9"]
+    code, out, err = command_output(words)
+    assert code == 0
+    found = re.fullmatch(r"--seed (\d+) was drawn and repeats this output\n", err)
+    assert found, err
+    assert command_output([*words, "--seed", found[1]]) == (0, out, "")
+    assert command_output(words)[2] != err
 
 
 def test_an_empty_prompt_is_reported(run, command_output):

@@ -16,7 +16,6 @@ from itertools import count, product
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from command_line import SMALL
 from hostile.damage import NAMES, Damage, contents, damages, large, not_regular
@@ -26,7 +25,6 @@ from hostile.inputs import (
     Writes,
     all_commands,
     looks_like_path,
-    make_good,
     parameters,
     read_arguments,
     written_arguments,
@@ -48,26 +46,6 @@ ALWAYS_REFUSED = {
     "only null", "only []", "only 3", "only true", "only NaN", "behind garbage", "gzip of newlines", "gzip cut off",
 }  # fmt: skip
 """Damages that no spec, recipe, table or report survives."""
-
-
-@pytest.fixture(scope="session")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Good inputs, which no test changes. One process of pytest makes them for all."""
-    place = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        place = place.parent
-    folder, made = place / "good", place / "good-is-made"
-    with FileLock(place / "good.lock"):
-        if not made.exists():
-            folder.mkdir()
-            make_good(folder)
-            made.touch()
-    return folder
-
-
-@pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    return Runner(tmp_path_factory.mktemp("runner"))
 
 
 def test_every_path_argument_is_declared_as_read_or_written() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import subprocess
@@ -220,3 +221,14 @@ def test_the_command_writes_a_file_that_decodes(command):
     printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     ours = tfkit.greedy(model.eval(), torch.tensor([[5, 9, 7]]), max_new_tokens=4)
     assert [int(word) for word in printed.split()] == [1, *ours.ids[0, : ours.lengths[0]].tolist()]
+
+
+def test_text_of_a_spec_stays_inside_the_docstring(catalogue):
+    """A model directory of somebody else gives the text; the file that is written runs nothing of it."""
+    words = ['x"""\nimport os', "import os", 'a\\"""', '""""', "\\", '"', "\r\nimport os", "\u2028import os"]
+    usual = ast.parse(eject(tfkit.load_spec(SPECS / "transformer-tiny.yaml", catalogue)))
+    for text in [*words, '\\\\"""\fimport os']:
+        data = {"extends": "transformer-tiny.yaml", "tfkit": 1, "name": text, "description": text, "reference": text}
+        found = ast.parse(eject(tfkit.parse_spec(json.dumps(data), catalogue, file=str(SPECS / "x.yaml"))))
+        assert ast.get_docstring(found) != ast.get_docstring(usual)
+        assert [ast.dump(each) for each in found.body[1:]] == [ast.dump(each) for each in usual.body[1:]], text

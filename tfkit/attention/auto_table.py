@@ -201,7 +201,7 @@ def parse_table(text: str, where: str) -> dict[str, tuple[AutoRow, ...]]:
     found: dict[str, tuple[AutoRow, ...]] = {}
     for backend, rows in table.rows.items():
         try:
-            found[backend] = tuple(AutoRow.model_validate_json(json.dumps({**row, **shared})) for row in rows)
+            found[backend] = tuple(AutoRow.model_validate_json(json.dumps({**row, **shared}, allow_nan=False)) for row in rows)
         except ValidationError as error:
             raise refuse(f"the rows of `{backend}`: {refusals(error)[0]}") from None
     return found

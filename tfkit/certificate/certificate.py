@@ -243,10 +243,14 @@ def certificate_text(certificate: Certificate) -> str:
     parts = []
     for name, value in certificate.model_dump(mode="json").items():
         if name in ("checks", "ledger"):
-            rows = ",\n".join(f"  {json.dumps(row)}" for row in value)
-            parts.append(f" {json.dumps(name)}: [\n{rows}\n ]" if rows else f" {json.dumps(name)}: []")
+            rows = ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in value)
+            parts.append(
+                f" {json.dumps(name, allow_nan=False)}: [\n{rows}\n ]" if rows else f" {json.dumps(name, allow_nan=False)}: []"
+            )
         else:
-            parts.append(f" {json.dumps(name)}: " + json.dumps(value, indent=1).replace("\n", "\n "))
+            parts.append(
+                f" {json.dumps(name, allow_nan=False)}: " + json.dumps(value, indent=1, allow_nan=False).replace("\n", "\n ")
+            )
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

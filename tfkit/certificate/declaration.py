@@ -37,7 +37,7 @@ def modules_of(entry: Any) -> list[str]:
 
 def digest(data: Any) -> str:
     """The SHA-256 of JSON data."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
 
 
 def flattened(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:

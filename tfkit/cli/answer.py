@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Diagnostic, InputError, Location
-from .options import READ, common, placement, whole
+from .options import READ, common, loading, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 
@@ -44,7 +44,7 @@ def _length(value: str | int) -> int:
 @click.option("--stride", type=whole, metavar="N", help="Most tokens from the start of a window to that of the next.")
 @click.option("--max-answer", type=whole, metavar="N", help="Tokens of an answer at most.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
-@placement
+@loading
 @common
 def command(
     model: str, n_best: int, always: bool, max_length: int | None, stride: int | None, max_answer: int | None,
@@ -62,12 +62,12 @@ def command(
     need_packages("train", *TEXT)
     speak_utf8()
     from ..text import Answerer
-    from .device import placed
+    from .device import loaded
     from .line_stream import streamed
 
     answerer = Answerer.load(
         model, max_length=max_length, stride=stride, max_answer=max_answer, unanswerable=False if always else None,
-        batch_tokens=batch_tokens, **placed(**place),
+        batch_tokens=batch_tokens, **loaded(**place),
     )  # fmt: skip
 
     def answer(lines: Iterator[str], *, chunk: int) -> Iterator[Answer]:
@@ -75,7 +75,7 @@ def command(
 
     for number, made in streamed(answer):
         if as_json:
-            print(json.dumps(_data(number, made)))
+            print(json.dumps(_data(number, made), allow_nan=False))
         elif n_best == 1:
             print(made.text)
         else:

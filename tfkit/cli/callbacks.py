@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import Diagnostic
 from ..train import BudgetCheck, Callback, Reach, Step, Trainer, ValidationResult, started_rank
+from ..train.log import finite
 from ..view.load_report import load_report_data
 from ..view.training import Lines, LivePanel
 
@@ -67,4 +68,4 @@ class JsonLines:
         """Nothing to release."""
 
     def _print(self, kind: str, data: dict[str, Any]) -> None:
-        print(json.dumps({"kind": kind, **data}), flush=True)
+        print(json.dumps({"kind": kind, **finite(data)}, allow_nan=False), flush=True)

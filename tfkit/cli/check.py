@@ -63,7 +63,7 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
             recipe = recipe_of(text, file, overrides)
             check_metric(recipe)
             check_teacher_forcing(recipe)
-            spec, name = load_spec(recipe.model, catalogue, recipe.changes), recipe.name
+            spec, name = load_spec(recipe.model, catalogue, recipe.changes, named_by=recipe.names("model")), recipe.name
             use = Target(device=None, dtype=recipe.precision, training=True, compiled=recipe.compile)
         else:
             spec = parse_spec(text, catalogue, overrides, file)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..errors import Diagnostic, InputError, Location
-from .options import READ, common, placement, whole
+from .options import READ, common, loading, whole
 from .output import print_text, speak_utf8
 from .packages import TEXT, need_packages
 
@@ -33,7 +33,7 @@ def _length(value: str | int) -> int:
 @click.argument("images", nargs=-1, type=READ, metavar="[IMAGE]...", help="PNG or JPEG files, for a classifier of images.")
 @click.option("--max-length", type=_length, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
-@placement
+@loading
 @common
 def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
     """Label lines of text, pairs of texts, or images, with a trained classifier.
@@ -48,15 +48,15 @@ def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: 
     """
     need_packages("train", *TEXT)
     speak_utf8()
-    from .device import placed
+    from .device import loaded
 
     if images:
-        _classify_images(model, images, as_json, placed(**place))
+        _classify_images(model, images, as_json, loaded(**place))
         return 0
     from ..text import Classification, Classifier
     from .line_stream import streamed
 
-    classifier = Classifier.load(model, max_length=max_length, batch_tokens=batch_tokens, **placed(**place))
+    classifier = Classifier.load(model, max_length=max_length, batch_tokens=batch_tokens, **loaded(**place))
 
     def classify(lines: Iterator[str], *, chunk: int) -> Iterator[Classification]:
         return classifier.classify(_pairs(lines) if classifier.pairs else lines, chunk=chunk)
@@ -64,7 +64,7 @@ def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: 
     for number, made in streamed(classify):
         if as_json:
             found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
-            print(json.dumps({"line": number, "text": made.text, **found}))
+            print(json.dumps({"line": number, "text": made.text, **found}, allow_nan=False))
         else:
             print(made.label or "")
     return 0
@@ -88,6 +88,6 @@ def _classify_images(model: str, images: tuple[str, ...], as_json: bool, place: 
     for made in ImageClassifier.load(model, **place).classify(images):
         if as_json:
             found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
-            print(json.dumps({"file": made.file, **found}))
+            print(json.dumps({"file": made.file, **found}, allow_nan=False))
         else:
             print_text(f"{shown(made.label)}\t{made.probability:.4f}\t{shown(made.file)}")

@@ -16,7 +16,7 @@ from .usage import usage_error
 
 
 def placed(device: str, backend: list[str] | None, auto_table: str | None) -> dict[str, Any]:
-    """The options of `tfkit.cli.options.placement` as the keywords of functions that load or train a model.
+    """The options of `tfkit.cli.options.placement` as the keywords of functions that train a model.
 
     Raises:
         BuildError: this machine has no such device.
@@ -26,6 +26,11 @@ def placed(device: str, backend: list[str] | None, auto_table: str | None) -> di
     device_here(device)
     check_auto(backend, auto_table)
     return {"device": device, "backend": backend, "catalogue": catalogue_with(auto_table)}
+
+
+def loaded(device: str, backend: list[str] | None, auto_table: str | None, allow_nan: bool) -> dict[str, Any]:
+    """The options of `tfkit.cli.options.loading` as the keywords of functions that load a model. Errors as in `placed`."""
+    return {**placed(device, backend, auto_table), "allow_nan": allow_nan}
 
 
 def use_cpu_table(cpu_table: str | None, device: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import Diagnostic, StoreError
+from ..view.terminal import shown
 from .options import WRITE
 from .output import check_place, print_json, print_text, write_whole
 from .packages import need_packages
@@ -67,7 +68,7 @@ def put(drawn: str | bytes, output: str | None, words: str, data: dict[str, Any]
     if data is not None:
         print_json({"file": output, **data})
     else:
-        print_text(f"{output}: {words}")
+        print_text(shown(f"{output}: {words}"))
 
 
 def _either(forms: Sequence[str]) -> str:

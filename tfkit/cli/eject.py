@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ..errors import Diagnostic, StoreError
+from ..view.terminal import shown
 from .options import READ, WRITE, common, set_option
 from .output import check_place, print_json, print_text, write_whole
 
@@ -48,7 +49,7 @@ def command(spec: str, overrides: tuple[str, ...], output: str | None, force: bo
     elif output is None:
         print_text(text)
     else:
-        print_text(f"{output}: {model_spec.name}, {lines} lines")
+        print_text(shown(f"{output}: {model_spec.name}, {lines} lines"))
     return 0
 
 

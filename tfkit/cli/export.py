@@ -8,7 +8,7 @@ import click
 
 from ..view.terminal import shown
 from ..view.units import bytes_in_words
-from .options import READ, WRITE, OneOf, common
+from .options import READ, WRITE, OneOf, allow_nan_option, common
 from .output import print_json, print_text
 from .usage import usage_error
 
@@ -36,11 +36,13 @@ tfkit export marian --to hf -o marian-hf
 @click.option(
     "--class", "architecture", metavar="NAME", help="Of hf: the class of transformers (default: the first that fits)."
 )
+@allow_nan_option
 @click.option("--force", is_flag=True, help="Replace an export that is there already.")
 @common
 def command(
-    model: str, target: str, output: str, quantization: str | None, architecture: str | None, force: bool, as_json: bool
-) -> int:
+    model: str, target: str, output: str, quantization: str | None, architecture: str | None, allow_nan: bool, force: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Export a trained model to another engine.
 
     A model that the target cannot express is refused with every reason, and nothing is written.
@@ -58,7 +60,8 @@ def command(
     check_place(Path(output), force, EXPORT)
     from ..io import load, other_files
 
-    directory = export(load(model), output, target, texts=other_files(Path(model)), overwrite=force, **options)
+    found = load(model, allow_nan=allow_nan)
+    directory = export(found, output, target, texts=other_files(Path(model)), overwrite=force, **options)
     sizes = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
     if as_json:
         print_json({"target": target, "directory": output, "files": sizes})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Diagnostic, InputError
-from .options import READ, common, cpu_table_option, placement, precision_option, whole
+from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
 from .search_args import check_workers, search_of, search_options, workers_of, workers_option
@@ -49,13 +49,13 @@ log_probability).
 @click.option("--cuda-graphs", is_flag=True, help="Record a step once and replay it (greedy or --sample, on a GPU).")
 @workers_option
 @precision_option
-@placement
+@loading
 @cpu_table_option
 @common
 def command(
     model: str, prompt: tuple[str, ...], tokens: int | None, n_best: int, workers: int | None, precision: str,
-    cuda_graphs: bool, device: str, backend: list[str] | None, auto_table: str | None, cpu_table: str | None,
-    as_json: bool, **search: Any,
+    cuda_graphs: bool, device: str, backend: list[str] | None, auto_table: str | None, allow_nan: bool,
+    cpu_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
     """Continue prompts with a trained decoder.
 
@@ -68,14 +68,14 @@ def command(
     from ..generate import StepGraphs
     from ..generate.step_graphs import check_device
     from ..text import TextGenerator
-    from .device import placed, use_cpu_table
+    from .device import loaded, use_cpu_table
 
     settings = search_of(1, n_best=n_best, length_factor=0.0, extra_length=tokens or TOKENS, **search)
     threads = workers_of(workers, device)
     if cuda_graphs:
         check_device(device)
     use_cpu_table(cpu_table, device)
-    generator = TextGenerator.load(model, precision=precision, **placed(device, backend, auto_table))
+    generator = TextGenerator.load(model, precision=precision, **loaded(device, backend, auto_table, allow_nan))
     check_workers(workers, device, generator.model)
     graphs = StepGraphs(generator.model) if cuda_graphs else None
     # All lines at once, because the samples of a line depend on its number. If a line cannot be read, those before it.
@@ -89,7 +89,7 @@ def command(
             _report_limits(name, made, generator.positions, tokens)
             if as_json:
                 found = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]
-                print(json.dumps({"prompt": text, "continuations": found}))
+                print(json.dumps({"prompt": text, "continuations": found}, allow_nan=False))
             else:
                 _print(number, text, made, n_best, whole_texts=bool(prompt))
     return 0

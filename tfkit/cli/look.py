@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from ..errors import Diagnostic, StoreError
-from .options import READ, WRITE, common, placement, whole
+from ..view.terminal import shown
+from .options import READ, WRITE, common, loading, whole
 from .output import check_place, print_json, print_text, speak_utf8
 from .packages import TEXT, need_packages
 from .usage import usage_error
@@ -50,12 +51,12 @@ draws them below each other. The page is one file that loads nothing; .png and
 @click.option("--lines", is_flag=True, help="Lines from words to words instead of heat maps; a page opens with them.")
 @click.option("-o", "--output", type=WRITE, metavar="FILE", required=True, help="The page (.html) or picture (.png, .svg).")
 @click.option("--force", is_flag=True, help="Replace the file.")
-@placement
+@loading
 @common
 def command(
     model: str, second: str | None, text: tuple[str, ...], target: tuple[str, ...], texts: str | None, targets: str | None,
     image: str | None, features: str | None, sites: tuple[str, ...], beams: int, tokens: int, max_tokens: int, lines: bool,
-    output: str, force: bool, device: str, backend: list[str] | None, auto_table: str | None, as_json: bool,
+    output: str, force: bool, device: str, backend: list[str] | None, auto_table: str | None, allow_nan: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Show what a model attends to: heat maps, lines, probabilities, beams.
 
@@ -71,7 +72,7 @@ def command(
     from ..look import attention
     from ..look.forms import PICTURES, check_matplotlib, check_suffix
     from ..look.texts import texts_in
-    from .device import placed
+    from .device import loaded
 
     place = Path(output)
     check_suffix(place)
@@ -85,7 +86,7 @@ def command(
     figure = attention(
         *([model] if second is None else [model, second]), text=read or None, target=written or None, image=image,
         features=features, sites=sites, beams=beams, tokens=tokens, max_tokens=max_tokens,
-        **placed(device, backend, auto_table),
+        **loaded(device, backend, auto_table, allow_nan),
     )  # fmt: skip
     saved = figure.save(place, lines)
     for notice in dict.fromkeys([*(notice for each in figure.observations for notice in each.notices), *saved]):
@@ -106,8 +107,8 @@ def command(
     for number, each in enumerate(rows):
         count = len(each["sites"])
         text_number = f"text {number * figure.texts // len(rows) + 1}, " if figure.texts > 1 else ""
-        print_text(f"{text_number}{each['model']}: {count} attention {'site' if count == 1 else 'sites'}")
+        print_text(shown(f"{text_number}{each['model']}: {count} attention {'site' if count == 1 else 'sites'}"))
         if each["output"]:
-            print_text(f"output: {each['output']}")
-    print_text(f"{output}: {place.stat().st_size:,} bytes")
+            print_text(shown(f"output: {each['output']}"))
+    print_text(shown(f"{output}: {place.stat().st_size:,} bytes"))
     return 0

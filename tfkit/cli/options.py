@@ -233,6 +233,16 @@ def common(command: Declared) -> Declared:
     return json_option(traceback_option(command))
 
 
+allow_nan_option = click.option(
+    "--allow-nan", is_flag=True, help="Load weights that hold NaN or infinity too, to examine them."
+)
+
+
 def placement(command: Declared) -> Declared:
     """Add the options of device and attention backends, the arguments of `tfkit.cli.device.placed`."""
     return device_option(backend_option(auto_table_option(command)))
+
+
+def loading(command: Declared) -> Declared:
+    """Add the options of commands that run a saved model, the arguments of `tfkit.cli.device.loaded`."""
+    return placement(allow_nan_option(command))

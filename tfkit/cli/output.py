@@ -47,7 +47,7 @@ def print_json(data: Any) -> None:
     Args:
         data: what the json module can write.
     """
-    print(json.dumps(data, indent=2))
+    print(json.dumps(data, indent=2, allow_nan=False))
 
 
 def print_text(text: str) -> None:

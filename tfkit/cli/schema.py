@@ -23,7 +23,7 @@ The output is JSON with or without --json; --json makes errors JSON too.
 @common
 def command(language: str, output: str | None, as_json: bool) -> int:
     """Print the JSON Schema of a spec or a recipe, for editors."""
-    text = json.dumps(_schema(language), indent=2) + "\n"
+    text = json.dumps(_schema(language), indent=2, allow_nan=False) + "\n"
     if output is None:
         print_text(text)
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,9 @@ from .usage import usage_error
 if TYPE_CHECKING:
     from ..generate import Search
     from ..nn.model import Model
+
+SEED_BITS = 32
+"""Bits of a seed that is drawn: short enough to be typed."""
 
 
 def search_options(beams: int) -> Callable[[Declared], Declared]:
@@ -70,7 +75,8 @@ def search_of(
     usual_beams: int, *, beams: int | None, n_best: int, penalty: str | None, alpha: float | None, sample: bool,
     temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None, **limits: Any,
 ) -> Search:  # fmt: skip
-    """The search of these options. Raises UsageError for options that exclude each other, InputError for wrong values."""
+    """The search of these options. A seed that is needed and not given is drawn and named on standard error. Raises UsageError
+    for options that exclude each other, InputError for wrong values."""
     from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
 
     sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -79,6 +85,9 @@ def search_of(
     if sample:
         if searching:
             raise usage_error(f"--{searching[0]} belongs to beam search", "leave --sample out")
+        if seed is None:
+            sampling["seed"] = secrets.randbits(SEED_BITS)
+            print(f"--seed {sampling['seed']} was drawn and repeats this output", file=sys.stderr)
         return Search(kind="sample", n_best=n_best, **sampling, **limits)
     if sampling:
         raise usage_error(f"--{next(iter(sampling)).replace('_', '-')} belongs to --sample", "write --sample too")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import READ, common, placement, whole
+from .options import READ, common, loading, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 
@@ -28,7 +28,7 @@ def _length(value: str | int) -> int:
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote for tagged words, or a model in it.")
 @click.option("--max-length", type=_length, metavar="N", default=1024, help="Longest row of tokens; longer lines are divided.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
-@placement
+@loading
 @common
 def command(model: str, max_length: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
     """Tag the words of lines of text with a trained tagger.
@@ -38,14 +38,14 @@ def command(model: str, max_length: int, batch_tokens: int, as_json: bool, **pla
     need_packages("train", *TEXT)
     speak_utf8()
     from ..text import Tagger
-    from .device import placed
+    from .device import loaded
     from .line_stream import streamed
 
-    tagger = Tagger.load(model, max_length=max_length, batch_tokens=batch_tokens, **placed(**place))
+    tagger = Tagger.load(model, max_length=max_length, batch_tokens=batch_tokens, **loaded(**place))
     for number, made in streamed(tagger.tag):
         if as_json:
             found = {"words": made.words, "tags": made.tags, "probabilities": made.probabilities}
-            print(json.dumps({"line": number, **found}))
+            print(json.dumps({"line": number, **found}, allow_nan=False))
         else:
             print(" ".join(made.tags))
     return 0

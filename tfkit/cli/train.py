@@ -140,7 +140,7 @@ def _in_processes(count: int) -> int | None:
 
 def _quoted(name: str) -> str:
     """A file name in the form of `--set`, quoted so that names such as `-`, `7` or `[a]` stay names."""
-    return json.dumps(name, ensure_ascii=False)
+    return json.dumps(name, ensure_ascii=False, allow_nan=False)
 
 
 @contextmanager

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import READ, common, cpu_table_option, placement, precision_option, whole
+from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 from .search_args import check_workers, search_of, search_options, workers_of, workers_option
@@ -42,13 +41,13 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 @click.option("--attention", metavar="SITE", multiple=True, help="With --json: `decoder.*.cross_attention`.")
 @workers_option
 @precision_option
-@placement
+@loading
 @cpu_table_option
 @common
 def command(
     model: str, n_best: int, extra_length: int, max_source: int, batch_tokens: int, attention: tuple[str, ...],
     workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
-    cpu_table: str | None, as_json: bool, **search: Any,
+    allow_nan: bool, cpu_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
     """Translate lines of text with a trained model.
 
@@ -59,10 +58,8 @@ def command(
     speak_utf8()
     if attention and not as_json:
         raise usage_error("--attention needs --json", "weights are not text")
-    if search["sample"] and search["seed"] is None:
-        search["seed"] = secrets.randbits(63)
     from ..text import Translator
-    from .device import placed, use_cpu_table
+    from .device import loaded, use_cpu_table
     from .line_stream import streamed
 
     use_cpu_table(cpu_table, device)
@@ -70,12 +67,12 @@ def command(
         model, search_of(BEAMS, n_best=n_best, extra_length=extra_length, **search), max_source=max_source,
         batch_tokens=batch_tokens, attention=list(attention), workers=workers_of(workers, device),
         precision=precision,
-        **placed(device, backend, auto_table),
+        **loaded(device, backend, auto_table, allow_nan),
     )  # fmt: skip
     check_workers(workers, device, translator.model)
     for number, made in streamed(translator.translate):
         if as_json:
-            print(json.dumps(_data(number, made, translator)))
+            print(json.dumps(_data(number, made, translator), allow_nan=False))
         elif n_best == 1:
             print(made.text)
         else:

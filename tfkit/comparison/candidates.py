@@ -134,8 +134,8 @@ def _digest(recipe: Recipe, catalogue: Catalogue) -> str:
     written = {key: value for key, value in recipe.written().items() if key not in ignored}
     options = recipe.data.options.model_dump(exclude_none=True)
     files = {name: _content(name, value) for name, value in options.items()}
-    spec = to_json(load_spec(recipe.model, catalogue, recipe.changes))
-    return hashlib.sha256(json.dumps([{**written, "data": files}, spec], sort_keys=True).encode()).hexdigest()
+    spec = to_json(load_spec(recipe.model, catalogue, recipe.changes, named_by=recipe.names("model")))
+    return hashlib.sha256(json.dumps([{**written, "data": files}, spec], sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _content(name: str, value: Any) -> str:

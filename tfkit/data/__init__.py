@@ -10,10 +10,12 @@ from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task
 from .imported_tokeniser import original_files, read_huggingface
 from .kinds import KINDS
+from .labels import check_labels
 from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .prepare_images import check_images, prepare_images
 from .roles import Roles, check_ids, roles_of
+from .sources import changes_of_files
 from .spans import SPANS, SpanFacts, asked_questions, read_span_facts, span_texts, windows_of
 from .tagged import word_pieces
 from .tasks import Batch, Task, padded, task_of
@@ -60,9 +62,11 @@ __all__ = [
     "Task",
     "TextTokeniser",
     "asked_questions",
+    "changes_of_files",
     "check_classes",
     "check_ids",
     "check_images",
+    "check_labels",
     "count_rows",
     "epoch_of",
     "fits",

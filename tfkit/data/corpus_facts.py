@@ -8,6 +8,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..files import FileModel, read_model
+from .labels import check_labels
+from .sources import Source
 from .spans import SpanFacts
 
 FACTS = "facts.json"
@@ -49,17 +51,19 @@ class CorpusCounts(BaseModel):
 
 class Facts(FileModel):
     """The content of `facts.json`, which `prepare` writes: the labels of a classification, whether it is one of pairs of
-    texts, how answers to questions are trained, and the counts of each corpus."""
+    texts, how answers to questions are trained, the counts of each corpus, and the files that it was made from."""
 
     labels: list[str]
     pairs: bool = False
     spans: SpanFacts | None = None
     corpora: dict[str, CorpusCounts]
+    sources: dict[str, Source] = {}
 
     @model_validator(mode="after")
     def _trains(self) -> Facts:
         if not {"train"} <= self.corpora.keys() <= {"train", "validation"}:
             raise ValueError("`corpora` has `train`, and perhaps `validation`")
+        check_labels(self.labels)
         return self
 
 

@@ -22,6 +22,7 @@ from ..files import read_bytes
 from ..recipe import Recipe
 from ..slots.node import ImageRule
 from .idx_files import idx_images, idx_labels, idx_shape, unreadable
+from .labels import label_fault
 
 Pixels = npt.NDArray[np.uint8]
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -81,6 +82,8 @@ def _folder(folder: str, rule: ImageRule) -> LabelledFiles:
     names: list[tuple[str, str]] = []
     for label in _names(folder):
         inner = os.path.join(folder, label)
+        if fault := label_fault(label):
+            raise unreadable(inner, fault, "rename the folder")
         if os.path.islink(inner) or not os.path.isdir(inner):
             raise unreadable(inner, "a sub-folder for each label is expected here", "move it into a sub-folder, or away")
         for name in _names(inner):

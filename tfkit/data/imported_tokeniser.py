@@ -48,7 +48,7 @@ def read_huggingface(directory: Path, rows: int | Mapping[str, int]) -> dict[str
         size = rows if isinstance(rows, int) else rows[column if column in rows else "target"]
         tokeniser = _with_special_tokens(parts.tokenizer, parts.roles)
         saved = {"roles": parts.roles, "rows": size, "tokenizer": tokeniser}
-        text = json.dumps(saved, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(saved, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         TextTokeniser.from_json(text, str(directory / parts.file))
         texts[name] = text.encode()
     return texts | original_files(directory)

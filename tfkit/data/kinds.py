@@ -22,6 +22,7 @@ from unicodedata import category
 from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
 from .corpus_row import GROUP, Numbered, Row
+from .labels import label_fault
 from .lines import groups, rows
 from .questions import questions
 from .sentence_pairs import sentence_pairs
@@ -136,6 +137,8 @@ def _cells(recipe: Recipe, path: str) -> Numbered:
         if not label:
             message = f"the label, column {options.label_column}, is empty"
             raise InputError(Diagnostic("TFK115", message, "write a label, or remove the line", location=location))
+        if fault := label_fault(label):
+            raise InputError(Diagnostic("TFK115", fault, "write it without this character", location=location))
         yield number, (*(cells[column - 1] for column in columns[:-1]), label)
 
 

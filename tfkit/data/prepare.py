@@ -17,6 +17,7 @@ from .corpus import Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .encode import CorpusEncoder
 from .kinds import KINDS, text_rows
+from .sources import sources_of
 from .spans import SpanFacts
 from .tokeniser import TextTokeniser, train_tokeniser
 
@@ -120,6 +121,7 @@ def prepare(
         StoreError: The directory cannot be written.
     """
     train, validation = files_of(recipe)
+    sources = sources_of(recipe)
     held_out = held_out_rows(recipe, count_rows(recipe), bool(validation))
     labels = _labels(recipe, train)
     try:
@@ -149,8 +151,9 @@ def prepare(
         "pairs": recipe.data.kind == "pairs",
         "spans": encode.span_facts and encode.span_facts.model_dump(),
         "corpora": {name: each.model_dump() for name, each in facts.items()},
+        "sources": sources,
     }
-    write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
+    write_whole(directory / FACTS, json.dumps(data, indent=1, allow_nan=False) + "\n")
     return read_data(recipe, directory, tokenisers)
 
 

@@ -14,6 +14,7 @@ from .corpus import CorpusWriter
 from .corpus_facts import FACTS, CorpusCounts
 from .image_files import LabelledFiles, labelled_files
 from .prepare import TRAIN, VALIDATION, Data, held_out_rows, read_data
+from .sources import sources_of
 
 KEYS = {"images": "images", "labels": "labels"}
 VALIDATION_KEYS = {"images": "validation_images", "labels": "validation_labels"}
@@ -53,6 +54,7 @@ def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
     """
     check_normalisation(recipe, rule)
     options = recipe.data.options
+    sources = sources_of(recipe)
     train = labelled_files(options.images, options.labels, recipe, rule, KEYS)
     validated = options.validation_images is not None
     validation = (
@@ -76,8 +78,8 @@ def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
         facts["validation"] = _write(validation, directory / VALIDATION, lambda number: True, numbers)
     elif held_out:
         facts["validation"] = _write(train, directory / VALIDATION, held_out.__contains__, numbers)
-    data = {"labels": labels, "corpora": {name: each.model_dump() for name, each in facts.items()}}
-    write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
+    data = {"labels": labels, "corpora": {name: each.model_dump() for name, each in facts.items()}, "sources": sources}
+    write_whole(directory / FACTS, json.dumps(data, indent=1, allow_nan=False) + "\n")
     return read_data(recipe, directory, {})
 
 

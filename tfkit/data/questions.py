@@ -35,7 +35,7 @@ def questions(path: str) -> Numbered:
         answers = _answers(record, location)
         for answer, start in answers:
             _check_place(context, answer, start, location)
-        yield number, (question, context, json.dumps(answers), f"{location.line} {location.column} {path}")
+        yield number, (question, context, json.dumps(answers, allow_nan=False), f"{location.line} {location.column} {path}")
     if number < 0:
         raise InputError(Diagnostic("TFK103", f"{path}: there is no question to read"))
 
@@ -153,7 +153,7 @@ def _answers(record: Mapping[str, Any], location: Location) -> Answers:
         if not isinstance(text, str) or not text:
             raise _wrong("an answer has no text", 'a question without an answer has no answers, or the answer ""', location)
         if type(start) is not int or start < 0:
-            message = f"the start of the answer {_shown(text)} is `{json.dumps(start)[:60]}`"
+            message = f"the start of the answer {_shown(text)} is `{json.dumps(start, allow_nan=False)[:60]}`"
             raise _wrong(message, "`answer_start` counts the characters of the context before the answer", location)
     return pairs
 
@@ -178,5 +178,5 @@ def _check_place(context: str, answer: str, start: int, location: Location) -> N
 
 def _shown(text: str) -> str:
     """A text, short, with escapes for line breaks and the like."""
-    shown = json.dumps(text if len(text) <= 60 else f"{text[:57]}...", ensure_ascii=False)
+    shown = json.dumps(text if len(text) <= 60 else f"{text[:57]}...", ensure_ascii=False, allow_nan=False)
     return f"`{shown[1:-1]}`"

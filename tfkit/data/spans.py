@@ -84,7 +84,9 @@ def span_rows(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recip
             whole = span_of(ranges, answers[0][1], answers[0][1] + len(answers[0][0])) if answers else range(0)
             windows = windows_of(len(question), len(ids), recipe.batching.max_length - len(frame), options.stride, location)
             held = [_inside(whole, window, special + len(question)) for window in windows]
-            told = json.dumps({"question": texts[0], "context": texts[1], "answers": [text for text, _ in answers]})
+            told = json.dumps(
+                {"question": texts[0], "context": texts[1], "answers": [text for text, _ in answers]}, allow_nan=False
+            )
             for number, (window, span) in enumerate(zip(windows, held, strict=True)):
                 row = frame(question, ids[window.start : window.stop])
                 unfit = "whose answer is in no window" if answers and not any(held) else None

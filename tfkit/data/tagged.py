@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
 from .corpus_row import GROUP, Numbered, Row
+from .labels import label_fault
 from .lines import groups, lines
 from .tokeniser import TextTokeniser
 
@@ -37,6 +38,8 @@ def tagged_sentences(recipe: Recipe, path: str) -> Numbered:
             message = f"the line has {len(cells)} columns, the lines before have {width}"
             fix = "a word has no space; write an empty line between sentences"
             raise InputError(Diagnostic("TFK126", message, fix, location=location))
+        if fault := label_fault(cells[options.label_column - 1]):
+            raise InputError(Diagnostic("TFK126", fault, "write it without this character", location=location))
         words.append((cells[options.text_column - 1], cells[options.label_column - 1], str(line)))
     if words:
         yield number, _joined(words)

@@ -178,10 +178,11 @@ class TextTokeniser:
                 return cls(Tokenizer.from_str(text))
         imported = check_imported(data, name)
         with _library(f"{name} holds no tokeniser"):
-            tokeniser = Tokenizer.from_str(json.dumps(data["tokenizer"], ensure_ascii=False))
+            tokeniser = Tokenizer.from_str(json.dumps(data["tokenizer"], ensure_ascii=False, allow_nan=False))
         for token in data["tokenizer"]["added_tokens"]:
             if tokeniser.token_to_id(token["content"]) != token["id"]:
-                message = f"{json.dumps(token['content'])[:80]} gets the id {tokeniser.token_to_id(token['content'])}"
+                shown = json.dumps(token["content"], allow_nan=False)[:80]
+                message = f"{shown} gets the id {tokeniser.token_to_id(token['content'])}"
                 raise refusal(name, "added_tokens", f"{message}, not {token['id']}: ids continue those of the vocabulary")
         return cls(tokeniser, imported, text)
 
@@ -259,7 +260,7 @@ def train_tokeniser(
     data = json.loads(tokeniser.to_str())
     data["model"] = _in_order(data["model"], len(specials))
     data["model"] = _with_byte_pieces(data["model"], len(specials)) if byte_pieces else data["model"]
-    tokeniser = Tokenizer.from_str(json.dumps(data))
+    tokeniser = Tokenizer.from_str(json.dumps(data, allow_nan=False))
     strip = [decoders.Strip(" ", 1, 0)] if sentences else []
     tokeniser.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
     return TextTokeniser(tokeniser)

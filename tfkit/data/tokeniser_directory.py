@@ -7,10 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ConfigDict, RootModel
+from pydantic import ConfigDict, RootModel, field_validator
 
 from ..errors import Diagnostic, InputError
 from ..files import read_model
+from .labels import check_labels
 from .tokeniser import TextTokeniser
 
 JOINT = "tokeniser.json"
@@ -24,6 +25,20 @@ TOKENISER_FILES = (JOINT, *SEPARATE.values())
 class _Labels(RootModel[list[str]]):
     model_config = ConfigDict(strict=True)
 
+    @field_validator("root")
+    @classmethod
+    def _labels(cls, labels: list[str]) -> list[str]:
+        check_labels(labels)
+        return labels
+
+
+class _Tags(_Labels):
+    @field_validator("root")
+    @classmethod
+    def _words(cls, tags: list[str]) -> list[str]:
+        check_labels(tags, words=True)
+        return tags
+
 
 def tokeniser_texts(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
     """The JSON of tokenisers by file name: one file if all columns share one tokeniser."""
@@ -34,7 +49,7 @@ def tokeniser_texts(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
 
 def label_texts(labels: Sequence[str], pairs: bool) -> dict[str, str]:
     """The labels of a classifier by file name; nothing without labels."""
-    return {PAIR_LABELS if pairs else LABELS: json.dumps(list(labels)) + "\n"} if labels else {}
+    return {PAIR_LABELS if pairs else LABELS: json.dumps(list(labels), allow_nan=False) + "\n"} if labels else {}
 
 
 def has_labels(directory: Path) -> bool:
@@ -47,8 +62,9 @@ def reads_pairs(directory: Path) -> bool:
     return os.path.lexists(directory / PAIR_LABELS)
 
 
-def read_labels(directory: Path) -> tuple[str, ...]:
-    """The labels of the classifier in a directory. Raises InputError if there are none, StoreError if the file is damaged."""
+def read_labels(directory: Path, words: bool = False) -> tuple[str, ...]:
+    """The labels of the classifier in a directory, or the tags of `words`. Raises InputError if there are none, StoreError if
+    the file is damaged."""
     path = directory / (PAIR_LABELS if reads_pairs(directory) else LABELS)
     if not os.path.lexists(path):
         raise InputError(
@@ -56,7 +72,7 @@ def read_labels(directory: Path) -> tuple[str, ...]:
                 "TFK116", f"{path} cannot be read: No such file or directory", "name a classifier that `tfkit train` wrote"
             )
         )
-    return tuple(read_model(path, _Labels).root)
+    return tuple(read_model(path, _Tags if words else _Labels).root)
 
 
 def read_tokenisers(directory: Path, columns: tuple[str, ...]) -> dict[str, TextTokeniser]:

@@ -186,7 +186,7 @@ def _validated(model: type[FileModel], data: Any, name: str, where: str) -> Any:
 
 def shown(value: Any) -> str:
     """A value of the file, short and without control characters."""
-    text = json.dumps(value)
+    text = json.dumps(value, allow_nan=False)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 

@@ -1,4 +1,5 @@
-"""The stable error codes, read from `codes.yaml`. Only `tfkit explain` imports this module.
+"""The stable error codes, read from `codes.yaml`. `tfkit explain` and errors without a text of their own import
+this module.
 
 A code keeps its meaning for ever; the text of a message may change.
 """

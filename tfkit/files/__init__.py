@@ -4,6 +4,7 @@ Every small file that tfkit reads back passes through here: regular files only, 
 inside a directory that tfkit wrote.
 """
 
+from .control_characters import CONTROL, CONTROL_OR_LINE_END
 from .listing import (
     FileRecord,
     Listing,
@@ -16,11 +17,13 @@ from .listing import (
     remove_written,
 )
 from .read import TOKENISER_VALUES, FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text, refusals
-from .tensors import Place, check_header, compare_tensors, read_header, read_places, write_tensors
+from .tensors import Place, check_header, compare_tensors, not_finite, read_header, read_places, write_tensors
 from .write import check_writable, replace_file, umask, write_whole
 from .write_directory import make_draft, replace_directory
 
 __all__ = [
+    "CONTROL",
+    "CONTROL_OR_LINE_END",
     "FileRecord",
     "TOKENISER_VALUES",
     "FileModel",
@@ -37,6 +40,7 @@ __all__ = [
     "file_record",
     "foreign",
     "make_draft",
+    "not_finite",
     "open_regular",
     "parse_json",
     "read_bytes",

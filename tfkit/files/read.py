@@ -234,7 +234,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the key {json.dumps(name[:60])} is repeated")
+            raise ValueError(f"the key {json.dumps(name[:60], allow_nan=False)} is repeated")
         found[name] = value
     return found
 
@@ -282,7 +282,7 @@ def child(directory: Path, name: str) -> Path:
         ValueError: The name has a separator or a NUL, is `.` or `..`, or the child is a symbolic link.
     """
     if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise ValueError(f"{json.dumps(name[:80])} is not the plain name of a file here")
+        raise ValueError(f"{json.dumps(name[:80], allow_nan=False)} is not the plain name of a file here")
     path = directory / name
     if path.is_symlink():
         raise ValueError(f"{path} is a link, and no link is followed here")

@@ -137,7 +137,7 @@ def write_tensors(
         dtype, shape = tensors[name]
         start, end = end, end + prod(shape) * _SIZES[codes[dtype]]
         header[name] = {"dtype": codes[dtype], "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
 
@@ -214,6 +214,12 @@ def compare_tensors(path: Path, found: Mapping[str, Facts], wanted: Mapping[str,
         diagnostics.append(Diagnostic("TFK082", f"{path}: {len(wrong) - FEW} more tensors are not those that {whose} needs"))
     if diagnostics:
         raise StoreError(diagnostics)
+
+
+def not_finite(path: Path, name: str, nan: int, infinite: int, count: int) -> Diagnostic:
+    """The error about a tensor of a file, of whose `count` numbers some are NaN or infinite."""
+    kinds = [f"{number:,} {word}" for number, word in ((nan, "NaN"), (infinite, "infinite")) if number]
+    return Diagnostic("TFK084", f"{path}: of the {count:,} numbers of `{name[:200]}`, {' and '.join(kinds)}")
 
 
 def _shown(facts: Facts | None, without: str) -> str:

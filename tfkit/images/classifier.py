@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..catalogue import Catalogue
 from ..data import Normalisation, check_classes, groups, read_image, read_image_facts, read_labels, roles_for
 from ..io import load, model_in
+from ..nn.finite_results import check_results
 from ..nn.model import Model
 from ..slots.node import ImageRule
 
@@ -68,6 +70,7 @@ class ImageClassifier:
         *,
         device: str | torch.device = "cpu",
         backend: Any = None,
+        allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> ImageClassifier:
         """Load the classifier in a directory.
@@ -76,17 +79,18 @@ class ImageClassifier:
             directory: a saved model, or a run, whose best model is taken.
             device: where the model goes.
             backend: attention backend of every site; that of the saved model unless given.
+            allow_nan: whether to load weights that hold NaN or infinity too.
             catalogue: where parts are looked up; all that are installed unless given.
 
         Returns:
             The classifier.
 
         Raises:
-            StoreError: files are missing or damaged.
+            StoreError: files are missing or damaged, or weights are NaN or infinite.
             InputError: the model does not classify images.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "images")  # a model of another kind is reported before its missing files
         facts = read_image_facts(place)
         return cls(model, Normalisation(tuple(facts.mean), tuple(facts.std)), read_labels(place))
@@ -102,17 +106,20 @@ class ImageClassifier:
             The class of each image, in order.
 
         Raises:
-            InputError: A file cannot be read or does not fit the model; the files before it are classified first.
+            InputError: A file cannot be read or does not fit the model; the files before it are classified first. Or the
+                probabilities of an image are NaN.
         """
         read = ((str(file), read_image(str(file), self.rule)) for file in files)
         for group in groups(read, chunk):
             names, pixels = zip(*group, strict=True)
-            for name, distribution in zip(names, self._distributions(np.stack(pixels)), strict=True):
+            found = self._distributions(np.stack(pixels))
+            check_results(found, names)
+            for name, distribution in zip(names, found.tolist(), strict=True):
                 best = int(np.argmax(distribution))
                 yield ImageClassification(name, self.labels[best], distribution[best], self.labels, tuple(distribution))
 
     @torch.no_grad()
-    def _distributions(self, pixels: Any) -> list[list[float]]:
+    def _distributions(self, pixels: Any) -> Tensor:
         """(B, C, H, W) bytes to (B, classes)."""
         images = self.normalisation(torch.from_numpy(pixels).to(torch.float32) / 255)
         training = self.model.training
@@ -122,4 +129,4 @@ class ImageClassifier:
             logits = self.model(**{self.roles.target: given})[self.roles.output]
         finally:
             self.model.train(training)
-        return logits.float().softmax(-1).tolist()  # type: ignore[no-any-return]
+        return logits.float().softmax(-1)  # type: ignore[no-any-return]

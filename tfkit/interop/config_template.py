@@ -44,6 +44,11 @@ _COMMON = (
 )
 WITHOUT_EFFECT = frozenset(_COMMON.split())
 """Keys of every configuration that change nothing of what a model computes from ids."""
+SEARCH = (
+    "bad_words_ids", "do_sample", "early_stopping", "forced_bos_token_id", "forced_eos_token_id", "length_penalty",
+    "max_length", "min_length", "no_repeat_ngram_size", "num_beams",
+)  # fmt: skip
+"""Keys of old configurations about how text is generated."""
 UNCOMPARED = frozenset({"init", "checkpoint", "backend", "name", "dropout"})
 """Fields of a spec with which a model of the same weights gives the same outputs."""
 Values = dict[str, Any]
@@ -76,6 +81,21 @@ def with_flags(map_file: MapFile, architecture: str, written: Mapping[str, Any],
     found = {**map_file.architectures[architecture].config, **written}
     values = configuration(map_file, found)
     return found | {key: flag.tensor in tensors and not values[flag.unless] for key, flag in map_file.flags.items()}
+
+
+def ignored_keys(written: Mapping[str, Any], architecture: str) -> dict[str, str]:
+    """The keys of a configuration that say something and are not read, with the reason."""
+    found = {}
+    if written.get("auto_map"):
+        found["auto_map"] = (
+            f"it names Python code, which is never run; if that code is not {architecture} of transformers, the import is "
+            "another model"
+        )
+    named, numbered = written.get("id2label") or {}, written.get("label2id") or {}
+    if numbered and {str(number): label for label, number in numbered.items()} != named:
+        found["label2id"] = "it is not the reverse of `id2label`, which names the classes"
+    searched = {key: "it is a setting of a search, which options of a command set" for key in SEARCH if written.get(key)}
+    return {**found, **searched}
 
 
 def unknown_keys(map_file: MapFile, written: Mapping[str, Any]) -> list[str]:

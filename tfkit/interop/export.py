@@ -144,4 +144,4 @@ def _write(
         "options": dict(options),
         "files": {name: records[name].model_dump() if name in records else file_record(draft / name) for name in names},
     }
-    (draft / LISTING).write_text(json.dumps(listing, indent=1) + "\n", encoding="utf-8")
+    (draft / LISTING).write_text(json.dumps(listing, indent=1, allow_nan=False) + "\n", encoding="utf-8")

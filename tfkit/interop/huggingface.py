@@ -247,7 +247,7 @@ def write(
 
 def _write_json(path: Path, data: Any) -> None:
     """In the form of transformers, whose files go out as they came in."""
-    path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=True) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def tokeniser_files(text: str | bytes, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,6 +158,10 @@ class HuggingFaceDirectory:
                 raise StoreError(Diagnostic("TFK143", f"{self.path / name} holds no weights alone: {why}")) from None
         return found
 
+    def file_of(self, name: str) -> Path:
+        """The file of a tensor."""
+        return self.path / self.places[name][0]
+
     def read(self, name: str) -> Array:
         """The bits of a tensor, as whole numbers of the size of its elements."""
         file, place = self.places[name]

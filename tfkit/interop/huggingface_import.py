@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import numpy as np
 
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import FileRecord, write_tensors
+from ..files import FileRecord, not_finite, write_tensors
 from ..graph import graph_of
 from ..slots.node import InputRule
 from ..spec import ModelSpec
-from .config_template import configuration, spec_of, unknown_keys, with_flags
+from .config_template import configuration, ignored_keys, spec_of, unknown_keys, with_flags
 from .constants import CONSTANTS, TOLERANCE
 from .dtypes import converted, real
 from .huggingface_directory import CONFIG, GENERATION, HuggingFaceDirectory
@@ -46,6 +46,7 @@ class ImportPlan:
         spelling: by the map's name of a tensor, its name in the files.
         tied: tensors in the files that must be equal to another, and that one.
         ignored: tensors that are not read, and why.
+        ignored_keys: keys of the configuration that are known and not read, and why.
         unknown: keys of the configuration that the map does not know.
         dtype: the dtype of the model.
         texts: further files of the model by name: tokenisers, and the original files of the directory.
@@ -60,6 +61,7 @@ class ImportPlan:
     spelling: dict[str, str]
     tied: dict[str, str]
     ignored: dict[str, str]
+    ignored_keys: dict[str, str]
     unknown: list[str]
     dtype: str
     texts: dict[str, str | bytes] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class ImportPlan:
             "tensors": {"read": len(self.rules), "written": sum(len(rule.ours) for rule in self.rules)},
             "tied": self.tied,
             "ignored": self.ignored,
+            "ignored_keys": self.ignored_keys,
             "unknown_keys": self.unknown,
             "files_beside": sorted(self.texts),
         }
@@ -125,6 +128,7 @@ def plan_import(path: Path, catalogue: Catalogue, dtype: str | None = None, allo
         spelling,
         matched.tied,
         matched.ignored,
+        ignored_keys(found.config, architecture),
         unknown,
         dtype or kinds.pop(),
     )
@@ -213,7 +217,7 @@ def _general(name: str) -> str:
     return ".".join("{i}" if part.isdecimal() else part for part in name.split("."))
 
 
-def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: bool = False) -> Path:
+def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: bool = False, allow_nan: bool = False) -> Path:
     """Write the model of a plan, one tensor after the other.
 
     Args:
@@ -221,12 +225,14 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
         output: the directory of the model.
         catalogue: the entries of the spec.
         overwrite: replace a saved model.
+        allow_nan: write weights that hold NaN or infinity too.
 
     Returns:
         The absolute path of the model.
 
     Raises:
-        StoreError: a tied tensor is not equal to its other, a value does not fit the dtype, or the model cannot be written.
+        StoreError: a tied tensor is not equal to its other, a value does not fit the dtype, a weight holds NaN or infinity, or
+            the model cannot be written.
     """
     from ..io.saving import ModelFiles, write_model  # torch
     from .kept_tensors import KEPT, pack
@@ -248,10 +254,13 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
     }
     graph = graph_of(plan.spec)
     backends = {name: [part.written() for part in site.backend] for name, site in graph.sites()}
-    texts: dict[str, str | bytes] = {**plan.texts, ORIGIN: json.dumps(origin, indent=1, ensure_ascii=False) + "\n"}
+    texts: dict[str, str | bytes] = {
+        **plan.texts,
+        ORIGIN: json.dumps(origin, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+    }
     if kept is not None:
         texts[KEPT] = kept
-    contents = ModelFiles(plan.spec, backends, "cpu", plan.dtype, texts, lambda path: _write_weights(plan, path))
+    contents = ModelFiles(plan.spec, backends, "cpu", plan.dtype, texts, lambda path: _write_weights(plan, path, allow_nan))
     return write_model(contents, output, catalogue, overwrite=overwrite)
 
 
@@ -284,7 +293,7 @@ def _compared_constants(plan: ImportPlan) -> tuple[set[str], list[str]]:
     return equal, other
 
 
-def _write_weights(plan: ImportPlan, path: Path) -> FileRecord:
+def _write_weights(plan: ImportPlan, path: Path, allow_nan: bool) -> FileRecord:
     by_name = {name: (rule, number) for rule in plan.rules for number, name in enumerate(rule.ours)}
     shapes = {name: (plan.dtype, rule.shapes[number]) for name, (rule, number) in by_name.items()}
     last: tuple[TensorRule, list[Array]] | None = None
@@ -299,7 +308,19 @@ def _write_weights(plan: ImportPlan, path: Path) -> FileRecord:
                 array = converted(array, plan.directory.places[source][1].dtype, plan.dtype)
             except ValueError as reason:
                 raise InputError(Diagnostic("TFK143", f"`{rule.theirs}`: {reason}", "choose a wider --dtype")) from None
+            if not allow_nan:
+                _check_finite(plan, source, array)
             last = rule, rule.load(array)
         return contiguous(last[1][number]).data
 
     return write_tensors(path, shapes, read)
+
+
+def _check_finite(plan: ImportPlan, name: str, bits: Array) -> None:
+    """Raises StoreError if a tensor, in the dtype of the plan, holds NaN or infinity."""
+    values = real(bits, plan.dtype)
+    if not np.isfinite(values).all():
+        found = not_finite(
+            plan.directory.file_of(name), name, int(np.isnan(values).sum()), int(np.isinf(values).sum()), values.size
+        )
+        raise StoreError(replace(found, fix="get another copy of the model, or write --allow-nan to import it as it is"))

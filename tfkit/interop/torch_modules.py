@@ -80,7 +80,7 @@ def from_torch(module: nn.Module, *, causal: bool | None = None, cross: bool = F
     stacks = [name for name, node in nodes.items() if node["kind"] != "features"]
     data = {"tfkit": 1, "name": f"torch-{type(module).__name__}", "nodes": nodes, "outputs": stacks[-1:]}
     catalogue = load_catalogue()
-    spec = parse_spec(json.dumps(data), catalogue, file=f"the spec of this {type(module).__name__}")
+    spec = parse_spec(json.dumps(data, allow_nan=False), catalogue, file=f"the spec of this {type(module).__name__}")
     weight = next(module.parameters())
     model = build(spec, catalogue, dtype=weight.dtype, device=weight.device)
     if isinstance(module, nn.RNNBase):

@@ -155,6 +155,6 @@ def describe(
             for file, facts in programs.items()
         ],
     }
-    (directory / PROGRAM).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    (directory / PROGRAM).write_text(json.dumps(described, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     for name, text in texts.items():
         (directory / name).write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -20,6 +20,7 @@ from ..files import check_digest, check_header, compare_tensors, read_model
 from ..graph import graph_of
 from ..nn.model import Model
 from ..nn.precision import check_precision, round_weights
+from .finite import check_finite
 from .layout import PLAN, SPEC, WEIGHTS, Plan, model_in
 from .replacing import describe
 from .saved_files import check_room, read_versions, saved_spec, with_dtypes
@@ -31,6 +32,7 @@ def load(
     device: str | torch.device = "cpu",
     backend: Any = None,
     precision: str = "float32",
+    allow_nan: bool = False,
     catalogue: Catalogue | None = None,
 ) -> Model:
     """Load a model that `save` wrote. All weights are equal bit for bit, and each has its dtype.
@@ -42,13 +44,14 @@ def load(
         precision: "float32"; "bfloat16" to decode on a CPU with weights and activations of 16 bits; "int8" to decode with 8
             bits and a scale for each output channel and each row. A model of 16 or 8 bits has no gradients and cannot be saved.
             The file of the weights must stay as it is while the model is used: single rows of embeddings are read from it.
+        allow_nan: load weights that hold NaN or infinity too, to find out where they come from.
         catalogue: the entries that names refer to; those of the installed plugins by default.
 
     Returns:
         The model, in training mode.
 
     Raises:
-        StoreError: a file is missing, altered, or has another format.
+        StoreError: a file is missing, altered, or has another format; or weights are NaN or infinite.
         SpecError: as in `tfkit.build`.
         BackendRefused: as in `tfkit.build`.
         BuildError: the precision cannot be computed here.
@@ -70,6 +73,8 @@ def load(
     facts = with_dtypes(directory, versions, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()})
     check_header(directory / WEIGHTS, facts, "the spec")
     check_digest(directory / WEIGHTS, versions.files[WEIGHTS])
+    if not allow_nan:
+        check_finite(directory / WEIGHTS, read_weights(directory))
     if versions.dtypes and precision != "float32":
         message = f"{directory} has weights of several dtypes; {precision} is made from float32"
         raise BuildError(Diagnostic("TFK047", message, "load it without `precision`"))
@@ -96,12 +101,20 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def weight_reader(directory: str | Path | None) -> Iterator[Callable[[str], Tensor] | None]:
-    """Reads single weights of a saved model, which `read_saved` has checked, by name; None without a directory."""
+    """Reads single weights of a saved model, which `read_saved` has checked, by name; None without a directory. Reading
+    raises StoreError for a weight that holds NaN or infinity."""
     if directory is None:
         yield None
         return
-    with safe_open(model_in(Path(directory)) / WEIGHTS, "pt") as file:
-        yield file.get_tensor
+    path = model_in(Path(directory)) / WEIGHTS
+    with safe_open(path, "pt") as file:
+
+        def read(name: str) -> Tensor:
+            tensor: Tensor = file.get_tensor(name)
+            check_finite(path, {name: tensor}, "train from an earlier checkpoint")
+            return tensor
+
+        yield read
 
 
 def check_tensors(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], whose: str) -> None:
@@ -116,5 +129,5 @@ def _facts(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...
 def _by_request(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]]:
     grouped: dict[str, tuple[list[Any], list[str]]] = {}
     for site, requested in sites.items():
-        grouped.setdefault(json.dumps(requested), (requested, []))[1].append(site)
+        grouped.setdefault(json.dumps(requested, allow_nan=False), (requested, []))[1].append(site)
     return list(grouped.values())

@@ -141,4 +141,4 @@ def _write(contents: ModelFiles, draft: Path, catalogue: Catalogue) -> None:
 
 
 def _write_json(path: Path, data: Any) -> None:
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -56,7 +56,7 @@ def attention_page(observations: Sequence[Observation], texts: int = 1, lines: b
 
 def _size(data: Any) -> int:
     """The bytes of data as JSON."""
-    return len(json.dumps(data, ensure_ascii=False).encode())
+    return len(json.dumps(data, ensure_ascii=False, allow_nan=False).encode())
 
 
 def _model(observation: Observation, budget: int) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def attention(
         beams: beams of the search; 1 is greedy.
         tokens: new tokens at most, of a continuation.
         max_tokens: the limit of tokens of each side; longer texts are cut, and the page says so.
-        place: the keywords `device`, `backend` and `catalogue` of `tfkit.load`.
+        place: the keywords `device`, `backend`, `allow_nan` and `catalogue` of `tfkit.load`.
 
     Returns:
         The figure.

@@ -24,6 +24,7 @@ from ..data import (
 from ..errors import Diagnostic, InputError
 from ..generate import Hypothesis, Search, beam_search, generate_batched
 from ..io import load, model_in
+from ..nn.finite_results import check_results
 from ..nn.model import Model
 from ..nn.model_plan import ModelPlan
 from ..slots.node import FeatureRule, ImageRule
@@ -40,14 +41,14 @@ def observe(directory: str | Path, request: Request, **place: Any) -> Observatio
     Args:
         directory: A directory that `tfkit train` or `tfkit import` wrote.
         request: What it reads.
-        place: The keywords `device`, `backend` and `catalogue` of `tfkit.load`.
+        place: The keywords `device`, `backend`, `allow_nan` and `catalogue` of `tfkit.load`.
 
     Returns:
         The weights and probabilities. A model without attention has no sites, and a notice says so.
 
     Raises:
         StoreError: a file is missing or altered.
-        InputError: the model reads something else, or has no such site.
+        InputError: the model reads something else, has no such site, or computes NaN.
     """
     [observation] = observe_each(directory, [request], **place)
     return observation
@@ -253,7 +254,11 @@ class _Run:
         tensors = {**given, **{name: torch.tensor([each], device=device) for name, each in ids.items()}}
         lengths = {name: torch.tensor([len(each)], device=device) for name, each in ids.items()}
         rows = {name: torch.tensor([each], device=device) for name, each in (segments or {}).items()}
-        return self.model(weights=self.sites, lengths=lengths, segments=rows, **tensors)
+        outputs = self.model(weights=self.sites, lengths=lengths, segments=rows, **tensors)
+        weights = outputs.get("weights", {})
+        for name, each in {**{name: outputs[name] for name in self.plan.outputs}, **weights}.items():
+            check_results(each, [name])
+        return outputs
 
     def _observed(
         self, outputs: Any, by_input: dict[str, tuple[str, ...]], text: str, output: str = "",

@@ -42,8 +42,8 @@ def recipe_text(name: str, spec: str, kind: str, rows: int) -> str:
     chosen = chosen_for(rows)
     return f"""\
 tfkit: 1
-name: {json.dumps(f"{name}, chosen for {chosen.reason}")}
-model: {json.dumps(spec)}
+name: {json.dumps(f"{name}, chosen for {chosen.reason}", allow_nan=False)}
+model: {json.dumps(spec, allow_nan=False)}
 data: {{kind: {kind}}}
 tokeniser: {{kind: bpe, vocab_size: {chosen.vocab_size}}}
 batching: {{tokens: {chosen.tokens}, accumulate: {chosen.accumulate}}}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from ..errors import Diagnostic, InputError
+from ..errors.elsewhere import is_beside
 from ..slots.options import AsTuple, Component, OneOf, Options, Positive, Probability, Size, SlotField, component_default
 from ..spec.located import Located
 from ..spec.model import nearest_node
@@ -174,6 +176,38 @@ class Recipe(Options):
             return Diagnostic(code, message, fix, path)
         node, _ = nearest_node(self._tree, path.split("."))
         return Diagnostic(code, message, fix, path, node.location)
+
+    def reaches_elsewhere(self, key: str) -> bool:
+        """Whether the recipe names a file that lies elsewhere than itself, so that no error may quote it.
+
+        Args:
+            key: the key of the name: `pretrained`, `data.source`.
+
+        Returns:
+            Whether it does; False for a file that the user named.
+        """
+        file, node = self.names(key), self._node(key)
+        if file is None or node is None or not isinstance(node.value, str):
+            return False
+        return not is_beside(node.value, os.path.dirname(file))
+
+    def names(self, key: str) -> str | None:
+        """The recipe file that names a file.
+
+        Args:
+            key: the key of the value: `model`, `pretrained`, `data.source`.
+
+        Returns:
+            The recipe file; None if the user named the file, in an override or in Python.
+        """
+        node = self._node(key)
+        return node.location.file if node is not None and os.path.isfile(node.location.file) else None
+
+    def _node(self, key: str) -> Located | None:
+        node = self._tree
+        for part in key.split("."):
+            node = None if node is None else node.get(part)
+        return node
 
     def written_keys(self, slot: str) -> dict[str, Any]:
         """The keys of a part that the recipe or an override wrote. An override of one option does not write `kind`.

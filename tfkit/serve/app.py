@@ -225,12 +225,12 @@ class Server:
         async def events() -> AsyncIterator[str]:
             part = first
             while part is not END:
-                yield f"data: {json.dumps({'text': part})}\n\n"
+                yield f"data: {json.dumps({'text': part}, allow_nan=False)}\n\n"
                 part = await parts.get()
             try:
-                yield f"event: done\ndata: {json.dumps(task.answer(result.result()))}\n\n"
+                yield f"event: done\ndata: {json.dumps(task.answer(result.result()), allow_nan=False)}\n\n"
             except Exception as reason:
-                yield f"event: error\ndata: {json.dumps(_failed(reason).as_data())}\n\n"
+                yield f"event: error\ndata: {json.dumps(_failed(reason).as_data(), allow_nan=False)}\n\n"
 
         def ended() -> None:
             self.running -= 1

@@ -301,7 +301,7 @@ def load_task(directory: str | Path, limits: Limits, search: Search, *, batch_to
         search: the search of a translation.
         batch_tokens: as in `Translator`.
         workers: as in `Translator`.
-        **place: device, backend, precision and catalogue, as in `tfkit.load`.
+        **place: device, backend, precision, allow_nan and catalogue, as in `tfkit.load`.
 
     Returns:
         The task.

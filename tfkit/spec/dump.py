@@ -65,7 +65,7 @@ def _value(value: Any, dumped: Any) -> Any:
 
 def to_json(spec: ModelSpec) -> str:
     """The resolved spec as JSON. Characters that YAML does not allow are escaped."""
-    text = json.dumps(resolved(spec), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(resolved(spec), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return FORBIDDEN.sub(lambda letter: f"\\u{ord(letter[0]):04x}", text)
 
 

@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Collection, Mapping
 
+from ..errors.elsewhere import is_beside
 from .located import Diagnostics, Located, short
 from .merge import over
 from .reader import read_file
@@ -16,15 +17,24 @@ OWN = frozenset({"tfkit", "name", "reference", "description", "expect"})
 LONGEST_CHAIN = 16
 
 
-def read_extended(path: str, slots: Mapping[str, str], diagnostics: Diagnostics) -> Located:
-    """The spec in a file, merged over those that it extends. Raises SpecError if one of them cannot be read."""
-    return extended(migrate(read_file(path, diagnostics), diagnostics), path, slots, diagnostics)
+def read_extended(path: str, slots: Mapping[str, str], diagnostics: Diagnostics, named_by: str | None = None) -> Located:
+    """The spec in a file, merged over those that it extends. Raises SpecError if one of them cannot be read, without the text
+    of a file that lies elsewhere than `named_by`, the file that the user named: this one by default."""
+    named_by = path if named_by is None else named_by
+    _check_place(path, named_by, diagnostics)
+    return extended(migrate(read_file(path, diagnostics), diagnostics), path, slots, diagnostics, named_by)
 
 
 def extended(
-    root: Located, path: str, slots: Mapping[str, str], diagnostics: Diagnostics, chain: tuple[str, ...] = ()
+    root: Located,
+    path: str,
+    slots: Mapping[str, str],
+    diagnostics: Diagnostics,
+    named_by: str | None = None,
+    chain: tuple[str, ...] = (),
 ) -> Located:
-    """A spec read from `path`, merged over those that it extends."""
+    """A spec read from `path`, merged over those that it extends. `named_by` as in `read_extended`."""
+    named_by = path if named_by is None else named_by
     link = root.get("extends")
     if link is None:
         return root
@@ -32,17 +42,25 @@ def extended(
         diagnostics.fatal("TFK020", link.location, "extends", f"`extends` names one file, {link.shown}")
     chain = (*chain, os.path.realpath(path))
     base_path = os.path.join(os.path.dirname(path), link.value)
+    _check_place(base_path, named_by, diagnostics)
     base = _base(base_path, link, chain, diagnostics)
-    base = extended(migrate(base, diagnostics), base_path, slots, diagnostics, chain)
+    base = extended(migrate(base, diagnostics), base_path, slots, diagnostics, named_by, chain)
     inherited = base.holding({key: child for key, child in base.mapping.items() if key not in OWN})
     own = root.holding({key: child for key, child in root.mapping.items() if key != "extends"})
     return over(inherited, _without_ineffective_nulls(inherited, own, base_path, diagnostics), slots, removing=True)
 
 
+def _check_place(path: str, named_by: str, diagnostics: Diagnostics) -> None:
+    """Forbids errors to quote a file that lies elsewhere than the one that the user named."""
+    if not is_beside(path, os.path.dirname(named_by)):
+        diagnostics.elsewhere[path] = named_by
+
+
 def _base(path: str, link: Located, chain: tuple[str, ...], diagnostics: Diagnostics) -> Located:
     if not os.path.isfile(path):
         kind = "is not a regular file" if os.path.exists(path) else "does not exist"
-        diagnostics.fatal("TFK016", link.location, "extends", f"`{short(link.text)}` {kind}", _neighbour(path, chain))
+        fix = "" if path in diagnostics.elsewhere else _neighbour(path, chain)
+        diagnostics.fatal("TFK016", link.location, "extends", f"`{short(link.text)}` {kind}", fix)
     if os.path.realpath(path) in chain:
         names = " -> ".join(map(os.path.basename, (*chain, path)))
         diagnostics.fatal("TFK016", link.location, "extends", f"a spec extends itself: {names}")
@@ -81,7 +99,7 @@ def _without_ineffective_nulls(base: Located, own: Located, path: str, diagnosti
 
 
 def _nothing_to_remove(name: str, child: Located, known: Collection[str], path: str, diagnostics: Diagnostics) -> None:
-    near = difflib.get_close_matches(name[:80], known, 1)
+    near = [] if path in diagnostics.elsewhere else difflib.get_close_matches(name[:80], known, 1)
     fix = f"did you mean `{near[0]}`?" if near else "leave it out"
     diagnostics.add(
         "TFK016",

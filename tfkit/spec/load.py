@@ -28,13 +28,21 @@ from .validate import validate
 from .versions import migrate
 
 
-def load_spec(path: str | os.PathLike[str], catalogue: Catalogue | None = None, overrides: Sequence[str] = ()) -> ModelSpec:
+def load_spec(
+    path: str | os.PathLike[str],
+    catalogue: Catalogue | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    named_by: str | None = None,
+) -> ModelSpec:
     """Read a YAML or JSON spec.
 
     Args:
         path: the file.
         catalogue: the entries that names refer to; those of the installed plugins by default.
         overrides: changes in the form of `--set`, such as `encoder.num_layers=12`.
+        named_by: the file that names this one, if the user did not. Errors quote no text of files that lie elsewhere than
+            the file that the user named.
 
     Returns:
         The resolved spec.
@@ -43,7 +51,7 @@ def load_spec(path: str | os.PathLike[str], catalogue: Catalogue | None = None, 
         SpecError: all errors at once, each located in the file or the override that caused it.
     """
     diagnostics, grammar = Diagnostics(), grammar_of(catalogue or load_catalogue())
-    return _resolve(read_extended(os.fspath(path), grammar.slots, diagnostics), overrides, grammar, diagnostics)
+    return _resolve(read_extended(os.fspath(path), grammar.slots, diagnostics, named_by), overrides, grammar, diagnostics)
 
 
 def parse_spec(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from ..errors import Diagnostic, Location, SpecError
+from ..errors.elsewhere import without_text
 
 
 class Invalid:
@@ -100,6 +101,7 @@ class Diagnostics:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, Location | None, str], Diagnostic] = {}
+        self.elsewhere: dict[str, str] = {}  # files whose text no error may quote, and what names each
         self.meant: set[str] = set()  # names that a misspelt key probably meant; they are not reported as missing
 
     def __len__(self) -> int:
@@ -130,7 +132,12 @@ class Diagnostics:
 
     def error(self) -> SpecError:
         """All errors as one exception, sorted by place."""
-        return SpecError(sorted(self._found.values(), key=_place))
+        found = sorted(self._found.values(), key=_place)
+        return SpecError(dict.fromkeys(self._shown(each) for each in found))
+
+    def _shown(self, diagnostic: Diagnostic) -> Diagnostic:
+        file = diagnostic.location.file if diagnostic.location else ""
+        return without_text(diagnostic, self.elsewhere[file]) if file in self.elsewhere else diagnostic
 
 
 def _place(diagnostic: Diagnostic) -> tuple[bool, str, int, int, str]:

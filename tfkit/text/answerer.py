@@ -27,6 +27,7 @@ from ..data import (
 )
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
+from ..nn.finite_results import check_results
 from ..nn.model import Model
 
 Scores = dict[tuple[int, int], float]
@@ -145,6 +146,7 @@ class Answerer:
         max_answer: int | None = None,
         unanswerable: bool | None = None,
         batch_tokens: int = 4096,
+        allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Answerer:
         """Load a model that answers questions.
@@ -158,17 +160,18 @@ class Answerer:
             max_answer: as in the constructor; the longest answer of the training data unless given.
             unanswerable: as in the constructor; whether a question of the training data has no answer unless given.
             batch_tokens: as in the constructor.
+            allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
         Returns:
             The model with its tokeniser.
 
         Raises:
-            StoreError: a file is missing or altered.
+            StoreError: a file is missing or altered, or weights are NaN or infinite.
             InputError: the model does not answer questions.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "spans")  # a model of another kind is reported before its missing file
         given = {"max_length": max_length, "stride": stride, "max_answer": max_answer, "unanswerable": unanswerable}
         settings = read_span_facts(place).model_dump() | {name: value for name, value in given.items() if value is not None}
@@ -187,7 +190,7 @@ class Answerer:
             The answer to each question, in order. An empty question has none, and an empty context has none.
 
         Raises:
-            InputError: `best` is less than 1.
+            InputError: `best` is less than 1, or the probabilities of a question are NaN.
         """
         if best < 1:
             raise InputError(Diagnostic("TFK078", f"best is {best}", "it is at least 1"))
@@ -207,7 +210,7 @@ class Answerer:
                 rows.append(_Row(number, frame(question, ids[part]), segments, before, ranges[part]))
         none: list[list[float]] = [[] for _ in asked]
         found: list[Scores] = [{} for _ in asked]
-        for row, (empty, scores) in zip(rows, self._read(rows, best), strict=True):
+        for row, (empty, scores) in zip(rows, self._read(rows, [question for question, _ in asked], best), strict=True):
             none[row.number].append(empty)
             for place, score in scores.items():
                 found[row.number][place] = max(score, found[row.number].get(place, 0.0))
@@ -220,7 +223,7 @@ class Answerer:
             yield Answer(text, context, span, no_answer, spans, read, len(whole[number]) - read)
 
     @torch.no_grad()
-    def _read(self, rows: list[_Row], best: int) -> list[tuple[float, Scores]]:
+    def _read(self, rows: list[_Row], questions: list[str], best: int) -> list[tuple[float, Scores]]:
         """For each row the probability that it has no answer, and its best spans."""
         if not rows:
             return []
@@ -236,6 +239,7 @@ class Answerer:
                 segments = {"segments": {name: ones}} if self.roles.segments else {}
                 outputs = self.model(lengths={name: counts.to(device)}, **segments, **{name: ids.to(device)})
                 probabilities = outputs[self.roles.output].float().softmax(1).cpu()
+                check_results(probabilities, [questions[rows[at].number] for at in batch])
                 for at, own in zip(batch, probabilities, strict=True):
                     found[at] = float(own[0].prod()), self._best(rows[at], own, best)
         finally:

@@ -27,6 +27,7 @@ from ..data import (
 )
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
+from ..nn.finite_results import check_results
 from ..nn.model import Model
 
 
@@ -109,6 +110,7 @@ class Classifier:
         backend: Any = None,
         max_length: int = 1024,
         batch_tokens: int = 4096,
+        allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Classifier:
         """Load a classifier.
@@ -119,17 +121,18 @@ class Classifier:
             backend: as in `tfkit.load`.
             max_length: as in the constructor.
             batch_tokens: as in the constructor.
+            allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
         Returns:
             The classifier.
 
         Raises:
-            StoreError: a file is missing or altered.
+            StoreError: a file is missing or altered, or weights are NaN or infinite.
             InputError: the model is no classifier.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "classification")  # a model of another kind is reported before its missing labels
         tokeniser = read_tokenisers(place, ("target",))["target"]
         labels, pairs = read_labels(place), reads_pairs(place)
@@ -147,7 +150,8 @@ class Classifier:
             The class of each line, in order. A line with an empty text has none.
 
         Raises:
-            InputError: A pair is given to a classifier of texts, or a text to one of pairs.
+            InputError: A pair is given to a classifier of texts, or a text to one of pairs; or the probabilities of a text
+                are NaN.
         """
         for group in groups((self._sides(line) for line in lines), chunk):
             yield from self._classify_chunk(group)
@@ -165,9 +169,10 @@ class Classifier:
         encoded = list(zip(*map(self.tokeniser.encode, map(list, zip(*lines, strict=True))), strict=True))
         texts, segments = map(list, zip(*map(self._ids, encoded), strict=True))
         nonempty = [number for number, sides in enumerate(encoded) if all(sides)]
-        rows = dict(
-            zip(nonempty, self._classify(*([each[number] for number in nonempty] for each in (texts, segments))), strict=True)
-        )
+        logits = self._all_logits(*([each[number] for number in nonempty] for each in (texts, segments)))
+        probabilities = logits.softmax(-1)
+        check_results(probabilities, ["\t".join(lines[number]) for number in nonempty])
+        rows = dict(zip(nonempty, zip(logits.argmax(-1).tolist(), probabilities.tolist(), strict=True), strict=True))
         for number, (line, sides) in enumerate(zip(lines, encoded, strict=True)):
             text, read = "\t".join(line), len(texts[number])
             if number not in rows:
@@ -188,10 +193,10 @@ class Classifier:
         return frame(sides[0][:first], sides[1][:second]), frame.segments_of(first, second)
 
     @torch.no_grad()
-    def _classify(self, texts: list[list[int]], segments: list[list[int]]) -> list[tuple[int, list[float]]]:
-        """The most probable class and the probabilities of all classes, for each text."""
+    def _all_logits(self, texts: list[list[int]], segments: list[list[int]]) -> Tensor:
+        """The logits of all classes (N, classes), for each text."""
         if not texts:
-            return []
+            return torch.empty(0, len(self.labels), device="cpu")
         lengths = np.array([len(ids) for ids in texts], np.int32)
         logits = torch.empty(len(texts), len(self.labels), device="cpu")
         training = self.model.training
@@ -201,7 +206,7 @@ class Classifier:
                 logits[batch] = self._logits(*([each[row] for row in batch] for each in (texts, segments))).float().cpu()
         finally:
             self.model.train(training)
-        return list(zip(logits.argmax(-1).tolist(), logits.softmax(-1).tolist(), strict=True))
+        return logits
 
     def _logits(self, texts: list[list[int]], rows: list[list[int]]) -> Tensor:
         ids, counts = padded(texts)

@@ -25,6 +25,7 @@ from ..data import (
 )
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
+from ..nn.finite_results import check_results
 from ..nn.model import Model
 
 
@@ -95,6 +96,7 @@ class Tagger:
         backend: Any = None,
         max_length: int = 1024,
         batch_tokens: int = 4096,
+        allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Tagger:
         """Load a tagger.
@@ -105,20 +107,21 @@ class Tagger:
             backend: as in `tfkit.load`.
             max_length: as in the constructor.
             batch_tokens: as in the constructor.
+            allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
         Returns:
             The tagger.
 
         Raises:
-            StoreError: a file is missing or altered.
+            StoreError: a file is missing or altered, or weights are NaN or infinite.
             InputError: the model is no tagger.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "tagged")  # a model of another kind is reported before its missing tags
         tokeniser = read_tokenisers(place, ("target",))["target"]
-        return cls(model, tokeniser, read_labels(place), max_length=max_length, batch_tokens=batch_tokens)
+        return cls(model, tokeniser, read_labels(place, words=True), max_length=max_length, batch_tokens=batch_tokens)
 
     def tag(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Tagging]:
         """Tag the words of lines. White space separates words.
@@ -129,6 +132,9 @@ class Tagger:
 
         Yields:
             The tags of each line, in order.
+
+        Raises:
+            InputError: The probabilities of a word are NaN.
         """
         for group in groups(lines, chunk):
             yield from self._tag_chunk([line.split() for line in group])
@@ -137,6 +143,7 @@ class Tagger:
         pieces = word_pieces([word for words in sentences for word in words], self.tokeniser)
         rows, firsts = self._rows(pieces, [len(words) for words in sentences])
         tags, probabilities = self._most_probable(rows, firsts)
+        check_results(torch.tensor(probabilities, device="cpu"), [word for words in sentences for word in words])
         at = 0
         for words in sentences:
             own = slice(at, at + len(words))

@@ -64,7 +64,7 @@ class TextGenerator:
     @classmethod
     def load(
         cls, directory: str | Path, *, device: str | torch.device = "cpu", backend: Any = None,
-        precision: str = "float32", catalogue: Catalogue | None = None,
+        precision: str = "float32", allow_nan: bool = False, catalogue: Catalogue | None = None,
     ) -> TextGenerator:  # fmt: skip
         """Load a generator.
 
@@ -73,18 +73,19 @@ class TextGenerator:
             device: as in `tfkit.load`.
             backend: as in `tfkit.load`.
             precision: as in `tfkit.load`.
+            allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
         Returns:
             The generator.
 
         Raises:
-            StoreError: a file is missing or altered.
+            StoreError: a file is missing or altered, or weights are NaN or infinite.
             BuildError: the precision cannot be computed here.
             InputError: the model is of another kind.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, precision=precision, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
         return cls(model, read_tokenisers(place, ("target",))["target"])
 
     def continue_all(

@@ -107,6 +107,7 @@ class Translator:
         batch_tokens: int = 4096,
         attention: Iterable[str] = (),
         workers: int = 1,
+        allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Translator:
         """Load a translator.
@@ -121,18 +122,19 @@ class Translator:
             batch_tokens: as in the constructor.
             attention: as in the constructor.
             workers: as in the constructor.
+            allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
         Returns:
             The translator.
 
         Raises:
-            StoreError: a file is missing or altered.
+            StoreError: a file is missing or altered, or weights are NaN or infinite.
             BuildError: the precision cannot be computed here.
             InputError: the model is of another kind.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, precision=precision, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
         tokenisers = read_tokenisers(place, ("source", "target"))
         return cls(
             model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers

@@ -19,6 +19,16 @@ class TrainingBatches:
         self.shapes = BatchShapes(data.train.lengths, recipe.batch_limit) if recipe.compile else None
         self._epoch: tuple[int, Epoch] | None = None
 
+    @property
+    def rows(self) -> int:
+        """The number of rows of an epoch."""
+        return len(self.data.train)
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens and labels of an epoch: those of all columns, and two labels of each row."""
+        return sum(int(lengths.sum(dtype=np.int64)) for lengths in self.data.train.lengths.values()) + 2 * self.rows
+
     def epoch(self, number: int) -> Epoch:
         """The batches of an epoch, counted from 1, as row numbers."""
         if self._epoch is None or self._epoch[0] != number:

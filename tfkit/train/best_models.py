@@ -44,7 +44,7 @@ class BestModels:
                 return progress.best_models
         entry = {"model": self._path(ranked[0][1]).name, "metric": recipe.validation.metric, "score": ranked[0][0]}
         try:
-            write_whole(self.folder / BEST, json.dumps(entry) + "\n")
+            write_whole(self.folder / BEST, json.dumps(entry, allow_nan=False) + "\n")
         except StoreError as reason:
             self.output.failed(reason)
         return best

@@ -23,12 +23,15 @@ from torch import Tensor
 
 from ..errors import Diagnostic, StoreError
 from ..files import Listing, check_files, file_record, make_draft, read_model, replace_directory
+from ..io.finite import check_finite
 from .checkpoint_state import SHAPES, State
 from .distributed.process_group import ProcessGroup
 from .run_files import SHARDS, STEP, saved_steps
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
 STATE, MANIFEST = "state.json", "manifest.json"
+EARLIER = "training diverged before it was written; use an earlier one"
+"""What to do about a checkpoint that holds NaN or infinity."""
 Tensors = Mapping[str, Tensor]
 
 
@@ -94,9 +97,9 @@ def _make_draft(directory: Path) -> Path:
 
 def _finish(draft: Path, directory: Path, scalars: Mapping[str, Any], records: Mapping[str, Any]) -> None:
     """Add the state and the manifest, and rename the draft."""
-    (draft / STATE).write_text(json.dumps(scalars, indent=1) + "\n", encoding="utf-8")
+    (draft / STATE).write_text(json.dumps(scalars, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     records = {**records, STATE: file_record(draft / STATE)}
-    (draft / MANIFEST).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    (draft / MANIFEST).write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     shards = {f"{SHARDS}/{path.name}" for path in (directory / SHARDS).glob("*.safetensors")}
     replace_directory(draft, directory, {MODEL, OPTIMISER, AVERAGE, STATE, MANIFEST} | shards)
 
@@ -125,22 +128,29 @@ def read_checkpoint(
         Tensors by file and name, and the state.
 
     Raises:
-        StoreError: A file is missing, cut off or altered.
+        StoreError: A file is missing, cut off or altered; or a tensor, of the weights, their average or the optimiser, holds
+            NaN or infinity.
     """
     processes = processes or ProcessGroup()
     state, sharded = processes.run_on_first(lambda: _checked(directory))
     if sharded:
-        from .distributed.sharded_checkpoint import read_shards
+        from .distributed.sharded_checkpoint import own_part, read_shards
 
-        return read_shards(directory / SHARDS, state.tensors or {}, like or {}, processes), state
+        tensors = read_shards(directory / SHARDS, state.tensors or {}, like or {}, processes)
+        own = {f"{file}: {name}": own_part(each) for file, named in tensors.items() for name, each in named.items()}
+        processes.run_on_all(lambda: check_finite(directory / SHARDS, own, EARLIER))
+        return tensors, state
     return processes.run_on_all(lambda: _tensors(directory)), state
 
 
 def _tensors(directory: Path) -> dict[str, dict[str, Tensor]]:
     try:
-        return {path.name: load_file(path) for path in directory.glob("*.safetensors")}
+        found = {path.name: load_file(path) for path in directory.glob("*.safetensors")}
     except (OSError, SafetensorError) as reason:
         raise StoreError(Diagnostic("TFK082", f"{directory} cannot be read: {reason}")) from None
+    for name, tensors in found.items():
+        check_finite(directory / name, tensors, EARLIER)
+    return found
 
 
 def _checked(directory: Path) -> tuple[State, bool]:

@@ -98,7 +98,7 @@ class Checkpointer:
             try:
                 tensors, state = checkpoint.read_checkpoint(path, self.state.model.state_dict(), self.processes)
                 self.processes.run_on_all(partial(self.state.check_tensors, path, tensors))
-                self.processes.run_on_all(partial(self.state.check_scalars, path, state, self.step.batches.count))
+                self.processes.run_on_all(partial(self.state.check_scalars, path, state, tensors, self.step.batches))
             except StoreError as reason:
                 if not earlier or path == found[0]:
                     before = "; `--earlier` uses the one before it" if path != found[0] else ""

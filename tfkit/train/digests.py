@@ -38,7 +38,7 @@ def read_digests(directory: Path) -> dict[str, str]:
 
 def write_digests(directory: Path, digests: Mapping[str, str]) -> None:
     """Write the digests of the inputs of a run. Raises StoreError."""
-    write_whole(directory / DIGESTS, json.dumps(digests, indent=1) + "\n")
+    write_whole(directory / DIGESTS, json.dumps(digests, indent=1, allow_nan=False) + "\n")
 
 
 def digests_of(recipe: Recipe, data: Data, files: Mapping[str, str], pretrained: Pretrained | None) -> dict[str, str]:
@@ -50,7 +50,7 @@ def digests_of(recipe: Recipe, data: Data, files: Mapping[str, str], pretrained:
         files: The digests of its files, by name.
         pretrained: The model that the run starts from, if any.
     """
-    settings = json.dumps(fixed_settings(recipe), sort_keys=True)
+    settings = json.dumps(fixed_settings(recipe), sort_keys=True, allow_nan=False)
     return {
         "recipe": hashlib.sha256(settings.encode()).hexdigest(),
         **files,

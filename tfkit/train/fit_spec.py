@@ -164,7 +164,7 @@ def _owner(spec: ModelSpec, node: str) -> str:
 
 
 def _spec(recipe: Recipe, catalogue: Catalogue, changes: list[str]) -> ModelSpec:
-    return load_spec(recipe.model, catalogue, [*recipe.changes, *changes])
+    return load_spec(recipe.model, catalogue, [*recipe.changes, *changes], named_by=recipe.names("model"))
 
 
 def _plan(spec: ModelSpec, catalogue: Catalogue, backend: Any = None) -> ModelPlan:

@@ -72,7 +72,7 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="k
 
 def append_log(path: Path, entry: Mapping[str, Any]) -> None:
     """Append a line to a log. Raises OSError if it cannot be written; the log is unchanged then."""
-    line = json.dumps(_finite(entry)).encode() + b"\n"
+    line = json.dumps(finite(entry), allow_nan=False).encode() + b"\n"
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         size = os.fstat(number).st_size
@@ -87,9 +87,10 @@ def append_log(path: Path, entry: Mapping[str, Any]) -> None:
         os.close(number)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Data of a log with null for numbers that JSON has not."""
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: finite(each) for key, each in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

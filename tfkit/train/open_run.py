@@ -12,7 +12,7 @@ import torch
 
 from ..builder import build
 from ..catalogue import Catalogue
-from ..data import KINDS, TextTokeniser, read_data, read_tokenisers, roles_of
+from ..data import KINDS, TextTokeniser, changes_of_files, read_data, read_facts, read_tokenisers, roles_of
 from ..errors import Diagnostic, InputError
 from ..recipe import Recipe
 from ..spec import load_spec
@@ -75,6 +75,12 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
     best_models = BestModels(step, output, catalogue)
     checkpointer = Checkpointer(step, output, digests, best_models)
     validator = Validator(step, build_model, best_models)
+    if files and (
+        changed := processes.run_on_first(
+            lambda: changes_of_files(recipe, read_facts(directory / DATA).sources, directory / DATA)
+        )
+    ):
+        callbacks.notify(lambda callback: callback.on_warning(tuple(changed)))
     return Trainer(step, output, best_models, checkpointer, validator, RunClock(session.start, processes), report)
 
 

@@ -22,8 +22,9 @@ from ..data import (
     tokeniser_texts,
 )
 from ..errors import InputError
+from ..errors.elsewhere import without_quotes
 from ..files import write_whole
-from ..recipe import Recipe, check_image_settings, check_metric, check_teacher_forcing, chosen_for
+from ..recipe import FILES, Recipe, check_image_settings, check_metric, check_teacher_forcing, chosen_for
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
 from .fit_spec import check_trained, check_weights, fitted_spec, image_rule_in, roles_in
@@ -105,9 +106,14 @@ def _prepared(
     tokenisers: Mapping[str, TextTokeniser] | None,
     positions: Mapping[str, int],
 ) -> Data:
-    if recipe.data.kind == "images":
-        return prepare_images(recipe, directory / DATA, image_rule_in(recipe, catalogue))
-    return prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
+    try:
+        if recipe.data.kind == "images":
+            return prepare_images(recipe, directory / DATA, image_rule_in(recipe, catalogue))
+        return prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
+    except InputError as error:
+        if not any(recipe.reaches_elsewhere(f"data.{name}") for name in FILES):
+            raise
+        raise InputError(map(without_quotes, error.diagnostics)) from None
 
 
 def finish_preparation(recipe: Recipe, directory: Path) -> None:

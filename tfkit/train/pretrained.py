@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..catalogue import Catalogue
 from ..data import KINDS, Roles, TextTokeniser, has_labels, read_labels, read_tokenisers, roles_of
-from ..errors import InputError, TfkitError
+from ..errors import InputError, SpecError, TfkitError
+from ..errors.elsewhere import without_quotes, without_text
 from ..files import file_record
 from ..io import load, model_in
 from ..io.layout import WEIGHTS
@@ -182,6 +183,8 @@ def read_pretrained(recipe: Recipe, roles: Roles, catalogue: Catalogue) -> Pretr
         labels = read_labels(place) if has_labels(place) else ()
     except TfkitError as reason:
         first = reason.diagnostics[0]
+        if recipe.reaches_elsewhere("pretrained"):
+            first = without_text(first, "the recipe") if isinstance(reason, SpecError) else without_quotes(first)
         message = f"{recipe.pretrained} is no model to start from: {first.message}"
         fix = "name a run of `tfkit train` that has a best model, or a model of it"
         raise InputError(recipe.diagnostic("TFK117", "pretrained", message, fix)) from None

@@ -16,9 +16,11 @@ from ..errors import Diagnostic, StoreError
 from ..io.loading import check_tensors
 from ..nn.model import Model
 from ..recipe import Recipe
+from .batches import TrainingBatches
 from .callbacks import Progress
 from .checkpoint import AVERAGE, MODEL, OPTIMISER, STATE, Tensors
 from .checkpoint_state import Scaler, State
+from .counters import impossible
 from .distributed.ddp_fsdp import full_tensor, shard, shard_of
 from .distributed.process_group import ProcessGroup
 from .moving_average import MovingAverage
@@ -78,13 +80,14 @@ class TrainState:
         for file, expected in {**self.tensors(), OPTIMISER: {**moments, **steps}}.items():
             check_tensors(directory / file, tensors.get(file, {}), expected, "this run")
 
-    def check_scalars(self, directory: Path, state: State, batches_of_epoch: Callable[[int], int]) -> None:
+    def check_scalars(self, directory: Path, state: State, tensors: Mapping[str, Tensors], batches: TrainingBatches) -> None:
         """Raises StoreError if the scalars of a checkpoint cannot be those of this run.
 
         Args:
             directory: The checkpoint, for the message.
             state: Its scalars.
-            batches_of_epoch: Returns the number of batches of an epoch.
+            tensors: Its tensors.
+            batches: The batches of the run.
         """
         presence = {
             "scaler": (isinstance(state.scaler, Scaler), self.scaler.is_enabled()),
@@ -96,9 +99,11 @@ class TrainState:
             if found != expected
         ]
         epoch, batch = state.progress.epoch, state.progress.batch
-        if batch >= (count := batches_of_epoch(epoch)):
-            message = f"{directory / STATE}: `progress.batch` is {batch}, epoch {epoch} has {count}"
-            diagnostics.append(Diagnostic("TFK082", message, "it was altered"))
+        problems = (
+            [f"`progress.batch` is {batch}, epoch {epoch} has {count}"] if batch >= (count := batches.count(epoch)) else []
+        )
+        problems += impossible(state, tensors[OPTIMISER], batches.rows, batches.tokens, batches.recipe.batching.accumulate)
+        diagnostics += [Diagnostic("TFK082", f"{directory / STATE}: {each}", "it was altered") for each in problems]
         if diagnostics:
             raise StoreError(diagnostics)
 

@@ -33,13 +33,17 @@ def differing_fields(a: ModelSpec, b: ModelSpec) -> list[dict[str, Any]]:
     """The fields that differ: `field`, `a`, `b`, and `where`, the places: nodes, `encoder.0-5`, `encoder.0-5.ffn`."""
     layers: dict[str, tuple[Difference, list[int]]] = {}
     for each in differences(a, b):
-        key = json.dumps([each.field, each.a, each.b, each.node, each.rest, each.layer is None], sort_keys=True)
+        key = json.dumps(
+            [each.field, each.a, each.b, each.node, each.rest, each.layer is None], sort_keys=True, allow_nan=False
+        )
         layers.setdefault(key, (each, []))[1].extend([] if each.layer is None else [each.layer])
     rows: dict[str, dict[str, Any]] = {}
     for each, numbers in layers.values():
         place = ".".join(filter(None, [each.node, ranges(numbers) if numbers else "", each.rest]))
         row = {"field": each.field, "a": each.a, "b": each.b}
-        rows.setdefault(json.dumps(row, sort_keys=True), {**row, "where": []})["where"] += [place] if place else []
+        rows.setdefault(json.dumps(row, sort_keys=True, allow_nan=False), {**row, "where": []})["where"] += (
+            [place] if place else []
+        )
     return list(rows.values())
 
 

@@ -28,7 +28,7 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     for row in data["sites"]:
         by_name.setdefault(row["name"], []).append(row)
     for name, rows in by_name.items():
-        plan = json.dumps([{key: row.get(key) for key in SAME} for row in rows])
+        plan = json.dumps([{key: row.get(key) for key in SAME} for row in rows], allow_nan=False)
         blocks.setdefault(plan, ([], rows))[0].append(name)
     for names, rows in blocks.values():
         parts += ["", Text(", ".join(names), "bold"), Text(f"  requested: {rows[0]['requested']}")]

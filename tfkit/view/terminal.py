@@ -9,8 +9,7 @@ clear the screen, change the clipboard or hide a line. Three rules prevent that:
 - Tables and live panels have colours. `tfkit.view.console` draws them and escapes their text before it is styled.
 
 A line end inside a name or a message would look like another line of tfkit, so `shown` escapes line ends and tabs too.
-"Control characters" are C0, DEL, C1, the bidirectional overrides and isolates, the line and paragraph separators, and bytes of
-file names that are not UTF-8.
+`tfkit.files.control_characters` says which characters these are.
 
 `standard_streams` applies these rules to one command. It also turns a write error of standard output into OutputError, so that
 no command mistakes it for an error of a file.
@@ -27,10 +26,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 from ..errors import Diagnostic
-
-_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-CONTROL = re.compile(f"[{_CONTROL}]")
-CONTROL_OR_LINE_END = re.compile(f"[{_CONTROL}\t\n]")
+from ..files import CONTROL, CONTROL_OR_LINE_END
 
 
 def escaped(text: str) -> str:

@@ -58,7 +58,7 @@ def declared_checks() -> Iterator[Row]:
 
 def checks_json() -> str:
     """The content of `check_texts.json`, a check on a line."""
-    rows = ",\n".join(f" {json.dumps(row)}" for row in declared_checks())
+    rows = ",\n".join(f" {json.dumps(row, allow_nan=False)}" for row in declared_checks())
     return f"[\n{rows}\n]\n"
 
 

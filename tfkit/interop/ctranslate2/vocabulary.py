@@ -19,7 +19,7 @@ def tokenisers(texts: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
     for name in ("tokeniser.json", *SIDES.values()):
         data = _parsed(name, texts[name]) if name in texts else {}
         if "tokenizer" in data:
-            found[name] = json.dumps(data["tokenizer"], ensure_ascii=False)
+            found[name] = json.dumps(data["tokenizer"], ensure_ascii=False, allow_nan=False)
     return found
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import SpecError
+from ...files import CONTROL_OR_LINE_END
 from ...graph import Graph, graph_of
 from ...graph.model_graph import Node, base
 from ...slots.node import InputRule
@@ -84,7 +85,7 @@ def _program(file: SourceFile, spec: ModelSpec, graph: Graph) -> str:
     template: Any = render(
         PROGRAM,
         spec=spec,
-        intro=textwrap.wrap(_intro(spec), WIDTH - 4) + [spec.reference] * bool(spec.reference),
+        intro=_intro(spec),
         title=_title(graph),
         modules=modules,
         forward=forward,
@@ -118,9 +119,11 @@ def _constant(name: str, value: Any, comment: str) -> str:
     return f"{name} = {value!r}" + (f"  # {comment}" if comment else "")
 
 
-def _intro(spec: ModelSpec) -> str:
-    name = spec.name
-    return f"{name}: {spec.description}" if spec.description else f"{name}."
+def _intro(spec: ModelSpec) -> list[str]:
+    """The lines about the model in the first docstring, which no text of the spec can end."""
+    name, about, source = (CONTROL_OR_LINE_END.sub(" ", text) for text in (spec.name, spec.description, spec.reference))
+    lines = textwrap.wrap(f"{name}: {about}" if about else f"{name}.", WIDTH - 4) + [source] * bool(source)
+    return [line.replace("\\", r"\\").replace('"""', r"\"\"\"") for line in lines]
 
 
 def _title(graph: Graph) -> str:

@@ -187,7 +187,7 @@ def _measure(options: Options, cells: list[Any], scale: Any) -> int:
         print_json(data)
     else:
         if options.json is not None:
-            write_whole(options.json, json.dumps(data, indent=1) + "\n")
+            write_whole(options.json, json.dumps(data, indent=1, allow_nan=False) + "\n")
         print_rich(*bench_text(data))
     if options.html is not None:
         write_whole(options.html, bench_page(data))

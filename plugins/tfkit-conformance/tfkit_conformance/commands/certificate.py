@@ -56,7 +56,7 @@ def show_comparison(file: str, json_file: str | None) -> int:
             return code
         import json
 
-        write_whole(json_file, json.dumps(data, indent=2) + "\n")
+        write_whole(json_file, json.dumps(data, indent=2, allow_nan=False) + "\n")
     print_rich(*_lines(certificate, found, file))
     return code
 

@@ -237,7 +237,7 @@ def _write(data: dict[str, Any], json_file: str | None, junit_file: str | None, 
     if json_file == "-":
         print_json(data)
     elif json_file is not None:
-        write_whole(json_file, json.dumps(data, indent=2) + "\n")
+        write_whole(json_file, json.dumps(data, indent=2, allow_nan=False) + "\n")
     if junit_file is not None:
         from ..process.junit import junit
 

@@ -74,7 +74,7 @@ def _asked(without: tuple[tuple[str, str], ...], catalogue: Catalogue, device: s
 
 def spec_of(row: Row, catalogue: Catalogue) -> ModelSpec:
     """The model that a row says. Raises SpecError where a rule forbids it."""
-    return parse_spec(json.dumps(written(row, catalogue)), catalogue, file="<row>")
+    return parse_spec(json.dumps(written(row, catalogue), allow_nan=False), catalogue, file="<row>")
 
 
 def written(row: Row, catalogue: Catalogue) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _channel() -> Say:
     os.dup2(2, 1)
 
     def say(kind: str, data: Any) -> None:
-        own.write(json.dumps({kind: plain(data)}) + "\n")
+        own.write(json.dumps({kind: plain(data)}, allow_nan=False) + "\n")
         own.flush()
 
     return say

@@ -215,7 +215,7 @@ def _child(task: dict[str, Any]) -> Iterator[tuple[subprocess.Popen[str], Lines]
             reader.start()
             threading.Thread(target=_await, args=(process, reader, lines), daemon=True).start()
             with suppress(BrokenPipeError), cast(TextIO, process.stdin) as task_input:
-                task_input.write(json.dumps(task))
+                task_input.write(json.dumps(task, allow_nan=False))
             yield process, lines
     finally:
         _kill(process)

@@ -15,12 +15,16 @@ from tfkit.inspection import measured_on, parse_table
 
 def auto_json(table: Mapping[str, Any]) -> str:
     """JSON with a row on a line, so that a change of one figure is a change of one line."""
-    head = json.dumps({key: value for key, value in table.items() if key not in ("rows", "left_out")}, indent=1)
+    head = json.dumps(
+        {key: value for key, value in table.items() if key not in ("rows", "left_out")}, indent=1, allow_nan=False
+    )
     backends = ",\n".join(
-        f"  {json.dumps(name)}: [\n" + ",\n".join(f"   {json.dumps(row)}" for row in rows) + "\n  ]"
+        f"  {json.dumps(name, allow_nan=False)}: [\n"
+        + ",\n".join(f"   {json.dumps(row, allow_nan=False)}" for row in rows)
+        + "\n  ]"
         for name, rows in table["rows"].items()
     )
-    rest = json.dumps(table["left_out"], indent=1).replace("\n", "\n ")
+    rest = json.dumps(table["left_out"], indent=1, allow_nan=False).replace("\n", "\n ")
     return f'{head[:-2]},\n "rows": {{\n{backends}\n }},\n "left_out": {rest}\n}}\n'
 
 

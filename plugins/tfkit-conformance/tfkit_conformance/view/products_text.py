@@ -15,9 +15,12 @@ from tfkit.commands import shown
 
 def products_json(table: Mapping[str, Any]) -> str:
     """JSON with a row on a line, so that a change of one figure is a change of one line."""
-    head = json.dumps({key: value for key, value in table.items() if key not in ("rows", "measured")}, indent=1)
+    head = json.dumps(
+        {key: value for key, value in table.items() if key not in ("rows", "measured")}, indent=1, allow_nan=False
+    )
     lists = ",\n".join(
-        f' "{key}": [\n' + ",\n".join(f"  {json.dumps(row)}" for row in table[key]) + "\n ]" for key in ("rows", "measured")
+        f' "{key}": [\n' + ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in table[key]) + "\n ]"
+        for key in ("rows", "measured")
     )
     return f"{head[:-2]},\n{lists}\n}}\n"
 

@@ -54,7 +54,7 @@ def comma_separated(data: Mapping[str, Any]) -> str:
 
 
 def as_json(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, indent=1) + "\n"
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def _cell(value: Any) -> str:

@@ -41,7 +41,7 @@ def written_models(catalogue: Catalogue, shapes: Sequence[str] = SHAPES, deepest
 def _parsed(written: dict[str, Any], catalogue: Catalogue) -> ModelSpec:
     """The spec. A drawn model that the rules refuse is rejected, and counted among Hypothesis's events."""
     try:
-        spec = parse_spec(json.dumps(written), catalogue, file="<drawn>")
+        spec = parse_spec(json.dumps(written, allow_nan=False), catalogue, file="<drawn>")
         graph_of(spec)
     except SpecError as refusal:
         event(REFUSED, refusal.diagnostics[0].code)

@@ -1,0 +1,94 @@
+"""What an import does not read is named with the reason, and names of classes that cannot be printed are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from command_line import Done
+from interop.models import make
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def vit(tmp_path: Path) -> Path:
+    make("ViTForImageClassification").save_pretrained(tmp_path / "vit")
+    return tmp_path / "vit"
+
+
+def configure(directory: Path, **changes: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+NAMES = {"0": "cat", "1": "dog", "2": "owl"}
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({**NAMES, "1": "cat"}, "classes 0 and 1 have the same label `cat`"),
+        ({**NAMES, "1": "cat\nforged"}, r"the label `cat\nforged` holds the control character U+000A"),
+        ({**NAMES, "1": "\u202e"}, "holds the control character U+202E"),
+        ({**NAMES, "1": ""}, "a label is empty"),
+        ({**NAMES, "1": 7}, 'it has no text for the key "1"'),
+        ({"0": "cat", "1": "dog", "3": "owl"}, 'it has no text for the key "2"'),
+        ({"0": "cat", "1": "dog", "02": "owl"}, 'it has no text for the key "2"'),
+        ({"0": "cat", "1": "dog", "x": "owl"}, 'it has no text for the key "2"'),
+    ],
+)
+def test_names_of_classes_are_one_text_each(
+    names: dict[str, Any], message: str, vit: Path, command: Callable[..., Done]
+) -> None:
+    configure(vit, id2label=names)
+    for words in (["-o", "out"], ["--dry-run"]):
+        done = command("import", str(vit), *words)
+        assert done.code == 2
+        assert done.err.startswith(f"TFK142 {vit}/config.json: `id2label`: ")
+        assert message in done.err
+        assert 'with the keys "0" to "2"' in done.err
+    assert not Path("out").exists()
+
+
+def test_names_of_classes_are_kept(vit: Path, command: Callable[..., Done]) -> None:
+    configure(vit, id2label=NAMES, label2id={name: int(number) for number, name in NAMES.items()})
+    done = command("import", str(vit), "-o", "out")
+    assert (done.code, "not read of" in done.out) == (0, False)
+    assert json.loads(Path("out/labels.json").read_text()) == ["cat", "dog", "owl"]
+    configure(vit, id2label=None, label2id=None)
+    assert command("import", str(vit), "-o", "unnamed", "--dtype", "float32").code == 2  # `classes` of another size
+
+
+def test_keys_that_are_not_read_are_named_with_the_reason(vit: Path, command: Callable[..., Done]) -> None:
+    configure(vit, id2label=NAMES, label2id={"cat": 2}, auto_map={"AutoModel": "code.Model"}, num_beams=4, max_length=20)
+    done = command("import", str(vit), "-o", "out")
+    out = done.out
+    assert done.code == 0
+    assert "  not read of config.json: `auto_map`: it names Python code, which is never run; if that code is not ViTFor" in out
+    assert "  not read of config.json: `label2id`: it is not the reverse of `id2label`" in out
+    assert "  not read of config.json: `max_length`, `num_beams`: it is a setting of a search" in out
+    out = command("import", str(vit), "--dry-run", "--json").out
+    assert sorted(json.loads(out)["ignored_keys"]) == ["auto_map", "label2id", "max_length", "num_beams"]
+
+
+def test_weights_that_are_not_finite_are_named(vit: Path, command: Callable[..., Done]) -> None:
+    path = vit / "model.safetensors"
+    tensors = load_file(path)
+    tensors["classifier.weight"][0, :2] = torch.nan
+    save_file(tensors, path, {"format": "pt"})
+    done = command("import", str(vit), "-o", "out")
+    assert done.code == 2
+    count = tensors["classifier.weight"].numel()
+    assert done.err.startswith(f"TFK084 {path}: of the {count:,} numbers of `classifier.weight`, 2 NaN; ")
+    assert not Path("out").exists()
+    assert command("import", str(vit), "-o", "out", "--allow-nan").code == 0
+    assert "TFK084 out/model.safetensors" in command("classify", "out", "x.png").err
+    assert "TFK084 out/model.safetensors" in command("export", "out", "--to", "hf", "-o", "hf").err
+    assert command("export", "out", "--to", "hf", "-o", "hf", "--allow-nan").code == 0

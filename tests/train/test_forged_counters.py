@@ -1,0 +1,73 @@
+"""Counters of a checkpoint that its run cannot have reached are refused, at once, and with the reason."""
+
+import json
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tfkit.errors import StoreError
+from tfkit.files import file_record
+from tfkit.train import resume
+from tfkit.train.checkpoint import checkpoints_in
+
+pytestmark = pytest.mark.xdist_group("resume")  # its run is trained once
+HUGE = 10**15
+
+
+def listed(checkpoint, name):
+    """Write the size and the digest of a changed file."""
+    manifest = checkpoint / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {name: file_record(checkpoint / name)}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epoch": HUGE}, "`progress.epoch` is 1,000,000,000,000,000 after 24 steps, and an epoch has at least one"),
+        ({"epoch": 30}, "`progress.epoch` is 30 after 24 steps"),
+        ({"batch": HUGE}, "`progress.batch` is 1000000000000000, epoch [0-9]+ has [0-9]+"),
+        ({"source_tokens": HUGE}, "`progress.source_tokens` is 1,000,000,000,000,000 .* at most [0-9,]+ is possible"),
+        ({"target_tokens": HUGE}, "`progress.target_tokens` is 1,000,000,000,000,000 .* at most [0-9,]+ is possible"),
+        ({"stale": HUGE}, "`progress.stale` is 1,000,000,000,000,000 after 24 steps, and at most 24 is possible"),
+        ({"stale": 25}, "`progress.stale` is 25 after 24 steps, and at most 24 is possible"),
+        ({"average_steps": HUGE}, "`average_steps` is 1,000,000,000,000,000 after 24 steps, and at most 24 is possible"),
+    ],
+)
+def test_a_counter_beyond_the_run_is_refused(whole, changes, message):
+    checkpoint = checkpoints_in(whole / "checkpoints")[-1]
+    path = checkpoint / "state.json"
+    state = json.loads(path.read_text())
+    for name, value in changes.items():
+        (state if name in state else state["progress"])[name] = value
+    path.write_text(json.dumps(state))
+    listed(checkpoint, path.name)
+    with pytest.raises(StoreError, match=f"TFK082 {path}: {message}.*; it was altered"):
+        resume(whole, overrides=["stopping.max_steps=25"])
+
+
+@pytest.mark.slow
+def test_more_steps_than_rows_are_refused(whole):
+    last = checkpoints_in(whole / "checkpoints")[-1]
+    checkpoint = last.rename(last.with_name(f"step-{HUGE // 10}"))
+    path = checkpoint / "state.json"
+    state = json.loads(path.read_text())
+    state["progress"]["step"] = HUGE // 10
+    path.write_text(json.dumps(state))
+    listed(checkpoint, path.name)
+    with pytest.raises(StoreError, match=r"`progress\.step` is 100,000,000,000,000 in epoch [0-9]+, and an epoch of"):
+        resume(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [1e15, -1.0])
+def test_steps_of_the_optimiser_are_those_of_the_run(whole, value):
+    checkpoint = checkpoints_in(whole / "checkpoints")[-1]
+    path = checkpoint / "optimiser.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("/step"))
+    tensors[name].fill_(value)
+    save_file(tensors, path)
+    listed(checkpoint, path.name)
+    with pytest.raises(StoreError, match=f"`{name}` of the optimiser is (1e[+]15|-1) after 24 steps"):
+        resume(whole)

@@ -1,0 +1,42 @@
+"""What a label may be: classes and tags are printed as lines of data, and looked up by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..files import CONTROL_OR_LINE_END
+
+SHOWN = 60
+"""Characters of a label in a message."""
+
+
+def label_fault(label: str, word: bool = False) -> str:
+    """Why text cannot be a label.
+
+    Args:
+        label: The text.
+        word: Whether it is the tag of a word; tags are printed with spaces between them.
+
+    Returns:
+        The reason, empty if it can be one.
+    """
+    if found := CONTROL_OR_LINE_END.search(label):
+        return f"the label {_shown(label)} holds the control character U+{ord(found[0]):04X}"
+    if word and len(label.split()) > 1:
+        return f"the tag {_shown(label)} holds white space"
+    return "" if label.strip() else "a label is empty"
+
+
+def check_labels(labels: Sequence[str], words: bool = False) -> None:
+    """Raises ValueError if one of all labels cannot be a label, or is there twice; `words` as in `label_fault`."""
+    places: dict[str, int] = {}
+    for number, label in enumerate(labels):
+        if fault := label_fault(label, words):
+            raise ValueError(fault)
+        if label in places:
+            raise ValueError(f"classes {places[label]} and {number} have the same label {_shown(label)}")
+        places[label] = number
+
+
+def _shown(label: str) -> str:
+    return f"`{label if len(label) <= SHOWN else f'{label[: SHOWN - 3]}...'}`"
