@@ -1,4 +1,4 @@
-"""The files that a run was made from. It trains on its own copy of them: a change of a file is told when it is resumed."""
+"""The files that a run was made from. It trains on its own copy, and names files that changed when it is resumed."""
 
 from __future__ import annotations
 

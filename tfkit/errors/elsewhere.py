@@ -1,4 +1,4 @@
-"""Errors about files that the user did not name. A spec of somebody else may name any file; no error may print its text."""
+"""Errors about files that the user did not name. A spec from elsewhere may name any file; no error may print its text."""
 
 from __future__ import annotations
 
