@@ -13,7 +13,7 @@ from ..files import not_finite
 
 FEW = 3
 """Messages name at most this many tensors."""
-ALLOW = "train from an earlier checkpoint; to load the model all the same, write --allow-nan (in Python allow_nan=True)"
+ALLOW = "use an earlier checkpoint; --allow-nan, where a command has it, loads such a model (in Python allow_nan=True)"
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor], fix: str = ALLOW) -> None:
