@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The files that a run was made from. It trains on its own copy of them. `--resume` names those that have changed since."""
-=======
-"""The files that a run was made from. It trains on its own copy, and names files that changed when it is resumed."""
->>>>>>> h-silent
 
 from __future__ import annotations
 
