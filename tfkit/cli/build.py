@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from .large import check_layers, large_option
 from .options import (
     WRITE,
     auto_table_option,
@@ -37,10 +38,11 @@ of equal sites, the backend chosen for training) and `directory` (null without
 @click.option("--seed", "number", metavar="N", type=seed, default=0, help="Seed of the initial weights.")
 @backend_option
 @auto_table_option
+@large_option
 @common
 def command(
     spec: str, overrides: tuple[str, ...], output: str | None, force: bool, device: str, dtype: str, number: int,
-    backend: list[str] | None, auto_table: str | None, as_json: bool,
+    backend: list[str] | None, auto_table: str | None, large: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Build and initialise a model, run it once, and save it if -o is given."""
     from ..graph import graph_of, max_input_lengths
@@ -51,6 +53,7 @@ def command(
     catalogue = catalogue_with(auto_table)
     model_spec = load_spec(spec, catalogue, overrides)
     graph = graph_of(model_spec)
+    check_layers(graph, large)
     requested = requested_backends_of(backend, catalogue)
 
     import torch  # late: a wrong spec is reported without waiting for torch

@@ -164,6 +164,10 @@ class Graph:
         """
         return sum(node.count(trainable) for node in self.nodes.values())
 
+    def layers(self) -> int:
+        """The number of layers of all stacks."""
+        return sum(node.context.stack.num_layers for node in self.nodes.values() if node.context.stack)
+
     def inputs(self) -> list[Node]:
         """The input nodes of the model.
 
