@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..files import CONTROL_OR_LINE_END
+from ..errors.control_characters import CONTROL_OR_LINE_END
 
 SHOWN = 60
 """Characters of a label in a message."""

@@ -4,7 +4,6 @@ Every small file that tfkit reads back passes through here: regular files only, 
 inside a directory that tfkit wrote.
 """
 
-from .control_characters import CONTROL, CONTROL_OR_LINE_END
 from .listing import (
     FileRecord,
     Listing,
@@ -22,8 +21,6 @@ from .write import check_writable, replace_file, umask, write_whole
 from .write_directory import make_draft, replace_directory
 
 __all__ = [
-    "CONTROL",
-    "CONTROL_OR_LINE_END",
     "FileRecord",
     "TOKENISER_VALUES",
     "FileModel",

@@ -9,7 +9,7 @@ clear the screen, change the clipboard or hide a line. Three rules prevent that:
 - Tables and live panels have colours. `tfkit.view.console` draws them and escapes their text before it is styled.
 
 A line end inside a name or a message would look like another line of tfkit, so `shown` escapes line ends and tabs too.
-`tfkit.files.control_characters` says which characters these are.
+`tfkit.errors.control_characters` says which characters these are.
 
 `standard_streams` applies these rules to one command. It also turns a write error of standard output into OutputError, so that
 no command mistakes it for an error of a file.
@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 from ..errors import Diagnostic
-from ..files import CONTROL, CONTROL_OR_LINE_END
+from ..errors.control_characters import CONTROL, CONTROL_OR_LINE_END
 
 
 def escaped(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import SpecError
-from ...files import CONTROL_OR_LINE_END
+from ...errors.control_characters import CONTROL_OR_LINE_END
 from ...graph import Graph, graph_of
 from ...graph.model_graph import Node, base
 from ...slots.node import InputRule
