@@ -170,8 +170,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     given = parser.parse_args(arguments)
     result = figures(given.spec)
     if given.json:
-        given.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result, indent=1))
+        given.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1, allow_nan=False))
     return result
 
 

@@ -90,9 +90,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "requests_per_second": count * options.rounds / sum(seconds), "health_seconds": quantiles(health),
         "health_requests": len(health), "exit_code_on_sigterm": processes[0].exitcode,
     }  # fmt: skip
-    print(json.dumps({name: value for name, value in result.items() if name != "machine"}, indent=1))
+    print(json.dumps({name: value for name, value in result.items() if name != "machine"}, indent=1, allow_nan=False))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return result
 
 

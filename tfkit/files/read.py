@@ -61,7 +61,7 @@ class FileModel(BaseModel):
             known = {field.alias or name for name, field in cls.model_fields.items()}
             unknown = [str(key) for key in obj if key not in known]
             if len(unknown) > MAX_NAMED:
-                named = ", ".join(json.dumps(key[:60]) for key in unknown[:MAX_NAMED])
+                named = ", ".join(json.dumps(key[:60], allow_nan=False) for key in unknown[:MAX_NAMED])
                 words = PydanticCustomError(
                     "unknown_keys",
                     "{count} unknown keys: {named} and {more} more",
