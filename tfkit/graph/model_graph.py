@@ -165,7 +165,11 @@ class Graph:
         return sum(node.count(trainable) for node in self.nodes.values())
 
     def layers(self) -> int:
-        """The number of layers of all stacks."""
+        """The depth of the model.
+
+        Returns:
+            The number of layers of all stacks.
+        """
         return sum(node.context.stack.num_layers for node in self.nodes.values() if node.context.stack)
 
     def inputs(self) -> list[Node]:
