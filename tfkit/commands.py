@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         device,
         device_option,
         dtypes,
+        large_option,
         lengths_by_input,
         names,
         seed,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .cli.progress import Progress
     from .cli.usage import usage_error
     from .files import parse_json, read_text
+    from .graph import check_sublayers
     from .view.auto_formatting import row_data, row_in_words
     from .view.formatting import ranges
     from .view.pages import page
@@ -59,6 +61,7 @@ _HOMES = {
         "device",
         "device_option",
         "dtypes",
+        "large_option",
         "lengths_by_input",
         "names",
         "seed",
@@ -81,6 +84,7 @@ _HOMES = {
         "parse_json",
         "read_text",
     ),
+    "tfkit.graph": ("check_sublayers",),
     "tfkit.view.auto_formatting": (
         "row_data",
         "row_in_words",
@@ -111,11 +115,13 @@ __all__ = [
     "catalogue_with",
     "check_auto",
     "check_place",
+    "check_sublayers",
     "common",
     "device",
     "device_option",
     "dtypes",
     "innermost_plugin",
+    "large_option",
     "lengths_by_input",
     "names",
     "page",

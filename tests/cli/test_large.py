@@ -16,19 +16,39 @@ def small(tmp_path):
     return str(tmp_path / "small.yaml")
 
 
-@pytest.mark.parametrize("name", ["build", "eject"])
-def test_many_layers_need_the_option(name, small, capsys):
-    deep = ["--set", "encoder.num_layers=2000"]
+@pytest.mark.parametrize("name", ["build", "eject", "verify"])
+def test_many_sublayers_need_the_option(name, small, capsys):
+    deep = ["--set", "encoder.num_layers=1000"]
     assert main([name, small, *deep]) == 2
-    assert re.fullmatch(
-        r"TFK045 `small` has 2,008 layers and nodes with [\d,]+ parameters; "
-        r"more than 1,000 take minutes: pass --large to make them, or use fewer\n",
-        capsys.readouterr().err,
-    )
+    error = capsys.readouterr().err
+    assert re.search(
+        r".*small.yaml:\d+:\d+: TFK045 nodes\.encoder: the model runs 2,\d{3} sub-layers, 2,000 of them in `encoder`, "
+        r"and has [\d,]+ parameters; more than 1,000 take minutes: pass --large, or use fewer",
+        error,
+    ), error
     assert main(["check", small, *deep]) == 0
 
 
-@pytest.mark.parametrize("words", [["--set", "encoder.num_layers=900"], ["--large", "--set", "encoder.num_layers=1200"]])
-def test_fewer_layers_and_the_option_make_it(words, small, capsys):
+MANY = ", ".join(f"{{kind: ffn, name: f{number}}}" for number in range(60))
+
+
+@pytest.mark.parametrize("layers", ["[{repeat: 2000, shared: true}]", f"[{{repeat: 20, sublayers: [{MANY}]}}]"])
+def test_what_counts_is_the_sublayers_that_run(layers, tmp_path, capsys):
+    (tmp_path / "small.yaml").write_text(SMALL.replace("source, num_layers: 2", f"source, layers: {layers}"))
+    assert main(["build", str(tmp_path / "small.yaml")]) == 2
+    assert "sub-layers, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--set", "encoder.num_layers=480"], ["--large", "--set", "encoder.num_layers=600"]])
+def test_fewer_sublayers_and_the_option_make_it(words, small, capsys):
     assert main(["eject", small, *words]) == 0
     assert not capsys.readouterr().err
+
+
+def test_the_memory_of_the_trial_counts(small, capsys):
+    assert main(["build", small, "--set", "defaults.d_model=4", "--set", "defaults.vocab_size=900000000"]) == 2
+    assert re.search(
+        r"small.yaml:\d+:\d+: TFK045 nodes\.source: the parameters need 14,4\d\d,\d{3},\d{3} bytes in torch\.float32, a "
+        r"forward pass of 3 rows \(source 8, target 7\) [\d,]+ more, and cpu has [\d,]+; make the model smaller",
+        capsys.readouterr().err,
+    )

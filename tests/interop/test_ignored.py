@@ -95,15 +95,13 @@ def test_weights_that_are_not_finite_are_named(vit: Path, command: Callable[...,
     assert command("export", "out", "--to", "hf", "-o", "hf", "--allow-nan").code == 0
 
 
-@pytest.mark.parametrize("layers", [20, 100_000])
-def test_a_configuration_of_many_more_parameters_than_the_files_hold_is_refused_before_they_are_named(
-    layers: int, vit: Path, command: Callable[..., Done]
+@pytest.mark.parametrize(
+    ("layers", "message"), [(30, "TFK143 .* more tensors do not fit"), (100_000, "TFK045 .*200,000 of them in")]
+)
+def test_a_configuration_of_more_layers_than_the_files_hold(
+    layers: int, message: str, vit: Path, command: Callable[..., Done]
 ) -> None:
     configure(vit, num_hidden_layers=layers)
     done = command("import", str(vit), "--dry-run")
     assert done.code == 2
-    assert re.fullmatch(
-        rf"TFK143 {vit}/config.json needs [\d,]+ parameters, and the files of {vit} hold [\d,]+ numbers; "
-        r"the configuration is of another model, or a file of weights is missing\n",
-        done.err,
-    )
+    assert re.search(message, done.err)

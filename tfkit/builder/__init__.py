@@ -2,6 +2,6 @@
 
 from .assemble import build
 from .initialisation import fill, initialise
-from .memory import materialise
+from .memory import check_fits, materialise
 
-__all__ = ["build", "fill", "initialise", "materialise"]
+__all__ = ["build", "check_fits", "fill", "initialise", "materialise"]

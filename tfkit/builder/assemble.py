@@ -75,7 +75,7 @@ def build(
         spec = parse_spec(spec, catalogue) if isinstance(spec, Mapping) else load_spec(spec, catalogue)
     graph = graph_of(spec)
     device = device_here(torch.get_default_device() if device is None else device)
-    check_fits(graph, device, dtype)
+    check_fits(spec, graph, device, dtype)
     resolver = BackendResolver(dict(graph.sites()), catalogue)
     model = _modules(graph, resolver)
     _check_sites(resolver, model)

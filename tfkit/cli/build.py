@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from .large import check_layers, large_option
 from .options import (
     WRITE,
     auto_table_option,
@@ -14,6 +13,7 @@ from .options import (
     common,
     device_option,
     dtype_option,
+    large_option,
     seed,
     set_option,
     spec_argument,
@@ -45,7 +45,7 @@ def command(
     backend: list[str] | None, auto_table: str | None, large: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Build and initialise a model, run it once, and save it if -o is given."""
-    from ..graph import graph_of, max_input_lengths
+    from ..graph import check_sublayers, graph_of, max_input_lengths
     from ..spec import load_spec
     from .backend_args import catalogue_with, check_auto, check_served, requested_backends_of
 
@@ -53,26 +53,29 @@ def command(
     catalogue = catalogue_with(auto_table)
     model_spec = load_spec(spec, catalogue, overrides)
     graph = graph_of(model_spec)
-    check_layers(graph, large)
+    if not large:
+        check_sublayers(model_spec, graph)
     requested = requested_backends_of(backend, catalogue)
 
     import torch  # late: a wrong spec is reported without waiting for torch
 
-    from ..builder import build
+    from ..builder import build, check_fits
     from ..io import save
     from ..io.replacing import check_place
     from ..view.build_data import build_data
     from .device import allocating, check_output, device_here, target_of
-    from .dry_run import try_once
+    from .dry_run import trial_batch, try_once
 
     device_here(device)
     target = target_of(device, dtype)
     check_served(model_spec, graph, catalogue, target, requested)
     if output is not None:
         check_place(Path(output), force)
+    lengths = max_input_lengths(graph)
+    check_fits(model_spec, graph, torch.device(device), getattr(torch, dtype), trial_batch(lengths))
     with allocating(device):
         model = build(model_spec, catalogue, device=device, dtype=getattr(torch, dtype), seed=number, backend=backend)
-        dry_run = try_once(model, max_input_lengths(graph), device, number)
+        dry_run = try_once(model, lengths, device, number)
     check_output(dry_run.not_finite)
     if output is not None:
         save(model, output, overwrite=force, catalogue=catalogue)

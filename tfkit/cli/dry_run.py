@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..graph import Batch
+from ..io.finite import all_finite
 from ..nn.model import Model
 from ..slots.node import ImageRule, InputRule
 
@@ -24,18 +26,25 @@ class DryRun:
     not_finite: tuple[str, ...]
 
 
+def trial_batch(max_lengths: Mapping[str, int | None]) -> Batch:
+    """The batch of a trial. Inputs differ in length, so that a swapped axis fails."""
+    lengths = {name: min(max(USUAL - number, 1), most or USUAL) for number, (name, most) in enumerate(max_lengths.items())}
+    return Batch(ROWS, lengths)
+
+
 @torch.no_grad()
 def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, seed: int) -> DryRun:
-    """Run the model once in eval mode and restore its mode. Inputs differ in length, so that a swapped axis fails."""
+    """Run the model once in eval mode and restore its mode."""
+    batch = trial_batch(max_lengths)
     generator = torch.Generator().manual_seed(seed)
     inputs: dict[str, Tensor] = {}
     lengths: dict[str, Tensor] = {}
-    for number, (name, rule) in enumerate(model.plan.inputs.items()):
+    for name, rule in model.plan.inputs.items():
         if isinstance(rule, ImageRule):
             images = torch.randn(ROWS, rule.channels, rule.size, rule.size, generator=generator, device="cpu")
             inputs[name] = images.to(device, model.dtype)
             continue
-        length = min(max(USUAL - number, 1), max_lengths.get(name) or USUAL)
+        length = batch.lengths[name]
         short = max(length - 3, 1)
         if isinstance(rule, InputRule):
             inputs[name] = _ids(rule, length, short, generator).to(device)
@@ -50,7 +59,7 @@ def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, s
     return DryRun(
         {name: tuple(ids.shape) for name, ids in inputs.items()},
         {name: tuple(tensor.shape) for name, tensor in outputs.items()},
-        tuple(name for name, tensor in outputs.items() if not bool(tensor.isfinite().all())),
+        tuple(name for name, tensor in outputs.items() if not all_finite(tensor)),
     )
 
 

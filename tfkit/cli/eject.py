@@ -9,8 +9,7 @@ import click
 
 from ..errors import Diagnostic, StoreError
 from ..view.terminal import shown
-from .large import check_layers, large_option
-from .options import READ, WRITE, common, set_option
+from .options import READ, WRITE, common, large_option, set_option
 from .output import check_place, print_json, print_text, write_whole
 
 EPILOG = """\b
@@ -32,7 +31,7 @@ instead of `file` where nothing is written.
 def command(spec: str, overrides: tuple[str, ...], output: str | None, force: bool, large: bool, as_json: bool) -> int:
     """Write a model as one readable file of PyTorch."""
     from ..catalogue import load_catalogue
-    from ..graph import graph_of
+    from ..graph import check_sublayers, graph_of
     from ..interop.eject import eject
     from ..spec import load_spec
 
@@ -43,7 +42,8 @@ def command(spec: str, overrides: tuple[str, ...], output: str | None, force: bo
             fix = "choose another file, or replace it with --force"
             raise StoreError(Diagnostic("TFK080", f"{output} exists already", fix))
     model_spec = load_spec(_spec_of(spec), load_catalogue(), overrides)
-    check_layers(graph_of(model_spec), large)
+    if not large:
+        check_sublayers(model_spec, graph_of(model_spec))
     text = eject(model_spec)
     if output is not None:
         write_whole(output, text)

@@ -10,7 +10,7 @@ import click
 
 from ..errors import Diagnostic, InputError
 from ..view.terminal import shown
-from .options import READ, WRITE, OneOf, allow_nan_option, common
+from .options import READ, WRITE, OneOf, allow_nan_option, common, large_option
 from .output import print_json, print_text
 from .packages import need_packages
 from .usage import usage_error
@@ -46,13 +46,14 @@ tokeniser files, and the directory.
 )
 @click.option("--allow-pickle", is_flag=True, help="Read pytorch_model.bin, with torch's reader of weights.")
 @allow_nan_option
+@large_option
 @click.option("--without-tokeniser", is_flag=True, help="Import the weights alone.")
 @click.option("--pairs", is_flag=True, help="The classifier reads pairs of texts.")
 @click.option("--force", is_flag=True, help="Replace a model that is saved there already.")
 @common
 def command(
     directory: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, allow_nan: bool,
-    without_tokeniser: bool, pairs: bool, force: bool, as_json: bool,
+    large: bool, without_tokeniser: bool, pairs: bool, force: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Import a model of Hugging Face transformers, with its tokeniser.
 
@@ -64,7 +65,7 @@ def command(
     if (output is None) != dry_run:
         raise usage_error("write -o DIR, where the model is saved, or --dry-run")
     catalogue = load_catalogue()
-    plan = plan_import(Path(directory), catalogue, dtype, allow_pickle)
+    plan = plan_import(Path(directory), catalogue, dtype, allow_pickle, large)
     sizes = vocabulary_sizes(plan.spec)
     if sizes and not without_tokeniser:
         need_packages("train", "tokenizers")

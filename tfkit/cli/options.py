@@ -238,6 +238,11 @@ allow_nan_option = click.option(
 )
 
 
+large_option = click.option(
+    "--large", is_flag=True, help="Make more than 1,000 sub-layers, which takes minutes."
+)  # MAX_SUBLAYERS of tfkit.graph.rules
+
+
 def placement(command: Declared) -> Declared:
     """Add the options of device and attention backends, the arguments of `tfkit.cli.device.placed`."""
     return device_option(backend_option(auto_table_option(command)))

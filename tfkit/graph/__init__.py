@@ -5,6 +5,7 @@ from .from_spec import graph_of
 from .input_lengths import max_input_lengths
 from .model_graph import Graph, Node
 from .plan import SitePlan, Target, plan, refusals
+from .rules import check_sublayers
 
 __all__ = [
     "Batch",
@@ -12,6 +13,7 @@ __all__ = [
     "Node",
     "SitePlan",
     "Target",
+    "check_sublayers",
     "graph_of",
     "max_input_lengths",
     "node_costs",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..slots.layer import Layer
+from ..slots.layer import Layer, applications
 from ..slots.lazy import load
 from ..slots.node import NodeContext, NodeKind, Signal
 from ..slots.options import Component, LayersField, NodeRef, field_annotations
@@ -129,6 +129,14 @@ class Node:
         """
         return sum(group.size(trainable) for group in self.parameter_groups())
 
+    def sublayers(self) -> int:
+        """The number of sub-layers that a forward pass runs. A shared one counts each time; a node without sub-layers counts
+        its groups of parameters, such as the layers of an RNN."""
+        layers = layers_of(self.options)
+        if not layers:
+            return max(1, sum(group.times for group in self.parameter_groups()))
+        return sum(times * len(layer.sublayers or ()) for times, layer in applications(layers))
+
     def sites(self) -> Iterator[tuple[str, AttentionSite]]:
         """All attention sites, lazily.
 
@@ -163,14 +171,6 @@ class Graph:
             The number of elements of these parameters.
         """
         return sum(node.count(trainable) for node in self.nodes.values())
-
-    def layers(self) -> int:
-        """The depth of the model.
-
-        Returns:
-            The number of layers of all stacks.
-        """
-        return sum(node.context.stack.num_layers for node in self.nodes.values() if node.context.stack)
 
     def inputs(self) -> list[Node]:
         """The input nodes of the model.

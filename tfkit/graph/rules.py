@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from ..errors import Diagnostic
+from ..errors import Diagnostic, SpecError
 from ..slots.layer import layer_paths
 from ..spec.model import ModelSpec
 from .model_graph import Graph, base, layers_of
@@ -43,6 +43,22 @@ LARGEST = 10**13
 
 DEEPEST = 100_000
 """The largest number of layers. A module tree with more takes minutes to build."""
+
+
+MAX_SUBLAYERS = 1_000
+"""The largest number of sub-layers that a command makes without `--large`. `tfkit build` takes 4 ms for each, of any width."""
+
+
+def check_sublayers(spec: ModelSpec, graph: Graph) -> None:
+    """Raises SpecError for a model that takes minutes to make, whatever its width."""
+    counts = {node.name: node.sublayers() for node in graph.nodes.values()}
+    if (total := sum(counts.values())) <= MAX_SUBLAYERS:
+        return
+    most = max(counts, key=lambda name: counts[name])
+    parameters = graph.parameters() + graph.parameters(trainable=False)
+    rule = f"the model runs {total:,} sub-layers, {counts[most]:,} of them in `{most}`, and has {parameters:,} parameters"
+    fix = f"more than {MAX_SUBLAYERS:,} take minutes: pass --large, or use fewer"
+    raise SpecError(spec.diagnostic("TFK045", f"nodes.{most}", rule, fix))
 
 
 def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:

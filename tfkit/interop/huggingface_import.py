@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import FileRecord, not_finite, write_tensors
-from ..graph import Graph, graph_of
+from ..graph import check_sublayers, graph_of
 from ..slots.node import InputRule
 from ..spec import ModelSpec
 from .config_template import configuration, ignored_keys, spec_of, unknown_keys, with_flags
@@ -29,8 +28,6 @@ ORIGIN = "huggingface.json"
 """The file of an imported model that keeps its configuration, for the way back."""
 FEW = 20
 """At most this many errors of one kind are listed."""
-MAX_RATIO = 2
-"""A configuration may need so many times the numbers that the files hold; then each missing tensor is named."""
 OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 """Names of the parameters of norms in old files."""
 
@@ -87,7 +84,9 @@ class ImportPlan:
         }
 
 
-def plan_import(path: Path, catalogue: Catalogue, dtype: str | None = None, allow_pickle: bool = False) -> ImportPlan:
+def plan_import(
+    path: Path, catalogue: Catalogue, dtype: str | None = None, allow_pickle: bool = False, large: bool = False
+) -> ImportPlan:
     """Plan an import from the configuration and the headers.
 
     Args:
@@ -95,11 +94,13 @@ def plan_import(path: Path, catalogue: Catalogue, dtype: str | None = None, allo
         catalogue: the maps, and the entries of specs.
         dtype: the dtype of the model; by default that of the files.
         allow_pickle: read pickled weights.
+        large: plan a model of any number of sub-layers.
 
     Returns:
         The plan.
 
     Raises:
+        SpecError: the model has more sub-layers than are made without `large`.
         InputError: no map fits, or the configuration says what no spec can say.
         StoreError: tensors are missing, surplus or of another shape, all of them at once; or a file is damaged.
     """
@@ -109,7 +110,8 @@ def plan_import(path: Path, catalogue: Catalogue, dtype: str | None = None, allo
     map_file, architecture = find_map(shipped_maps(catalogue), found.config.get("model_type"), architectures[0], where)
     config = with_flags(map_file, architecture, found.config, found.places)
     spec = spec_of(map_file, architecture, config, catalogue, where)
-    _check_number(graph_of(spec), found, where)
+    if not large:
+        check_sublayers(spec, graph_of(spec))
     prefix = map_file.architectures[architecture].prefix
     if prefix and not any(name.startswith(prefix) for name in found.places):
         prefix = ""
@@ -136,16 +138,6 @@ def plan_import(path: Path, catalogue: Catalogue, dtype: str | None = None, allo
         unknown,
         dtype or kinds.pop(),
     )
-
-
-def _check_number(graph: Graph, directory: HuggingFaceDirectory, where: str) -> None:
-    """Raises StoreError for a configuration of many more parameters than the files hold, before each of them gets a name."""
-    needed = graph.parameters() + graph.parameters(trainable=False)
-    held = sum(math.prod(place.shape) for _, place in directory.places.values())
-    if needed > MAX_RATIO * held:
-        message = f"{where} needs {needed:,} parameters, and the files of {directory.path} hold {held:,} numbers"
-        fix = "the configuration is of another model, or a file of weights is missing"
-        raise StoreError(Diagnostic("TFK143", message, fix))
 
 
 def vocabulary_sizes(spec: ModelSpec) -> dict[str, int]:

@@ -39,9 +39,14 @@ def check_finite(path: Path, tensors: Mapping[str, Tensor], fix: str = ALLOW) ->
 def _not_finite(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, int]]:
     """Tensors that hold NaN or infinity, with their number of elements."""
     for name, tensor in tensors.items():
-        # Both ends are NaN if any number is, and one of them is infinite if any number is. One pass; `isfinite` takes 30 x it.
-        if tensor.is_floating_point() and tensor.numel() and not bool(torch.stack(tensor.detach().aminmax()).isfinite().all()):
+        if tensor.is_floating_point() and not all_finite(tensor):
             yield name, tensor.numel()
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether no number is NaN or infinite, in one pass and without a copy: `isfinite` takes 30 times as long."""
+    # Both ends are NaN if any number is, and one of them is infinite if any number is.
+    return not tensor.numel() or bool(torch.stack(tensor.detach().aminmax()).isfinite().all())
 
 
 def _count(found: Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ def layers_data(node: Node, batch: Batch, sites: Mapping[str, AttentionSite]) ->
     (name, kind, summary, options, memory, parameters, flops, activation_elements), with the parameters of its `norms`. All
     counts include the repetition."""
     runs = leaves(node.options.layers)
-    return _Stack(node, batch, parameters_by_path(node), sites).groups(node.options.layers, runs, 0, 1)
+    return _Stack(node, batch, _by_module(parameters_by_path(node)), sites).groups(node.options.layers, runs, 0, 1)
 
 
 def parameters_by_path(node: Node) -> dict[str, int]:
@@ -35,11 +36,21 @@ def parameters_by_path(node: Node) -> dict[str, int]:
     return found
 
 
+def _by_module(sizes: Mapping[str, int]) -> Counter[str]:
+    """The parameters of every module, by its path; 0 for a path without any."""
+    modules: Counter[str] = Counter()
+    for path, size in sizes.items():
+        names = path.split(".")
+        for end in range(1, len(names)):
+            modules[".".join(names[:end])] += size
+    return modules
+
+
 @dataclass(frozen=True)
 class _Stack:
     node: Node
     batch: Batch
-    sizes: Mapping[str, int]
+    parameters: Counter[str]
     sites: Mapping[str, AttentionSite]
 
     def groups(self, layers: tuple[Layer, ...], runs: Iterator[LayerRun], start: int, times: int) -> list[dict[str, Any]]:
@@ -58,7 +69,7 @@ class _Stack:
         return found
 
     def _leaf(self, run: LayerRun, start: int, times: int) -> dict[str, Any]:
-        layer, prefix = run.layer, f"layers.{run.start}."
+        layer, module = run.layer, f"layers.{run.start}"
         sublayers = []
         for part in layer.sublayers or ():
             name = part.options.name
@@ -71,24 +82,20 @@ class _Stack:
                     "summary": _summary(self.node, part, self.sites.get(f"{self.node.name}.{start}.{name}")),
                     "options": part.options.model_dump(mode="json"),
                     "memory": memory_of(self.node, part) if part.entry.reads == "memory" else None,
-                    "parameters": _under(self.sizes, f"{prefix}branches.{name}."),
+                    "parameters": self.parameters[f"{module}.branches.{name}"],
                     "flops": sum(cost.flops for cost in costs),
                     "activation_elements": sum(cost.elements for cost in costs),
                 }
             )
         own = {name: value for name in ("placement", "norm", "position") if (value := getattr(layer, name)) is not None}
         return {
-            "parameters": _under(self.sizes, prefix),
+            "parameters": self.parameters[module],
             **{name: {"kind": value.kind, "options": value.options.model_dump(mode="json")} for name, value in own.items()},
             "dropout": layer.dropout,
             "summary": ", ".join(in_words(value) for name, value in own.items() if name != "position" or value.entry.acts),
-            "norms": _under(self.sizes, f"{prefix}norms."),
+            "norms": self.parameters[f"{module}.norms"],
             "sublayers": sublayers,
         }
-
-
-def _under(sizes: Mapping[str, int], prefix: str) -> int:
-    return sum(size for path, size in sizes.items() if path.startswith(prefix))
 
 
 def _summary(node: Node, part: Component, site: AttentionSite | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,8 @@ class SourceFile:
             if (known == name or known.endswith(f"_{name}")) and (type(other), other) == wanted:
                 return known
         longer = f"{self.prefix.upper()}_{name}"
-        names = [name, longer, *(f"{longer}_{number}" for number in range(2, 1000))]
-        free = next(each for each in names if each not in self.constants)
+        names = chain([name, longer], (f"{longer}_{number}" for number in count(2)))
+        free = next(name for name in names if name not in self.constants)
         self.constants[free] = (value, comment)
         return free
 
@@ -135,7 +136,7 @@ class SourceFile:
             longer = "".join(word.capitalize() for word in self.prefix.split("_")) + title
         else:
             longer = f"{title}_of_{self.prefix}"
-        names = [title, longer, *(f"{longer}{number}" for number in range(2, 1000))]
+        names = chain([title, longer], (f"{longer}{number}" for number in count(2)))
         return next(name for name in names if name not in self.classes)
 
     # What the templates of nodes and sub-layers ask about the parts that they hold.

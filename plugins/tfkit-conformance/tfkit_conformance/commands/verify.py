@@ -15,9 +15,11 @@ from tfkit.commands import (
     Progress,
     auto_table_option,
     check_place,
+    check_sublayers,
     common,
     device,
     dtypes,
+    large_option,
     lengths_by_input,
     names,
     print_json,
@@ -61,11 +63,12 @@ def devices(text: str) -> list[str]:
 @click.option("--lengths", type=lengths_by_input, metavar="NAME=N[,NAME=N]", help="Length of each input (default: about 25).")
 @click.option("--seed", "number", metavar="N", type=seed, default=0, help="Seed of the inputs, and of initial weights.")
 @click.option("-o", "--output", metavar="FILE", type=WRITE, help="Also write the table to this .md, .csv or .json file.")
+@large_option
 @common
 def command(
     spec: str, overrides: tuple[str, ...], weights: str | None, backend: list[str] | None, auto_table: str | None,
     places: list[str], kinds: list[str], batch: int, lengths: dict[str, int] | None, number: int, output: str | None,
-    as_json: bool,
+    large: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Prove a model: every sub-layer with every backend, and the whole.
 
@@ -80,7 +83,7 @@ def command(
 
     check_auto(backend, auto_table)
     catalogue = catalogue_with(auto_table)
-    model = _model(spec, overrides, weights, catalogue)
+    model = _model(spec, overrides, weights, catalogue, large)
     from ..verification import verify
 
     reports = []
@@ -136,20 +139,24 @@ def _check_place(output: str) -> None:
     check_place(output)
 
 
-def _model(file: str, overrides: Sequence[str], weights: str | None, catalogue: Catalogue) -> Any:
+def _model(file: str, overrides: Sequence[str], weights: str | None, catalogue: Catalogue, large: bool) -> Any:
     """The spec, or a model with saved weights."""
-    from tfkit import load_spec
+    from tfkit import graph_of, load_spec
 
     saved = Path(file).is_dir()
     if saved and (overrides or weights):
         raise usage_error(f"{file} is a saved model: it has its own spec and weights", "name its spec.yaml instead")
     spec = None if saved else load_spec(file, catalogue, overrides)
+    if spec is not None and not large:
+        check_sublayers(spec, graph_of(spec))
     if not saved and weights is None:
         return spec
     from tfkit import load
 
     found = load(file if weights is None else weights, catalogue=catalogue)
     if saved:
+        if not large:
+            check_sublayers(found.spec, graph_of(found.spec))
         return found
     from tfkit import build
 
