@@ -232,3 +232,70 @@ def test_text_of_a_spec_stays_inside_the_docstring(catalogue):
         found = ast.parse(eject(tfkit.parse_spec(json.dumps(data), catalogue, file=str(SPECS / "x.yaml"))))
         assert ast.get_docstring(found) != ast.get_docstring(usual)
         assert [ast.dump(each) for each in found.body[1:]] == [ast.dump(each) for each in usual.body[1:]], text
+
+
+NAMED = """
+tfkit: 1
+name: named
+defaults: {{d_model: 8, vocab_size: 9, pad_id: 0, placement: pre, norm: layer_norm, position: {{kind: learned, max_len: 6}},
+           attention: {{num_heads: 2}}, ffn: {{d_ff: 8, activation: gelu}}}}
+nodes:
+  {0}: {{kind: tokens, segments: 2}}
+  {1}: {{kind: stack, input: {0}, num_layers: 1}}
+  {2}: {{kind: tokens, start_id: 1, end_id: 2}}
+  {3}:
+    {{kind: stack, input: {2}, causal: true,
+     layers: [{{sublayers: [self_attention, {{kind: cross_attention, memory: {1}}}, ffn]}}]}}
+  {4}: {{kind: token_logits, input: {3}, bias: true}}
+outputs: [{4}]
+"""
+ROLES = ["source", "encoder", "target", "decoder", "out"]
+
+
+def program(names, catalogue):
+    """The ejected program and the model, with these names of nodes."""
+    spec = tfkit.parse_spec(NAMED.format(*names), catalogue)
+    namespace = {"__name__": "program"}
+    exec(compile(eject(spec), "program.py", "exec"), namespace)  # our own text
+    model = tfkit.build(spec, catalogue, seed=1).eval()
+    ejected = namespace["Transformer" if "Transformer" in namespace else "Model"]().eval()
+    ejected.load_state_dict(model.state_dict())
+    return namespace, ejected, model
+
+
+@pytest.mark.slow
+def test_a_node_may_be_called_like_any_word_of_the_program(catalogue):
+    words = {
+        each.id
+        for each in ast.walk(ast.parse(eject(tfkit.parse_spec(NAMED.format(*ROLES), catalogue))))
+        if isinstance(each, ast.Name)
+    }
+    words |= {
+        "visible",
+        "segments",
+        "class",
+        "help",
+        "source_visible",
+        "encoder_mask",
+        "gelu",
+        "D_MODEL",
+        "Transformer",
+        "args",
+        "x",
+    }
+    inputs = torch.tensor([[3, 4, 5], [6, 7, 0]]), torch.tensor([[1, 4], [1, 5]])
+    refused = []
+    for word in sorted(words - set(ROLES)):
+        for number in range(len(ROLES)):
+            names = [*ROLES[:number], word, *ROLES[number + 1 :]]
+            try:
+                namespace, ejected, model = program(names, catalogue)
+            except tfkit.SpecError:  # the language has no such name
+                refused.append(word)
+                continue
+            assert torch.allclose(ejected(*inputs), model(**{names[0]: inputs[0], names[2]: inputs[1]})[names[4]], atol=1e-5), (
+                word,
+                number,
+            )
+            assert namespace["greedy"](ejected, *inputs, max_new_tokens=3).shape[1] <= 5, (word, number)
+    assert len(set(refused)) < len(words) / 4

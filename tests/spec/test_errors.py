@@ -135,6 +135,11 @@ ROWS = {
         "source:  {kind: tokens}\n  a.b: {kind: tokens}",
         [("TFK013", 14, 3, "nodes.a.b", "cannot name a node")],
     ),
+    "the name of an attribute": (
+        "source:  {kind: tokens}",
+        "source:  {kind: tokens}\n  _modules: {kind: tokens}",
+        [("TFK013", 14, 3, "nodes._modules", "cannot name a node")],
+    ),
     "one name for two sub-layers": (
         LAYERS,
         LAYERS + ", sublayers: [{kind: ffn, name: x}, {kind: ffn, name: x}], self_attention: {}",

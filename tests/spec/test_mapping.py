@@ -104,7 +104,8 @@ A_VALUE = "text, a number, true, false, null, a list or a mapping is expected, "
     [
         (float("nan"), "TFK008 nodes.tokens.vocab_size: the number is not finite, `nan` is written"),
         (float("-inf"), "TFK008 nodes.tokens.vocab_size: the number is not finite, `-inf` is written"),
-        (2**63, f"TFK008 nodes.tokens.vocab_size: the number is too large for 64 bits, `{2**63}` is written"),
+        (2**63, f"TFK008 nodes.tokens.vocab_size: the number is too large, `{2**63}` is written"),
+        (-1e39, "TFK008 nodes.tokens.vocab_size: the number is too large, `-1e+39` is written"),
         ({9}, "TFK020 nodes.tokens.vocab_size: " + A_VALUE + "a set is given"),
         (b"9", "TFK020 nodes.tokens.vocab_size: " + A_VALUE + "a bytes is given"),
         (True, "TFK020 nodes.tokens.vocab_size: a whole number is expected, `true` is written"),

@@ -73,6 +73,7 @@ BAD = {
     "infinity": ("a: [1, -.inf]\n", "TFK008", 1, 8),
     "not a number": ("a: .NaN\n", "TFK008", 1, 4),
     "overflow": ("a: 1e999\n", "TFK008", 1, 4),
+    "beyond float32": ("a: -3.5e38\n", "TFK008", 1, 4),
     "huge": ("a: 9223372036854775808\n", "TFK008", 1, 4),
     "huge hex": ("a: 0xfffffffffffffffffffff\n", "TFK008", 1, 4),
     "NUL": ("a: b\nc: \0d\n", "TFK003", 2, 4),
@@ -227,7 +228,8 @@ def test_source_text_of_a_scalar_is_kept() -> None:
 
 
 JSONS = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False, width=32)
     | st.text(st.characters(exclude_categories=["Cs", "Cc", "Cn", "Zl", "Zp"], exclude_characters="\ufeff"), max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("aéx😀", min_size=1, max_size=3), inner, max_size=3),
     max_leaves=8,

@@ -130,11 +130,11 @@ class Node:
         return sum(group.size(trainable) for group in self.parameter_groups())
 
     def sublayers(self) -> int:
-        """The number of sub-layers that a forward pass runs. A shared one counts each time; a node without sub-layers counts
-        its groups of parameters, such as the layers of an RNN."""
+        """The number of sub-layers that a forward pass runs. A shared one counts each time; the layers of an RNN count as
+        sub-layers, and any other node as one."""
         layers = layers_of(self.options)
         if not layers:
-            return max(1, sum(group.times for group in self.parameter_groups()))
+            return int(getattr(self.options, "num_layers", 1))
         return sum(times * len(layer.sublayers or ()) for times, layer in applications(layers))
 
     def sites(self) -> Iterator[tuple[str, AttentionSite]]:

@@ -29,6 +29,11 @@ PATTERN = tuple(name for name in Layer.model_fields if name not in GROUP)
 """The fields that a stack, `defaults` and a layer item all take: placement, norm, position, dropout, `sublayers`."""
 
 
+def is_name(text: str) -> bool:
+    """Whether a node or a sub-layer may have this name. One underscore more, and it could be an attribute of a torch module."""
+    return text.isidentifier() and not text.startswith("_")
+
+
 class Grammar:
     """The language of a catalogue. `root` is the model of a whole file, `top` its keys."""
 

@@ -26,6 +26,8 @@ class Inheritance:
         self.defaults = defaults
         self.used: set[int] = set()
         self.incomplete = False
+        self.sublayers = 0
+        """The number of sub-layers of all layers of the spec so far, repetitions not counted."""
 
     def default(self, name: str) -> Located | None:
         """A default. It is recorded as used."""

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import Location
 from .located import INVALID, Diagnostics, Located, child_path, short
 from .reader import FORBIDDEN, MAX_DEPTH, MAX_VALUES
-from .scalars import LARGEST
+from .scalars import LARGEST, LARGEST_REAL
 
 
 def read_mapping(given: Mapping[str, Any], diagnostics: Diagnostics) -> Located:
@@ -47,8 +47,8 @@ class _Reader:
         text = {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
         if isinstance(value, str) and (bad := FORBIDDEN.search(value)):
             self.diagnostics.add("TFK003", location, path, f"the character U+{ord(bad[0]):04X} is not allowed in a spec")
-        elif isinstance(value, (int, float)) and (not isfinite(value) or (isinstance(value, int) and abs(value) > LARGEST)):
-            why = "too large for 64 bits" if isfinite(value) else "not finite"
+        elif isinstance(value, (int, float)) and not abs(value) <= (LARGEST if isinstance(value, int) else LARGEST_REAL):
+            why = "too large" if isfinite(value) else "not finite"
             self.diagnostics.add("TFK008", location, path, f"the number is {why}, `{short(text)}` is written")
         elif value is not None and not isinstance(value, (str, int, float)):
             message = f"text, a number, true, false, null, a list or a mapping is expected, a {type(value).__name__} is given"

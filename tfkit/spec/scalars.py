@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from math import isfinite
 
 NULL = frozenset({"", "~", "null", "Null", "NULL"})
 BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -15,6 +14,8 @@ BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 REAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 ENDLESS = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 LARGEST = 2**63 - 1
+LARGEST_REAL = (2 - 2**-23) * 2.0**127
+"""The largest number of float32. No weight, scale or bound of a model is larger."""
 
 
 class BadNumber(ValueError):
@@ -33,8 +34,8 @@ def resolve(text: str) -> str | int | float | bool | None:
         return _bounded(text[2:], 8 if text[1] == "o" else 16)
     if REAL.fullmatch(text):
         number = float(text)
-        if not isfinite(number):
-            raise BadNumber("the number is too large for 64 bits")
+        if abs(number) > LARGEST_REAL:
+            raise BadNumber(f"the number is too large: at most {LARGEST_REAL:.3g}")
         return number
     if ENDLESS.fullmatch(text):
         raise BadNumber("the number is not finite")

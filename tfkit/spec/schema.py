@@ -17,7 +17,7 @@ from .model import ModelSpec
 from .schema_writer import Schema, SchemaWriter, document
 from .versions import CURRENT
 
-NAMES = {"pattern": r"^[^\d\W]\w*$", "not": {"enum": list(TOP)}}
+NAMES = {"pattern": r"^[^\d\W_]\w*$", "not": {"enum": list(TOP)}}
 
 
 def json_schema(catalogue: Catalogue) -> Schema:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from ..slots.node import NodeKind
 from ..slots.sublayer import SublayerKind
-from .grammar import GROUP, PATTERN
+from .grammar import GROUP, PATTERN, is_name
 from .inherit import Inheritance
 from .located import INVALID, Located, child_path, short
 from .merge import as_part, over
+
+MAX_SUBLAYERS = 1_000
+"""The largest number of sub-layers that a spec describes. Each takes a millisecond in every command."""
 
 
 def resolve_stack(node: Located, kind: NodeKind, inheritance: Inheritance) -> Located:
@@ -124,6 +127,10 @@ class _Stack:
         place = self.node if written is None else written
         names = ["self_attention", *(["cross_attention"] if self.reads_memory else []), "ffn"]
         items = [self.standard(name) for name in names] if written is None else written.items
+        self.inheritance.sublayers += len(items)
+        if self.inheritance.sublayers > MAX_SUBLAYERS:
+            message, fix = f"the layers up to here describe more than {MAX_SUBLAYERS:,} sub-layers", "let equal layers `repeat`"
+            self.diagnostics.fatal("TFK001", place.location, self.node.path, message, fix)
         seen: dict[str, int] = {}
         names_so_far: set[str] = set()
         found: list[Located] = []
@@ -160,9 +167,10 @@ class _Stack:
         return item.holding(self.inheritance.with_norm_options(fields))
 
     def check_name(self, name: Located, item: Located, names_so_far: set[str]) -> None:
-        if not name.value.isidentifier():
+        if not is_name(name.value):
             message = f"`{short(name.value)}` cannot name a sub-layer"
-            self.diagnostics.add("TFK013", name.location, name.path, message, "use letters, digits and underscores")
+            fix = "use letters, digits and underscores, a letter first"
+            self.diagnostics.add("TFK013", name.location, name.path, message, fix)
         elif name.value in names_so_far:
             message = f"two sub-layers of one layer are called `{short(name.value)}`"
             self.diagnostics.add("TFK013", name.location, item.path, message, "give one of them another `name`")

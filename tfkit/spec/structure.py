@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import Any
 
-from .grammar import TOP, Grammar, slots_of
+from .grammar import TOP, Grammar, is_name, slots_of
 from .hints import glued, unknown_key, unknown_name, which_kind
 from .located import INVALID, Diagnostics, Located, short
 
@@ -83,8 +83,8 @@ class Structure:
             location = child.key or child.location
             if name in TOP:
                 self.diagnostics.add("TFK013", location, child.path, f"`{name}` is a key of the spec and cannot name a node")
-            elif not name.isidentifier():
-                fix = "use letters, digits and underscores"
+            elif not is_name(name):
+                fix = "use letters, digits and underscores, a letter first"
                 self.diagnostics.add("TFK013", location, child.path, f"`{short(name)}` cannot name a node", fix)
         return node.holding({name: self.node(child) for name, child in node.mapping.items()})
 

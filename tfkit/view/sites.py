@@ -12,7 +12,7 @@ from ..slots.options import Component
 from ..slots.sublayer import AttentionSite
 from .formatting import ranges
 
-MOST = 100_000
+MOST = 20_000
 """The largest number of sites that are listed."""
 
 

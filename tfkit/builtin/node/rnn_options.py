@@ -83,7 +83,7 @@ class RnnOptions(Options):
     ] = None
     cell: Annotated[Component, SlotField("cell"), Field(description="recurrent cell")]
     d_state: Annotated[Size, Field(description="features of a state, per direction")]
-    num_layers: Annotated[Size, Field(description="number of layers", le=1000)] = 1
+    num_layers: Annotated[Size, Field(description="number of layers", le=64)] = 1
     bidirectional: Annotated[bool, Field(description="whether a second cell reads each layer from right to left")] = False
     cross_attention: Annotated[RnnAttentionOptions | None, Field(description="attention to a memory that is a sequence")] = None
     initial_state: Annotated[InitialStateOptions, Field(description="the state before the first token")] = InitialStateOptions()

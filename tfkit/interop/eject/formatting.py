@@ -33,7 +33,7 @@ def _wrapped(line: str) -> Iterator[str]:
         end = _closing(code, start)
         yield code[: start + 1]
         inside = code[start + 1 : end]
-        arguments = [inside] if len(indent) + 4 + len(inside) <= WIDTH else [f"{each}," for each in _split(inside)]
+        arguments = [inside] if len(indent) + 4 + len(inside) <= WIDTH else _split(inside)
         for each in arguments:
             yield from _wrapped(f"{indent}    {each}")
         yield f"{indent}{code[end:]}"
@@ -59,12 +59,14 @@ def _closing(code: str, start: int) -> int:
 
 
 def _split(code: str) -> list[str]:
-    """The parts between commas that stand in no bracket."""
-    found, depth = [""], 0
-    for letter in code:
+    """The parts between commas, or the clauses of a comprehension, that stand in no bracket."""
+    parts, depth, end = [""], 0, ","
+    for at, letter in enumerate(code):
         depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            found.append("")
+        clause = depth == 0 and code.startswith(" for ", at)
+        if clause or (letter == "," and depth == 0):
+            parts.append("")
+            end = "" if clause else end
         else:
-            found[-1] += letter
-    return [each.strip() for each in found if each.strip()]
+            parts[-1] += letter
+    return [f"{part.strip()}{end}" for part in parts if part.strip()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import keyword
+import re
 from typing import Any
 
 from ...graph import Graph
@@ -11,12 +12,25 @@ from ...graph.model_graph import Node, base
 from ...slots.node import ImageRule, InputRule
 from ...slots.position import PositionSite
 
-TAKEN = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self", "torch", "nn", "math", "json", "F", "Tensor"}
+TAKEN = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self", "torch", "nn", "math", "json", "F", "Tensor", "argparse",
+         "main", "greedy", "load_safetensors", "ended", "token"}  # fmt: skip
+"""What no variable of a node may be called: words of Python, and names of the program that its functions read."""
+FORMED = re.compile(r"(.*_)?(visible|segments)_*|.+_(embedded|layers|states|mask)_*")
+"""Names that the program forms from those of nodes."""
 
 
 def variable(name: str) -> str:
-    """The variable of a node: its name, unless Python or the file uses that."""
-    return f"{name}_" if name in TAKEN else name
+    """The variable of a node: its name, unless Python or the program uses that."""
+    return f"{name}_" if name in TAKEN or FORMED.fullmatch(name) else name
+
+
+LOCAL = re.compile(r"x|y|layer|outputs|mask|full|position|distance|visible|memory|(rotation|bias|window)\w*")
+"""Names of the forward pass of a stack or a layer."""
+
+
+def memory_variable(node: str) -> str:
+    """The variable of another memory than `memory`."""
+    return f"{node}_" if LOCAL.fullmatch(node) else variable(node)
 
 
 class Forward:

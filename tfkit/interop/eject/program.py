@@ -46,7 +46,7 @@ def eject(spec: ModelSpec) -> str:
         raise SpecError(missing)
     arguments: dict[str, tuple[str, ...]] = {}
     for _ in range(RUNS):
-        file = SourceFile(arguments)
+        file = SourceFile(arguments, {variable(name) for name in graph.nodes})
         text = _program(file, spec, graph)
         found = file.differing()
         if found == arguments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib.util import find_spec
 from itertools import chain, count
@@ -58,10 +58,11 @@ class SourceFile:
 
     Args:
         arguments: by class, the sizes that differ, from the run before.
+        variables: the variables of nodes, after which no class, function or constant is called.
     """
 
-    def __init__(self, arguments: Mapping[str, tuple[str, ...]]) -> None:
-        self.arguments = arguments
+    def __init__(self, arguments: Mapping[str, tuple[str, ...]], variables: Collection[str] = ()) -> None:
+        self.arguments, self.variables = arguments, variables
         self.constants: dict[str, tuple[Any, str]] = {}
         self.classes: dict[str, str] = {}
         self.prefix = ""
@@ -88,7 +89,7 @@ class SourceFile:
                 return known
         longer = f"{self.prefix.upper()}_{name}"
         names = chain([name, longer], (f"{longer}_{number}" for number in count(2)))
-        free = next(name for name in names if name not in self.constants)
+        free = next(name for name in names if name not in self.constants and name not in self.variables)
         self.constants[free] = (value, comment)
         return free
 
@@ -137,7 +138,7 @@ class SourceFile:
         else:
             longer = f"{title}_of_{self.prefix}"
         names = chain([title, longer], (f"{longer}{number}" for number in count(2)))
-        return next(name for name in names if name not in self.classes)
+        return next(name for name in names if name not in self.classes and name not in self.variables)
 
     # What the templates of nodes and sub-layers ask about the parts that they hold.
 

@@ -10,6 +10,7 @@ from ...slots.layer import Layer, leaves, sequence
 from ...slots.node import NodeContext
 from .attention_view import ATTENTION, Use
 from .layer_view import LayerView
+from .node_view import memory_variable
 from .source_file import BoundPart, Refused, SourceFile
 
 TITLES = {"encoder": "Encoder", "encoder_only": "Encoder", "decoder": "Decoder", "decoder_only": "Decoder"}
@@ -53,7 +54,7 @@ class StackView:
         """The variable of each memory, by node."""
         for node in read:
             if node is not None:
-                self.memories[node] = "memory" if node == o.memory else node
+                self.memories[node] = "memory" if node == o.memory else memory_variable(node)
         self.memory_padded = {variable: c.memories[node].padded for node, variable in self.memories.items()}
         self.windows = list(dict.fromkeys(s.options.window for leaf in leaves(o.layers) for s in leaf.layer.sublayers or ()
                                           if s.kind == "self_attention"))  # fmt: skip
