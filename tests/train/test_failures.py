@@ -16,8 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tfkit.cli import main
 from tfkit.errors import Diagnostic, InputError, StoreError, TrainingError
 from tfkit.recipe import load_recipe
-from tfkit.train import checkpoint, resume, tensorboard, train, validation
-from tfkit.train import log as log_module
+from tfkit.train import checkpoint, log as log_module, resume, tensorboard, train, validation
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.log import read_log
 
