@@ -46,10 +46,14 @@ if TYPE_CHECKING:
     from .cli.progress import Progress as Progress
     from .cli.usage import usage_error as usage_error
     from .files import parse_json as parse_json, read_text as read_text
-    from .view.auto_formatting import row_data as row_data, row_in_words as row_in_words
-    from .view.formatting import ranges as ranges
+    from .view.formatting import (
+        bytes_in_words as bytes_in_words,
+        ranges as ranges,
+        scaled as scaled,
+        seconds_in_words as seconds_in_words,
+    )
     from .view.pages import page as page
+    from .view.plan_data import row_data as row_data, row_in_words as row_in_words
     from .view.terminal import shown as shown, write_drawn as write_drawn
-    from .view.units import bytes_in_words as bytes_in_words, scaled as scaled, seconds_in_words as seconds_in_words
 
 __getattr__, __dir__, __all__ = lazy_names(__name__)

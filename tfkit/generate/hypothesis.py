@@ -33,4 +33,4 @@ class Hypothesis:
     attention: Mapping[str, Tensor] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        return load("tfkit.view.search:hypothesis_html")(self)  # type: ignore[no-any-return]
+        return load("tfkit.view.pages:hypothesis_html")(self)  # type: ignore[no-any-return]

@@ -410,7 +410,7 @@ class Model(Placed):
         return parameter
 
     def _repr_html_(self) -> str:
-        return load("tfkit.view.drawing.notebook:model_html")(self.spec)  # type: ignore[no-any-return]
+        return load("tfkit.view.drawing.page:model_html")(self.spec)  # type: ignore[no-any-return]
 
     def _context(
         self,

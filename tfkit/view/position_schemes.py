@@ -7,8 +7,11 @@ scores          the bias, head x distance; the same as curves
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -18,7 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ...nn.position_values import PositionValues
+from ..nn.position_values import PositionValues
+from .pages import page
 
 THEMES = {"light": ("#1c2733", "none"), "dark": ("#e8edf2", "none"), "paper": ("#1c2733", "white")}
 """Colours of lines and of the background."""
@@ -115,3 +119,49 @@ def _bias_curves(axes: Axes, table: NDArray[Any], first: int) -> None:
 
 def _legend(axes: Axes) -> None:
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+SHOWN = 8
+"""Rows and columns of the table of numbers."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture in both themes, with the first numbers of its table."""
+
+    title: str
+    light: str
+    dark: str
+    about: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[str]]]
+
+
+def positions_page(title: str, groups: Sequence[Sequence[tuple[str, PositionValues]]]) -> str:
+    """The page.
+
+    Args:
+        title: the name of the model.
+        groups: for each scheme, its rows: a title and values; two rows where models are compared.
+    """
+    sections = [(f"{rows[0][1].name}: {rows[0][1].kind}", [_picture(*row) for row in rows]) for rows in groups]
+    return page(Path(__file__).with_name("positions.html"), title=f"Positions of {title}", sections=sections)
+
+
+def _picture(title: str, values: PositionValues) -> Picture:
+    light, dark = (
+        f"data:image/png;base64,{base64.b64encode(draw([(title, values)], 'png', theme)).decode()}"
+        for theme in ("light", "dark")
+    )
+    table, bias = values.table, values.place == "scores"
+    if bias:  # the nearest distances
+        start = max(-values.first - SHOWN + 1, 0)
+        part, columns = table[:SHOWN, start : start + SHOWN], [f"{values.first + start + at}" for at in range(SHOWN)]
+    else:
+        part, columns = table[:SHOWN, :SHOWN], [str(at) for at in range(SHOWN)]
+    word = "head" if bias else "position"
+    rows = [(f"{word} {number}", [f"{value:.4g}" for value in row]) for number, row in enumerate(part.tolist())]
+    size = f"{table.shape[0]} {word}s x {table.shape[1]} {'distances' if bias else 'features'}"
+    weights = "learned" if values.learned else "no weights"
+    about = f"{title}, {PLACES[values.place]}, {weights}, {size}"
+    return Picture(title, light, dark, about, columns[: part.shape[1]], rows)
