@@ -1,7 +1,6 @@
 """Graph and catalogue -> Model: modules, parameters, backends, initialisation."""
 
 from .assemble import build
-from .initialisation import fill, initialise
-from .memory import materialise
+from .initialisation import fill, initialise, materialise
 
 __all__ = ["build", "fill", "initialise", "materialise"]

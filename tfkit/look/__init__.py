@@ -8,7 +8,6 @@ from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .figure import AttentionFigure as AttentionFigure, attention as attention
-    from .given import Request as Request
     from .observation import (
         Beam as Beam,
         Ends as Ends,
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
         Prediction as Prediction,
         SiteWeights as SiteWeights,
     )
-    from .observe import observe as observe
+    from .observed_run import observe as observe
     from .positions_figure import PositionsFigure as PositionsFigure, positions as positions
+    from .request import Request as Request
 
 __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -50,11 +50,8 @@ if TYPE_CHECKING:
     )
     from ..hooks import hookimpl as hookimpl
     from ..slots.activation import Activation as Activation
-    from ..slots.beam_top_k import BeamTopK as BeamTopK
     from ..slots.cell import Cell as Cell, CellSite as CellSite
-    from ..slots.float32_kernel import Float32Kernel as Float32Kernel
     from ..slots.init import Initialiser as Initialiser
-    from ..slots.int8_kernel import Int8Kernel as Int8Kernel
     from ..slots.node import NodeKind as NodeKind
     from ..slots.norm import Norm as Norm
     from ..slots.options import (
@@ -71,6 +68,7 @@ if TYPE_CHECKING:
     from ..slots.parameter import Parameter as Parameter, linear as linear
     from ..slots.placement import Placement as Placement
     from ..slots.position import PositionScheme as PositionScheme
+    from ..slots.processor_kernels import BeamTopK as BeamTopK, Float32Kernel as Float32Kernel, Int8Kernel as Int8Kernel
     from ..slots.score import ScoreFunction as ScoreFunction
     from ..slots.sublayer import SublayerKind as SublayerKind, SublayerOptions as SublayerOptions
     from ..slots.weight_map import WeightMap as WeightMap

@@ -9,8 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ...plugin import NodeKind, OneOf, Options, Parameter, component_default, linear
-from ...slots.cost import Cost, Sizes
-from ...slots.kept import WIDE, Kept, Numbers, kept_by_costs, kept_of_norm
+from ...slots.cost import WIDE, Cost, Kept, Numbers, Sizes, kept_by_costs, kept_of_norm
 from ...slots.layer import Layer, applications
 from ...slots.node import InputRule, NodeContext, Rule, Signal
 from ...slots.options import NodeRef

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ...plugin import Component, Parameter, SublayerKind, linear
-from ...slots.cost import Cost, Sizes
-from ...slots.kept import WIDE, Numbers
+from ...slots.cost import WIDE, Cost, Numbers, Sizes
 from ...slots.position import PositionSite
 from ...slots.score import ScoreSite
 from ...slots.sublayer import AttentionSite, SublayerContext

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,80 @@ from ..nn.finite_results import check_results
 from ..nn.model import Model
 from ..nn.model_plan import ModelPlan
 from ..slots.node import FeatureRule, ImageRule
-from .beam_tree import beam_trees
-from .given import Request, check_given, features_in
 from .labels import labels, short
-from .observation import Observation, Picture, Prediction, SiteWeights
-from .probabilities import best_first, ends, likeliest, predictions
+from .observation import Beam, Ends, Observation, Picture, Prediction, SiteWeights
+from .request import Request, check_given, features_in
+
+ALTERNATIVES = 5
+"""Tokens that are kept at every place, the most probable ones."""
+
+
+def predictions(logits: Tensor, ids: Sequence[int], tokeniser: TextTokeniser) -> tuple[Prediction, ...]:
+    """The probabilities of tokens (L,) from logits (L, V)."""
+    if not len(ids):
+        return ()
+    probabilities = logits.float().softmax(-1)
+    own = probabilities.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
+    best = probabilities.topk(min(ALTERNATIVES, probabilities.shape[1]))
+    return tuple(
+        Prediction(name, probability, tuple(zip(labels(tokeniser, numbers), values, strict=True)))
+        for name, probability, numbers, values in zip(
+            labels(tokeniser, ids), own, best.indices.tolist(), best.values.tolist(), strict=True
+        )
+    )
+
+
+def best_first(names: Sequence[str], logits: Tensor) -> tuple[tuple[str, float], ...]:
+    """The names with their probabilities from logits (N,), best first."""
+    rows = zip(names, logits.float().softmax(-1).tolist(), strict=True)
+    return tuple(sorted(rows, key=lambda row: -row[1]))
+
+
+def ends(logits: Tensor, tokens: Sequence[str]) -> tuple[Ends, ...]:
+    """The probabilities that an answer starts and ends at each token, from logits (L, 2)."""
+    probabilities = logits.float().softmax(0).tolist()
+    return tuple(Ends(token, *pair) for token, pair in zip(tokens, probabilities, strict=True))
+
+
+def likeliest(found: Sequence[Ends]) -> tuple[int, int]:
+    """The first and the last token of the answer with the largest product of both probabilities."""
+    best, span, start = -1.0, (0, 0), 0
+    for at, each in enumerate(found):
+        start = at if each.start > found[start].start else start
+        if found[start].start * each.end > best:
+            best, span = found[start].start * each.end, (start, at)
+    return span
+
+
+Row = tuple[tuple[int, ...], tuple[float, ...], float, bool]
+"""The remaining ids of a hypothesis, their probabilities, its score, and whether it is the best one."""
+
+
+def beam_trees(hypotheses: Sequence[Hypothesis], label: Callable[[Sequence[int]], tuple[str, ...]]) -> tuple[Beam, ...]:
+    """The trees of the hypotheses of one text, best first. `label` converts ids to texts."""
+    rows: list[Row] = [
+        (tuple(each.ids.tolist()), tuple(map(math.exp, each.token_log_probabilities.tolist())), each.score, number == 0)
+        for number, each in enumerate(hypotheses)
+    ]
+    return _branches(rows, label)
+
+
+def _branches(rows: Sequence[Row], label: Callable[[Sequence[int]], tuple[str, ...]]) -> tuple[Beam, ...]:
+    groups: dict[int, list[Row]] = {}
+    for row in rows:
+        if row[0]:
+            groups.setdefault(row[0][0], []).append(row)
+    return tuple(_beam(group, label) for group in groups.values())
+
+
+def _beam(rows: Sequence[Row], label: Callable[[Sequence[int]], tuple[str, ...]]) -> Beam:
+    """The tree of rows that start with the same token."""
+    ids = [row[0] for row in rows]
+    shared = next((at for at, each in enumerate(zip(*ids, strict=False)) if len(set(each)) > 1), min(map(len, ids)))
+    rest: list[Row] = [(row[0][shared:], row[1][shared:], row[2], row[3]) for row in rows]
+    ended = next((score for left, _, score, _ in rest if not left), None)
+    tokens = tuple(zip(label(ids[0][:shared]), rows[0][1], strict=False))
+    return Beam(tokens, ended, any(row[3] for row in rows), _branches(rest, label))
 
 
 def observe(directory: str | Path, request: Request, **place: Any) -> Observation:
