@@ -1,4 +1,4 @@
-"""The head and the loss of a step of training: all logits at once against chunks of tokens (`tfkit/train/chunked_loss.py`), by
+"""The head and the loss of a step of training: all logits at once against chunks of tokens (`tfkit/train/loss.py`), by
 processor time, and the memory that each adds at its peak, in a process of its own.
 
     python bench/chunked_loss.py [--json FILE]
@@ -19,8 +19,7 @@ from interleaved import report, timed
 
 from tfkit.cpu.products import linear
 from tfkit.doctor.machine import machine_here
-from tfkit.train.chunked_loss import chunked_cross_entropy
-from tfkit.train.loss import smoothed_cross_entropy
+from tfkit.train.loss import chunked_cross_entropy, smoothed_cross_entropy
 
 SHAPES = ((256, 6000, 128), (1024, 6000, 128), (2048, 6000, 128), (512, 32000, 512), (2048, 32000, 512))
 """Tokens, vocabulary, width."""

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as seeded
+from hypothesis import HealthCheck, Phase, given, seed as seeded, settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "tfkit-conformance" / "tests"))  # holds the kill matrix
 

@@ -24,7 +24,7 @@ from tfkit.cpu.bfloat16 import bfloat16_kernel_here
 from tfkit.doctor.machine import machine_here
 from tfkit.metrics import corpus_scores
 from tfkit.nn import precision
-from tfkit.slots.int8_kernel import Int8Kernel
+from tfkit.slots.processor_kernels import Int8Kernel
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:

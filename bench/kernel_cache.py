@@ -37,8 +37,7 @@ from tfkit_fused.repeated import Repeated
 
 from tfkit.catalogue import load_catalogue
 from tfkit.files import parse_json, read_text, write_whole
-from tfkit.inspection import attend as dispatch
-from tfkit.inspection import bind
+from tfkit.inspection import attend as dispatch, bind
 from tfkit.plugin import AttentionBackend, AttentionRequest, Device
 from tfkit_conformance.bench.call import call_of
 from tfkit_conformance.bench.cells import CELLS, SCALES, Cell, chosen

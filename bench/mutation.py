@@ -267,8 +267,7 @@ class Formula:
 
     def __init__(self, few: bool) -> None:
         sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "testing")]
-        from test_bound_formula import CASES as PLACES
-        from test_bound_formula import CLASSES
+        from test_bound_formula import CASES as PLACES, CLASSES
 
         drawn = torch.bernoulli(torch.full((2, 4, 3, 5), 0.6), generator=torch.Generator().manual_seed(0)) / 0.6
         dtypes = ("float64", "float32", "bfloat16", "float16")

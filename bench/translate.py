@@ -28,8 +28,7 @@ import tfkit
 from tfkit.cpu.packed_weight import PackedWeight, SearchProducts, searching
 from tfkit.cpu.small_batch import small_batch_linear
 from tfkit.doctor.machine import machine_here
-from tfkit.generate.batched import _batches
-from tfkit.generate.threads import map_in_threads
+from tfkit.generate.batched import _batches, map_in_threads
 from tfkit.nn.model import Model
 
 SPECS = Path(__file__).parent.parent / "specs"

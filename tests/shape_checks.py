@@ -18,7 +18,7 @@ from jaxtyping import jaxtyped
 
 from tfkit.attention import rendering
 from tfkit.attention.types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Mask
-from tfkit.builtin.placement.wiring import Parallel, Sequential
+from tfkit.builtin.placement.residual_layers import Parallel, Sequential
 from tfkit.nn.layers import FeedForward
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
@@ -36,8 +36,8 @@ METHODS: list[tuple[type, str]] = [
 FUNCTIONS = ("visible", "queries_that_see", "unmask_empty_rows", "dense_bias", "distances", "expand_heads")
 USERS = (
     *(f"attention.{name}" for name in ("eager", "sdpa", "flex", "cudnn")),
-    *(f"score.{name}" for name in ("additive", "concat", "general")),
-    *(f"position.{name}" for name in ("entries_scores", "relative_t5")),
+    "score.scores",
+    *(f"position.{name}" for name in ("entries", "score_biases")),
 )
 """Parts, which import the functions by name when first used: imported here, so that none keeps a checked one."""
 

@@ -140,7 +140,7 @@ class Liar:
                 summary="",
                 options=LayerNormOptions,
                 parameters=lambda options, width: (),
-                build="tfkit.builtin.norm.layer_norm:build",
+                build="tfkit.builtin.norm.norms:layer_norm",
             ),
             Norm(name="test.broken", summary="", parameters=lambda options, width: (), build="tfkit_test.nowhere:build"),
         ]

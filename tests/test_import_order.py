@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "inspection": "slots attention cpu catalogue certificate graph nn builder io lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",
-    "__init__": "errors cpu catalogue spec graph nn builder io recipe generate text images metrics comparison",
+    "__init__": "lazy_names errors cpu catalogue spec graph nn builder io recipe generate text images metrics comparison",
 }
 """Every package of the core, and those that it may import."""
 

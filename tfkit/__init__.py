@@ -9,170 +9,73 @@ Names are imported when first used, so that `import tfkit` imports no torch.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from .lazy_names import lazy_names
 
 if TYPE_CHECKING:
     verify: Any
+    __version__: str
 
-    from .builder import build
-    from .catalogue import Catalogue, load_catalogue
-    from .comparison import Candidate, Comparison, compare_recipes
-    from .cpu.product_table_file import use_cpu_table
+    from .builder import build as build
+    from .catalogue import Catalogue as Catalogue, load_catalogue as load_catalogue
+    from .comparison import Candidate as Candidate, Comparison as Comparison, compare_recipes as compare_recipes
+    from .cpu.product_table_file import use_cpu_table as use_cpu_table
     from .errors import (
-        BackendRefused,
-        BuildError,
-        Diagnostic,
-        InputError,
-        Location,
-        PluginError,
-        SpecError,
-        StoreError,
-        TfkitError,
-        TrainingError,
+        BackendRefused as BackendRefused,
+        BuildError as BuildError,
+        Diagnostic as Diagnostic,
+        InputError as InputError,
+        Location as Location,
+        PluginError as PluginError,
+        SpecError as SpecError,
+        StoreError as StoreError,
+        TfkitError as TfkitError,
+        TrainingError as TrainingError,
     )
     from .generate import (
-        Generated,
-        GnmtLengthPenalty,
-        Hypothesis,
-        PowerLengthPenalty,
-        Search,
-        beam_search,
-        generate_batched,
-        generate_stream,
-        greedy,
-        sample,
+        Generated as Generated,
+        GnmtLengthPenalty as GnmtLengthPenalty,
+        Hypothesis as Hypothesis,
+        PowerLengthPenalty as PowerLengthPenalty,
+        Search as Search,
+        beam_search as beam_search,
+        generate_batched as generate_batched,
+        generate_stream as generate_stream,
+        greedy as greedy,
+        sample as sample,
     )
-    from .graph import Graph, graph_of
-    from .images import ImageClassifier
-    from .io import load, save
-    from .metrics import corpus_scores
-    from .nn.model import Model
-    from .nn.outputs import Outputs
-    from .nn.runtime.decoding_state import DecodingState
-    from .recipe import Recipe, load_recipe
-    from .spec import ModelSpec, load_spec, parse_spec
-    from .text import Answerer, Classifier, Tagger, TextGenerator, Translator
-
-_HOMES = {
-    "Answerer": "text",
-    "BackendRefused": "errors",
-    "BuildError": "errors",
-    "Candidate": "comparison",
-    "Catalogue": "catalogue",
-    "Classifier": "text",
-    "Comparison": "comparison",
-    "DecodingState": "nn.runtime.decoding_state",
-    "Diagnostic": "errors",
-    "Generated": "generate",
-    "GnmtLengthPenalty": "generate",
-    "Graph": "graph",
-    "Hypothesis": "generate",
-    "ImageClassifier": "images",
-    "InputError": "errors",
-    "Location": "errors",
-    "Model": "nn.model",
-    "ModelSpec": "spec",
-    "Outputs": "nn.outputs",
-    "PluginError": "errors",
-    "PowerLengthPenalty": "generate",
-    "Recipe": "recipe",
-    "Search": "generate",
-    "SpecError": "errors",
-    "StoreError": "errors",
-    "Tagger": "text",
-    "TextGenerator": "text",
-    "TfkitError": "errors",
-    "TrainingError": "errors",
-    "Translator": "text",
-    "beam_search": "generate",
-    "build": "builder",
-    "compare_recipes": "comparison",
-    "corpus_scores": "metrics",
-    "generate_batched": "generate",
-    "generate_stream": "generate",
-    "graph_of": "graph",
-    "greedy": "generate",
-    "load": "io",
-    "load_catalogue": "catalogue",
-    "load_recipe": "recipe",
-    "load_spec": "spec",
-    "parse_spec": "spec",
-    "sample": "generate",
-    "save": "io",
-    "use_cpu_table": "cpu.product_table_file",
-}
+    from .graph import Graph as Graph, graph_of as graph_of
+    from .images import ImageClassifier as ImageClassifier
+    from .io import load as load, save as save
+    from .metrics import corpus_scores as corpus_scores
+    from .nn.model import Model as Model
+    from .nn.outputs import Outputs as Outputs
+    from .nn.runtime.decoding_state import DecodingState as DecodingState
+    from .recipe import Recipe as Recipe, load_recipe as load_recipe
+    from .spec import ModelSpec as ModelSpec, load_spec as load_spec, parse_spec as parse_spec
+    from .text import (
+        Answerer as Answerer,
+        Classifier as Classifier,
+        Tagger as Tagger,
+        TextGenerator as TextGenerator,
+        Translator as Translator,
+    )
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return import_module("importlib.metadata").version("tfkit")
-    if name == "verify":
-        return _from_conformance(name)
-    if name in _HOMES:
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _from_conformance(name: str) -> Any:
-    """A function of tfkit-conformance, found by entry point: the core imports no distribution that builds on it."""
+def _verify() -> Any:
+    """A function of tfkit-conformance, which the entry point names: the core imports no distribution that builds on it."""
     from importlib.metadata import entry_points
 
-    for point in entry_points(group="tfkit.functions", name=name):
+    for point in entry_points(group="tfkit.functions", name="verify"):
         return point.load()
-    raise ImportError(f"`tfkit.{name}` belongs to tfkit-conformance: pip install 'tfkit[conformance]'")
+    raise ImportError("`tfkit.verify` belongs to tfkit-conformance: pip install 'tfkit[conformance]'")
 
 
-def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if name.startswith("__")), *__all__, "__version__"})
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("tfkit")
 
 
-__all__ = [
-    "Answerer",
-    "BackendRefused",
-    "BuildError",
-    "Candidate",
-    "Catalogue",
-    "Classifier",
-    "Comparison",
-    "DecodingState",
-    "Diagnostic",
-    "Generated",
-    "GnmtLengthPenalty",
-    "Graph",
-    "Hypothesis",
-    "ImageClassifier",
-    "InputError",
-    "Location",
-    "Model",
-    "ModelSpec",
-    "Outputs",
-    "PluginError",
-    "PowerLengthPenalty",
-    "Recipe",
-    "Search",
-    "SpecError",
-    "StoreError",
-    "Tagger",
-    "TextGenerator",
-    "TfkitError",
-    "TrainingError",
-    "Translator",
-    "beam_search",
-    "build",
-    "compare_recipes",
-    "corpus_scores",
-    "generate_batched",
-    "generate_stream",
-    "graph_of",
-    "greedy",
-    "load",
-    "load_catalogue",
-    "load_recipe",
-    "load_spec",
-    "parse_spec",
-    "sample",
-    "save",
-    "use_cpu_table",
-    "verify",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__, computed={"verify": _verify, "__version__": _version})

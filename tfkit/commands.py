@@ -10,141 +10,50 @@ from typing import TYPE_CHECKING
 from .lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .cli.backend_args import catalogue_with, check_auto, requested_backends_of
-    from .cli.options import (
-        DTYPE,
-        DTYPES,
-        READ,
-        TRACEBACK,
-        WRITE,
-        OneOf,
-        auto_table_option,
-        common,
-        device,
-        device_option,
-        dtypes,
-        large_option,
-        lengths_by_input,
-        names,
-        seed,
-        set_option,
-        traceback_option,
-        whole,
+    from .cli.backend_args import (
+        catalogue_with as catalogue_with,
+        check_auto as check_auto,
+        requested_backends_of as requested_backends_of,
     )
-    from .cli.output import check_place, print_bug_report, print_json, print_rich, print_text, write_whole
-    from .cli.plugin_attribution import innermost_plugin
-    from .cli.progress import Progress
-    from .cli.usage import usage_error
-    from .files import parse_json, read_text
-    from .graph import check_sublayers
-    from .view.auto_formatting import row_data, row_in_words
-    from .view.formatting import ranges
-    from .view.pages import page
-    from .view.terminal import shown, write_drawn
-    from .view.units import bytes_in_words, scaled, seconds_in_words
+    from .cli.options import (
+        DTYPE as DTYPE,
+        DTYPES as DTYPES,
+        READ as READ,
+        TRACEBACK as TRACEBACK,
+        WRITE as WRITE,
+        OneOf as OneOf,
+        auto_table_option as auto_table_option,
+        common as common,
+        device as device,
+        device_option as device_option,
+        dtypes as dtypes,
+        lengths_by_input as lengths_by_input,
+        names as names,
+        seed as seed,
+        set_option as set_option,
+        traceback_option as traceback_option,
+        whole as whole,
+    )
+    from .cli.output import (
+        check_place as check_place,
+        print_bug_report as print_bug_report,
+        print_json as print_json,
+        print_rich as print_rich,
+        print_text as print_text,
+        write_whole as write_whole,
+    )
+    from .cli.plugin_attribution import innermost_plugin as innermost_plugin
+    from .cli.progress import Progress as Progress
+    from .cli.usage import usage_error as usage_error
+    from .files import parse_json as parse_json, read_text as read_text
+    from .view.formatting import (
+        bytes_in_words as bytes_in_words,
+        ranges as ranges,
+        scaled as scaled,
+        seconds_in_words as seconds_in_words,
+    )
+    from .view.pages import page as page
+    from .view.plan_data import row_data as row_data, row_in_words as row_in_words
+    from .view.terminal import shown as shown, write_drawn as write_drawn
 
-_HOMES = {
-    "tfkit.cli.backend_args": (
-        "catalogue_with",
-        "check_auto",
-        "requested_backends_of",
-    ),
-    "tfkit.cli.options": (
-        "DTYPE",
-        "DTYPES",
-        "OneOf",
-        "READ",
-        "TRACEBACK",
-        "WRITE",
-        "auto_table_option",
-        "common",
-        "device",
-        "device_option",
-        "dtypes",
-        "large_option",
-        "lengths_by_input",
-        "names",
-        "seed",
-        "set_option",
-        "traceback_option",
-        "whole",
-    ),
-    "tfkit.cli.output": (
-        "check_place",
-        "print_bug_report",
-        "print_json",
-        "print_rich",
-        "print_text",
-        "write_whole",
-    ),
-    "tfkit.cli.plugin_attribution": ("innermost_plugin",),
-    "tfkit.cli.progress": ("Progress",),
-    "tfkit.cli.usage": ("usage_error",),
-    "tfkit.files": (
-        "parse_json",
-        "read_text",
-    ),
-    "tfkit.graph": ("check_sublayers",),
-    "tfkit.view.auto_formatting": (
-        "row_data",
-        "row_in_words",
-    ),
-    "tfkit.view.formatting": ("ranges",),
-    "tfkit.view.pages": ("page",),
-    "tfkit.view.terminal": (
-        "shown",
-        "write_drawn",
-    ),
-    "tfkit.view.units": (
-        "bytes_in_words",
-        "scaled",
-        "seconds_in_words",
-    ),
-}
-
-__all__ = [
-    "DTYPE",
-    "DTYPES",
-    "OneOf",
-    "Progress",
-    "READ",
-    "TRACEBACK",
-    "WRITE",
-    "auto_table_option",
-    "bytes_in_words",
-    "catalogue_with",
-    "check_auto",
-    "check_place",
-    "check_sublayers",
-    "common",
-    "device",
-    "device_option",
-    "dtypes",
-    "innermost_plugin",
-    "large_option",
-    "lengths_by_input",
-    "names",
-    "page",
-    "parse_json",
-    "print_bug_report",
-    "print_json",
-    "print_rich",
-    "print_text",
-    "ranges",
-    "read_text",
-    "requested_backends_of",
-    "row_data",
-    "row_in_words",
-    "scaled",
-    "seconds_in_words",
-    "seed",
-    "set_option",
-    "shown",
-    "traceback_option",
-    "usage_error",
-    "whole",
-    "write_drawn",
-    "write_whole",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -6,16 +6,14 @@ import pluggy
 
 from .attention.backend import AttentionBackend
 from .slots.activation import Activation
-from .slots.beam_top_k import BeamTopK
 from .slots.cell import Cell
-from .slots.float32_kernel import Float32Kernel
 from .slots.init import Initialiser
-from .slots.int8_kernel import Int8Kernel
 from .slots.node import NodeKind
 from .slots.norm import Norm
 from .slots.options import Entry
 from .slots.placement import Placement
 from .slots.position import PositionScheme
+from .slots.processor_kernels import BeamTopK, Float32Kernel, Int8Kernel
 from .slots.score import ScoreFunction
 from .slots.sublayer import SublayerKind
 from .slots.weight_map import WeightMap

@@ -14,45 +14,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .attention.auto_table import measured_on, parse_table
-from .attention.backend import Verdict, check_request
-from .attention.capabilities import BIAS_KINDS, MASK_TERMS, AttentionRequest
-from .certificate import (
-    Certificate,
-    Comparison,
-    certificate_of,
-    certificate_text,
-    compare_certificate,
-    part_source,
-    read_certificate,
-)
-from .graph import Node, Target, max_input_lengths
-from .graph.flash_implementation import flash_implementation
-from .graph.model_graph import layers_of
-from .graph.plan import request_for
+from .attention.capabilities import AttentionRequest
 from .lazy_names import lazy_names
 from .slots import activation, norm, placement, position
-from .slots.layer import sequence
-from .slots.options import CONTRACT, Entry, field_annotations
 
 if TYPE_CHECKING:
-    from .attention.choice import BackendChoice, BoundBackend, bind
-    from .attention.dispatch import attend
-    from .attention.types import BIAS_NAMES
-    from .builder import materialise
+    from .attention.auto_table import measured_on as measured_on, parse_table as parse_table
+    from .attention.backend import Verdict as Verdict, check_request as check_request
+    from .attention.capabilities import BIAS_KINDS as BIAS_KINDS, MASK_TERMS as MASK_TERMS
+    from .attention.choice import BackendChoice as BackendChoice, BoundBackend as BoundBackend, bind as bind
+    from .attention.dispatch import attend as attend
+    from .attention.types import BIAS_NAMES as BIAS_NAMES
+    from .builder import materialise as materialise
     from .catalogue import Catalogue
-    from .cpu.float32 import float32_kernel_here
-    from .cpu.int8 import Int8Weight
-    from .cpu.product_table import product_kernels, product_machine
-    from .io.saveable import check_described
-    from .nn.attention_head import AttentionHead
-    from .nn.heads import Classify, Dense
-    from .nn.layers import SharedTable
+    from .certificate import (
+        Certificate as Certificate,
+        Comparison as Comparison,
+        certificate_of as certificate_of,
+        certificate_text as certificate_text,
+        compare_certificate as compare_certificate,
+        part_source as part_source,
+        read_certificate as read_certificate,
+    )
+    from .cpu.float32 import float32_kernel_here as float32_kernel_here
+    from .cpu.int8 import Int8Weight as Int8Weight
+    from .cpu.product_table import product_kernels as product_kernels, product_machine as product_machine
+    from .graph import Node as Node, Target as Target, max_input_lengths as max_input_lengths
+    from .graph.flash_implementation import flash_implementation as flash_implementation
+    from .graph.model_graph import layers_of as layers_of
+    from .graph.plan import request_for as request_for
+    from .io.saveable import check_described as check_described
+    from .nn.attention_head import AttentionHead as AttentionHead
+    from .nn.heads import Classify as Classify, Dense as Dense
+    from .nn.layers import SharedTable as SharedTable
     from .nn.model import Model
-    from .nn.runtime.node_output import Padding
-    from .nn.span_logits import SpanLogits
-    from .nn.stack import Stack
-    from .nn.tokens import TokenLogits, Tokens
+    from .nn.runtime.node_output import Padding as Padding
+    from .nn.span_logits import SpanLogits as SpanLogits
+    from .nn.stack import Stack as Stack
+    from .nn.tokens import TokenLogits as TokenLogits, Tokens as Tokens
+    from .slots.layer import sequence as sequence
+    from .slots.options import CONTRACT as CONTRACT, Entry as Entry, field_annotations as field_annotations
 
 CLAIMS: dict[str, frozenset[str]] = {
     "activation": activation.CLAIMS,
@@ -89,71 +90,4 @@ def served_requests(choice: BackendChoice) -> Iterator[tuple[AttentionRequest, B
         yield call.request(), choice.candidates[index]
 
 
-_IMPORTS_TORCH = {
-    "tfkit.attention.choice": ("BackendChoice", "BoundBackend", "bind"),
-    "tfkit.attention.dispatch": ("attend",),
-    "tfkit.attention.types": ("BIAS_NAMES",),
-    "tfkit.builder": ("materialise",),
-    "tfkit.io.saveable": ("check_described",),
-    "tfkit.nn.attention_head": ("AttentionHead",),
-    "tfkit.cpu.float32": ("float32_kernel_here",),
-    "tfkit.cpu.int8": ("Int8Weight",),
-    "tfkit.cpu.product_table": ("product_kernels", "product_machine"),
-    "tfkit.nn.layers": ("SharedTable",),
-    "tfkit.nn.heads": ("Classify", "Dense"),
-    "tfkit.nn.runtime.node_output": ("Padding",),
-    "tfkit.nn.span_logits": ("SpanLogits",),
-    "tfkit.nn.stack": ("Stack",),
-    "tfkit.nn.tokens": ("TokenLogits", "Tokens"),
-}
-
-__all__ = [
-    "AttentionHead",
-    "BIAS_KINDS",
-    "BIAS_NAMES",
-    "BackendChoice",
-    "BoundBackend",
-    "CLAIMS",
-    "CONTRACT",
-    "Certificate",
-    "Classify",
-    "Comparison",
-    "Dense",
-    "Entry",
-    "Int8Weight",
-    "MASK_TERMS",
-    "Node",
-    "Padding",
-    "SharedTable",
-    "SpanLogits",
-    "Stack",
-    "Target",
-    "TokenLogits",
-    "Tokens",
-    "Verdict",
-    "attend",
-    "bind",
-    "catalogue_of",
-    "certificate_of",
-    "certificate_text",
-    "check_described",
-    "check_request",
-    "compare_certificate",
-    "field_annotations",
-    "flash_implementation",
-    "float32_kernel_here",
-    "layers_of",
-    "materialise",
-    "max_input_lengths",
-    "measured_on",
-    "parse_table",
-    "part_source",
-    "product_kernels",
-    "product_machine",
-    "read_certificate",
-    "request_for",
-    "sequence",
-    "served_requests",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _IMPORTS_TORCH, __all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, ("CLAIMS", "catalogue_of", "served_requests"))

@@ -7,10 +7,8 @@ import gzip
 import re
 from pathlib import Path
 
-from quality_by_length import SPECS as LETTER_SPECS
-from quality_by_length import VARIANTS, verdict
-from reversal import RECIPE as LETTER_RECIPE
-from reversal import SPEC, main
+from quality_by_length import SPECS as LETTER_SPECS, VARIANTS, verdict
+from reversal import RECIPE as LETTER_RECIPE, SPEC, main
 
 from tfkit import Search, Translator
 from tfkit.comparison import CandidateResult

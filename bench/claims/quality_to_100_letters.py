@@ -1,7 +1,6 @@
 """Translators on texts of up to 100 letters to write backwards: recurrent without attention, with it, and a Transformer."""
 
-from quality_by_length import SPECS, verdict
-from quality_by_length import VARIANTS as SHORT
+from quality_by_length import SPECS, VARIANTS as SHORT, verdict
 from reversal import main
 
 TEXT = "One context vector forgets text of up to 100 letters, attention does not"

@@ -13,11 +13,11 @@ from tfkit.certificate import (
     certificate_of,
     certificate_text,
     compare_certificate,
+    environment as environment_module,
     installed_certificates,
     part_source,
     read_certificate,
 )
-from tfkit.certificate import environment as environment_module
 from tfkit.certificate.certificate import LIMIT
 from tfkit.certificate.declaration import digest
 from tfkit.certificate.environment import environment

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from tfkit.comparison.results import paired_difference
-from tfkit.comparison.student_t import central_probability, quantile
+from tfkit.comparison.results import central_probability, paired_difference, quantile
 
 
 @pytest.mark.parametrize(("degrees", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042)])

@@ -19,7 +19,7 @@ from tfkit.cpu.int8 import Int8Weight
 from tfkit.cpu.low_precision import CANDIDATES, LowPrecisionHead, LowPrecisionLinear, largest
 from tfkit.nn import precision
 from tfkit.nn.precision import round_weights
-from tfkit.slots.int8_kernel import Int8Kernel
+from tfkit.slots.processor_kernels import Int8Kernel
 
 KERNELS: list[Int8Kernel] = tfkit.load_catalogue().entries("int8_kernel")
 """Of every installed plugin."""

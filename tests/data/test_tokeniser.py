@@ -1,8 +1,7 @@
 """Tokenisers decode what they encoded, and no text encodes to a special token."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tfkit.data import TextTokeniser
 from tfkit.data.tokeniser import train_tokeniser

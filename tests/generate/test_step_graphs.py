@@ -98,7 +98,7 @@ def test_the_stand_in_shows_a_number_that_a_recording_keeps(decoder_of: Callable
 
 
 def test_a_scheme_that_reads_a_number_is_refused(decoder_of: Callable[..., Model], monkeypatch) -> None:
-    from tfkit.builtin.position.sinusoidal import Sinusoidal
+    from tfkit.builtin.position.embedding_positions import Sinusoidal
 
     model = decoder_of("writer", position="sinusoidal")
     monkeypatch.setattr(Sinusoidal, "embed", lambda self, x, span: x + span.offset)

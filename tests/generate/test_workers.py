@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.generate.batched import BatchedSearch
-from tfkit.generate.threads import map_in_threads, workers_for
+from tfkit.generate.batched import BatchedSearch, map_in_threads, workers_for
 from tfkit.nn.model import Model
 
 from .test_batched import SEARCHES, SOURCES, progress

@@ -15,8 +15,7 @@ import torch
 from tfkit.errors import InputError
 from tfkit.io import load
 from tfkit.look import AttentionFigure, Beam, Observation, Prediction, SiteWeights, attention
-from tfkit.look.attention_page import attention_page
-from tfkit.look.statistics import head_statistics, rollouts
+from tfkit.look.attention_page import attention_page, head_statistics, rollouts
 from tfkit.recipe import load_recipe
 from tfkit.train import train
 from translation_task import write_task

@@ -25,7 +25,7 @@ FACTORIES = {
     "arange", "as_tensor", "empty", "empty_strided", "eye", "full", "linspace", "logspace", "normal", "ones", "rand", "randint",
     "randn", "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros",
 }  # fmt: skip
-ON_META = ("tfkit/builtin/node/build.py", "tfkit/builtin/sublayer/build.py")
+ON_META = ("tfkit/builtin/node/node_builders.py", "tfkit/builtin/sublayer/sublayer_builders.py")
 """Modules are made within `torch.device("meta")`, as are those of a constructor."""
 
 

@@ -11,8 +11,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import HealthCheck, event, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 import tfkit
 from product.drawn import trials

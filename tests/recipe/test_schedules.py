@@ -7,7 +7,16 @@ import torch
 
 from tfkit.errors import SpecError
 from tfkit.recipe import recipe_of
-from tfkit.recipe.schedules import DecayOptions, NoamOptions, PeakOptions, constant, cosine, inverse_sqrt, linear, noam
+from tfkit.recipe.parts import (
+    DecayOptions,
+    NoamOptions,
+    PeakOptions,
+    constant,
+    cosine,
+    inverse_sqrt,
+    linear_rate as linear,
+    noam,
+)
 
 TEXT = "{tfkit: 1, name: x, model: x.yaml, stopping: {max_steps: 9}, schedule: %s}"
 

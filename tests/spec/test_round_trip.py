@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tfkit.catalogue import Catalogue
 from tfkit.spec import parse_spec, resolved, to_json, to_yaml

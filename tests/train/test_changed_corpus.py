@@ -8,8 +8,7 @@ import pytest
 from command_line import tfkit  # noqa: F401
 from image_files import bars, write_idx, write_recipe
 from tfkit.data import read_facts
-from tfkit.data.sources import MOST_FILES, changes_of_files, sources_of
-from tfkit.data.sources import Source as Recorded
+from tfkit.data.sources import MOST_FILES, Source as Recorded, changes_of_files, sources_of
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from translation_task import write_task

@@ -16,8 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tfkit.cli import main
 from tfkit.errors import Diagnostic, InputError, StoreError, TrainingError
 from tfkit.recipe import load_recipe
-from tfkit.train import checkpoint, resume, tensorboard, train, validation
-from tfkit.train import log as log_module
+from tfkit.train import checkpoint, log as log_module, resume, tensorboard, train, validation
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.log import read_log
 
@@ -189,7 +188,7 @@ def test_a_failing_callback_loses_no_step(task, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tfkit.train.validation.validation_nll", "tfkit.train.best_models.save"])
+@pytest.mark.parametrize("name", ["tfkit.train.validation.validation_nll", "tfkit.train.checkpointer.save"])
 def test_a_validation_that_was_cut_off_is_made_again(task, tmp_path, monkeypatch, name):
     """During validation or while the model is written; the result is that of an undisturbed run, patience included."""
 
@@ -283,7 +282,7 @@ def test_a_log_that_was_altered_takes_nothing_from_a_finished_training(task, tmp
     def altered(path, entry):
         append(path, {**entry, "kind": "stop"} if entry["step"] == 5 else entry)
 
-    monkeypatch.setattr("tfkit.train.log_writer.append_log", altered)
+    monkeypatch.setattr("tfkit.train.log.append_log", altered)
     code, output = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 0
     assert f"{log}:5:1: TFK082 this line is no entry of the log of a run" in output
@@ -301,7 +300,7 @@ def test_a_directory_that_is_gone_is_exit_code_1(task, tmp_path, capsys, monkeyp
         if entry["step"] == 5:
             shutil.rmtree(tmp_path / "run")
 
-    monkeypatch.setattr("tfkit.train.log_writer.append_log", take)
+    monkeypatch.setattr("tfkit.train.log.append_log", take)
     code, output = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 1
     assert output.count("TFK081") == 1, output

@@ -16,8 +16,8 @@ from tfkit.train import resume, train
 from tfkit.train.checkpoint import read_checkpoint
 from tfkit.train.checkpoint_state import State
 from tfkit.train.digests import read_digests
-from tfkit.train.lock import Holder
 from tfkit.train.log import read_log
+from tfkit.train.run_files import Holder
 from translation_task import write_task
 
 pytestmark = pytest.mark.xdist_group("files_of_run")  # its module fixture is built once

@@ -11,7 +11,7 @@ from tfkit.recipe import load_recipe
 from tfkit.spec import load_spec
 from tfkit.train import train
 from tfkit.train.checkpoint import checkpoints_in, read_checkpoint
-from tfkit.train.parameter_rates import depths_of, matches
+from tfkit.train.optimiser import depths_of, matches
 from tfkit.train.step import TrainStep
 
 RATE = 1e-3

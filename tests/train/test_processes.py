@@ -20,7 +20,7 @@ from tfkit.graph.training import Regime, command_for
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
-from tfkit.train.lock import locked
+from tfkit.train.run_files import locked
 from torchrun import LAUNCH, environment
 from translation_task import write_task
 

@@ -17,7 +17,7 @@ from tfkit.errors import InputError, StoreError
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
-from tfkit.train.interrupt import Interrupts
+from tfkit.train.trainer import Interrupts
 
 pytestmark = pytest.mark.xdist_group("resume")  # its run is trained once
 

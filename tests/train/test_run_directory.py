@@ -12,7 +12,7 @@ from tfkit.errors import InputError, StoreError
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
-from tfkit.train.lock import locked
+from tfkit.train.run_files import locked
 from translation_task import write_task
 
 pytestmark = pytest.mark.xdist_group("run_directory")  # its module fixture is built once

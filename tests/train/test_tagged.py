@@ -16,7 +16,7 @@ from tfkit.io import load, model_in
 from tfkit.recipe import load_recipe
 from tfkit.text import Classifier, Tagger
 from tfkit.train import train
-from tfkit.train.tag_scores import entities_of, entity_counts, entity_score, marks_entities
+from tfkit.train.validation import entities_of, entity_counts, entity_score, marks_entities
 
 pytestmark = pytest.mark.xdist_group("tagged")  # its module fixture is built once
 TAGS = ["B-ANIMAL", "I-ANIMAL", "O"]

@@ -48,7 +48,7 @@ def test_training_and_validation_compute_logits_of_hidden_tokens_only_and_find_t
     train(recipe, tmp_path / "few")
     assert {(True, 2), (False, 2)} <= set(shapes)
     shapes.clear()
-    monkeypatch.setattr("tfkit.train.labelled_rows.FEW", 0.0)
+    monkeypatch.setattr("tfkit.train.loss.LARGEST_LABELLED_SHARE", 0.0)
     train(recipe, tmp_path / "all")
     assert {dimensions for _, dimensions in shapes} == {3}
     few, every = ([each["nll"] for each in validations(tmp_path / name)] for name in ("few", "all"))

@@ -11,7 +11,7 @@ from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from tfkit.train.budget import FEWEST, MEASURED, SLOW, BudgetCheck, reach_of
 from tfkit.train.callbacks import Progress
-from tfkit.train.stopping import why_stop
+from tfkit.train.trainer import why_stop
 from tfkit.view.training import Lines, left_text
 
 
@@ -20,7 +20,7 @@ def clock(monkeypatch):
     """A clock that stands still unless it is moved."""
     now = [1000.0]
     monkeypatch.setattr("tfkit.train.session.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("tfkit.train.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("tfkit.train.trainer.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("tfkit.train.validation.time", SimpleNamespace(perf_counter=lambda: now[0]))
     return now
 

@@ -16,10 +16,10 @@ from tfkit.builder import build
 from tfkit.cli.batch_args import batch_of
 from tfkit.graph import graph_of
 from tfkit.spec import load_spec
+from tfkit.view.drawing.boxes import depth, single_layers
 from tfkit.view.drawing.layout import drawing
 from tfkit.view.drawing.marks import Marks
 from tfkit.view.drawing.page import model_drawing, model_page
-from tfkit.view.drawing.single import depth, single_layers
 from tfkit.view.drawing.svg import svg
 from tfkit.view.model_data import model_data
 

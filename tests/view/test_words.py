@@ -4,8 +4,7 @@ import pytest
 
 from fixtures import SPECS
 from tfkit.spec import load_spec
-from tfkit.view.formatting import changed_options, percent, ranges
-from tfkit.view.units import scaled
+from tfkit.view.formatting import changed_options, percent, ranges, scaled
 
 
 @pytest.mark.parametrize(

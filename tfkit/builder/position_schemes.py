@@ -18,8 +18,7 @@ from ..slots.layer import sequence
 from ..slots.options import Component
 from ..spec import ModelSpec
 from .assemble import build
-from .initialisation import initialise
-from .memory import materialise
+from .initialisation import initialise, materialise
 
 ReadWeight = Callable[[str], Tensor]
 """Reads a weight of a saved model by name."""

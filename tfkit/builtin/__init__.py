@@ -21,7 +21,6 @@ from ..plugin import (
 )
 from .activation.entries import ENTRIES as ACTIVATIONS
 from .attention.entries import ENTRIES as BACKENDS
-from .beam_top_k import ENTRIES as BEAM_TOP_K
 from .cell.entries import ENTRIES as CELLS
 from .init.entries import ENTRIES as INITIALISERS
 from .node.entries import ENTRIES as NODES
@@ -30,7 +29,45 @@ from .placement.entries import ENTRIES as PLACEMENTS
 from .position.entries import ENTRIES as POSITIONS
 from .score.entries import ENTRIES as SCORES
 from .sublayer.entries import ENTRIES as SUBLAYERS
-from .weight_maps import ENTRIES as WEIGHT_MAPS
+
+_SUMMARIES = {
+    "albert": "ALBERT: encoder, masked words",
+    "bart": "BART",
+    "bert": "BERT: encoder, pre-training, masked words, labels of texts and of words",
+    "clip": "CLIP: texts and images",
+    "deit": "DeiT: encoder, labels of images",
+    "distilbert": "DistilBERT: encoder, masked words, labels of texts",
+    "electra": "ELECTRA: encoder, generator, discriminator",
+    "gemma2": "Gemma 2",
+    "gpt2": "GPT-2",
+    "gpt_neox": "GPT-NeoX, Pythia",
+    "gptj": "GPT-J",
+    "llama": "Llama 1 to 3",
+    "m2m_100": "M2M-100, NLLB without experts",
+    "marian": "Marian, OPUS-MT",
+    "mbart": "mBART",
+    "mistral": "Mistral 7B",
+    "modernbert": "ModernBERT: encoder, masked words",
+    "olmo2": "OLMo 2",
+    "pegasus": "Pegasus",
+    "qwen3": "Qwen3 without experts",
+    "roberta": "RoBERTa, XLM-R, CamemBERT: encoder, masked words, labels of texts",
+    "t5": "T5, T5 1.1, Flan-T5, mT5",
+    "vit": "ViT: labels of images",
+    "whisper": "Whisper",
+}
+WEIGHT_MAPS = [WeightMap(name=name, summary=text, file=f"tfkit.interop:maps/{name}.yaml") for name, text in _SUMMARIES.items()]
+
+
+BEAM_TOP_K = [
+    BeamTopK(
+        name="torch",
+        summary="log-softmax, the largest of groups of tokens, and top-k of these groups, in operators of torch",
+        needs=(),
+        select="tfkit.generate.top_k:best_continuations",
+        relative_time=1.0,
+    )
+]
 
 
 @hookimpl

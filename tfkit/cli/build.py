@@ -84,7 +84,7 @@ def command(
     if as_json:
         print_json(data)
     else:
-        from ..view.build_text import build_text
+        from ..view.model_tree import build_text
 
         print_rich(*build_text(data))
     return 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from ..view.formatting import bytes_in_words
 from ..view.terminal import shown
-from ..view.units import bytes_in_words
 from .options import READ, WRITE, OneOf, allow_nan_option, common
 from .output import print_json, print_text
 from .usage import usage_error

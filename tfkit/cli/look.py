@@ -71,7 +71,7 @@ def command(
             raise usage_error(f"--{option} and --{option}s are given", "write all in the file, or all on the command line")
     from ..look import attention
     from ..look.forms import PICTURES, check_matplotlib, check_suffix
-    from ..look.texts import texts_in
+    from ..look.request import texts_in
     from .device import loaded
 
     place = Path(output)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Declared, OneOf, number, whole
-from .options import seed as seed_number
+from .options import Declared, OneOf, number, seed as seed_number, whole
 from .usage import usage_error
 
 if TYPE_CHECKING:

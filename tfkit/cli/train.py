@@ -112,8 +112,7 @@ def command(
         if code is not None:
             return code
     chosen = None if recipe is None else _recipe_of_all_ranks(recipe, overrides, given, data, start)
-    from ..train import resume as run_again
-    from ..train import train
+    from ..train import resume as run_again, train
     from .callbacks import command_callbacks
     from .device import placed
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..catalogue import load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import FileModel, read_model, write_whole
-from ..train.lock import locked
+from ..train.run_files import locked
 from .candidates import Candidate, Loaded, load_candidates
 from .results import CandidateResult, Comparison, RunResult
 

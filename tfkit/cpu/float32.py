@@ -8,8 +8,8 @@ from functools import cache
 import torch
 
 from ..errors import PluginError
-from ..slots.float32_kernel import Float32Kernel
 from ..slots.lazy import load
+from ..slots.processor_kernels import Float32Kernel
 from .int8 import capabilities
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ..errors import PluginError
-from ..slots.int8_kernel import Int8Kernel
 from ..slots.lazy import load
+from ..slots.processor_kernels import Int8Kernel
 
 LEVELS = 127
 """Largest integer of a weight."""

@@ -28,8 +28,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..slots.float32_kernel import Float32Kernel
 from ..slots.lazy import load
+from ..slots.processor_kernels import Float32Kernel
 from . import products
 from .float32 import float32_kernel_here
 from .malloc import keep_freed_memory

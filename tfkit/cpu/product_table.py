@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..slots.float32_kernel import Float32Kernel
 from ..slots.lazy import load
+from ..slots.processor_kernels import Float32Kernel
 from . import products
 
 NEAR = 2.0

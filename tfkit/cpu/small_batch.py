@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..slots.float32_kernel import Float32Kernel
+from ..slots.processor_kernels import Float32Kernel
 from .float32 import float32_kernel_here
 from .packed_weight import PackedWeight, SearchProducts
 from .product_table import Choice, ProductTable, transposed_product

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import Catalogue
-from ..slots.float32_kernel import Float32Kernel
-from ..slots.int8_kernel import Int8Kernel
+from ..slots.processor_kernels import Float32Kernel, Int8Kernel
 from .finding import Findings, in_one_line
 
 DRIVER = Path("/proc/driver/nvidia/version")

@@ -4,7 +4,7 @@ from .batched import generate_batched, generate_stream
 from .beam import beam_search
 from .decode_loop import Generated
 from .greedy import greedy
-from .hypothesis import Hypothesis
+from .hypotheses import Hypothesis
 from .penalty import GnmtLengthPenalty, PowerLengthPenalty
 from .sample import sample
 from .settings import Search

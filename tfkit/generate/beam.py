@@ -24,8 +24,7 @@ from ..cpu.products import are_plain
 from ..errors import Diagnostic, InputError
 from ..nn.model import Model
 from ..nn.outputs import Outputs
-from .finished import BeamHistory, FinishedHypotheses
-from .hypothesis import Hypothesis
+from .hypotheses import BeamHistory, FinishedHypotheses, Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
 from .prefill import GenerationState, prefill
 from .top_k import best_continuations, fastest

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ..errors import Diagnostic, InputError
 from ..nn.model import Model
-from .hypothesis import Hypothesis
+from .hypotheses import Hypothesis
 from .prefill import GenerationState
 from .step_graphs import StepGraphs
 

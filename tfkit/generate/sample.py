@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import Diagnostic, InputError
 from ..nn.model import Model
 from .decode_loop import Emit, decode_loop
-from .hypothesis import Hypothesis
+from .hypotheses import Hypothesis
 from .prefill import prefill
 from .step_graphs import StepGraphs
 from .top_k import best, fastest_greedy

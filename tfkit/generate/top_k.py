@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from ..cpu.int8 import capabilities
 from ..cpu.products import are_plain
-from ..slots.beam_top_k import BeamTopK
 from ..slots.lazy import load
+from ..slots.processor_kernels import BeamTopK
 
 Select = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
 """The function of a `BeamTopK`."""

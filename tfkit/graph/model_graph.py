@@ -190,4 +190,4 @@ class Graph:
             yield from node.sites()
 
     def _repr_html_(self) -> str:
-        return load("tfkit.view.drawing.notebook:graph_html")(self)  # type: ignore[no-any-return]
+        return load("tfkit.view.drawing.page:graph_html")(self)  # type: ignore[no-any-return]

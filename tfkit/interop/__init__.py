@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING
 from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .torch_modules import from_torch
+    from .torch_modules import from_torch as from_torch
 
-_HOMES = {"tfkit.interop.torch_modules": ("from_torch",)}
-
-__all__ = ["from_torch"]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

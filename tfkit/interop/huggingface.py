@@ -18,8 +18,7 @@ from pydantic import Field, ValidationError
 
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import TOKENISER_VALUES, FileModel, FileRecord, child, parse_json, write_tensors
-from ..files import refusals as refusals_of
+from ..files import TOKENISER_VALUES, FileModel, FileRecord, child, parse_json, refusals as refusals_of, write_tensors
 from ..graph import graph_of
 from ..nn.model import Model
 from ..spec import ModelSpec, parse_spec, resolved

@@ -5,33 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..lazy_names import lazy_names
-from .observation import Beam, Ends, Observation, Picture, Prediction, SiteWeights
 
 if TYPE_CHECKING:
-    from .figure import AttentionFigure, attention
-    from .given import Request
-    from .observe import observe
-    from .positions_figure import PositionsFigure, positions
+    from .figure import AttentionFigure as AttentionFigure, attention as attention
+    from .observation import (
+        Beam as Beam,
+        Ends as Ends,
+        Observation as Observation,
+        Picture as Picture,
+        Prediction as Prediction,
+        SiteWeights as SiteWeights,
+    )
+    from .observed_run import observe as observe
+    from .positions_figure import PositionsFigure as PositionsFigure, positions as positions
+    from .request import Request as Request
 
-__all__ = [
-    "AttentionFigure",
-    "Beam",
-    "Ends",
-    "Observation",
-    "Picture",
-    "PositionsFigure",
-    "Prediction",
-    "Request",
-    "SiteWeights",
-    "attention",
-    "observe",
-    "positions",
-]
-
-_HOMES = {
-    "tfkit.look.figure": ("AttentionFigure", "attention"),
-    "tfkit.look.given": ("Request",),
-    "tfkit.look.observe": ("observe",),
-    "tfkit.look.positions_figure": ("PositionsFigure", "positions"),
-}
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -12,10 +12,9 @@ from ..files import write_whole
 from ..view.pages import framed
 from .attention_page import attention_page
 from .forms import PICTURES, check_suffix
-from .given import Request
 from .observation import Observation
-from .observe import observe_each
-from .texts import with_targets
+from .observed_run import observe_each
+from .request import Request, with_targets
 
 MOST_MODELS = 2
 
@@ -64,8 +63,7 @@ class AttentionFigure:
         if place.suffix not in PICTURES:
             write_whole(place, self.page(lines))
             return []
-        from .attention_picture import draw_attention
-        from .line_picture import draw_lines
+        from .pictures import draw_attention, draw_lines
 
         return (draw_lines if lines else draw_attention)(self.observations, self.texts, place)
 

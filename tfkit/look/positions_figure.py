@@ -48,10 +48,10 @@ class PositionsFigure:
         """
         check_matplotlib()
         if form == "html":
-            from ..view.positions.page import positions_page
+            from ..view.position_schemes import positions_page
 
             return positions_page(self.name, self.groups)
-        from ..view.positions.figures import draw
+        from ..view.position_schemes import draw
 
         return draw([row for group in self.groups for row in group], form)
 

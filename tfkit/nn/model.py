@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from ..attention.choice import BoundBackend
 from ..cpu.packed_weight import SearchProducts, active, searching
 from ..errors import Diagnostic, InputError
-from ..slots.beam_top_k import BeamTopK
-from ..slots.float32_kernel import Float32Kernel
 from ..slots.lazy import load
+from ..slots.processor_kernels import BeamTopK, Float32Kernel
 from .attention_head import AttentionHead, head_of
 from .call_errors import BuiltParts, explained
 from .device_moves import Placed
@@ -410,7 +409,7 @@ class Model(Placed):
         return parameter
 
     def _repr_html_(self) -> str:
-        return load("tfkit.view.drawing.notebook:model_html")(self.spec)  # type: ignore[no-any-return]
+        return load("tfkit.view.drawing.page:model_html")(self.spec)  # type: ignore[no-any-return]
 
     def _context(
         self,

@@ -19,7 +19,7 @@ from ..cpu.bfloat16 import INSTRUCTIONS, Bfloat16Weight, bfloat16_kernel_here
 from ..cpu.int8 import HEAD, Int8Weight, fastest, is_finite, is_large
 from ..cpu.low_precision import LowPrecisionHead, LowPrecisionLinear, LowPrecisionWeight
 from ..errors import BuildError, Diagnostic
-from ..slots.int8_kernel import Int8Kernel
+from ..slots.processor_kernels import Int8Kernel
 from .layers import FeedForward
 from .multi_head import MultiHeadAttention
 from .tokens import TokenLogits

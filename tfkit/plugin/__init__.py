@@ -8,126 +8,69 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..attention.auto_table import AutoTable
-from ..attention.backend import AttentionBackend
-from ..attention.capabilities import AttentionRequest, Capabilities, Device, Numerics, Range
-from ..errors import BackendRefused, BuildError, Diagnostic, InputError
-from ..hooks import hookimpl
 from ..lazy_names import lazy_names
-from ..slots.activation import Activation
-from ..slots.beam_top_k import BeamTopK
-from ..slots.cell import Cell, CellSite
-from ..slots.float32_kernel import Float32Kernel
-from ..slots.init import Initialiser
-from ..slots.int8_kernel import Int8Kernel
-from ..slots.node import NodeKind
-from ..slots.norm import Norm
-from ..slots.options import Component, NoOptions, OneOf, Options, Positive, Probability, Size, SlotField, component_default
-from ..slots.parameter import Parameter, linear
-from ..slots.placement import Placement
-from ..slots.position import PositionScheme
-from ..slots.score import ScoreFunction
-from ..slots.sublayer import SublayerKind, SublayerOptions
-from ..slots.weight_map import WeightMap
 
 if TYPE_CHECKING:
-    from ..attention.dispatch import require_capabilities
-    from ..attention.rendering import accumulation, dense_bias, expand_heads, select_rows, shapes_of, unmask_empty_rows, visible
-    from ..attention.types import (
-        AttentionInputs,
-        AttentionOutput,
-        Bias,
-        DenseBias,
-        DistanceBias,
-        LinearBias,
-        Mask,
-        Prepared,
-        Shapes,
+    from ..attention.auto_table import AutoTable as AutoTable
+    from ..attention.backend import AttentionBackend as AttentionBackend
+    from ..attention.capabilities import (
+        AttentionRequest as AttentionRequest,
+        Capabilities as Capabilities,
+        Device as Device,
+        Numerics as Numerics,
+        Range as Range,
     )
-    from ..cpu.products import are_plain
+    from ..attention.dispatch import require_capabilities as require_capabilities
+    from ..attention.rendering import (
+        accumulation as accumulation,
+        dense_bias as dense_bias,
+        expand_heads as expand_heads,
+        select_rows as select_rows,
+        shapes_of as shapes_of,
+        unmask_empty_rows as unmask_empty_rows,
+        visible as visible,
+    )
+    from ..attention.types import (
+        AttentionInputs as AttentionInputs,
+        AttentionOutput as AttentionOutput,
+        Bias as Bias,
+        DenseBias as DenseBias,
+        DistanceBias as DistanceBias,
+        LinearBias as LinearBias,
+        Mask as Mask,
+        Prepared as Prepared,
+        Shapes as Shapes,
+    )
+    from ..cpu.products import are_plain as are_plain
+    from ..errors import (
+        BackendRefused as BackendRefused,
+        BuildError as BuildError,
+        Diagnostic as Diagnostic,
+        InputError as InputError,
+    )
+    from ..hooks import hookimpl as hookimpl
+    from ..slots.activation import Activation as Activation
+    from ..slots.cell import Cell as Cell, CellSite as CellSite
+    from ..slots.init import Initialiser as Initialiser
+    from ..slots.node import NodeKind as NodeKind
+    from ..slots.norm import Norm as Norm
+    from ..slots.options import (
+        Component as Component,
+        NoOptions as NoOptions,
+        OneOf as OneOf,
+        Options as Options,
+        Positive as Positive,
+        Probability as Probability,
+        Size as Size,
+        SlotField as SlotField,
+        component_default as component_default,
+    )
+    from ..slots.parameter import Parameter as Parameter, linear as linear
+    from ..slots.placement import Placement as Placement
+    from ..slots.position import PositionScheme as PositionScheme
+    from ..slots.processor_kernels import BeamTopK as BeamTopK, Float32Kernel as Float32Kernel, Int8Kernel as Int8Kernel
+    from ..slots.score import ScoreFunction as ScoreFunction
+    from ..slots.sublayer import SublayerKind as SublayerKind, SublayerOptions as SublayerOptions
+    from ..slots.weight_map import WeightMap as WeightMap
 
-_IMPORTS_TORCH = {
-    "tfkit.cpu.products": ("are_plain",),
-    "tfkit.attention.rendering": (
-        "accumulation",
-        "dense_bias",
-        "expand_heads",
-        "select_rows",
-        "shapes_of",
-        "unmask_empty_rows",
-        "visible",
-    ),
-    "tfkit.attention.dispatch": ("require_capabilities",),
-    "tfkit.attention.types": (
-        "AttentionInputs",
-        "AttentionOutput",
-        "Bias",
-        "DenseBias",
-        "DistanceBias",
-        "LinearBias",
-        "Mask",
-        "Prepared",
-        "Shapes",
-    ),
-}
-
-__all__ = [
-    "Activation",
-    "AttentionBackend",
-    "AttentionInputs",
-    "AttentionOutput",
-    "AttentionRequest",
-    "AutoTable",
-    "BackendRefused",
-    "BeamTopK",
-    "Bias",
-    "BuildError",
-    "Capabilities",
-    "Cell",
-    "CellSite",
-    "Component",
-    "DenseBias",
-    "Device",
-    "Diagnostic",
-    "DistanceBias",
-    "Float32Kernel",
-    "Initialiser",
-    "InputError",
-    "Int8Kernel",
-    "LinearBias",
-    "Mask",
-    "NoOptions",
-    "NodeKind",
-    "Norm",
-    "Numerics",
-    "OneOf",
-    "Options",
-    "Parameter",
-    "Placement",
-    "PositionScheme",
-    "Positive",
-    "Prepared",
-    "Probability",
-    "Range",
-    "ScoreFunction",
-    "Shapes",
-    "Size",
-    "SlotField",
-    "SublayerKind",
-    "SublayerOptions",
-    "WeightMap",
-    "accumulation",
-    "are_plain",
-    "component_default",
-    "dense_bias",
-    "expand_heads",
-    "hookimpl",
-    "linear",
-    "require_capabilities",
-    "select_rows",
-    "shapes_of",
-    "unmask_empty_rows",
-    "visible",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _IMPORTS_TORCH, __all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ..attention.flash_calls import FlashCall, FlashCalls, FlashKernel, flash_calls, run_flash_calls
+    from ..attention.flash_calls import (
+        FlashCall as FlashCall,
+        FlashCalls as FlashCalls,
+        FlashKernel as FlashKernel,
+        flash_calls as flash_calls,
+        run_flash_calls as run_flash_calls,
+    )
 
-__all__ = ["FlashCall", "FlashCalls", "FlashKernel", "flash_calls", "run_flash_calls"]
-
-__getattr__, __dir__ = lazy_names(__name__, {"tfkit.attention.flash_calls": tuple(__all__)}, __all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

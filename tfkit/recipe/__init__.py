@@ -2,10 +2,8 @@
 
 from .chosen import Chosen, chosen_for, recipe_text
 from .load import FILES, describes_model, describes_training, load_recipe, recipe_of
-from .parameters import Parameters
-from .recipe import Recipe, check_image_settings, check_metric, check_teacher_forcing, without_smoothing
-from .schema import recipe_schema
-from .tokenisers import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
+from .parts import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN, recipe_schema
+from .recipe import Parameters, Recipe, check_image_settings, check_metric, check_teacher_forcing, without_smoothing
 
 __all__ = [
     "END",

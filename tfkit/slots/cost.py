@@ -1,8 +1,11 @@
-"""The cost of a part for a given batch, without torch."""
+"""The cost of a part for a given batch, and the bytes that a training step keeps from its forward to its backward pass, without
+torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,58 @@ class Cost:
             The cost, multiplied.
         """
         return Cost(self.term, self.flops * number, self.elements * number)
+
+
+WIDE = 4
+"""Bytes of a float32 number."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How a step computes. Weights and the residual stream are float32; autocast makes products in a half dtype.
+
+    Args:
+        product: bytes of a number in a matrix product: 4, or 2 under autocast.
+        weighted: the attention sub-layers, by name, whose backend keeps the attention weights, as `eager` does.
+    """
+
+    product: int = WIDE
+    weighted: frozenset[str] = frozenset()
+
+    @property
+    def autocast(self) -> bool:
+        """Whether products have a half dtype. Each product then casts its own copy of its input, and keeps it."""
+        return self.product < WIDE
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes that a node keeps in one forward pass.
+
+    Args:
+        activations: kept until the backward pass.
+        checkpointed: kept if the layers of the node are computed again in the backward pass; `activations` for other nodes.
+        layer: activations of its largest layer, which exist while that is computed again.
+        casts: elements of weights of which autocast keeps a copy, besides those that `parameters` lists.
+    """
+
+    activations: int
+    checkpointed: int
+    layer: int = 0
+    casts: int = 0
+
+
+def kept_of_norm(tokens: int, width: int) -> int:
+    """Bytes that a norm keeps: its input and two statistics of each token, in float32.
+
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html (`native_layer_norm` saves input, mean and rstd)
+    """
+    return tokens * (width + 2) * WIDE
+
+
+def kept_by_costs(costs: tuple[Cost, ...]) -> int:
+    """The estimate for a part that does not say what it keeps: the elements of its costs, in float32."""
+    return sum(cost.elements for cost in costs) * WIDE
+
+
+KeptBySublayer = Callable[[Any, Any, Sizes, Numbers], int]

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .cost import Cost, Sizes
-from .kept import Kept, Numbers
+from .cost import Cost, Kept, Numbers, Sizes
 from .options import Entry
 from .parameter import ParameterGroup
 from .placement import PlacementContext

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .cost import Cost, Sizes
-from .kept import KeptBySublayer
+from .cost import Cost, KeptBySublayer, Sizes
 from .options import Component, Entry, Options
 from .parameter import Parameter
 

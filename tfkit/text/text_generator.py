@@ -39,7 +39,7 @@ class Continuation:
 
     def _repr_html_(self) -> str:
         rows = [(self.text, self.pieces, self.hypothesis)]
-        return load_lazily("tfkit.view.search:search_html")(self.prompt, rows)  # type: ignore[no-any-return]
+        return load_lazily("tfkit.view.pages:search_html")(self.prompt, rows)  # type: ignore[no-any-return]
 
 
 class TextGenerator:

@@ -50,7 +50,7 @@ class Translation:
 
     def _repr_html_(self) -> str:
         rows = zip(self.texts, self.pieces, self.hypotheses, strict=False)
-        return load_lazily("tfkit.view.search:search_html")(self.source, rows)  # type: ignore[no-any-return]
+        return load_lazily("tfkit.view.pages:search_html")(self.source, rows)  # type: ignore[no-any-return]
 
 
 class Translator:

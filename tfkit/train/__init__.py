@@ -1,37 +1,20 @@
 """Training: from a recipe and text files to a model."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
-from ..data import describe_counts
 from ..lazy_names import lazy_names
-from .averaging import average_checkpoints, average_models
-from .budget import BudgetCheck, Reach
-from .callbacks import Callback, Progress, Step, ValidationResult
-from .distributed.process_group import started_rank
-from .pretrained import LoadReport
-from .session import Outcome, resume, train
-from .trainer import Trainer
 
 if TYPE_CHECKING:
-    from .distributed.tensor_parallel import tensor_parallel_plan
+    from ..data import describe_counts as describe_counts
+    from .averaging import average_checkpoints as average_checkpoints, average_models as average_models
+    from .budget import BudgetCheck as BudgetCheck, Reach as Reach
+    from .callbacks import Callback as Callback, Progress as Progress, Step as Step, ValidationResult as ValidationResult
+    from .distributed.process_group import started_rank as started_rank
+    from .distributed.tensor_parallel import tensor_parallel_plan as tensor_parallel_plan
+    from .pretrained import LoadReport as LoadReport
+    from .session import Outcome as Outcome, resume as resume, train as train
+    from .trainer import Trainer as Trainer
 
-__all__ = [
-    "Outcome",
-    "Progress",
-    "Step",
-    "LoadReport",
-    "Trainer",
-    "ValidationResult",
-    "Callback",
-    "BudgetCheck",
-    "Reach",
-    "average_checkpoints",
-    "average_models",
-    "resume",
-    "started_rank",
-    "describe_counts",
-    "tensor_parallel_plan",
-    "train",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, {"tfkit.train.distributed.tensor_parallel": ("tensor_parallel_plan",)}, __all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -13,7 +13,7 @@ from ..nn.model_plan import ModelPlan
 from ..recipe import Recipe
 from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
-from .parameter_rates import check_parameters
+from .optimiser import check_parameters
 from .scheduled_sampling import is_stepwise
 
 

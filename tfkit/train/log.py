@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,9 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from ..errors import Diagnostic, Location, StoreError
 from ..files import FileModel, open_regular, write_whole
-from .callbacks import Count, Whole
+from .callbacks import Count, Step, ValidationResult, Whole
+from .run_directory import RunOutput
+from .run_files import LOG
 
 MAX_LINE = 1 << 25
 """The size limit of a line, in bytes; a validation holds a sample."""
@@ -138,3 +141,43 @@ def _refused(path: Path, number: int, reason: str) -> StoreError:
     return StoreError(
         Diagnostic("TFK082", f"this line is no entry of the log of a run: {reason}", fix, location=Location(str(path), number))
     )
+
+
+class LogWriter:
+    """Appends every step and validation to the log. If that fails, training continues, and the failure is reported once until
+    writing works again."""
+
+    def __init__(self, output: RunOutput) -> None:
+        self.output, self.path, self._failing = output, output.directory / LOG, False
+
+    def on_step_end(self, step: Step) -> None:
+        self._append("step", asdict(step))
+
+    def on_validation_end(self, result: ValidationResult) -> None:
+        self._append("validation", asdict(result))
+
+    def _append(self, kind: str, entry: dict[str, Any]) -> None:
+        try:
+            self.output.check()
+            append_log(self.path, {"kind": kind, **entry})
+            self._failing = False
+        except StoreError:  # the directory was removed, which ends the run
+            return
+        except OSError as reason:
+            if not self._failing:
+                message = f"{self.path} could not be written: {reason.strerror}"
+                fix = "training continues; the log misses steps until it can be written again"
+                self.output.callbacks.notify(lambda callback: callback.on_warning((Diagnostic("TFK081", message, fix),)))
+            self._failing = True
+
+    def on_train_start(self, trainer: Any, changes: list[str]) -> None:
+        pass
+
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        pass
+
+    def on_warning(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        pass
+
+    def on_train_end(self, reason: str, model: Path) -> None:
+        pass

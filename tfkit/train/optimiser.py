@@ -5,15 +5,114 @@ https://arxiv.org/abs/1412.6980, https://arxiv.org/abs/1711.05101
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
+from ..errors import Diagnostic, InputError
 from ..nn.model import Model
-from ..recipe import Recipe
+from ..nn.stack import Stack
+from ..recipe import Parameters, Recipe
 from .distributed.ddp_fsdp import shard_of
-from .parameter_rates import rate_factors
+
+# The parameters that a recipe trains, and the factor of the learning rate of each.
+#
+#     rate(parameter) = rate(step) * rates[pattern] * layer_decay^k
+#
+# k is the number of layers between a parameter and the outputs, its own included; an input node counts as one layer.
+# https://arxiv.org/abs/2106.08254 (BEiT)
+
+PREFIX = "nodes."
+_LAYER = re.compile(r"([^.]+)\.layers\.(\d+)\.")
+
+
+def freeze(recipe: Recipe, model: Model) -> None:
+    """Turn off the gradients of the parameters that the recipe freezes."""
+    names = _names(model)
+    for name in matched(names, _settings(recipe).freeze):
+        model.get_parameter(PREFIX + name).requires_grad_(False)
+
+
+def rate_factors(recipe: Recipe, model: Model) -> dict[str, float]:
+    """The factor of the learning rate of every parameter, by its name in the model."""
+    rates, decay = _settings(recipe).rates or {}, _settings(recipe).layer_decay
+    depths = depths_of(model) if decay is not None else {}
+    found = {}
+    for name in _names(model):
+        pattern = next((each for each in rates if matches(name, each)), None)
+        found[PREFIX + name] = (1.0 if pattern is None else rates[pattern]) * (decay or 1.0) ** depths.get(name, 0)
+    return found
+
+
+def check_parameters(recipe: Recipe, model: Model) -> None:
+    """Raises InputError for a pattern that matches no parameter, if all parameters are frozen, or if there are no layers."""
+    names, diagnostics = _names(model), list[Diagnostic]()
+    patterns = {"freeze": _settings(recipe).freeze, "rates": tuple(_settings(recipe).rates or ())}
+    for key, given in patterns.items():
+        for pattern in given:
+            if not any(matches(name, pattern) for name in names):
+                message = f"no parameter of `{model.plan.name}` matches `{pattern}`"
+                fix = f"the names of its nodes are {', '.join(model.nodes)}; a layer is `NODE.layers.0`"
+                diagnostics.append(recipe.diagnostic("TFK125", f"parameters.{key}", message, fix))
+    trained = [name for name in names if model.get_parameter(PREFIX + name).requires_grad]
+    if not set(trained) - set(matched(names, _settings(recipe).freeze)):
+        message = "all parameters are frozen, and none is left to train"
+        diagnostics.append(recipe.diagnostic("TFK125", "parameters.freeze", message, "leave out a pattern"))
+    if _settings(recipe).layer_decay is not None and not any(isinstance(node, Stack) for node in model.nodes.values()):
+        message = f"`{model.plan.name}` has no `stack`, and so no layers"
+        diagnostics.append(recipe.diagnostic("TFK125", "parameters.layer_decay", message, "write `rates` by node"))
+    if diagnostics:
+        raise InputError(diagnostics)
+
+
+def matched(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """The names that match one of the patterns."""
+    given = tuple(patterns)
+    return [name for name in names if any(matches(name, pattern) for pattern in given)]
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern matches a name, or its beginning up to a dot. `*` stands for any text without a dot."""
+    expression = ".".join(re.escape(part).replace(r"\*", "[^.]*") for part in pattern.removeprefix(PREFIX).split("."))
+    return re.match(rf"{expression}(\.|$)", name) is not None
+
+
+def depths_of(model: Model) -> dict[str, int]:
+    """k of every parameter, by name: the layers on the longest path from the parameter to an output."""
+    after = _layers_after(model)
+    found = {}
+    for name in _names(model):
+        node = name.partition(".")[0]
+        layer = _LAYER.match(name)
+        stack = model.nodes[node]
+        if layer is not None and isinstance(stack, Stack):
+            found[name] = after[node] + len(stack.order) - stack.order.index(int(layer[2]))
+        else:
+            found[name] = after[node] + (node in model.plan.inputs)
+    return found
+
+
+def _layers_after(model: Model) -> dict[str, int]:
+    """The layers that follow every node, on the longest path to an output."""
+    found = dict.fromkeys(model.plan.wires, 0)
+    for name, wire in reversed(list(model.plan.wires.items())):  # they are in dependency order
+        node = model.nodes[name]
+        own = len(node.order) if isinstance(node, Stack) else 0
+        for reference in (*wire.edges.values(), *wire.memories):
+            source = reference.partition(".")[0]
+            if source in found:
+                found[source] = max(found[source], found[name] + own)
+    return found
+
+
+def _settings(recipe: Recipe) -> Parameters:
+    return recipe.parameters or Parameters()
+
+
+def _names(model: Model) -> list[str]:
+    return [name.removeprefix(PREFIX) for name, _ in model.named_parameters()]
 
 
 def optimiser_for(recipe: Recipe, model: Model) -> torch.optim.Optimizer:

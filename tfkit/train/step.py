@@ -9,31 +9,78 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import nn
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from ..data import NO_LABEL, Batch, Data, ImageTask, Task, image_task, roles_of, task_of
+from ..errors import Diagnostic, TrainingError
 from ..nn.model import Model
 from ..nn.patches import Patches
 from ..recipe import Recipe
 from ..slots.node import ImageRule
 from .batches import TrainingBatches
 from .callbacks import Progress, Step
-from .chunked_loss import losses_in_chunks
 from .compiled import CompiledModel
 from .distributed.ddp_fsdp import full_tensor, gradient_sync, replicated
 from .distributed.process_group import ProcessGroup
-from .labelled_rows import labelled_rows
-from .loss import LossSums, smoothed_cross_entropy
-from .not_finite import NotFinite
+from .loss import LossSums, labelled_rows, losses_in_chunks, smoothed_cross_entropy
 from .optimiser import set_rate
 from .scheduled_sampling import ScheduledSampling
 from .train_state import DTYPES, TrainState
+
+
+class NotFinite(Exception):
+    """The loss of a step, or its gradient norm, is NaN or infinite; `batches` are the numbers of its batches."""
+
+    def __init__(self, step: int, what: str, batches: range) -> None:
+        super().__init__(f"{what} of step {step} is NaN or infinite")
+        self.step, self.batches = step, batches
+
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    """The inputs, segments and labels of a batch by name."""
+    segments = {f"{name}.segments": ids for name, ids in batch.segments.items()}
+    others = {f"{name}.labels": labels for name, labels in batch.other_labels.items()}
+    return {**batch.inputs, **segments, "labels": batch.labels, **others}
+
+
+def report_not_finite(
+    error: NotFinite, batches: Sequence[Batch], directory: Path, checkpoint: Path | None, has_best: bool
+) -> NoReturn:
+    """Write the batches of the step into the directory of the run, and raise TrainingError.
+
+    Args:
+        error: The error.
+        batches: The batches of the step.
+        directory: The directory of the run.
+        checkpoint: The checkpoint before the step; None if it could not be written.
+        has_best: Whether the run has saved a model, from which a new run could start.
+    """
+    path = directory / f"not-finite-step-{error.step}.safetensors"
+    tensors = {
+        f"{number}/{name}": tensor.cpu().contiguous()
+        for number, batch in enumerate(batches)
+        for name, tensor in _tensors(batch).items()
+    }
+    try:
+        save_file(tensors, path)
+        where = f"its batches are in {path}"
+    except (OSError, SafetensorError) as reason:
+        where = f"its batches could not be written ({reason})"
+    if checkpoint is not None:
+        where += f", the state before it in {checkpoint}"
+    best = f", from the best model so far (--from {directory})" if has_best else ""
+    fix = f"start a new run with a lower learning rate, with `clip_norm`, or in float32{best}"
+    raise TrainingError(Diagnostic("TFK110", f"{error}; {where}", fix)) from None
+
 
 MIN_LOSS_SCALE = 2.0**-10
 """The smallest loss scale. If it still gives infinite float16 gradients, the loss scale is not the cause."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ..errors import Diagnostic, StoreError
 from ..io.loading import check_tensors
@@ -20,12 +21,87 @@ from .batches import TrainingBatches
 from .callbacks import Progress
 from .checkpoint import AVERAGE, MODEL, OPTIMISER, STATE, Tensors
 from .checkpoint_state import Scaler, State
-from .counters import impossible
 from .distributed.ddp_fsdp import full_tensor, shard, shard_of
 from .distributed.process_group import ProcessGroup
-from .moving_average import MovingAverage
-from .optimiser import optimiser_for, optimiser_tensors, restore_optimiser
-from .parameter_rates import freeze
+from .optimiser import freeze, optimiser_for, optimiser_tensors, restore_optimiser
+
+HALVINGS = 300
+"""float16 skips a step only where it halves its scale, a float32 number; every step grows the scale again at most once."""
+MOST_USES = 2
+"""A token is read, and perhaps predicted."""
+
+
+def impossible(state: State, optimiser: Mapping[str, Tensor], rows: int, tokens: int, accumulate: int) -> Iterator[str]:
+    """The contradictions between the counters of a checkpoint.
+
+    Args:
+        state: Holds them.
+        optimiser: The tensors of the optimiser, with the steps of each parameter as `NAME/step`.
+        rows: The rows of the training data.
+        tokens: Their tokens, and their labels.
+        accumulate: The batches of a step.
+    """
+    progress = state.progress
+    step, epoch = progress.step, progress.epoch
+    tried = step + (step + HALVINGS if isinstance(state.scaler, Scaler) else 0)
+    of_epoch = -(-rows // accumulate)
+    if epoch - 1 + (progress.batch > 0) > tried:
+        yield f"`progress.epoch` is {epoch:,} after {step:,} steps, and an epoch has at least one"
+    if step > epoch * of_epoch:
+        yield f"`progress.step` is {step:,} in epoch {epoch:,}, and an epoch of {rows:,} rows has at most {of_epoch:,}"
+    for name, found, most in (
+        ("progress.source_tokens", progress.source_tokens, MOST_USES * tokens * epoch),
+        ("progress.target_tokens", progress.target_tokens, MOST_USES * tokens * epoch),
+        ("progress.stale", progress.stale, step),
+        ("average_steps", state.average_steps or 0, step),
+    ):
+        if found > most:
+            yield f"`{name}` is {found:,} after {step:,} steps, and at most {most:,} is possible"
+    counted = {name: float(value) for name, value in optimiser.items() if name.endswith("/step")}
+    for name, value in counted.items():
+        if not 0 <= value <= step:
+            yield f"`{name}` of the optimiser is {value:g} after {step:,} steps"
+            break
+
+
+# torch.optim.swa_utils.AveragedModel would need `avg_fn` for this decay; its first update copies the weights (d_1 = 0 instead
+# of 2/11), and it deep-copies the module, which FSDP2 refuses.
+class MovingAverage:
+    """The exponential moving average of the weights. It often translates better than the weights themselves.
+
+    a_n = d_n a_{n-1} + (1 - d_n) w_n        d_n = min(decay, (1 + n) / (10 + n)): a small decay removes the first weights soon
+
+    The averages of all parameters by name; `step` counts the updates.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.step = 0
+        self.values: dict[str, Tensor] = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Include the weights after a step."""
+        self.step += 1
+        decay = min(self.decay, (1 + self.step) / (10 + self.step))
+        weights = [parameter.detach() for parameter in model.parameters()]
+        torch._foreach_lerp_(list(self.values.values()), weights, 1 - decay)
+
+    @contextmanager
+    def used_by(self, model: nn.Module) -> Iterator[None]:
+        """A context in which the model has the averages as its weights."""
+        own = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self._assign(model, self.values)
+        try:
+            yield
+        finally:
+            self._assign(model, own)
+
+    @torch.no_grad()
+    def _assign(self, model: nn.Module, values: dict[str, Tensor]) -> None:
+        for name, parameter in model.named_parameters():
+            parameter.copy_(values[name])
+
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """The dtype of autocast by `precision` of a recipe."""

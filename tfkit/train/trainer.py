@@ -2,21 +2,102 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
 from ..data import Epoch
-from .best_models import BestModels
+from ..recipe import Recipe
 from .callbacks import Progress
-from .checkpointer import Checkpointer
-from .clock import RunClock
-from .distributed.process_group import ProcessLost
-from .interrupt import Interrupts
-from .not_finite import NotFinite, report_not_finite
+from .checkpointer import BestModels, Checkpointer
+from .distributed.process_group import ProcessGroup, ProcessLost
 from .pretrained import LoadReport
-from .run_output import RunOutput
-from .step import TrainStep
-from .stopping import why_stop
+from .run_directory import RunOutput
+from .step import NotFinite, TrainStep, report_not_finite
 from .validation import Validator
+
+
+class RunClock:
+    """Wall time of this command and of the earlier commands of the same run, and of the last validation.
+
+    Args:
+        start: The `time.monotonic()` at the start of this command.
+        processes: The processes of the run; the clock of the first one counts.
+    """
+
+    def __init__(self, start: float, processes: ProcessGroup) -> None:
+        self.start, self.processes, self.earlier_seconds, self.validation_seconds = start, processes, 0.0, 0.0
+
+    def seconds(self) -> float:
+        """Seconds of all commands so far, by the clock of this process."""
+        return self.earlier_seconds + time.monotonic() - self.start
+
+    def synchronised_seconds(self) -> float:
+        """The seconds of the first process, in all processes. It also synchronises `validation_seconds`."""
+        own = (self.seconds(), self.validation_seconds) if self.processes.is_first else (0.0, 0.0)
+        seconds, self.validation_seconds = self.processes.sum(*own)
+        return seconds
+
+
+def why_stop(recipe: Recipe, progress: Progress, validation_seconds: float) -> str | None:
+    """Check the limits of a recipe.
+
+    Args:
+        recipe: Its `stopping` holds the limits.
+        progress: The progress of the run.
+        validation_seconds: The expected time of the validation at the end, which `max_minutes` includes.
+
+    Returns:
+        The reason to stop, or None.
+    """
+    limits = recipe.stopping
+    if limits.max_steps is not None and progress.step >= limits.max_steps:
+        return f"{limits.max_steps:,} steps are made"
+    if limits.max_epochs is not None and progress.epoch > limits.max_epochs:
+        return f"{limits.max_epochs:,} epochs are complete"
+    if limits.patience is not None and progress.stale >= limits.patience:
+        return f"{progress.stale} validations without a better score"
+    if limits.max_minutes is not None and progress.step and progress.seconds + validation_seconds >= 60 * limits.max_minutes:
+        reserved = f", less {validation_seconds:.0f} s for the last validation" if validation_seconds >= 1 else ""
+        return f"{limits.max_minutes:g} minutes are over{reserved}"
+    return None
+
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Interrupts:
+    """A context in which the first signal sets `requested`. A second signal has its usual effect.
+
+    Args:
+        patient: All signals only set `requested`. torchrun forwards a signal that the terminal has already sent.
+    """
+
+    def __init__(self, patient: bool = False) -> None:
+        self.requested, self.patient = False, patient
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():  # Python sets handlers in no other thread
+            # SIG_IGN, as under nohup, stays. None is a handler outside Python, which could not be restored.
+            handled = [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+            self._handlers = {number: signal.signal(number, self._request) for number in handled}
+        return self
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        if not self.patient:
+            self._restore()
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
 
 
 class Trainer:

@@ -15,14 +15,210 @@ nodes       the trainable parameters of each node in which they differ: name, a,
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import BuildError, Diagnostic
 from ..graph import Batch, Graph, node_costs
 from ..graph.costs import total_elements, total_flops
-from ..spec import ModelSpec
-from .diff_fields import differing_fields
-from .diff_tensors import differing_tensors
+from ..slots.options import LayersField, field_annotations
+from ..slots.parameter import Parameter
+from ..spec import ModelSpec, resolved
+from .formatting import ranges
+
+SKIPPED = frozenset({"kind", "name", "layers", "sublayers", "repeat"})
+"""Fields of a node, a layer or a sub-layer that have rows of their own."""
+
+Layer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field with two values, or None where it is not set. `layer` and `rest` are empty outside of a layer."""
+
+    field: str
+    a: Any
+    b: Any
+    node: str = ""
+    layer: int | None = None
+    rest: str = ""
+
+
+def differing_fields(a: ModelSpec, b: ModelSpec) -> list[dict[str, Any]]:
+    """The fields that differ: `field`, `a`, `b`, and `where`, the places: nodes, `encoder.0-5`, `encoder.0-5.ffn`."""
+    layers: dict[str, tuple[Difference, list[int]]] = {}
+    for each in differences(a, b):
+        key = json.dumps(
+            [each.field, each.a, each.b, each.node, each.rest, each.layer is None], sort_keys=True, allow_nan=False
+        )
+        layers.setdefault(key, (each, []))[1].extend([] if each.layer is None else [each.layer])
+    rows: dict[str, dict[str, Any]] = {}
+    for each, numbers in layers.values():
+        place = ".".join(filter(None, [each.node, ranges(numbers) if numbers else "", each.rest]))
+        row = {"field": each.field, "a": each.a, "b": each.b}
+        rows.setdefault(json.dumps(row, sort_keys=True, allow_nan=False), {**row, "where": []})["where"] += (
+            [place] if place else []
+        )
+    return list(rows.values())
+
+
+def differences(a: ModelSpec, b: ModelSpec) -> Iterator[Difference]:
+    ours, theirs = resolved(a), resolved(b)
+    for name in dict.fromkeys([*a.nodes, *b.nodes]):
+        one, two = ours["nodes"].get(name), theirs["nodes"].get(name)
+        if one is None or two is None:
+            yield Difference("node", one and one["kind"], two and two["kind"], name)
+            continue
+        if one["kind"] != two["kind"]:
+            yield Difference("kind", one["kind"], two["kind"], name)
+        for field, x, y in _in_fields(one, two):
+            yield Difference(field, x, y, name)
+        patterns = [_pattern(spec, data, name) for spec, data in ((a, one), (b, two))]
+        if any(patterns):
+            yield from _in_layers(name, *patterns)
+    if a.outputs != b.outputs:
+        yield Difference("outputs", ours["outputs"], theirs["outputs"])
+
+
+def _pattern(spec: ModelSpec, data: Mapping[str, Any], name: str) -> list[Layer]:
+    """The layers of a node in the order of the forward pass."""
+    fields = [field for field, _ in field_annotations(type(spec.nodes[name].options), LayersField)]
+    groups = data[fields[0]] if fields else []
+    return list(_sequence(groups))
+
+
+def _sequence(groups: list[Any], shared: bool = False) -> Iterator[Layer]:
+    """The layers of a pattern. Equal layers of a group are one object."""
+    for group in groups:
+        one_set = shared or group["shared"]
+        inner = list(_sequence(group["layers"], one_set)) if "layers" in group else [{**group, "shared": one_set}]
+        for _ in range(group["repeat"]):
+            yield from inner
+
+
+def _in_layers(node: str, a: list[Layer], b: list[Layer]) -> Iterator[Difference]:
+    if len(a) != len(b):
+        yield Difference("num_layers", len(a) or None, len(b) or None, node)
+    known: dict[tuple[int, int], list[tuple[str, str, Any, Any]]] = {}
+    for number, (one, two) in enumerate(zip(a, b, strict=False)):
+        pair = id(one), id(two)
+        if pair not in known:
+            known[pair] = list(_in_layer(one, two))
+        for rest, field, x, y in known[pair]:
+            yield Difference(field, x, y, node, number, rest)
+
+
+def _in_layer(a: Layer, b: Layer) -> Iterator[tuple[str, str, Any, Any]]:
+    """The name of a sub-layer, empty for the layer, the field and both values."""
+    for field, x, y in _in_fields(a, b):
+        yield "", field, x, y
+    one, two = ({part["name"]: part for part in layer.get("sublayers", ())} for layer in (a, b))
+    for name in dict.fromkeys([*one, *two]):
+        if name not in one or name not in two:
+            yield name, "sub-layer", one[name]["kind"] if name in one else None, two[name]["kind"] if name in two else None
+            continue
+        if one[name]["kind"] != two[name]["kind"]:
+            yield name, "kind", one[name]["kind"], two[name]["kind"]
+        for field, x, y in _in_fields(one[name], two[name]):
+            yield name, field, x, y
+    if [name for name in one if name in two] != [name for name in two if name in one]:
+        yield "", "sublayers", list(one), list(two)
+
+
+def _in_fields(a: Layer, b: Layer) -> Iterator[tuple[str, Any, Any]]:
+    for field in dict.fromkeys([*a, *b]):
+        if field not in SKIPPED:
+            yield from _in_value(field, a.get(field), b.get(field))
+
+
+def _in_value(field: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
+    """A field, or below it the options that differ if both values are parts of one kind."""
+    a, b = ({"kind": x} if isinstance(x, str) and isinstance(y, dict) and "kind" in y else x for x, y in ((a, b), (b, a)))
+    if isinstance(a, dict) and isinstance(b, dict) and a.get("kind") == b.get("kind"):
+        for name in dict.fromkeys([*a, *b]):
+            yield from _in_value(f"{field}.{name}", a.get(name), b.get(name))
+    elif a != b or type(a) is not type(b):
+        yield field, a, b
+
+
+MOST = 100_000
+"""The largest number of tensors of a model that are compared."""
+LAYER = re.compile(r"(?<=\.layers\.)[0-9]+")
+
+
+def differing_tensors(a: Graph, b: Graph) -> list[dict[str, Any]]:
+    """The tensors that differ in shape or in being trained.
+
+    Each has its `name`, and for `a` and `b` null or the `shape` of one tensor, `trainable`, the number of `tensors` and their
+    `parameters` together. The tensors of a module that only one model has are one row, `nodes.decoder.*`, whose shape is null.
+
+    Raises BuildError if a model has more than `MOST` tensors.
+    """
+    ours, theirs = _tensors(a), _tensors(b)
+    rows: dict[tuple[Any, ...], tuple[list[int], list[list[Parameter]]]] = {}
+    for name, one, two in _pairs(ours, theirs):
+        found = LAYER.search(name)
+        facts = tuple(None if each is None else _facts(each) for each in (one, two))
+        numbers, members = rows.setdefault((LAYER.sub("{}", name, count=1), facts), ([], [[], []]))
+        if found:
+            numbers.append(int(found[0]))
+        for side, each in zip(members, (one, two), strict=True):
+            side += each or []
+    return [
+        {"name": name.replace("{}", ranges(sorted(set(numbers)))), "a": _data(members[0], name), "b": _data(members[1], name)}
+        for (name, _), (numbers, members) in rows.items()
+    ]
+
+
+def _tensors(graph: Graph) -> dict[str, Parameter]:
+    groups = [group for node in graph.nodes.values() for group in node.parameter_groups()]
+    if sum(group.times * len(group.parameters) for group in groups) > MOST:
+        raise BuildError(Diagnostic("TFK045", f"{graph.name} has more than {MOST:,} tensors", "make num_layers smaller"))
+    return {f"nodes.{node.name}.{each.name}": each for node in graph.nodes.values() for each in node.parameters()}
+
+
+def _pairs(
+    a: Mapping[str, Parameter], b: Mapping[str, Parameter]
+) -> Iterator[tuple[str, list[Parameter] | None, list[Parameter] | None]]:
+    """The names of differing tensors, and of modules that only one side has, with their tensors on both sides."""
+    modules = [{name[:end] for name in side for end in _ends(name)} for side in (a, b)]
+    alone: dict[str, tuple[int, list[Parameter]]] = {}
+    for name in dict.fromkeys([*a, *b]):
+        if name in a and name in b:
+            one, two = a[name], b[name]
+            if (one.shape, one.trainable) != (two.shape, two.trainable):
+                yield name, [one], [two]
+            continue
+        side = 0 if name in a else 1
+        top = next(name[:end] for end in _ends(name) if name[:end] not in modules[1 - side])
+        alone.setdefault(top if top == name else f"{top}.*", (side, []))[1].append((a, b)[side][name])
+    for name, (side, members) in alone.items():
+        yield (name, members, None) if side == 0 else (name, None, members)
+
+
+def _ends(name: str) -> Iterator[int]:
+    """Where the names of the modules around a tensor end, and its own name."""
+    yield from (found.start() for found in re.finditer(r"\.", name))
+    yield len(name)
+
+
+def _facts(members: list[Parameter]) -> tuple[Any, ...]:
+    return tuple((each.shape, each.trainable) for each in members)
+
+
+def _data(members: list[Parameter], name: str) -> dict[str, Any] | None:
+    if not members:
+        return None
+    return {
+        "shape": None if name.endswith(".*") else list(members[0].shape),
+        "trainable": any(each.trainable for each in members),
+        "tensors": len(members),
+        "parameters": sum(each.size for each in members),
+    }
+
 
 FLOAT32 = 4
 """Bytes of a float32 activation."""

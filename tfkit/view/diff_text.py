@@ -10,9 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .formatting import NOTHING, resolved_words
+from .formatting import NOTHING, resolved_words, scaled
 from .terminal import shown
-from .units import scaled
 
 COUNTS = {
     "parameters": "parameters", "frozen_parameters": "frozen parameters", "flops": "FLOPs", "activation_bytes": "activations",

@@ -9,9 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .formatting import float32_products
+from .formatting import bytes_in_words, float32_products
 from .terminal import shown
-from .units import bytes_in_words
 
 
 def doctor_text(data: Mapping[str, Any]) -> list[RenderableType]:

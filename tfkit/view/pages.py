@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,22 @@ def _inert_json(data: Any) -> Markup:
     """JSON that cannot end the element it is in: `<` only occurs in strings, where its escape means the same."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
+
+
+def search_html(title: str, rows: Iterable[tuple[str, Sequence[str], Any]]) -> str:
+    """A table of hypotheses.
+
+    Args:
+        title: what the model read.
+        rows: the text, the tokens and the `Hypothesis` of each row.
+    """
+    found = [
+        (text, each, list(zip(tokens, each.token_log_probabilities.exp().tolist(), strict=True))) for text, tokens, each in rows
+    ]
+    return rendered(Path(__file__).with_name("search.html"), title=title, rows=found)
+
+
+def hypothesis_html(hypothesis: Any) -> str:
+    """A table of one hypothesis. Its tokens are numbers."""
+    ids = [str(number) for number in hypothesis.ids.tolist()]
+    return search_html("", [(" ".join(ids), ids, hypothesis)])

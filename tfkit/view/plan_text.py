@@ -11,11 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .auto_formatting import row_in_words
-from .formatting import float32_products
-from .plan_data import lengths_in_words
+from .formatting import bytes_in_words, float32_products
+from .plan_data import lengths_in_words, row_in_words
 from .terminal import shown
-from .units import bytes_in_words
 
 SAME = ("requested", "lengths", "chosen", "candidates", "sdpa_kernels", "without_dense")
 

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from ..graph import Graph
 from ..graph.training import Step, cheapest, choices, command_for, inexact, usable_bytes
+from .formatting import bytes_in_words
 from .terminal import shown
-from .units import bytes_in_words
 
 WIDTH = 76
 """Characters of a line of a command."""

@@ -7,8 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from attention_calls import typed
 from tfkit.builtin.attention.entries import EAGER

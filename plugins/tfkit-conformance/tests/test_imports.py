@@ -11,7 +11,13 @@ import pytest
 PLUGINS = Path(__file__).parents[2]
 CORE = ("tfkit", "tfkit.plugin")
 PUBLIC = {
-    "tfkit_conformance": (*CORE, "tfkit.plugin.model_parts", "tfkit.inspection", "tfkit.commands"),
+    "tfkit_conformance": (
+        *CORE,
+        "tfkit.plugin.model_parts",
+        "tfkit.inspection",
+        "tfkit.commands",
+        "tfkit.lazy_names.lazy_names",
+    ),
     "tfkit_fused": CORE,
     "tfkit_flash_attn": (*CORE, "tfkit.plugin.flash_calls"),
     "tfkit_example_backend": CORE,

@@ -10,8 +10,7 @@ from itertools import count
 import pytest
 import torch
 
-from attention_calls import BY_NAME as CALLS
-from attention_calls import typed
+from attention_calls import BY_NAME as CALLS, typed
 from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import changing
 from suite_reports import MUTANTS

@@ -22,113 +22,31 @@ Names are imported when first used: importing the package imports neither torch 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from .attention.backend_under_test import BackendUnderTest, backend_under_test
-    from .attention.bound import Bounds, bounds
-    from .attention.case import Case
-    from .attention.case_data import case_of
-    from .attention.compare import error_ratios
-    from .attention.reference import Reference
-    from .attention.reference import reference as reference_attention
-    from .attention.strategies import cases
-    from .beams.check import check_beam_top_k
-    from .caches.check import check_cache
-    from .caches.contract import DecodingCache
-    from .callables.adaptor import FunctionUnderTest
-    from .callables.check import check_callable, function_under_test
-    from .callables.signature import FunctionCall, Rendering, Signature
-    from .finding import Finding, Inconclusive, Violation
-    from .laws import check_part
-    from .products.check import check_product
-    from .relations import RELATIONS, Relation
-    from .report import CheckResult, ConformanceReport, LedgerRow
-    from .suite.again import replay
-    from .suite.conformance import check_backend
-    from .verification import verify
+    from .attention.backend_under_test import BackendUnderTest as BackendUnderTest, backend_under_test as backend_under_test
+    from .attention.bound import Bounds as Bounds, bounds as bounds
+    from .attention.case import Case as Case
+    from .attention.case_data import case_of as case_of
+    from .attention.compare import error_ratios as error_ratios
+    from .attention.reference import Reference as Reference, reference as reference_attention  # noqa: F401
+    from .attention.strategies import cases as cases
+    from .beams.check import check_beam_top_k as check_beam_top_k
+    from .caches.check import check_cache as check_cache
+    from .caches.contract import DecodingCache as DecodingCache
+    from .callables.adaptor import FunctionUnderTest as FunctionUnderTest
+    from .callables.check import check_callable as check_callable, function_under_test as function_under_test
+    from .callables.signature import FunctionCall as FunctionCall, Rendering as Rendering, Signature as Signature
+    from .finding import Finding as Finding, Inconclusive as Inconclusive, Violation as Violation
+    from .laws import check_part as check_part
+    from .products.check import check_product as check_product
+    from .relations import RELATIONS as RELATIONS, Relation as Relation
+    from .report import CheckResult as CheckResult, ConformanceReport as ConformanceReport, LedgerRow as LedgerRow
+    from .suite.again import replay as replay
+    from .suite.conformance import check_backend as check_backend
+    from .verification import verify as verify
 
-_HOMES = {
-    "Bounds": "attention.bound",
-    "Case": "attention.case",
-    "CheckResult": "report",
-    "DecodingCache": "caches.contract",
-    "ConformanceReport": "report",
-    "Finding": "finding",
-    "FunctionCall": "callables.signature",
-    "FunctionUnderTest": "callables.adaptor",
-    "Inconclusive": "finding",
-    "LedgerRow": "report",
-    "RELATIONS": "relations",
-    "Reference": "attention.reference",
-    "Rendering": "callables.signature",
-    "Signature": "callables.signature",
-    "Relation": "relations",
-    "BackendUnderTest": "attention.backend_under_test",
-    "Violation": "finding",
-    "bounds": "attention.bound",
-    "case_of": "attention.case_data",
-    "cases": "attention.strategies",
-    "check_backend": "suite.conformance",
-    "check_beam_top_k": "beams.check",
-    "check_cache": "caches.check",
-    "check_callable": "callables.check",
-    "check_part": "laws",
-    "check_product": "products.check",
-    "error_ratios": "attention.compare",
-    "function_under_test": "callables.check",
-    "reference_attention": "attention.reference",
-    "replay": "suite.again",
-    "backend_under_test": "attention.backend_under_test",
-    "verify": "verification",
-}
-
-_OWN_NAMES = {"reference_attention": "reference"}
-"""Names that their home calls otherwise."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), _OWN_NAMES.get(name, name))
-
-
-def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
-
-
-__all__ = [
-    "BackendUnderTest",
-    "Bounds",
-    "Case",
-    "CheckResult",
-    "ConformanceReport",
-    "DecodingCache",
-    "Finding",
-    "FunctionCall",
-    "FunctionUnderTest",
-    "Inconclusive",
-    "LedgerRow",
-    "RELATIONS",
-    "Reference",
-    "Relation",
-    "Rendering",
-    "Signature",
-    "Violation",
-    "backend_under_test",
-    "bounds",
-    "case_of",
-    "cases",
-    "check_backend",
-    "check_beam_top_k",
-    "check_cache",
-    "check_callable",
-    "check_part",
-    "check_product",
-    "error_ratios",
-    "function_under_test",
-    "reference_attention",
-    "replay",
-    "verify",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -18,8 +18,7 @@ from tfkit_conformance.attention.compare import error_ratios
 pytest.importorskip("triton", reason="not run: Triton, of which kernels are made, is not installed")
 
 from test_saved import HERE
-from tfkit_fused import launch
-from tfkit_fused import tiles as tiles_module
+from tfkit_fused import launch, tiles as tiles_module
 from tfkit_fused.operator_call import class_of
 from tfkit_fused.saved import Saved, read
 from tfkit_fused.tiles import INSTEAD, ROWS, Tiles, of_row

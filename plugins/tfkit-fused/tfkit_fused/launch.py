@@ -15,10 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import INTERPRETED
-from .kernels import backward as backward_kernels
-from .kernels import bias as bias_kernels
-from .kernels import call
-from .kernels import decode as decode_kernels
+from .kernels import backward as backward_kernels, bias as bias_kernels, call, decode as decode_kernels
 from .kernels.forward import forward as kernel_of_forward
 from .kernels.specialised import specialised as kernel_of_specialised
 from .operator_call import Call, class_of, power_of_two, signature

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .launch import backward as launch_backward
-from .launch import forward as launch_forward
+from .launch import backward as launch_backward, forward as launch_forward
 from .operator_call import Call
 
 ARGUMENTS = (

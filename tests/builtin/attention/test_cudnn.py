@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from attention_calls import BY_NAME, typed
 from tfkit.attention.backend import check_request

@@ -12,8 +12,7 @@ from attention_calls import BY_NAME, typed
 from tfkit.attention.backend import check_request
 from tfkit.attention.rendering import shapes_of
 from tfkit.attention.types import AttentionInputs, Mask
-from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA, SdpaOptions
-from tfkit.builtin.attention.entries import ENTRIES as ALL
+from tfkit.builtin.attention.entries import EAGER, ENTRIES as ALL, FLEX, SDPA, SdpaOptions
 from tfkit.plugin import AttentionRequest
 from tfkit.slots.lazy import load
 from tfkit_conformance.attention.compare import error_ratios, gradients_of, leaves_of, request_of

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tfkit.builtin.norm.entries import LayerNormOptions
-from tfkit.builtin.norm.layer_norm import build
+from tfkit.builtin.norm.norms import layer_norm as build
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -7,7 +7,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from tfkit.builtin.norm.entries import RmsNormOptions
-from tfkit.builtin.norm.rms_norm import RmsNorm, build
+from tfkit.builtin.norm.norms import RmsNorm, rms_norm as build
 
 PEERS = [(LlamaRMSNorm, False), (T5LayerNorm, False), (Gemma2RMSNorm, True)]
 

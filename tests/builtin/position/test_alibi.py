@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-from tfkit.builtin.position.alibi import build, slopes
+from tfkit.builtin.position.score_biases import alibi as build, slopes
 from tfkit.plugin import LinearBias, NoOptions
 from tfkit.slots.position import PositionSite
 

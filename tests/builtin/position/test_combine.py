@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.builtin.position.entries_embedding import LearnedOptions
-from tfkit.builtin.position.learned import build
+from tfkit.builtin.position.embedding_positions import learned as build
+from tfkit.builtin.position.entries import LearnedOptions
 from tfkit.errors import SpecError
 from tfkit.slots.position import PositionSite
 

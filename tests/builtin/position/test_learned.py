@@ -6,8 +6,8 @@ from transformers import RobertaConfig
 from transformers.models.bart.modeling_bart import BartLearnedPositionalEmbedding
 from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
 
-from tfkit.builtin.position.entries_embedding import LearnedOptions, learned_parameters, learned_unsupported
-from tfkit.builtin.position.learned import build
+from tfkit.builtin.position.embedding_positions import learned as build
+from tfkit.builtin.position.entries import LearnedOptions, learned_parameters, learned_unsupported
 from tfkit.plugin import InputError
 from tfkit.slots.position import PositionSite
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tfkit.builtin.position.entries_scores import RelativeShawOptions
-from tfkit.builtin.position.relative_shaw import build
+from tfkit.builtin.position.entries import RelativeShawOptions
+from tfkit.builtin.position.score_biases import relative_shaw as build
 from tfkit.slots.position import PositionSite
 
 

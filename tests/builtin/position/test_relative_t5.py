@@ -5,8 +5,8 @@ import torch
 from transformers import T5Config
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from tfkit.builtin.position.entries_scores import RelativeT5Options, t5_unsupported
-from tfkit.builtin.position.relative_t5 import RelativeT5, bucket, build
+from tfkit.builtin.position.entries import RelativeT5Options, t5_unsupported
+from tfkit.builtin.position.score_biases import RelativeT5, bucket, relative_t5 as build
 from tfkit.plugin import DistanceBias
 from tfkit.slots.position import PositionSite
 

@@ -5,17 +5,15 @@ import cmath
 import pytest
 import torch
 from transformers import GPTJConfig, LlamaConfig
-from transformers.models.gptj.modeling_gptj import GPTJAttention
-from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as gptj_rotate
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as llama_rotate
+from transformers.models.gptj.modeling_gptj import GPTJAttention, apply_rotary_pos_emb as gptj_rotate
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb as llama_rotate
 
-from tfkit.builtin.position.entries_rotary import RotaryOptions, unsupported
-from tfkit.builtin.position.rotary import build, build_interleaved
+from tfkit.builtin.position.entries import RotaryOptions, unsupported
+from tfkit.builtin.position.rotary import rotary_half, rotary_interleaved
 from tfkit.slots.position import PositionSite
 
 SITE = PositionSite(24, 3, 8)
-BUILDS = pytest.mark.parametrize("make", [build, build_interleaved])
+BUILDS = pytest.mark.parametrize("make", [rotary_half, rotary_interleaved])
 
 
 def rotated(make, query, key, span, **options):
@@ -34,7 +32,7 @@ def test_equals_complex_multiplication_element_by_element(make, span_of):
     turned, _ = rotated(make, query, key, span_of(6, offset=5, dtype=torch.float64), base=100.0, dims=6)
     for t in range(6):
         for i in range(3):
-            a, b = (i, i + 3) if make is build else (2 * i, 2 * i + 1)
+            a, b = (i, i + 3) if make is rotary_half else (2 * i, 2 * i + 1)
             turn = cmath.exp(1j * (5 + t) * 100 ** (-2 * i / 6))
             product = complex(query[1, 2, t, a], query[1, 2, t, b]) * turn
             assert turned[1, 2, t, a].item() == pytest.approx(product.real, abs=1e-12)
@@ -74,8 +72,8 @@ def test_lengths_are_kept(make, span_of):
 def test_the_two_layouts_are_one_another_in_another_order(span_of):
     query, key = drawn()
     order = [0, 4, 1, 5, 2, 6, 3, 7]  # the place in the half layout of each feature of the interleaved one
-    half = rotated(build, query, key, span_of(6, dtype=torch.float64))
-    interleaved = rotated(build_interleaved, query[..., order], key[..., order], span_of(6, dtype=torch.float64))
+    half = rotated(rotary_half, query, key, span_of(6, dtype=torch.float64))
+    interleaved = rotated(rotary_interleaved, query[..., order], key[..., order], span_of(6, dtype=torch.float64))
     assert all(torch.equal(one[..., order], other) for one, other in zip(half, interleaved, strict=True))
 
 
@@ -105,7 +103,7 @@ def test_half_is_llamas(span_of):
     query, key = drawn(length=40, dtype=torch.float32)
     peer = LlamaRotaryEmbedding(LlamaConfig(hidden_size=24, num_attention_heads=3, head_dim=8))
     expected = llama_rotate(query, key, *peer(query, torch.arange(40).unsqueeze(0)))
-    for ours, theirs in zip(rotated(build, query, key, span_of(40)), expected, strict=True):
+    for ours, theirs in zip(rotated(rotary_half, query, key, span_of(40)), expected, strict=True):
         # The peer rounds angles of up to 40 radians to float32.
         assert (ours - theirs).abs().max() <= 3 * 40 * 2**-24 * query.abs().max() * 2
 
@@ -114,7 +112,7 @@ def test_interleaved_is_gptjs(span_of):
     query, key = drawn(length=40, dtype=torch.float32)
     peer = GPTJAttention(GPTJConfig(n_embd=24, n_head=3, rotary_dim=4, n_positions=40), layer_idx=0)
     sine, cosine = peer.embed_positions[None].chunk(2, dim=-1)
-    for before, ours in zip((query, key), rotated(build_interleaved, query, key, span_of(40), dims=4), strict=True):
+    for before, ours in zip((query, key), rotated(rotary_interleaved, query, key, span_of(40), dims=4), strict=True):
         turned = gptj_rotate(before[..., :4].transpose(1, 2), sine, cosine).transpose(1, 2)
         theirs = torch.cat((turned, before[..., 4:]), dim=-1)
         assert (ours - theirs).abs().max() <= 3 * 40 * 2**-24 * query.abs().max() * 2
@@ -122,8 +120,8 @@ def test_interleaved_is_gptjs(span_of):
 
 def test_bfloat16_is_rounded_once(span_of):
     query, key = (tensor.bfloat16() for tensor in drawn(length=50))
-    ours, _ = rotated(build, query, key, span_of(50, dtype=torch.bfloat16))
-    exact, _ = rotated(build, query.double(), key.double(), span_of(50, dtype=torch.float64))
+    ours, _ = rotated(rotary_half, query, key, span_of(50, dtype=torch.bfloat16))
+    exact, _ = rotated(rotary_half, query.double(), key.double(), span_of(50, dtype=torch.float64))
     assert ours.dtype is torch.bfloat16
     assert ((ours.double() - exact).abs() <= torch.finfo(torch.bfloat16).eps / 2 * exact.abs() + 2**-20).all()
 

@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from tfkit.builtin.position.entries_rotary import RotaryOptions, Scaling
-from tfkit.builtin.position.rotary import build
-from tfkit.builtin.position.rotary_frequencies import attention_factor, frequencies
+from tfkit.builtin.position.entries import RotaryOptions, Scaling
+from tfkit.builtin.position.rotary import attention_factor, frequencies, rotary_half
 from tfkit.slots.position import PositionSite
 
 CPU = torch.device("cpu")
@@ -94,7 +93,7 @@ def test_frequencies_without_scaling():
 
 def test_attention_factor_scales_only_rotated_features(span_of):
     scaling = {"kind": "yarn", "factor": 4.0, "trained_len": 64}
-    scheme = build(RotaryOptions(dims=4, scaling=scaling), PositionSite(0, 1, 6))
+    scheme = rotary_half(RotaryOptions(dims=4, scaling=scaling), PositionSite(0, 1, 6))
     query = torch.randn(1, 1, 3, 6, dtype=torch.float64)
     turned, _ = scheme.rotate(query, query, scheme.prepare(span_of(3, dtype=torch.float64)))
     longer = turned[..., :4].norm(dim=-1) / query[..., :4].norm(dim=-1)

@@ -7,8 +7,8 @@ import torch
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.models.whisper.modeling_whisper import sinusoids as whisper_sinusoids
 
-from tfkit.builtin.position.entries_embedding import SinusoidalOptions, sinusoidal_unsupported
-from tfkit.builtin.position.sinusoidal import build, build_halves, sinusoids
+from tfkit.builtin.position.embedding_positions import sinusoidal as build, sinusoidal_halves as build_halves, sinusoids
+from tfkit.builtin.position.entries import SinusoidalOptions, sinusoidal_unsupported
 from tfkit.slots.position import PositionSite
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from tfkit.builtin.score.entries import ENTRIES
-from tfkit.builtin.score.tanh_sum import tanh_sum
+from tfkit.builtin.score.scores import tanh_sum
 from tfkit.slots.lazy import load
 from tfkit.slots.score import ScoreSite
 

@@ -60,7 +60,7 @@ ENTRIES: list[Cell] = [
         options=CellOptions,
         gates=1,
         parameters=lambda options, site: torch_cell_parameters(1, site, options.bias),
-        build="tfkit.builtin.cell.rnn_tanh:build",
+        build="tfkit.builtin.cell.cells:rnn_tanh",
         source="tfkit.builtin.cell:cells.py.jinja",
     ),
     Cell(
@@ -70,7 +70,7 @@ ENTRIES: list[Cell] = [
         options=GruOptions,
         gates=3,
         parameters=gru_parameters,
-        build="tfkit.builtin.cell.gru:build",
+        build="tfkit.builtin.cell.cells:gru",
         source="tfkit.builtin.cell:cells.py.jinja",
     ),
     Cell(
@@ -81,7 +81,7 @@ ENTRIES: list[Cell] = [
         gates=4,
         states=2,
         parameters=lambda options, site: torch_cell_parameters(4, site, options.bias),
-        build="tfkit.builtin.cell.lstm:build",
+        build="tfkit.builtin.cell.cells:lstm",
         source="tfkit.builtin.cell:cells.py.jinja",
     ),
 ]

@@ -1,23 +1,141 @@
-"""The entries of the built-in node kinds, without torch: outputs, weights, costs and rules."""
+"""The entries of the built-in node kinds, without torch: outputs, weights, costs, activation memory and rules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
-from ...plugin import NodeKind, Parameter, linear
-from ...slots.cost import Cost, Sizes
+from pydantic import Field
+
+from ...plugin import NodeKind, OneOf, Options, Parameter, component_default, linear
+from ...slots.cost import WIDE, Cost, Kept, Numbers, Sizes, kept_by_costs, kept_of_norm
+from ...slots.layer import Layer, applications
 from ...slots.node import InputRule, NodeContext, Rule, Signal
+from ...slots.options import NodeRef
 from ...slots.parameter import ParameterGroup
 from ...slots.position import PositionSite
-from .audio_entries import CONVOLUTIONS, FEATURES
-from .image_entries import PATCHES
-from .kept import logits_kept, stack_kept, tokens_kept
-from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
+from .image_audio_entries import CONVOLUTIONS, FEATURES, PATCHES, SIMILARITY
+from .options import (
+    ClassifyOptions,
+    DenseOptions,
+    Init,
+    Input,
+    LayerMixOptions,
+    PoolOptions,
+    StackOptions,
+    TokenLogitsOptions,
+    TokensOptions,
+)
 from .rnn_entry import RNN
-from .similarity_entry import SIMILARITY
-from .span_logits_entry import SPAN_LOGITS
-from .stack_entry import STACK
+from .stack_entry import STACK, memory_of, sublayer_context
+
+
+def stack_kept(options: StackOptions, context: NodeContext, sizes: Mapping[str, Sizes], numbers: Numbers) -> Kept:
+    """The sum over the layers. With checkpointing only the float32 input of each layer is kept, 4 N M bytes (Chen et al. 2016,
+    https://arxiv.org/abs/1604.06174), and one layer at a time is computed again."""
+    own = sizes[""]
+    tokens, width = own.batch * own.queries, context.signals["input"].width
+    every = inputs = largest = 0
+    for times, layer in applications(options.layers):
+        layer_bytes = _layer(options, context, layer, sizes, numbers)
+        every += times * layer_bytes
+        inputs += times * tokens * width * WIDE
+        largest = max(largest, layer_bytes)
+    final = kept_of_norm(tokens, width) if options.final_norm.kind != "none" else 0
+    read = sum(size.batch * size.keys * context.memories[ref].width for ref, size in sizes.items() if ref) * WIDE
+    memory = 0 if numbers.autocast else read  # its projections share it
+    checkpointed = inputs + final + read
+    return Kept(checkpointed + largest if options.checkpoint else every + final + memory, checkpointed, largest)
+
+
+def _layer(options: StackOptions, context: NodeContext, layer: Layer, sizes: Mapping[str, Sizes], numbers: Numbers) -> int:
+    own, placement = sizes[""], layer.placement
+    tokens, width = own.batch * own.queries, context.signals["input"].width
+    assert placement is not None
+    total = 0
+    for sublayer in layer.sublayers or ():
+        memory = memory_of(options, sublayer)
+        lengths = sizes[memory] if memory else own
+        inner, entry = sublayer_context(options, context, layer, sublayer), sublayer.entry
+        if entry.kept is not None:
+            total += entry.kept(sublayer.options, inner, lengths, numbers)
+        else:
+            total += kept_by_costs(entry.costs(sublayer.options, inner, lengths))
+        total += tokens * width if layer.dropout else 0  # dropout's mask, a byte for each feature
+    if layer.norm.kind != "none":
+        names = tuple(sublayer.options.name for sublayer in layer.sublayers or ())
+        total += len(placement.entry.norm_sites(placement.options, names)) * kept_of_norm(tokens, width)
+    return total
+
+
+def tokens_kept(options: TokensOptions, context: NodeContext, sizes: Mapping[str, Sizes], numbers: Numbers) -> Kept:
+    """The ids, int64; the input of a norm and the mask of dropout, if there are any."""
+    tokens = sizes[""].batch * sizes[""].queries
+    norm = kept_of_norm(tokens, options.d_model) if options.embedding_norm.kind != "none" else 0
+    total = tokens * 8 + norm + (tokens * options.d_model if options.dropout else 0)
+    return Kept(total, total)
+
+
+def logits_kept(
+    options: TokenLogitsOptions, context: NodeContext, sizes: Mapping[str, Sizes], numbers: Numbers, vocabulary: int
+) -> Kept:
+    """The input, c N M, and the logits, c N V, which the loss needs; twice with a softcap. Autocast copies a shared table."""
+    tokens, width = sizes[""].batch * sizes[""].queries, context.signals["input"].width
+    total = numbers.product * tokens * (width + vocabulary * (2 if options.softcap is not None else 1))
+    return Kept(total, total, casts=vocabulary * width if options.share else 0)
+
+
+class SpanLogitsOptions(Options):
+    """Start and end logits of every position; padding cannot be chosen."""
+
+    input: Input
+    choose: Annotated[
+        str, OneOf("all", "second_text"), Field(description="where a span may be; `second_text`: there, or at the first token")
+    ] = "all"
+    tokens: Annotated[
+        str | None, NodeRef("tokens"), Field(description="the tokens node whose first end token ends the first text")
+    ] = None
+    bias: bool = True
+    init: Init = component_default("xavier")
+
+
+def _parameters(options: SpanLogitsOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
+    return (ParameterGroup(linear("linear", "classify", context.signals["input"].width, 2, options.bias)),)
+
+
+def _costs(options: SpanLogitsOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+    width, positions = context.signals["input"].width, sizes[""].batch * sizes[""].queries
+    return (Cost("span_logits", 4 * positions * width, positions * (width + 2)),)
+
+
+def _rules(options: SpanLogitsOptions, context: NodeContext) -> tuple[Rule, ...]:
+    signal, tokens = context.signals["input"], context.targets.get("tokens")
+    if signal.length is None:
+        return (("input", f"`{options.input}` is one vector, {signal.axes}", "read a sequence"),)
+    if options.choose == "all":
+        return (("tokens", "`choose: all` reads no token ids", "remove `tokens`"),) if options.tokens else ()
+    if not isinstance(tokens, TokensOptions):
+        return (("tokens", "`choose: second_text` needs the tokens node with both texts", "write `tokens: NODE`"),)
+    if tokens.end_id is None:
+        return (("tokens", f"`{options.tokens}` has no end_id", "write `end_id` there"),)
+    return ()
+
+
+SPAN_LOGITS = NodeKind(
+    name="span_logits",
+    summary="scores over positions, of the start and of the end of a span",
+    reference="https://aclanthology.org/N19-1423/",
+    options=SpanLogitsOptions,
+    inherits=frozenset({"init"}),
+    stepwise=lambda options: False,
+    output=lambda options, context: context.signals["input"].wide(2),
+    parameters=_parameters,
+    costs=_costs,
+    rules=_rules,
+    build="tfkit.builtin.node.node_builders:span_logits",
+    source="tfkit.builtin.node:span_logits.py.jinja",
+)
 
 
 def _group(*parameters: Parameter) -> tuple[ParameterGroup, ...]:
@@ -192,7 +310,7 @@ ENTRIES = [
         costs=_tokens_costs,
         kept=tokens_kept,
         rules=_tokens_rules,
-        build="tfkit.builtin.node.build:tokens",
+        build="tfkit.builtin.node.node_builders:tokens",
         source="tfkit.builtin.node:tokens.py.jinja",
     ),
     replace(STACK, kept=stack_kept),
@@ -206,7 +324,7 @@ ENTRIES = [
         parameters=_dense_parameters,
         costs=_dense_costs,
         rules=_dense_rules,
-        build="tfkit.builtin.node.build:dense",
+        build="tfkit.builtin.node.node_builders:dense",
         source="tfkit.builtin.node:dense.py.jinja",
     ),
     NodeKind(
@@ -221,7 +339,7 @@ ENTRIES = [
             options, context, sizes, numbers, vocab_size(options, context)
         ),
         rules=_logits_rules,
-        build="tfkit.builtin.node.build:token_logits",
+        build="tfkit.builtin.node.node_builders:token_logits",
         source="tfkit.builtin.node:token_logits.py.jinja",
     ),
     NodeKind(
@@ -233,7 +351,7 @@ ENTRIES = [
         output=lambda options, context: _pooled(context.signals["input"]),
         parameters=_pool_parameters,
         rules=_pool_rules,
-        build="tfkit.builtin.node.build:pool",
+        build="tfkit.builtin.node.node_builders:pool",
         source="tfkit.builtin.node:pool.py.jinja",
     ),
     NodeKind(
@@ -248,7 +366,7 @@ ENTRIES = [
         costs=lambda options, context, sizes: _linear_cost(
             "classify", context.signals["input"].width, options.classes, context.signals["input"], sizes[""]
         ),
-        build="tfkit.builtin.node.build:classify",
+        build="tfkit.builtin.node.node_builders:classify",
         source="tfkit.builtin.node:classify.py.jinja",
     ),
     SPAN_LOGITS,
@@ -262,7 +380,7 @@ ENTRIES = [
         output=lambda options, context: context.signals["input"].wide(context.signals["input"].width),
         parameters=_mix_parameters,
         rules=_mix_rules,
-        build="tfkit.builtin.node.build:layer_mix",
+        build="tfkit.builtin.node.node_builders:layer_mix",
         source="tfkit.builtin.node:layer_mix.py.jinja",
     ),
     PATCHES,

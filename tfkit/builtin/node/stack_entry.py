@@ -206,6 +206,6 @@ STACK = NodeKind(
     costs=stack_costs,
     sites=stack_sites,
     rules=stack_rules,
-    build="tfkit.builtin.node.build:stack",
+    build="tfkit.builtin.node.node_builders:stack",
     source="tfkit.builtin.node:stack.py.jinja",
 )

@@ -48,7 +48,7 @@ ENTRIES: list[Norm] = [
         options=LayerNormOptions,
         parameters=layer_norm_parameters,
         claims=lambda options: frozenset({"scale_invariant", "shift_invariant", "zero_mean", "unit_rms", "rounds_once"}),
-        build="tfkit.builtin.norm.layer_norm:build",
+        build="tfkit.builtin.norm.norms:layer_norm",
         source="tfkit.builtin.norm:layer_norm.py.jinja",
     ),
     Norm(
@@ -58,7 +58,7 @@ ENTRIES: list[Norm] = [
         options=RmsNormOptions,
         parameters=rms_norm_parameters,
         claims=lambda options: frozenset({"scale_invariant", "unit_rms", "rounds_once"}),
-        build="tfkit.builtin.norm.rms_norm:build",
+        build="tfkit.builtin.norm.norms:rms_norm",
         source="tfkit.builtin.norm:rms_norm.py.jinja",
     ),
     Norm(
@@ -66,6 +66,6 @@ ENTRIES: list[Norm] = [
         summary="changes nothing",
         parameters=lambda options, width: (),
         claims=lambda options: frozenset({"identity", "rounds_once"}),
-        build="tfkit.builtin.norm.none:build",
+        build="tfkit.builtin.norm.norms:no_norm",
     ),
 ]

@@ -51,7 +51,7 @@ ENTRIES = [
         reference="https://arxiv.org/abs/1706.03762",
         norm_sites=_one_each,
         final_norm=lambda options: False,
-        build="tfkit.builtin.placement.wiring:post",
+        build="tfkit.builtin.placement.residual_layers:post",
         source="tfkit.builtin.placement:post.py.jinja",
     ),
     Placement(
@@ -60,7 +60,7 @@ ENTRIES = [
         reference="https://arxiv.org/abs/2002.04745",
         norm_sites=_one_each,
         final_norm=lambda options: True,
-        build="tfkit.builtin.placement.wiring:pre",
+        build="tfkit.builtin.placement.residual_layers:pre",
         source="tfkit.builtin.placement:pre.py.jinja",
     ),
     Placement(
@@ -69,7 +69,7 @@ ENTRIES = [
         reference="https://arxiv.org/abs/2105.13290",
         norm_sites=_around_each,
         final_norm=lambda options: True,
-        build="tfkit.builtin.placement.wiring:sandwich",
+        build="tfkit.builtin.placement.residual_layers:sandwich",
         source="tfkit.builtin.placement:sandwich.py.jinja",
     ),
     Placement(
@@ -78,7 +78,7 @@ ENTRIES = [
         reference="https://arxiv.org/abs/2111.09883",
         norm_sites=_one_each,
         final_norm=lambda options: True,
-        build="tfkit.builtin.placement.wiring:residual_post",
+        build="tfkit.builtin.placement.residual_layers:residual_post",
         source="tfkit.builtin.placement:residual_post.py.jinja",
     ),
     Placement(
@@ -88,7 +88,7 @@ ENTRIES = [
         norm_sites=_one_each,
         final_norm=lambda options: False,
         constants=deepnorm_constants,
-        build="tfkit.builtin.placement.wiring:post",
+        build="tfkit.builtin.placement.residual_layers:post",
         source="tfkit.builtin.placement:post.py.jinja",
     ),
     Placement(
@@ -98,7 +98,7 @@ ENTRIES = [
         options=ParallelOptions,
         norm_sites=_parallel,
         final_norm=lambda options: True,
-        build="tfkit.builtin.placement.wiring:parallel",
+        build="tfkit.builtin.placement.residual_layers:parallel",
         source="tfkit.builtin.placement:parallel.py.jinja",
     ),
     Placement(
@@ -106,7 +106,7 @@ ENTRIES = [
         summary="x = x + f(x), no norm at all",
         norm_sites=lambda options, sublayers: (),
         final_norm=lambda options: False,
-        build="tfkit.builtin.placement.wiring:bare",
+        build="tfkit.builtin.placement.residual_layers:bare",
         source="tfkit.builtin.placement:bare.py.jinja",
     ),
 ]

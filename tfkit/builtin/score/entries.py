@@ -73,7 +73,7 @@ ENTRIES: list[ScoreFunction] = [
         options=HiddenOptions,
         parameters=additive_parameters,
         costs=hidden_cost,
-        build="tfkit.builtin.score.additive:build",
+        build="tfkit.builtin.score.scores:additive",
         source="tfkit.builtin.score:scores.py.jinja",
     ),
     ScoreFunction(
@@ -83,7 +83,7 @@ ENTRIES: list[ScoreFunction] = [
         parameters=general_parameters,
         costs=general_cost,
         dot=True,
-        build="tfkit.builtin.score.general:build",
+        build="tfkit.builtin.score.scores:general",
         source="tfkit.builtin.score:scores.py.jinja",
     ),
     ScoreFunction(
@@ -93,7 +93,7 @@ ENTRIES: list[ScoreFunction] = [
         options=HiddenOptions,
         parameters=concat_parameters,
         costs=hidden_cost,
-        build="tfkit.builtin.score.concat:build",
+        build="tfkit.builtin.score.scores:concat",
         source="tfkit.builtin.score:scores.py.jinja",
     ),
 ]

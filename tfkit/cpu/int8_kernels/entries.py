@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...slots.int8_kernel import Int8Kernel
+from ...slots.processor_kernels import Int8Kernel
 
 _HERE = "tfkit.cpu.int8_kernels"
 

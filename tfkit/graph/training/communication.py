@@ -8,7 +8,7 @@ Patarasuk and Yuan 2009, section 3 (https://doi.org/10.1016/j.jpdc.2008.09.002);
 
 from __future__ import annotations
 
-from ...slots.kept import WIDE
+from ...slots.cost import WIDE
 from .memory import Regime, Step, Weights
 
 

@@ -9,7 +9,7 @@ optimiser      8 P                8 P / W     8 P / W     Adam's two moments, fl
 average        4 P                4 P / W     4 P / W     the moving average of the weights, if there is one
 gathered       -                  c P         root only   weights that stay gathered from the forward to the backward pass
 casts          c P                root only   root only   copies of the weights of products, which autocast makes and keeps
-activations    the same for all; see `tfkit.slots.kept`
+activations    the same for all; see `tfkit.slots.cost`
 working        the larger of what exists for a moment only: the loss, or the backward pass of one layer
 validation     4 P, if averaged   4 P         4 P         `tfkit train` validates a copy of the whole model
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import prod
 
-from ...slots.kept import WIDE, Kept, Numbers, kept_by_costs
+from ...slots.cost import WIDE, Kept, Numbers, kept_by_costs
 from ...slots.layer import leaves
 from ...slots.parameter import Parameter
 from ..costs import Batch, node_costs, sizes_of

@@ -156,7 +156,7 @@ class NodeView:
 
     @property
     def convolutions(self) -> list[Any]:
-        from ...builtin.node.audio_entries import widths
+        from ...builtin.node.image_audio_entries import widths
 
         return list(widths(self.node.options, self.node.context))
 

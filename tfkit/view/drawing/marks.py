@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from ..diff_fields import Difference
+from ..diff_data import Difference
 
 FIELDS = 3
 """The largest number of fields that a mark names."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..diff_data import Side
-from ..diff_fields import differences
-from ..formatting import resolved_words
+from ...graph import Batch, Graph, graph_of, max_input_lengths
+from ...spec import ModelSpec
+from ..diff_data import Side, differences
+from ..formatting import resolved_words, scaled
 from ..model_data import model_data
 from ..pages import page
-from ..units import scaled
 from .boxes import BYTES, counted
 from .layout import Drawing, drawing
 from .marks import Marks, marks_of
@@ -111,3 +112,20 @@ def _inside(name: str, groups: Sequence[Mapping[str, Any]], times: str) -> Itera
 
 def _costs(part: Mapping[str, Any]) -> tuple[str, str]:
     return f"{part['flops']:,}", scaled(part["activation_elements"] * BYTES, "B")
+
+
+USUAL = 32
+"""Positions of an input."""
+
+
+def graph_html(graph: Graph, spec: ModelSpec | None = None) -> str:
+    """The drawing of a graph for a batch of one row."""
+    lengths = {name: min(USUAL, limit or USUAL) for name, limit in max_input_lengths(graph).items()}
+    data = model_data(spec, graph, Batch(1, lengths))
+    prefix = hashlib.sha256(repr(data).encode()).hexdigest()[:8]  # ids of several drawings in one notebook differ
+    return f'<div style="overflow-x: auto">{svg(model_drawing(data), f"m{prefix}-")}</div>'
+
+
+def model_html(spec: ModelSpec) -> str:
+    """The drawing of a built model, from its spec."""
+    return graph_html(graph_of(spec), spec)

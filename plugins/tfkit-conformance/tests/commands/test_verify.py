@@ -79,10 +79,10 @@ def test_a_saved_model_is_evaluated_and_a_wrong_one_is_reported_in_words(tfkit, 
 
 @pytest.mark.slow
 def test_a_failure_is_reported_with_its_numbers(tfkit, small, monkeypatch):
-    from tfkit.builtin.norm.layer_norm import nn as torch_nn
+    from tfkit.builtin.norm.norms import nn as torch_nn
 
     built = torch_nn.LayerNorm
-    monkeypatch.setattr("tfkit.builtin.norm.layer_norm.nn.LayerNorm", lambda *a, eps, **k: built(*a, eps=0.5, **k))
+    monkeypatch.setattr("tfkit.builtin.norm.norms.nn.LayerNorm", lambda *a, eps, **k: built(*a, eps=0.5, **k))
     done = tfkit("verify", small, *FAST)
     assert done.code == 1
     assert "layer_norm encoder.0.ffn: `nodes.encoder.layers.0.norms.ffn.weight`: its output[" in " ".join(done.out.split())

@@ -10,8 +10,7 @@ import pytest
 
 import tfkit
 from kill_matrix.models.evaluation import LENGTHS, SPECS
-from tfkit_conformance.verification import model_under_test, site_runs, verify
-from tfkit_conformance.verification import verifier as run_module
+from tfkit_conformance.verification import model_under_test, site_runs, verifier as run_module, verify
 from tfkit_conformance.verification.properties import PROPERTIES
 from verification import mutant_backends
 from verification.shrunk import OVERRIDES

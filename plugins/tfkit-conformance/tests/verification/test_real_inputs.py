@@ -14,9 +14,11 @@ from tfkit.nn import convolutions, similarity, span_logits
 from tfkit.nn.layers import Linear
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.verification.batch import draw, lengths_for
-from tfkit_conformance.verification.real_inputs import convolutions as check_convolutions
-from tfkit_conformance.verification.real_inputs import patches as check_patches
-from tfkit_conformance.verification.real_inputs import similarity as check_similarity
+from tfkit_conformance.verification.real_inputs import (
+    convolutions as check_convolutions,
+    patches as check_patches,
+    similarity as check_similarity,
+)
 from tfkit_conformance.verification.recording import record
 from tfkit_conformance.verification.tokenwise import spans as check_spans
 from verification.shrunk import OVERRIDES
@@ -86,7 +88,7 @@ def test_a_wrong_module_is_found(
 
 
 def test_a_position_that_is_left_out_is_found(catalogue: tfkit.Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tfkit.builtin.position.learned import Learned
+    from tfkit.builtin.position.embedding_positions import Learned
 
     monkeypatch.setattr(Learned, "embed", lambda self, x, span: x)
     name, node, check = CHECKS["patches"]

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from tfkit.plugin import AttentionInputs, AttentionRequest, Bias, DistanceBias, LinearBias, Mask
 
-from ..attention.compare import leaves_of
-from ..attention.compare import request_of as asked_of
+from ..attention.compare import leaves_of, request_of as asked_of
 from .cells import Cell, Scale
 from .lengths import drawn, even
 

@@ -198,8 +198,7 @@ def _measure_auto(options: Options, scale: Any) -> int:
     from tfkit import load_catalogue
 
     from ..bench.auto import UNIT, measure_auto
-    from ..bench.classes import DTYPES as DTYPES_BY_KIND
-    from ..bench.classes import classes
+    from ..bench.classes import DTYPES as DTYPES_BY_KIND, classes
     from ..bench.measure import Settings
     from ..view.auto_text import auto_json, auto_text
 

@@ -23,10 +23,8 @@ from .example import SINGLE, LawExample
 from .law import Law
 from .options import shared
 from .part import Excluded, PartUnderTest, Structure
-from .placement_parts import draw as draw_layer
-from .placement_parts import facts_of, input_of, wired
-from .position_use import draw as draw_positions
-from .position_use import effect, inputs_of, reach, rounding, site_of, span_of
+from .placement_parts import draw as draw_layer, facts_of, input_of, wired
+from .position_use import draw as draw_positions, effect, inputs_of, reach, rounding, site_of, span_of
 from .rounding import sensitivity
 
 STARTS = (0, 0, 1, 37, 41, 64, 100, 2047, 2049, 5000)

@@ -3,8 +3,7 @@ matches a failing backend."""
 
 from __future__ import annotations
 
-from . import backward, bias, dropout, heads, masks, softmax, strides, system
-from . import fully_masked_rows as fully_masked_rows
+from . import backward, bias, dropout, fully_masked_rows as fully_masked_rows, heads, masks, softmax, strides, system
 from .mutant import Mutant
 
 ATTENTION_MUTANTS: tuple[Mutant, ...] = (

@@ -41,8 +41,7 @@ from .expected import shown_positions
 from .local import local_checks
 from .model_under_test import ModelUnderTest
 from .properties import PROPERTIES
-from .recording import Recording, record
-from .recording import run as outputs_of
+from .recording import Recording, record, run as outputs_of
 from .rounding import Yardstick, cast, copied
 from .row import Outcome, Row, VerifyReport
 from .sites import site_checks

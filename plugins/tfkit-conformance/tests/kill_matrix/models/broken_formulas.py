@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfkit.attention.positions import PositionRange
-from tfkit.builtin.cell.gru import GruResetBefore
-from tfkit.builtin.position import alibi, relative_t5, rotary, sinusoidal
-from tfkit.builtin.score.tanh_sum import TanhSum
+from tfkit.builtin.cell.cells import GruResetBefore
+from tfkit.builtin.position import embedding_positions, rotary, score_biases
+from tfkit.builtin.score.scores import TanhSum
 from tfkit.nn.heads import LayerMix, Pool
 from tfkit.nn.model import Model
 from tfkit.nn.readout import Readout
@@ -46,21 +46,21 @@ def halved(kind: type[nn.Module]) -> Callable[..., NodeOutput]:
     return forward
 
 
-def twice_the_position(self: sinusoidal.Sinusoidal, x: Tensor, span: PositionRange) -> Tensor:
-    waves = sinusoidal.sinusoids(2 * span.query_positions(), self.width, self.base, self.inclusive, self.interleaved)
+def twice_the_position(self: embedding_positions.Sinusoidal, x: Tensor, span: PositionRange) -> Tensor:
+    waves = embedding_positions.sinusoids(2 * span.query_positions(), self.width, self.base, self.inclusive, self.interleaved)
     return x + waves.to(x.dtype)
 
 
-def half_the_slopes(self: alibi.Alibi, span: PositionRange) -> Tensor:
-    return 0.5 * alibi.slopes(self.heads, span.device)
+def half_the_slopes(self: score_biases.Alibi, span: PositionRange) -> Tensor:
+    return 0.5 * score_biases.slopes(self.heads, span.device)
 
 
 def half_the_frequencies(self: rotary.Rotary, positions: Tensor, dtype: torch.dtype) -> Any:
     return rotary.Rotary._waves(self, 0.5 * positions, dtype)
 
 
-def half_the_buckets(self: relative_t5.RelativeT5, span: PositionRange) -> Tensor:
-    return relative_t5.RelativeT5.prepare(self, span) // 2
+def half_the_buckets(self: score_biases.RelativeT5, span: PositionRange) -> Tensor:
+    return score_biases.RelativeT5.prepare(self, span) // 2
 
 
 METHODS: dict[str, tuple[type[nn.Module], str, Callable[..., Any]]] = {
@@ -69,10 +69,10 @@ METHODS: dict[str, tuple[type[nn.Module], str, Callable[..., Any]]] = {
     "maxout_as_min": (Readout, "forward", smaller_of_two),
     "layer_mix_halved": (LayerMix, "forward", halved(LayerMix)),
     "pool_halved": (Pool, "forward", halved(Pool)),
-    "sinusoids_of_2t": (sinusoidal.Sinusoidal, "embed", twice_the_position),
-    "alibi_half_slopes": (alibi.Alibi, "prepare", half_the_slopes),
+    "sinusoids_of_2t": (embedding_positions.Sinusoidal, "embed", twice_the_position),
+    "alibi_half_slopes": (score_biases.Alibi, "prepare", half_the_slopes),
     "rotary_half_frequencies": (rotary.Rotary, "_waves", half_the_frequencies),
-    "t5_half_buckets": (relative_t5.RelativeT5, "prepare", half_the_buckets),
+    "t5_half_buckets": (score_biases.RelativeT5, "prepare", half_the_buckets),
 }
 
 

@@ -14,11 +14,13 @@ from tfkit.attention.types import AttentionInputs
 from tfkit.nn.model import Model
 from tfkit.nn.tokens import TokenLogits, Tokens
 
-from . import broken_decoding as decoding
-from . import broken_formulas as formulas
-from . import broken_layers as layers
-from . import broken_products as products
-from . import broken_wiring as wiring
+from . import (
+    broken_decoding as decoding,
+    broken_formulas as formulas,
+    broken_layers as layers,
+    broken_products as products,
+    broken_wiring as wiring,
+)
 from .tampering import with_caches, with_step
 
 Shape = Literal["encoder-decoder", "decoder", "classifier", "recurrent", "mixed"]

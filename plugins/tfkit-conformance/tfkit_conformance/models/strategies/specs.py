@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import event, reject
-from hypothesis import strategies as st
+from hypothesis import event, reject, strategies as st
 
 from tfkit import Catalogue, ModelSpec, SpecError, graph_of, parse_spec
 from tfkit.plugin.model_parts import PositionSite

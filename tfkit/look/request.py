@@ -1,0 +1,133 @@
+"""What a user asks to look at: texts, images and frames, their number, and whether a model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import islice
+from tokenize import TokenError
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data import lines
+from ..errors import Diagnostic, InputError, Location
+from ..files import read_bytes
+from ..nn.model_plan import ModelPlan
+from ..slots.node import FeatureRule, ImageRule, InputRule
+
+MOST_INPUTS = 2
+INPUTS = {InputRule: ("text", "a text"), ImageRule: ("image", "an image"), FeatureRule: ("features", "frames of features")}
+"""By rule of an input: the option that gives it, and its name."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a model reads, and what is kept of the run.
+
+    Attributes:
+        text: The text; None for a model that reads none. Texts for one image have tabs between them.
+        target: The translation or the continuation; None: the model generates it.
+        image: A PNG or JPEG file.
+        features: A `.npy` file of frames (L, size), for instance a log-mel spectrogram.
+        sites: Attention sites, by name or pattern; all if empty.
+        beams: The beams of the search; 1 is greedy.
+        tokens: New tokens at most, of a continuation.
+        max_tokens: The limit of tokens of each side. Longer texts are cut, and a notice says so.
+    """
+
+    text: str | None = None
+    target: str | None = None
+    image: str | None = None
+    features: str | None = None
+    sites: tuple[str, ...] = ()
+    beams: int = 5
+    tokens: int = 20
+    max_tokens: int = 256
+
+
+def check_given(plan: ModelPlan, request: Request) -> None:
+    """Raises InputError unless a model reads what a request gives."""
+    kinds = [type(rule) for rule in plan.inputs.values()]
+    if len(kinds) > MOST_INPUTS:
+        message = f"`{plan.name}` has the inputs {', '.join(plan.inputs)}"
+        rule = "one --text is given, and a saved model has one tokeniser of sources: name a model of one source"
+        raise InputError(Diagnostic("TFK107", message, rule))
+    read = {INPUTS[kind][0]: INPUTS[kind][1] for kind in kinds if not (kind is InputRule and FeatureRule in kinds)}
+    given = {option: words for option, words in INPUTS.values() if getattr(request, option) is not None}
+    for option in read.keys() - given.keys():
+        message = f"`{plan.name}` reads {read[option]}, and none was given"
+        raise InputError(Diagnostic("TFK107", message, f"write --{option}" + ("" if option == "text" else " FILE")))
+    for option in given.keys() - read.keys():
+        raise InputError(Diagnostic("TFK107", f"`{plan.name}` does not read {given[option]}", f"leave --{option} out"))
+    decodes = any(name not in plan.undecodable for name, rule in plan.inputs.items() if isinstance(rule, InputRule))
+    if request.target is not None and not decodes:
+        raise InputError(Diagnostic("TFK107", f"`{plan.name}` generates no text and has no target", "leave --target out"))
+
+
+def features_in(file: str) -> npt.NDArray[np.float32]:
+    """The frames (L, size) in a `.npy` file. Raises InputError if it has none."""
+    try:
+        found = np.load(BytesIO(read_bytes(file)), allow_pickle=False)
+    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as reason:
+        message = f"{file} cannot be read as .npy: {reason}"
+        raise InputError(Diagnostic("TFK107", message, "write it with numpy.save(FILE, frames), (length, features)")) from None
+    if not isinstance(found, np.ndarray) or found.ndim != 2 or found.dtype.kind != "f":
+        shown = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else "several arrays"
+        raise InputError(
+            Diagnostic("TFK107", f"{file} holds {shown}", "one array of real numbers (length, features) is needed")
+        )
+    return found.astype(np.float32)
+
+
+MOST_TEXTS = 32
+"""The largest number of texts of a page."""
+
+
+def texts_in(file: str) -> list[str]:
+    """The lines of a file, gzip or plain, as texts.
+
+    Args:
+        file: At most `MOST_TEXTS` lines, none of them empty.
+
+    Returns:
+        The texts.
+
+    Raises:
+        InputError: the file cannot be read, has no line, an empty line, or too many.
+    """
+    found = list(islice(lines(file), MOST_TEXTS + 1))
+    if not found:
+        raise InputError(Diagnostic("TFK103", f"{file} has no line", "write one text per line"))
+    for number, text in enumerate(found, 1):
+        if not text.strip():
+            fix = "remove the line, or write a text there"
+            raise InputError(Diagnostic("TFK103", "the line is empty", fix, location=Location(file, number)))
+    if len(found) > MOST_TEXTS:
+        fix = f"name a file with fewer lines: head -n {MOST_TEXTS} {file} > shorter.txt"
+        raise InputError(Diagnostic("TFK161", f"{file} has more than {MOST_TEXTS} lines, the most texts of a page", fix))
+    return found
+
+
+def with_targets(texts: str | Sequence[str] | None, targets: str | Sequence[str] | None) -> list[tuple[str | None, str | None]]:
+    """Each text with its target.
+
+    Args:
+        texts: One text or several; None: the model reads something else.
+        targets: One target for each text; None: the model generates them.
+
+    Returns:
+        Pairs of text and target.
+
+    Raises:
+        InputError: there are too many texts, or another number of targets.
+    """
+    read = [texts] if texts is None or isinstance(texts, str) else list(texts)
+    written = [targets] if isinstance(targets, str) else [None] * len(read) if targets is None else list(targets)
+    if not 1 <= len(read) <= MOST_TEXTS:
+        raise InputError(Diagnostic("TFK161", f"{len(read)} texts are given", f"a page has 1 to {MOST_TEXTS} texts"))
+    if len(read) != len(written):
+        message = f"the number of texts is {len(read)}, that of targets {len(written)}"
+        raise InputError(Diagnostic("TFK102", message, "give one target for each text, in the same order, or none"))
+    return list(zip(read, written, strict=True))

@@ -1,0 +1,79 @@
+"""Kernels for decoding on a CPU: products of float32 and int8 weights, and the selection of the best continuations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .options import Entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Float32Kernel(Entry):
+    """One way to compute y = x W^T + b with a packed weight. `summary` names the library and the instructions.
+
+    Searches use the fastest kernel that the processor has instructions for. `tfkit_conformance.check_product` has its laws.
+
+    Args:
+        needs: instruction sets, as `torch.cpu.get_capabilities` names them.
+        pack: `"module:function"`, called as `pack(weight)` with a weight float32 (out, in); the result is in the layout of the
+            kernel, and takes about the memory of the weight.
+        multiply: `"module:function"`, called as `multiply(x, packed, bias)` with x float32 (N, in) and a bias float32 (out,) or
+            None; returns y float32 (N, out). A row has the same bits alone and in a batch.
+        relative_time: the time of a product relative to that of the core with packed weights, where that is fastest.
+    """
+
+    needs: tuple[str, ...]
+    pack: str
+    multiply: str
+    relative_time: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Kernel(Entry):
+    """One way to compute y = x W^T + b with a scale for each output channel of W and each row of x. `summary` names the library
+    and the instructions.
+
+    A model uses the fastest kernel that the processor has instructions for. `tfkit_conformance.check_product` has its laws.
+
+    Args:
+        needs: instruction sets, as `torch.cpu.get_capabilities` names them.
+        levels: the largest integer of an activation, at most 127.
+        pack: `"module:function"`, called as `pack(integers, scales)` with integers from -127 to 127, int8 (out, in), and the
+            scales of the channels, float32 (out,); the result is in the layout of the kernel.
+        multiply: `"module:function"`, called as `multiply(x, packed, bias)` with x float32 (N, in) and a bias float32 (out,) or
+            None; returns y float32 (N, out). A row has the same bits alone and in a batch.
+        relative_time: the time of a product relative to the built-in kernel `fbgemm_vnni`.
+    """
+
+    needs: tuple[str, ...]
+    levels: int
+    pack: str
+    multiply: str
+    relative_time: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamTopK(Entry):
+    """One way to select the largest of total + log softmax(logits) over the beams of each sentence. `summary` names the
+    instructions. `greedy` does the same for greedy decoding.
+
+    A search uses the fastest one that the processor has instructions for.
+
+    Args:
+        needs: instruction sets, as `torch.cpu.get_capabilities` names them.
+        select: `"module:function"`, called as `select(logits, totals, count)` with the logits (S * k, V) of k beams of each of
+            S sentences, which it may overwrite, and the log-probabilities (S, k) of the beams, all float32. It returns three
+            tensors (S, count): the largest values of totals[s, j] + log softmax(logits)[s * k + j, v] in descending order, of
+            equal ones the lower index first; their indices j * V + v, int64; and log softmax(logits) there. Where there are
+            fewer candidates, values are -inf. If a logit of a sentence is NaN or +inf, its first value is NaN. Results of a
+            sentence do not depend on the others.
+        relative_time: the time of `select` relative to operators of torch.
+        greedy: `"module:function"`, called as `greedy(logits)` with float32 logits (R, V). It returns the indices (R,), int64,
+            of the largest logit of each row, of equal ones the lowest, and in a row with NaN of the first NaN. None if greedy
+            decoding uses operators of torch.
+    """
+
+    needs: tuple[str, ...]
+    select: str
+    relative_time: float
+    greedy: str | None = None

@@ -1,1 +1,0 @@
-"""Position schemes as pictures: tables, curves, similarities, angles, biases. Needs matplotlib."""
