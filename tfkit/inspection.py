@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from .attention.auto_table import measured_on, parse_table
 from .attention.backend import Verdict, check_request
 from .attention.capabilities import BIAS_KINDS, MASK_TERMS, AttentionRequest
+from .attention.features import FEATURES, SCORE_SETTINGS, features_of
 from .certificate import (
     Certificate,
     Comparison,
@@ -120,10 +121,12 @@ __all__ = [
     "Comparison",
     "Dense",
     "Entry",
+    "FEATURES",
     "Int8Weight",
     "MASK_TERMS",
     "Node",
     "Padding",
+    "SCORE_SETTINGS",
     "SharedTable",
     "SpanLogits",
     "Stack",
@@ -139,6 +142,7 @@ __all__ = [
     "check_described",
     "check_request",
     "compare_certificate",
+    "features_of",
     "field_annotations",
     "flash_implementation",
     "float32_kernel_here",

@@ -20,7 +20,7 @@ from typing import Any
 from ..graph import Batch, Graph, Node, node_costs
 from ..slots.cost import Cost
 from ..slots.options import Component
-from ..slots.sublayer import AttentionSite
+from ..slots.sublayer import AttentionSite, settings_of
 from ..spec import ModelSpec
 from .formatting import changed_options
 from .layers_data import layers_data, parameters_by_path
@@ -84,7 +84,6 @@ def site_data(name: str, site: AttentionSite) -> dict[str, Any]:
         "mask_terms": sorted(site.mask_terms),
         "bias": site.bias,
         "score": site.score,
-        "softcap": site.softcap,
-        "dropout": site.dropout,
+        **settings_of(site),
         "backend": [part.kind for part in site.backend],
     }

@@ -6,7 +6,7 @@ from ...plugin import Component, Parameter, SublayerKind, linear
 from ...slots.cost import Cost, Sizes
 from ...slots.position import PositionSite
 from ...slots.score import ScoreSite
-from ...slots.sublayer import AttentionSite, SublayerContext
+from ...slots.sublayer import AttentionSite, SublayerContext, settings_of
 from .kept import attention_kept, ffn_kept
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
@@ -133,10 +133,9 @@ def attention_site(options: SelfAttentionOptions, context: SublayerContext) -> A
         backend=options.backend,
         bias=kinds[0] if kinds else None,
         bias_gradient=learns,
-        dropout=options.dropout,
-        softcap=options.softcap,
         score=score_of(options),
         value_dim=options.value_dim,
+        **settings_of(options),
     )
 
 

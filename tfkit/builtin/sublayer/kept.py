@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...slots.cost import Cost, Sizes
 from ...slots.kept import WIDE, Numbers
 from ...slots.score import ScoreSite
-from ...slots.sublayer import SublayerContext
+from ...slots.sublayer import SublayerContext, changed_settings
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
@@ -22,7 +22,7 @@ def attention_kept(options: SelfAttentionOptions, context: SublayerContext, size
     heads    c (N H D + K G (D + V)), plus 4 bytes each of queries and keys before their norm
     output   c N H V, twice where a row may see no key and is set to zero
     softmax  4 B H Q with a fused kernel, which computes the weights again (FlashAttention, section 3.1,
-             https://arxiv.org/abs/2205.14135); else 4 B H Q K, and what dropout and softcap add
+             https://arxiv.org/abs/2205.14135); else 4 B H Q K, and as much for each setting of scores or weights
     """
     B, Q, c = sizes.batch, sizes.queries, numbers.product
     N, K = B * Q, B * sizes.keys
@@ -37,7 +37,7 @@ def attention_kept(options: SelfAttentionOptions, context: SublayerContext, size
     output = c * N * H * V * (2 if context.padded else 1)
     softmax = WIDE * B * H * Q
     if weighted:
-        copies = 1 + (options.softcap is not None) + (options.dropout > 0.0)
+        copies = 1 + len(changed_settings(options))
         softmax = B * H * Q * sizes.keys * (WIDE * copies + (options.dropout > 0.0))
     gate = c * N * (width + options.gates(width) + H * V) if options.output_gate != "none" else 0
     mixed = c * K * G * V if options.value_residual != "none" else 0
