@@ -39,13 +39,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     query, key, value = torch.randn(3, 1, 4, 4, 8)
     choice = next(iter(tfkit.build(SPEC, backend="sdpa").attention_sites()))[0].choices[0]
     scale, mask = 8**-0.5, Mask(causal=True, offset=0)
-    backend = choice.select(query, key, value, mask, None, 0.0, None, "dot")
+    call = AttentionInputs(query, key, value, mask, scale)
+    backend = choice.select(call)
     assert backend.prepare is not None
     prepared = backend.prepare(mask, None, Shapes(1, 4, 4, 4, query.dtype, query.device), backend.options)
 
     def through() -> None:
-        backend = choice.select(query, key, value, mask, None, 0.0, None, "dot")
-        attend(backend, AttentionInputs(query, key, value, mask, scale, prepared=prepared))
+        attend(choice.select(call), AttentionInputs(query, key, value, mask, scale, prepared=prepared))
 
     def bare() -> None:
         scaled_dot_product_attention(query, key, value, None, 0.0, True, scale=scale)

@@ -18,7 +18,7 @@ from typing import Any
 import tfkit
 from tfkit import hooks
 from tfkit.graph import graph_of
-from tfkit.inspection import read_certificate
+from tfkit.inspection import FEATURES, SCORE_SETTINGS, read_certificate
 from tfkit.slots.sublayer import AttentionSite
 
 Run = Callable[[str], str]
@@ -111,7 +111,8 @@ WRITES = {
     "bias_kinds: dense": "a position scheme with a dense bias (`relative_shaw`), or `sink`",
     "bias_kinds: distance": "`position: relative_t5`", "bias_kinds: linear": "`position: alibi`",
     "bias_gradient": "a bias with weights, in training", "dropout": "`attention: {dropout: ...}` above 0, in training",
-    "softcap": "`attention: {softcap: ...}`", "grouped_queries": "`num_kv_heads` below `num_heads`",
+    "grouped_queries": "`num_kv_heads` below `num_heads`",
+    **{setting.capability: f"`attention: {{{setting.option}: ...}}`" for setting in SCORE_SETTINGS},
     "value_dim_differs": "`value_dim` other than `head_dim`", "scores": "`attention: {score: ...}` other than a dot product",
 }  # fmt: skip
 """What a spec writes that makes a capability of a backend necessary."""
@@ -122,9 +123,9 @@ def _needs(site: AttentionSite) -> set[str]:
     found = {f"mask_terms: {term}" for term in site.mask_terms}
     found |= {f"bias_kinds: {site.bias}"} if site.bias else set()
     for needed, capability in (
-        (site.bias_gradient, "bias_gradient"), (site.dropout > 0.0, "dropout"), (site.softcap is not None, "softcap"),
-        (site.kv_heads != site.heads, "grouped_queries"), (site.score != "dot", "scores"),
+        (site.bias_gradient, "bias_gradient"), (site.score != "dot", "scores"),
         (site.value_dim not in (None, site.head_dim), "value_dim_differs"),
+        *((feature.in_site(site), feature.capability) for feature in FEATURES),
     ):  # fmt: skip
         found |= {capability} if needed else set()
     return found

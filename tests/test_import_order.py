@@ -55,7 +55,7 @@ MAY_IMPORT = {
 
 TORCH_FREE = {"errors", "files", "slots", "hooks", "catalogue", "certificate", "spec", "recipe", "graph"}
 TORCH_FREE_MODULES = {
-    "attention": {"__init__", "auto_table", "backend", "capabilities", "rules", "selection"},
+    "attention": {"__init__", "auto_table", "backend", "capabilities", "features", "rules", "selection"},
     "cpu": {"__init__", "instruction_set"},
 }
 """Modules of packages with torch that the torch-free packages may import."""

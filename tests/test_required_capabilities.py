@@ -103,8 +103,8 @@ def test_one_message_names_every_undeclared_feature():
         require_capabilities("acme.flash", LITTLE)(inputs)
     assert len(raised.value.diagnostics) == 1
     assert raised.value.diagnostics[0].message == (
-        "`acme.flash` does not declare softcap, dropout, attention weights, the log-sum-exp, fewer key/value heads than query "
-        "heads, a value dim other than head_dim, an offset per batch row, mask terms causal, key_lengths, key_visible, "
+        "`acme.flash` does not declare an offset per batch row, dropout, attention weights, the log-sum-exp, fewer key/value "
+        "heads than query heads, softcap, a value dim other than head_dim, mask terms causal, key_lengths, key_visible, "
         "query_lengths, segments, visible, window, a linear bias, dtypes other than float32"
     )
 

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from .attention.capabilities import BIAS_KINDS as BIAS_KINDS, MASK_TERMS as MASK_TERMS
     from .attention.choice import BackendChoice as BackendChoice, BoundBackend as BoundBackend, bind as bind
     from .attention.dispatch import attend as attend
+    from .attention.features import (
+        FEATURES as FEATURES,
+        SCORE_SETTINGS as SCORE_SETTINGS,
+        features_of as features_of,
+    )
     from .attention.types import BIAS_NAMES as BIAS_NAMES
     from .builder import materialise as materialise
     from .catalogue import Catalogue

@@ -13,7 +13,7 @@ from torch import Tensor
 import tfkit
 from tfkit.attention.auto_table import AutoRow
 from tfkit.attention.choice import BackendChoice, CallClass, bind
-from tfkit.attention.types import DenseBias, Mask
+from tfkit.attention.types import AttentionInputs, DenseBias, Mask
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.nn.model import Model
 
@@ -25,17 +25,19 @@ def tensor(heads: int, length: int = 4, dim: int = 8, **options: Any) -> Tensor:
     return torch.zeros(2, heads, length, dim, **options)
 
 
+def call(heads: int) -> AttentionInputs:
+    return AttentionInputs(tensor(heads), tensor(heads), tensor(heads), Mask(offset=0), 1.0)
+
+
 @pytest.fixture
 def class_of(model_of: Callable[..., Model]) -> Callable[..., CallClass]:
     choice: BackendChoice = model_of(backend="eager").attention_sites()[0].attention.choices[0]
 
     def make(**changed: Any) -> CallClass:
-        usual = {
-            "query": tensor(4), "key": tensor(4), "value": tensor(4), "mask": Mask(offset=0), "bias": None,
-            "dropout": 0.0, "softcap": None, "score": "dot",
-        }  # fmt: skip
+        score = changed.pop("score", "dot")
+        usual = {"query": tensor(4), "key": tensor(4), "value": tensor(4), "mask": Mask(offset=0), "scale": 1.0}
         choice.decided.clear()
-        choice.select(**{**usual, **changed})
+        choice.select(AttentionInputs(**{**usual, **changed}), score)
         (found,) = choice.decided
         return found
 
@@ -46,7 +48,7 @@ def class_of(model_of: Callable[..., Model]) -> Callable[..., CallClass]:
 @pytest.mark.parametrize(
     ("changed", "fields"),
     [
-        ({"query": tensor(4, dtype=torch.float64), "key": tensor(4, dtype=torch.float64)}, {"dtype": torch.float64}),
+        ({"query": tensor(4, dtype=torch.float64), "key": tensor(4, dtype=torch.float64)}, {"dtype": "float64"}),
         ({"query": tensor(4, dim=6), "key": tensor(4, dim=6)}, {"head_dim": 6}),
         ({"value": tensor(4, dim=6)}, {"value_dim": 6}),
         ({"key": tensor(2), "value": tensor(2)}, {"grouped": True}),
@@ -59,21 +61,21 @@ def class_of(model_of: Callable[..., Model]) -> Callable[..., CallClass]:
         ({"dropout": 0.1}, {"dropout": True}),
         ({"softcap": 5.0}, {"softcap": True}),
         ({"score": "additive"}, {"score": "additive"}),
-        ({"mask": Mask(offset=0, causal=True)}, {"causal": True}),
-        ({"mask": Mask(offset=0, window=(1, 0))}, {"window": True}),
+        ({"mask": Mask(offset=0, causal=True)}, {"mask_terms": frozenset({"causal"})}),
+        ({"mask": Mask(offset=0, window=(1, 0))}, {"mask_terms": frozenset({"window"})}),
         ({"mask": Mask(offset=LENGTHS)}, {"tensor_offset": True}),
-        ({"mask": Mask(offset=0, key_lengths=LENGTHS)}, {"key_lengths": True}),
-        ({"mask": Mask(offset=0, query_lengths=LENGTHS)}, {"query_lengths": True}),
-        ({"mask": Mask(offset=0, key_visible=VISIBLE)}, {"key_visible": True}),
-        ({"mask": Mask(offset=0, query_segments=ROW, key_segments=ROW)}, {"segments": True}),
-        ({"mask": Mask(offset=0, visible=VISIBLE[:, None, None])}, {"visible": True}),
+        ({"mask": Mask(offset=0, key_lengths=LENGTHS)}, {"mask_terms": frozenset({"key_lengths"})}),
+        ({"mask": Mask(offset=0, query_lengths=LENGTHS)}, {"mask_terms": frozenset({"query_lengths"})}),
+        ({"mask": Mask(offset=0, key_visible=VISIBLE)}, {"mask_terms": frozenset({"key_visible"})}),
+        ({"mask": Mask(offset=0, query_segments=ROW, key_segments=ROW)}, {"mask_terms": frozenset({"segments"})}),
+        ({"mask": Mask(offset=0, visible=VISIBLE[:, None, None])}, {"mask_terms": frozenset({"visible"})}),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_one_property_of_a_call_changes_its_own_fields(
     changed: dict[str, Any], fields: dict[str, Any], class_of: Callable[..., CallClass]
 ) -> None:
-    assert class_of(**changed) == class_of()._replace(**fields)
+    assert class_of(**changed).request() == replace(class_of().request(), **fields)
 
 
 def test_unlimited_lengths_share_a_class(class_of: Callable[..., CallClass]) -> None:
@@ -84,7 +86,7 @@ def test_a_class_is_found_again(model_of: Callable[..., Model]) -> None:
     model = model_of(backend="eager")
     choice = model.attention_sites()[0].attention.choices[0]
     for _ in range(2):
-        choice.select(tensor(4), tensor(4), tensor(4), Mask(offset=0), None, 0.0, None, "dot")
+        choice.select(call(4))
     (found,) = choice.decided
     assert isinstance(found, CallClass)
     assert found.request().mask_terms == frozenset()
@@ -95,7 +97,7 @@ def test_calls_of_few_scores_are_a_class_of_their_own_where_a_row_says_so(class_
     row = AutoRow(device="cpu", dtypes={"float32"}, scores=(1, 200), relative_time=0.5)
     bound = bind(replace(EAGER, auto=(row,)), EAGER.options())
     choice = BackendChoice("site", ["eager"], (bound,), True, ())
-    choice.select(tensor(4), tensor(4), tensor(4), Mask(offset=0), None, 0.0, None, "dot")  # 2 x 4 x 4 x 4 scores
+    choice.select(call(4))  # 2 x 4 x 4 x 4 scores
     assert [found.scores for found in choice.decided] == [1]
     with pytest.raises(tfkit.BackendRefused, match="no figure"):
-        choice.select(tensor(8), tensor(8), tensor(8), Mask(offset=0), None, 0.0, None, "dot")
+        choice.select(call(8))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..slots.options import Entry
 from .auto_table import AutoRow
 from .capabilities import AttentionRequest, Capabilities
+from .features import FEATURES
 
 
 @dataclass(frozen=True)
@@ -106,20 +107,8 @@ def check_request(backend: AttentionBackend, request: AttentionRequest, options:
         refused.append(f"no gradient for a {request.bias} bias")
     if not {request.score, "*"} & can.scores:
         refused.append(f"score function {request.score} is not declared")
-    for wanted, able, reason in (
-        (request.tensor_offset, can.tensor_offset, "an offset per batch row is not declared"),
-        (request.dropout, can.dropout, "dropout is not declared"),
-        (request.weights, can.weights != "none", "it returns no attention weights"),
-        (request.lse, can.lse, "it returns no log-sum-exp"),
-        (request.grouped, can.grouped_queries, "fewer key/value heads than query heads are not declared"),
-        (request.softcap, can.softcap, "softcap is not declared"),
-        (request.gradients, can.backward, "it has no backward"),
-        (request.deterministic and request.gradients, can.deterministic_backward, "its backward is not deterministic"),
-        (request.compiled, can.compile, "it does not work under torch.compile"),
-        (request.exported, can.export, "it does not work under torch.export"),
-    ):
-        if wanted and not able:
-            refused.append(reason)
+    needed = request if request.gradients else replace(request, deterministic=False)
+    refused.extend(feature.reason for feature in FEATURES if feature.wanted(needed) and not feature.declared(can))
     if request.gradients is None and not can.backward:
         depends.append("whether gradients are wanted")
     refused.extend(backend.unsupported(request, options))

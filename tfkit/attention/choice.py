@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from ..errors import BackendRefused
 from ..slots.lazy import load
 from .backend import AttentionBackend
 from .capabilities import MASK_TERMS, AttentionRequest
+from .features import features_of
 from .selection import ranked, refusal
 from .types import BIAS_NAMES, AttentionInputs, AttentionOutput, Bias, Mask, Prepared, Shapes
 
@@ -30,8 +32,8 @@ class CallClass(NamedTuple):
     """All properties of a call that the choice of a backend may depend on.
 
     `queries` and `keys` are lengths, or the smallest lengths of their class; None in an exported program. `scores` is the least
-    B H Q K of its class, None if no row of the device's tables depends on it. From `causal` to
-    `visible` the fields say which mask terms are present.
+    B H Q K of its class, None if no row of the device's tables depends on it. `mask` says which of `MASK_TERMS` are present,
+    `features` names those of `FEATURES`.
     """
 
     device: str
@@ -41,26 +43,18 @@ class CallClass(NamedTuple):
     keys: int | None
     head_dim: int
     value_dim: int
-    grouped: bool
-    gradients: bool
-    bias_gradient: bool
-    dropout: bool
-    softcap: bool
+    mask: tuple[bool, ...]
     bias: str | None
-    causal: bool
-    window: bool
-    tensor_offset: bool
-    key_lengths: bool
-    query_lengths: bool
-    key_visible: bool
-    segments: bool
-    visible: bool
+    bias_gradient: bool
     score: str
+    features: tuple[str, ...]
+    gradients: bool
     deterministic: bool
     scores: int | None
 
     def request(self) -> AttentionRequest:
         """What this class of calls needs from a backend."""
+        features: dict[str, Any] = dict.fromkeys(self.features, True)
         return AttentionRequest(
             device=self.device,
             cuda_capability=torch.cuda.get_device_capability(self.device_index) if self.device == "cuda" else None,
@@ -69,17 +63,14 @@ class CallClass(NamedTuple):
             value_dim=self.value_dim,
             queries=self.queries,
             keys=self.keys,
-            mask_terms=frozenset(term for term in MASK_TERMS if getattr(self, term)),
-            tensor_offset=self.tensor_offset,
+            mask_terms=frozenset(compress(MASK_TERMS, self.mask)),
             bias=self.bias,
             bias_gradient=self.bias_gradient,
-            dropout=self.dropout,
-            grouped=self.grouped,
-            softcap=self.softcap,
             score=self.score,
             gradients=self.gradients,
             deterministic=self.deterministic,
             scores=self.scores,
+            **features,
         )
 
 
@@ -186,28 +177,12 @@ class BackendChoice:
             and (not self.automatic or any(row.device == device for row in candidate.entry.auto))
         ]
 
-    def select(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask,
-        bias: Bias | None,
-        dropout: float,
-        softcap: float | None,
-        score: str,
-    ) -> BoundBackend:
+    def select(self, inputs: AttentionInputs, score: str = "dot") -> BoundBackend:
         """The backend for a call.
 
         Args:
-            query: (B, H, Q, D)
-            key: (B, G, K, D)
-            value: (B, G, K, V)
-            mask: the mask of the call.
-            bias: the bias of the scores, or None.
-            dropout: probability of dropout, 0 outside of training.
-            softcap: c in c * tanh(score / c), or None.
-            score: name of the score function.
+            inputs: the call.
+            score: name of its score function.
 
         Returns:
             The first candidate that supports the call; with `auto`, the fastest one.
@@ -215,6 +190,7 @@ class BackendChoice:
         Raises:
             BackendRefused: no candidate can serve this class of calls, with the reasons of each.
         """
+        query, key, value, bias = inputs.query, inputs.key, inputs.value, inputs.bias
         gradients = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
         bias_gradient = bias is not None and torch.is_grad_enabled() and _bias_tensor(bias).requires_grad
         # The fields of CallClass in order, as a plain tuple: a named tuple costs 1.5 microseconds more on every call. Both are
@@ -226,21 +202,12 @@ class BackendChoice:
             *self._lengths(query.device.type, query.shape[2], key.shape[2]),
             query.shape[3],
             value.shape[3],
-            query.shape[1] != key.shape[1],
-            gradients or bias_gradient,
-            bias_gradient,
-            dropout > 0.0,
-            softcap is not None,
+            inputs.mask.present_terms(),
             None if bias is None else BIAS_NAMES[type(bias)],
-            mask.causal,
-            mask.window is not None,
-            isinstance(mask.offset, Tensor),
-            mask.key_lengths is not None,
-            mask.query_lengths is not None,
-            mask.key_visible is not None,
-            mask.query_segments is not None,
-            mask.visible is not None,
+            bias_gradient,
             score,
+            features_of(inputs),
+            gradients or bias_gradient,
             torch.are_deterministic_algorithms_enabled(),
             self._scores(query, key) if self.score_cuts else None,
         )

@@ -27,6 +27,7 @@ from torch import Tensor
 from ..errors import BackendRefused, Diagnostic, InputError, PluginError
 from .capabilities import MASK_TERMS, Capabilities, Range
 from .choice import BoundBackend
+from .features import PRESENCE
 from .types import BIAS_NAMES, AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias
 
 
@@ -172,19 +173,9 @@ def _tests(can: Capabilities) -> list[tuple[str, Test]]:
     found: list[tuple[str, Test]] = []
     if "*" not in can.scores:
         found.append(("score functions", lambda inputs: inputs.score is not None))
-    for able, feature, present in (
-        (can.softcap, "softcap", lambda inputs: inputs.softcap is not None),
-        (can.dropout, "dropout", lambda inputs: inputs.dropout > 0.0),
-        (can.weights != "none", "attention weights", lambda inputs: inputs.return_weights),
-        (can.lse, "the log-sum-exp", lambda inputs: inputs.return_lse),
-        (can.grouped_queries, "fewer key/value heads than query heads",
-         lambda inputs: inputs.query.shape[1] != inputs.value.shape[1]),
-        (can.value_dim_differs, "a value dim other than head_dim",
-         lambda inputs: inputs.query.shape[3] != inputs.value.shape[3]),
-        (can.tensor_offset, "an offset per batch row", lambda inputs: isinstance(inputs.mask.offset, Tensor)),
-    ):  # fmt: skip
-        if not able:
-            found.append((feature, present))
+    found += [(feature.words, present) for feature, present in PRESENCE if not feature.declared(can)]
+    if not can.value_dim_differs:
+        found.append(("a value dim other than head_dim", lambda inputs: inputs.query.shape[3] != inputs.value.shape[3]))
     undeclared = frozenset(MASK_TERMS) - can.mask_terms
     if undeclared:
         found.append((f"mask terms {', '.join(sorted(undeclared))}", lambda inputs: bool(undeclared & inputs.mask.terms())))

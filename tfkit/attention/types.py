@@ -7,18 +7,21 @@
     output  = dropout(weights) @ value
 
 Query head h reads key/value head h // (H // G). Axis letters: B batch, Q query length, K key length, H query heads,
-G key/value heads, D query/key head dim, V value head dim. The rules A1-A12 are in the README.
+G key/value heads, D query/key head dim, V value head dim. The rules A1-A12 are in `rules.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from .capabilities import MASK_TERMS
 
 
 @dataclass(frozen=True)
@@ -55,16 +58,19 @@ class Mask:
         Returns:
             Their names, as `Capabilities.mask_terms` spells them.
         """
-        terms = (
-            ("causal", self.causal),
-            ("window", self.window is not None),
-            ("key_lengths", self.key_lengths is not None),
-            ("query_lengths", self.query_lengths is not None),
-            ("key_visible", self.key_visible is not None),
-            ("segments", self.query_segments is not None or self.key_segments is not None),
-            ("visible", self.visible is not None),
+        return frozenset(compress(MASK_TERMS, self.present_terms()))
+
+    def present_terms(self) -> tuple[bool, ...]:
+        """Whether each of `MASK_TERMS` is set, in their order."""
+        return (
+            self.causal,
+            self.window is not None,
+            self.key_lengths is not None,
+            self.query_lengths is not None,
+            self.key_visible is not None,
+            self.query_segments is not None or self.key_segments is not None,
+            self.visible is not None,
         )
-        return frozenset(name for name, present in terms if present)
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..attention.features import FEATURES
 from ..errors import Diagnostic
 from ..graph import Graph, Node
 from ..graph.model_graph import layers_of
 from ..slots.layer import layer_paths
-from ..slots.sublayer import AttentionSite
+from ..slots.sublayer import AttentionSite, settings_of
 from ..spec.model import ModelSpec
 from ..view.sites import SiteGroup
 
 FIELDS = {
-    "mask term window is not declared": "window", "dropout is not declared": "dropout", "softcap is not declared": "softcap",
-    "fewer key/value heads than query heads are not declared": "num_kv_heads",
+    "mask term window is not declared": "window",
+    **{feature.reason: feature.option for feature in FEATURES if feature.option},
     "value dim [0-9]+ differs from head_dim [0-9]+": "value_dim",
     "score function [^ ]+ is not declared": "score",
 }  # fmt: skip
@@ -92,5 +93,5 @@ def _of_options(options: Any, path: str, outer: Sequence[str]) -> Iterator[tuple
 
 def _describes(options: Any, site: AttentionSite) -> bool:
     """Whether these options of a sub-layer are those of the site: layers of one stack may differ."""
-    same = (("num_heads", site.heads), ("dropout", site.dropout), ("softcap", site.softcap))
-    return all(getattr(options, field, None) == value for field, value in same)
+    same = {"num_heads": site.heads, **settings_of(site)}
+    return all(getattr(options, field, None) == value for field, value in same.items())

@@ -9,6 +9,7 @@ from typing import Any
 from ..attention.auto_table import AutoRow
 from ..attention.backend import AttentionBackend, Verdict
 from ..attention.capabilities import AttentionRequest
+from ..attention.features import FEATURES
 from ..attention.selection import auto_row, ranked, refusal
 from ..catalogue import Catalogue
 from ..errors import Diagnostic
@@ -92,6 +93,9 @@ def request_for(site: AttentionSite, target: Target) -> AttentionRequest:
     Returns:
         The request that a backend must accept to serve the site.
     """
+    if not target.training:
+        site = replace(site, bias_gradient=False, dropout=0.0)
+    features: dict[str, Any] = {feature.name: True for feature in FEATURES if feature.in_site(site)}
     return AttentionRequest(
         device=target.device,
         cuda_capability=target.cuda_capability,
@@ -102,13 +106,11 @@ def request_for(site: AttentionSite, target: Target) -> AttentionRequest:
         keys=target.keys,
         mask_terms=site.mask_terms,
         bias=site.bias,
-        bias_gradient=site.bias_gradient and target.training,
-        dropout=site.dropout > 0.0 and target.training,
-        grouped=site.heads != site.kv_heads,
-        softcap=site.softcap is not None,
+        bias_gradient=site.bias_gradient,
         score=site.score,
         gradients=target.training,
         compiled=target.compiled,
+        **features,
     )
 
 

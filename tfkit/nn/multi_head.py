@@ -18,6 +18,7 @@ from ..attention.choice import BackendChoice, BoundBackend
 from ..attention.dispatch import attend
 from ..attention.types import AttentionInputs, Bias, DenseBias, Mask
 from ..errors import BackendRefused
+from ..slots.sublayer import AttentionSettings, settings_of
 from .attention_sink import with_sink
 from .local_attention import LocalCentre, with_local
 from .runtime.context import StackContext, use
@@ -25,7 +26,7 @@ from .runtime.decoding_state import KeyValueCache
 
 
 @dataclass(frozen=True)
-class AttentionConfig:
+class AttentionConfig(AttentionSettings):
     """The settings of one multi-head attention.
 
     Args:
@@ -33,8 +34,6 @@ class AttentionConfig:
         num_kv_heads: key/value heads G; a divisor of H.
         head_dim: features per head D.
         scale: factor of q.k, usually D ** -0.5.
-        softcap: c in c * tanh(score / c), None for no cap.
-        dropout: probability that an attention weight is dropped in training.
         window: (left, right) keys visible around a query; None leaves a side open.
         cross: keys and values come from a memory instead of the sequence itself.
         memory: the node whose output is the memory; None for the memory of the stack.
@@ -47,8 +46,6 @@ class AttentionConfig:
     num_kv_heads: int
     head_dim: int
     scale: float
-    softcap: float | None = None
-    dropout: float = 0.0
     window: tuple[int | None, int | None] | None = None
     cross: bool = False
     memory: str | None = None
@@ -212,9 +209,8 @@ class MultiHeadAttention(nn.Module):
         )
         bias = DenseBias(query[..., :1]) if has_bias else None  # (1, H, 1, 1)
         mask = Mask(visible=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=key.device))
-        dropout = config.dropout if self.training else 0.0
         try:
-            found = choice.select(query, key, value, mask, bias, dropout, config.softcap, config.score)
+            found = choice.select(self._inputs(query, key, value, mask, bias), config.score)
         except BackendRefused:
             return False
         return choice.automatic or found is choice.candidates[0]
@@ -258,6 +254,14 @@ class MultiHeadAttention(nn.Module):
             return SharedBias(use(scheme, "bias", query, tables, self.config.scale), None)
         return SharedBias(context.shared_bias(scheme, place.scheme, query, tables, self.config.scale), place.scheme)
 
+    def _inputs(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Bias | None) -> AttentionInputs:
+        """The call with the settings of the site. Dropout acts in training only."""
+        config, settings = self.config, settings_of(self.config)
+        if not self.training:
+            settings["dropout"] = 0.0
+        score = None if config.score == "dot" else self.score
+        return AttentionInputs(query, key, value, mask, config.scale, bias, score=score, **settings)
+
     def _attend(
         self,
         query: Tensor,
@@ -277,16 +281,12 @@ class MultiHeadAttention(nn.Module):
         if beams is not None:
             keys = key.shape[2] if config.cross else None
             query, bias = beams.folded(query, bias, context.offset, keys, context.memo, scheme)
-        dropout = config.dropout if self.training else 0.0
-        score = None if config.score == "dot" else self.score
-        inputs = AttentionInputs(query, key, value, mask, config.scale, bias, config.softcap, dropout, score)
+        inputs = self._inputs(query, key, value, mask, bias)
         if self.sink is not None:
             inputs, scheme, mask_name = with_sink(inputs, self.sink, context.memo, mask_name), None, ("sink", mask_name)
         if self.local is not None:  # every query has a window of its own, so that no two calls share a mask
             inputs, mask_name = with_local(inputs, self.local, query), ("local", len(context.memo))
-        backend = self.choices[index].select(
-            query, inputs.key, inputs.value, inputs.mask, inputs.bias, dropout, config.softcap, config.score
-        )
+        backend = self.choices[index].select(inputs, config.score)
         prepared = context.prepared(backend, inputs.mask, mask_name, inputs.bias, scheme, query, inputs.key.shape[2])
         inputs = replace(inputs, prepared=prepared)
         if site in context.model.wanted:
@@ -301,11 +301,8 @@ class MultiHeadAttention(nn.Module):
         """Attention weights (B, H, Q, K) before dropout. A second call computes them, so that the output keeps its bits."""
         assert self.weights_backend is not None
         with torch.no_grad():
-            with_weights = AttentionInputs(
-                inputs.query, inputs.key, inputs.value, inputs.mask, inputs.scale, inputs.bias, inputs.softcap,
-                score=inputs.score, return_weights=True,
-            )  # fmt: skip
-            weights = attend(self.weights_backend, with_weights).weights
+            asking = replace(inputs, dropout=0.0, return_weights=True, prepared=None)
+            weights = attend(self.weights_backend, asking).weights
         assert weights is not None
         keys = weights.shape[3] // 2 if self.local is not None else weights.shape[3] - (self.sink is not None)
         return weights[..., :keys]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -44,8 +44,34 @@ class SublayerContext:
     padded: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionSettings:
+    """The numbers of attention that a spec sets and a call carries unchanged, under one name in both.
+
+    Args:
+        softcap: c in c * tanh(score / c), or None.
+        dropout: probability that an attention weight is dropped in training.
+    """
+
+    softcap: float | None = None
+    dropout: float = 0.0
+
+
+DEFAULT_SETTINGS = {field.name: field.default for field in fields(AttentionSettings)}
+
+
+def settings_of(source: Any) -> dict[str, Any]:
+    """The fields of `AttentionSettings`, by name, read from the options of a sub-layer, a site or a configuration."""
+    return {name: getattr(source, name) for name in DEFAULT_SETTINGS}
+
+
+def changed_settings(source: Any) -> dict[str, Any]:
+    """Those of `settings_of` that are not at their defaults."""
+    return {name: value for name, value in settings_of(source).items() if value != DEFAULT_SETTINGS[name]}
+
+
 @dataclass(frozen=True)
-class AttentionSite:
+class AttentionSite(AttentionSettings):
     """One place in a model where attention happens, as described by the spec.
 
     Args:
@@ -57,8 +83,6 @@ class AttentionSite:
         backend: the requested backends.
         bias: kind of bias, from `BIAS_KINDS`; None for no bias.
         bias_gradient: the bias has trainable parameters.
-        dropout: probability that an attention weight is dropped in training.
-        softcap: c in c * tanh(score / c), or None.
         score: name of the score function that the backend computes.
         value_dim: features per value head V; head_dim unless given.
     """
@@ -71,8 +95,6 @@ class AttentionSite:
     backend: tuple[Component, ...]
     bias: str | None = None
     bias_gradient: bool = False
-    dropout: float = 0.0
-    softcap: float | None = None
     score: str = "dot"
     value_dim: int | None = None
 

@@ -24,7 +24,7 @@ from ..graph.costs import layer_costs
 from ..slots.cost import Cost
 from ..slots.layer import Layer, LayerRun, depth, leaves
 from ..slots.options import Component
-from ..slots.sublayer import AttentionSite
+from ..slots.sublayer import AttentionSite, settings_of
 from ..spec import ModelSpec
 from .formatting import changed_options, in_words
 from .sites import all_sites
@@ -189,7 +189,6 @@ def site_data(name: str, site: AttentionSite) -> dict[str, Any]:
         "mask_terms": sorted(site.mask_terms),
         "bias": site.bias,
         "score": site.score,
-        "softcap": site.softcap,
-        "dropout": site.dropout,
+        **settings_of(site),
         "backend": [part.kind for part in site.backend],
     }

@@ -63,8 +63,9 @@ def answering(feature, can=NOT_OFFERED):
 
 FEATURES = [
     *[f"mask term {term}" for term in MASK_TERMS if term != "causal"],
-    "the gradient of a dense bias", "a linear bias", "a distance bias", "an offset per batch row", "softcap", "dropout",
-    "the log-sum-exp", "attention weights", "fewer key/value heads than query heads", "a value dim other than head_dim",
+    "the gradient of a dense bias", "a linear bias", "a distance bias", "an offset per batch row", "dropout",
+    "attention weights", "the log-sum-exp", "fewer key/value heads than query heads", "softcap",
+    "a value dim other than head_dim",
     "dtype float64", "dtype bfloat16", "dtype float16", "head_dim 9", "head_dim 32",
 ]  # fmt: skip
 

@@ -6,7 +6,7 @@ from ...plugin import Component, Parameter, SublayerKind, linear
 from ...slots.cost import WIDE, Cost, Numbers, Sizes
 from ...slots.position import PositionSite
 from ...slots.score import ScoreSite
-from ...slots.sublayer import AttentionSite, SublayerContext
+from ...slots.sublayer import AttentionSite, SublayerContext, changed_settings, settings_of
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
@@ -17,7 +17,7 @@ def attention_kept(options: SelfAttentionOptions, context: SublayerContext, size
     heads    c (N H D + K G (D + V)), plus 4 bytes each of queries and keys before their norm
     output   c N H V, twice where a row may see no key and is set to zero
     softmax  4 B H Q with a fused kernel, which computes the weights again (FlashAttention, section 3.1,
-             https://arxiv.org/abs/2205.14135); else 4 B H Q K, and what dropout and softcap add
+             https://arxiv.org/abs/2205.14135); else 4 B H Q K, and as much for each setting of scores or weights
 
     Autograd saves the operands of each product, and the input or the result of each elementwise function:
     https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors
@@ -38,7 +38,7 @@ def attention_kept(options: SelfAttentionOptions, context: SublayerContext, size
     output = c * N * H * V * (2 if context.padded else 1)
     softmax = WIDE * B * H * Q
     if weighted:
-        copies = 1 + (options.softcap is not None) + (options.dropout > 0.0)
+        copies = 1 + len(changed_settings(options))
         softmax = B * H * Q * sizes.keys * (WIDE * copies + (options.dropout > 0.0))
     gate = c * N * (width + options.gates(width) + H * V) if options.output_gate != "none" else 0
     mixed = c * K * G * V if options.value_residual != "none" else 0
@@ -182,10 +182,9 @@ def attention_site(options: SelfAttentionOptions, context: SublayerContext) -> A
         backend=options.backend,
         bias=kinds[0] if kinds else None,
         bias_gradient=learns,
-        dropout=options.dropout,
-        softcap=options.softcap,
         score=score_of(options),
         value_dim=options.value_dim,
+        **settings_of(options),
     )
 
 

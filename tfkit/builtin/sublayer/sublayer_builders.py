@@ -14,7 +14,7 @@ from ...nn.value_residual import ValueResidual
 from ...plugin import Component
 from ...slots.lazy import load
 from ...slots.score import ScoreSite
-from ...slots.sublayer import SublayerContext
+from ...slots.sublayer import SublayerContext, settings_of
 from .entries import acts_in_attention, own_table, position_site, scale_of, scheme_of, score_of
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
@@ -37,13 +37,12 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
         num_kv_heads=options.kv_heads,
         head_dim=dim,
         scale=scale_of(options, dim),
-        softcap=options.softcap,
-        dropout=options.dropout,
         window=(options.window - 1, 0) if isinstance(options.window, int) else options.window,
         cross=cross,
         memory=options.memory if isinstance(options, CrossAttentionOptions) else None,
         score=score_of(options),
         norm_all_heads=options.query_key_norm_over == "all_heads",
+        **settings_of(options),
     )
     position_config, own_position = _position(options, context, wiring)
     score = options.score

@@ -9,6 +9,7 @@ from ...graph import Graph, graph_of
 from ...graph.model_graph import Node
 from ...slots.layer import Layer, sequence
 from ...slots.options import Component
+from ...slots.sublayer import changed_settings
 from .shape import KINDS, Shape, shape_of
 
 if TYPE_CHECKING:
@@ -161,8 +162,10 @@ def _layer(node: Node, layer: Layer, decodes: bool, has_encoder: bool) -> Iterat
 def _attention(name: str, options: Any, width: int) -> Iterator[str]:
     if options.values(width) != options.dim(width):
         yield f"`{name}.value_dim` is {options.value_dim}: the engine's value heads have head_dim {options.dim(width)} features"
-    if options.softcap is not None:
-        yield f"`{name}.softcap` is {options.softcap:g}: the engine has a softcap only for logits"
+    for setting, value in changed_settings(options).items():
+        if setting != "dropout":
+            logits = "a softcap only for logits" if setting == "softcap" else f"no {setting}"
+            yield f"`{name}.{setting}` is {value:g}: the engine has {logits}"
     if options.sink:
         yield f"`{name}.sink`: the engine has no attention sinks"
     for field in ("output_gate", "value_residual"):

@@ -16,9 +16,9 @@ from torch import Tensor
 from tfkit.attention.backend import AttentionBackend
 from tfkit.attention.capabilities import Capabilities, Numerics
 from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.errors import BackendRefused, Diagnostic
+from tfkit.plugin import require_capabilities
 from tfkit_conformance.mutants.kernel import entry_of, stages
-from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
+from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel, refuse_undeclared
 
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
@@ -56,8 +56,7 @@ def whole_in_storage(call: AttentionInputs, options: Any = None) -> AttentionOut
 
 
 def _whole(call: AttentionInputs, dtype: torch.dtype) -> AttentionOutput:
-    if call.score is not None:
-        raise BackendRefused(Diagnostic("TFK060", "there are no other scores than the dot product"))
+    refuse_undeclared(call)
     heads, wide = call.query.shape[1], torch.promote_types(call.query.dtype, torch.float32)
     distance = stages.distances(call, stages.positions(call))
     key, value = (stages.read_heads(tensor.to(dtype), heads) for tensor in (call.key, call.value))
@@ -89,9 +88,7 @@ def rounded_sum(leaf: str, total: Tensor, term: Tensor, columns: slice, call: At
 
 def causal_only(call: AttentionInputs, options: Any = None) -> AttentionOutput:
     """The kernel for plain and causal calls; everything else is refused."""
-    asked = (call.bias, call.softcap, call.dropout or None, call.score, call.return_weights or None, call.return_lse or None)
-    if call.mask.terms() - {"causal"} or isinstance(call.mask.offset, Tensor) or any(part is not None for part in asked):
-        raise BackendRefused(Diagnostic("TFK060", "this backend knows plain and causal calls only"))
+    require_capabilities("causal_only", NARROW)(call)
     return Kernel(block=32)(call, options)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tfkit.inspection import MASK_TERMS, SCORE_SETTINGS
 from tfkit.plugin import AttentionInputs, AttentionRequest, Bias, DenseBias, DistanceBias, LinearBias, Mask
 
 from .elements import arranged, drawn_call, grad_arranged
@@ -129,8 +130,8 @@ class Case:
         query, key, value = (arranged(tensor.to(dtype), self.layout, device).requires_grad_(self.gradients) for tensor in made)
         return AttentionInputs(
             query, key, value, self.mask(device), self.scale if self.scale is not None else self.D**-0.5,
-            bias=self._bias(device), softcap=self.softcap, dropout=self.dropout,
-            return_weights=self.weights, return_lse=self.lse,
+            bias=self._bias(device), dropout=self.dropout, return_weights=self.weights, return_lse=self.lse,
+            **self.score_settings(),
         )  # fmt: skip
 
     def grad_output(self, device: str = "cpu") -> Tensor:
@@ -143,6 +144,7 @@ class Case:
 
     def request(self, device: str = "cpu") -> AttentionRequest:
         """What the case requests from a backend, for `check_request`."""
+        features: dict[str, Any] = {name: value is not None for name, value in self.score_settings().items()}
         return AttentionRequest(
             device=device.partition(":")[0],
             cuda_capability=torch.cuda.get_device_capability(device) if device.startswith("cuda") else None,
@@ -159,14 +161,17 @@ class Case:
             weights=self.weights,
             lse=self.lse,
             grouped=self.G != self.H,
-            softcap=self.softcap is not None,
             gradients=self.gradients or (self.bias is not None and self.bias_gradient),
+            **features,
         )
 
     def terms(self) -> frozenset[str]:
         """The mask terms that are set, as `Capabilities.mask_terms` spells them."""
-        named = ("causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible")
-        return frozenset(name for name in named if getattr(self, name) not in (None, False))
+        return frozenset(name for name in MASK_TERMS if getattr(self, name) not in (None, False))
+
+    def score_settings(self) -> dict[str, Any]:
+        """The numbers that change the scores, by name; None where the call has none."""
+        return {setting.name: getattr(self, setting.name) for setting in SCORE_SETTINGS}
 
     def as_data(self) -> dict[str, Any]:
         """The case as JSON data: the sizes, and every other field that differs from its default."""

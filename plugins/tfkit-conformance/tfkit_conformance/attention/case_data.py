@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from tfkit import Diagnostic, InputError
+from tfkit.inspection import SCORE_SETTINGS
 
 from .case import DTYPES, Case
 from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
@@ -101,6 +102,7 @@ WHOLE: tuple[str, Test] = ("a whole number", whole)
 SWITCH: tuple[str, Test] = ("true or false", lambda value: isinstance(value, bool))
 AXES: tuple[str, Test] = ("axes out of BHQK", lambda value: isinstance(value, str) and set(value) <= set("BHQK."))
 ROWS: tuple[str, Test] = ("a whole number for each batch row", integers)
+NUMBER: tuple[str, Test] = ("a number", number)
 POSITIVE: tuple[str, Test] = ("a number above 0", lambda value: number(value) and value > 0)
 
 FIELDS: dict[str, tuple[str, Test]] = {
@@ -117,8 +119,8 @@ FIELDS: dict[str, tuple[str, Test]] = {
     "bias_axes": AXES,
     "bias_low": WHOLE,
     "bias_dtype": one_of(("float32", "query")),
-    "softcap": optional(POSITIVE),
-    "scale": optional(("a number", number)),
+    **{setting.name: optional(POSITIVE if setting.positive else NUMBER) for setting in SCORE_SETTINGS},
+    "scale": optional(NUMBER),
     "dropout": ("a probability below 1", lambda value: number(value) and 0 <= value < 1),
     "regime": one_of(REGIMES),
     "layout": one_of(LAYOUTS),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from tfkit.inspection import BIAS_KINDS, MASK_TERMS
+from tfkit.inspection import BIAS_KINDS, MASK_TERMS, SCORE_SETTINGS
 from tfkit.plugin import Capabilities, Range
 
 from .case import Case
@@ -44,7 +44,7 @@ def plan_of(case: Case) -> Plan:
         "edge": edge_of(case.K),
         "heads": "own" if case.G == case.H else "one" if case.G == 1 else "shared",
         "value_dim": case.V != case.D,
-        "softcap": case.softcap is not None,
+        **{name: value is not None for name, value in case.score_settings().items()},
         "lse": case.lse,
         "weights": case.weights,
         "gradients": case.gradients,
@@ -111,9 +111,9 @@ def cells(can: Capabilities, gradients: bool) -> list[Cell]:
         made += [Cell("heads", "some heads share", _fixed(heads="shared")), Cell("heads", "all share one", _fixed(heads="one"))]
     if can.value_dim_differs:
         made.append(Cell("heads", "V != D", _fixed(value_dim=True)))
-    if can.softcap:
-        made.append(Cell("feature", "softcap", _fixed(softcap=True, bias=None)))
-        made += [Cell("feature", f"softcap + {kind} bias", _fixed(softcap=True, bias=kind)) for kind in kinds]
+    for name in [setting.name for setting in SCORE_SETTINGS if setting.declared(can)]:
+        made.append(Cell("feature", name, _fixed(**{name: True}, bias=None)))
+        made += [Cell("feature", f"{name} + {kind} bias", _fixed(**{name: True}, bias=kind)) for kind in kinds]
     if can.lse:
         made.append(Cell("feature", "lse", _fixed(lse=True)))
     if can.weights != "none":

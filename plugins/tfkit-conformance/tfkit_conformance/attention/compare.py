@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.inspection import BIAS_NAMES
+from tfkit.inspection import BIAS_NAMES, features_of
 from tfkit.plugin import AttentionInputs, AttentionOutput, AttentionRequest, LinearBias, Numerics
 
 from ..finding import Inconclusive
@@ -22,6 +22,7 @@ def request_of(inputs: AttentionInputs, gradients: bool | None = None) -> Attent
     """What a call requests from a backend, for `check_request`. `gradients` overrides the `requires_grad` of its tensors."""
     query, value, bias = inputs.query, inputs.value, inputs.bias
     wanted = [name for name, leaf in leaves_of(inputs).items() if gradients or (gradients is None and leaf.requires_grad)]
+    features: dict[str, Any] = dict.fromkeys(features_of(inputs), True)
     return AttentionRequest(
         device=query.device.type,
         cuda_capability=torch.cuda.get_device_capability(query.device) if query.is_cuda else None,
@@ -31,15 +32,10 @@ def request_of(inputs: AttentionInputs, gradients: bool | None = None) -> Attent
         queries=query.shape[2],
         keys=value.shape[2],
         mask_terms=inputs.mask.terms(),
-        tensor_offset=isinstance(inputs.mask.offset, Tensor),
         bias=None if bias is None else BIAS_NAMES[type(bias)],
         bias_gradient="bias" in wanted,
-        dropout=inputs.dropout > 0.0,
-        weights=inputs.return_weights,
-        lse=inputs.return_lse,
-        grouped=query.shape[1] != value.shape[1],
-        softcap=inputs.softcap is not None,
         gradients=bool(wanted),
+        **features,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from tfkit.inspection import BIAS_KINDS, MASK_TERMS
+from tfkit.inspection import BIAS_KINDS, MASK_TERMS, SCORE_SETTINGS
 from tfkit.plugin import Range
 
 from .backend_under_test import BackendUnderTest
@@ -79,7 +79,11 @@ def cases(draw: DrawFn, subject: BackendUnderTest, dtype: str, cell: Cell | None
         bias_values=draw(st.integers(1, 9)) if bias == "distance" else 5,
         bias_low=draw(st.integers(-6, 2)) if bias == "distance" else -3,
         bias_dtype="query" if bias in ("dense", "distance") and draw(st.booleans()) else "float32",
-        softcap=draw(_one_of(1.5, 0.75, 20.0)) if _has(draw, fixed, "softcap", can.softcap, 5) else None,
+        **{
+            setting.name: draw(_one_of(*setting.examples))
+            for setting in SCORE_SETTINGS
+            if _has(draw, fixed, setting.name, setting.declared(can), 5)
+        },
         scale=draw(_one_of(None, None, None, 0.3, 1.0)),
         lse=_has(draw, fixed, "lse", can.lse, 3),
         weights=_has(draw, fixed, "weights", can.weights != "none", 3),

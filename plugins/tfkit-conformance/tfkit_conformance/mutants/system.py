@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tfkit import BackendRefused, Diagnostic
+from tfkit.inspection import SCORE_SETTINGS
 from tfkit.plugin import AttentionInputs, AttentionOutput
 
 from ..attention.reference import reference
@@ -211,8 +212,11 @@ MUTANTS = (
     mutant("asks_the_reference", "it calls the reference that checks it", asks_the_reference),
     mutant("refuses_right_windows", "it refuses windows that look ahead, which it declares", refuses_right_windows),
     mutant("raises_in_backward", "its backward pass raises for grouped heads, which it declares", raises_in_backward),
-    mutant("undeclared_softcap_ignored", "it answers a softcap, which it does not declare, as if there were none",
-          ignoring(softcap=None), capabilities=without(softcap=False)),
+    *(
+        mutant(f"undeclared_{name}_ignored", f"it answers a {name}, which it does not declare, as if there were none",
+              ignoring(**{name: None}), capabilities=without(**{name: False}))
+        for name in [setting.name for setting in SCORE_SETTINGS]
+    ),
     mutant("undeclared_dropout_ignored", "it answers dropout, which it does not declare, as if there were none",
           ignoring(dropout=0.0), capabilities=without(dropout=False)),
     mutant("undeclared_score_ignored", "it answers another score function, which it does not declare, with the dot product",

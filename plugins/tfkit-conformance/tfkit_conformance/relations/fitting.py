@@ -7,12 +7,17 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from tfkit.inspection import SCORE_SETTINGS
+
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.reference import visible_pairs
 from .relation import Feature
 
-SOFTCAP = Feature("a softcap", lambda case, subject: case.softcap is not None)
+BENT_SCORES = Feature(
+    " or ".join(f"a {setting.words}" for setting in SCORE_SETTINGS),
+    lambda case, subject: any(value is not None for value in case.score_settings().values()),
+)
 NO_GRADIENTS = Feature("no gradients", lambda case, subject: not (case.gradients or case.bias_gradient))
 NO_QUERY_GRADIENTS = Feature("no gradients", lambda case, subject: not case.gradients)
 NO_FLOAT64 = Feature("float64 is not declared", lambda case, subject: "float64" not in subject.capabilities.dtypes)

@@ -21,7 +21,7 @@ from ..attention.compare import leaves_of
 from ..attention.evaluated import Call, Evaluated
 from ..differences import double
 from ..finding import Violation
-from .fitting import NO_FLOAT64, NO_GRADIENTS, NO_QUERY_GRADIENTS, SOFTCAP
+from .fitting import BENT_SCORES, NO_FLOAT64, NO_GRADIENTS, NO_QUERY_GRADIENTS
 from .paired_calls import leaf_copies, within
 from .relation import Relation
 
@@ -114,7 +114,7 @@ def _in_double(case: Case, subject: BackendUnderTest) -> Case:
 
 IDENTITIES = (
     Relation("key_gradients_cancel", "R38", "The gradients of all keys add up to 0.", "bound",
-             _key_gradients_cancel, rule="A10", voided_by=(NO_QUERY_GRADIENTS, SOFTCAP)),
+             _key_gradients_cancel, rule="A10", voided_by=(NO_QUERY_GRADIENTS, BENT_SCORES)),
     Relation("value_identity", "R38", "Values times their gradients are the output times its gradient.", "bound",
              _value_identity, rule="A10", voided_by=(NO_QUERY_GRADIENTS,)),
     Relation("score_identity", "R38", "Keys times their gradients are queries times theirs.", "bound",

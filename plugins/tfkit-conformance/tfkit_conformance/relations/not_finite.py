@@ -17,7 +17,7 @@ from ..attention.case import Case
 from ..attention.evaluated import Evaluated, run
 from ..differences import first_of
 from ..finding import Violation
-from .fitting import SOFTCAP, own_memory, shown
+from .fitting import BENT_SCORES, own_memory, shown
 from .paired_calls import format_element, leaf_copies
 from .relation import Feature, Relation
 
@@ -82,6 +82,6 @@ NOT_FINITE = (
     Relation(
         "not_finite", "A2", "A query whose scores have no softmax gets NaN, or zeros where they are declared.", "exact",
         _not_finite, rule="A2", adapt=_forward,
-        voided_by=(SOFTCAP, _NO_ROW, _FUNCTION),
+        voided_by=(BENT_SCORES, _NO_ROW, _FUNCTION),
     ),
 )  # fmt: skip

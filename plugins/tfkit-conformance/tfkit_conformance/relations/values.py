@@ -20,7 +20,7 @@ from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Call, Evaluated
 from .call_parts import Piece
-from .fitting import SOFTCAP, whole_numbers
+from .fitting import BENT_SCORES, whole_numbers
 from .paired_calls import leaf_copies, outcome, within
 from .relation import Relation, rewritten
 
@@ -95,7 +95,7 @@ def _one_key(case: Case, subject: BackendUnderTest) -> Case:
 VALUES = (
     rewritten("keys_moved", "R24", "A vector that is added to every key changes no weight.",
               "when one vector is added to every key",
-              _keys_moved, rule="A2", adapt=whole_numbers, voided_by=(SOFTCAP,)),
+              _keys_moved, rule="A2", adapt=whole_numbers, voided_by=(BENT_SCORES,)),
     Relation("equal_values", "R25", "Where all values are equal, the output is that value.", "bound",
              _equal_values, rule="A2"),
     rewritten("values_moved", "R26", "A vector that is added to every value is added to every row that sees a key.",

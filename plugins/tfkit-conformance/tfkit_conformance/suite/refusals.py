@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tfkit.inspection import BIAS_KINDS, MASK_TERMS
+from tfkit.inspection import BIAS_KINDS, FEATURES, MASK_TERMS, SCORE_SETTINGS
 from tfkit.plugin import AttentionInputs, AttentionOutput
 
 from ..attention.backend_under_test import BackendUnderTest
@@ -42,19 +42,21 @@ def undeclared(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Cas
             yield f"a {kind} bias", replace(plain, bias=kind, offset=0)
         elif kind not in can.bias_gradient and can.backward:
             yield f"the gradient of a {kind} bias", replace(plain, bias=kind, offset=0, bias_gradient=True, gradients=True)
+    changes: dict[str, dict[str, Any]] = {
+        "dropout": {"dropout": 0.5},
+        "lse": {"lse": True},
+        "weights": {"weights": True},
+        "grouped": {"G": 1, "H": 2 * plain.G},
+        **{setting.name: {setting.name: setting.examples[0]} for setting in SCORE_SETTINGS},
+    }
     reading = next((term for term in ("causal", "window") if term in can.mask_terms), None)
-    if not can.tensor_offset and reading is not None:
-        yield "an offset per batch row", replace(plain, **{**terms[reading], "offset": tuple(range(plain.B))})
-    for wanted, feature, fields in (
-        (not can.softcap, "softcap", {"softcap": 0.5}),
-        (not can.dropout, "dropout", {"dropout": 0.5}),
-        (not can.lse, "the log-sum-exp", {"lse": True}),
-        (can.weights == "none", "attention weights", {"weights": True}),
-        (not can.grouped_queries, "fewer key/value heads than query heads", {"G": 1, "H": 2 * plain.G}),
-        (not can.value_dim_differs, "a value dim other than head_dim", {"V": 2 * plain.D}),
-    ):
-        if wanted:
-            yield feature, replace(plain, **fields)
+    if reading is not None:
+        changes["tensor_offset"] = {**terms[reading], "offset": tuple(range(plain.B))}
+    for feature in FEATURES:
+        if feature.name in changes and not feature.declared(can):
+            yield feature.words, replace(plain, **changes[feature.name])
+    if not can.value_dim_differs:
+        yield "a value dim other than head_dim", replace(plain, V=2 * plain.D)
     for other in DTYPES:
         if other not in can.dtypes:
             yield f"dtype {other}", replace(plain, dtype=other)

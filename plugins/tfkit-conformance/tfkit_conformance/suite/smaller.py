@@ -11,14 +11,16 @@ from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any, cast
 
+from tfkit.inspection import SCORE_SETTINGS
+
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.case_data import invalid_fields
 
 FEATURES = (
     ("causal",), ("window",), ("key_lengths",), ("query_lengths",), ("key_visible",), ("segments",), ("visible",), ("bias",),
-    ("softcap",), ("scale",), ("dropout",), ("lse",), ("weights",), ("gradients", "bias_gradient"), ("regime",), ("layout",),
-    ("grad_layout",),
+    *((setting.name,) for setting in SCORE_SETTINGS), ("scale",), ("dropout",), ("lse",), ("weights",),
+    ("gradients", "bias_gradient"), ("regime",), ("layout",), ("grad_layout",),
 )  # fmt: skip
 """What a call may ask for beyond being one, by the fields that say so."""
 

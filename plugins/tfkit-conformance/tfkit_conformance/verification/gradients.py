@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from tfkit import Graph, Model
-from tfkit.inspection import layers_of, sequence
+from tfkit.inspection import SCORE_SETTINGS, layers_of, sequence
 from tfkit.plugin import AttentionOutput
 
 from ..attention.compare import compared
@@ -159,9 +159,8 @@ def unseen_biases(model: Model, graph: Graph) -> frozenset[str]:
     for expected in expected_sites(graph).values():
         rotated = expected.scheme is not None and "queries_keys" in expected.scheme.entry.acts
         bias = table[expected.name].key.bias
-        plain = (
-            expected.options.query_key_norm.kind == "none" and expected.site.softcap is None and expected.site.score == "dot"
-        )
+        bent = any(setting.in_site(expected.site) for setting in SCORE_SETTINGS)
+        plain = expected.options.query_key_norm.kind == "none" and not bent and expected.site.score == "dot"
         if bias is not None and plain and not rotated and not expected.options.sink:
             found.add(names[id(bias)])
     return frozenset(found)

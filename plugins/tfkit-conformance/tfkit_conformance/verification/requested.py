@@ -19,6 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from tfkit.inspection import SCORE_SETTINGS
 from tfkit.plugin import DenseBias, LinearBias, Mask
 
 from ..attention.reference import visible_pairs
@@ -75,7 +76,7 @@ def _sizes(call: SiteCall, expected: ExpectedSite) -> None:
     inputs, site = call.inputs, expected.site
     wanted = (
         ("scale", inputs.scale, expected.scale),
-        ("softcap", inputs.softcap, site.softcap),
+        *((setting.name, getattr(inputs, setting.name), getattr(site, setting.name)) for setting in SCORE_SETTINGS),
         ("dropout", inputs.dropout, 0.0),
         ("number of query heads", inputs.query.shape[1], site.heads),
         ("number of key heads", inputs.key.shape[1], site.kv_heads),

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tfkit.inspection import SCORE_SETTINGS
 from tfkit.plugin.model_parts import PositionSite
 
 from .parts import Parts
@@ -114,8 +115,7 @@ def _attention(parts: Parts, plan: StackPlan) -> dict[str, Any]:
         found["query_key_norm"] = parts.part("norm")
         if found["query_key_norm"] != "none" and parts.chance(30):
             found["query_key_norm_over"] = "all_heads"
-    if parts.chance(25):
-        found["softcap"] = parts.one((50.0, 2.0, 0.5))
+    found |= {setting.name: parts.one(setting.examples) for setting in SCORE_SETTINGS if parts.chance(25)}
     if parts.chance(20):
         found["score"] = parts.part("score")
     elif parts.chance(20):

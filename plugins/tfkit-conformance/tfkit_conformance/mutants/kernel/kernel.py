@@ -16,7 +16,17 @@ from torch import Tensor
 
 from tfkit import BackendRefused, Diagnostic
 from tfkit.inspection import BIAS_KINDS, MASK_TERMS
-from tfkit.plugin import AttentionInputs, AttentionOutput, Bias, Capabilities, Device, LinearBias, Numerics, Range
+from tfkit.plugin import (
+    AttentionInputs,
+    AttentionOutput,
+    Bias,
+    Capabilities,
+    Device,
+    LinearBias,
+    Numerics,
+    Range,
+    require_capabilities,
+)
 
 from . import stages
 from .design import KernelDesign
@@ -44,16 +54,17 @@ CAPABILITIES = Capabilities(
 )
 """What the kernel declares: all of the contract but other scores than the dot product, second derivatives and compilation."""
 
+refuse_undeclared = require_capabilities("kernel", CAPABILITIES)
+
 
 @dataclass(frozen=True)
 class Kernel(KernelDesign):
     """softmax(scale q k^T + bias, masked) v, called as a backend is."""
 
     def __call__(self, inputs: AttentionInputs, options: Any = None) -> AttentionOutput:
-        """Output, and on request weights (without gradient) and log-sum-exp. Raises BackendRefused for other scores than the
-        dot product."""
-        if inputs.score is not None:
-            raise BackendRefused(Diagnostic("TFK060", "this kernel has no other scores than the dot product"))
+        """Output, and on request weights (without gradient) and log-sum-exp. Raises BackendRefused for what `CAPABILITIES`
+        lacks."""
+        refuse_undeclared(inputs)
         values = None if inputs.bias is None else stages.bias_values(inputs.bias)
         found = _Attention.apply(self, inputs, inputs.query, inputs.key, inputs.value, values)  # type: ignore[no-untyped-call]
         return AttentionOutput(*found)
