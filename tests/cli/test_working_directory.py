@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_line import ROOT
-from tfkit_conformance.process.interpreter import python_command
+from tfkit_conformance.process.interpreter import ENVIRONMENT, python_command
 from translation_task import write_task
 
 NAMES = (
@@ -30,10 +30,10 @@ def hostile(tmp_path):
     return place
 
 
-def run(place, *words, command=COMMAND):
+def run(place, *words, command=COMMAND, variables=None):
     """A console script there, with the tree that is tested on its path."""
     path = [str(ROOT), *(entry for entry in sys.path if Path(entry).parent == ROOT / "plugins")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", **(variables or {})}
     return subprocess.run([command, *map(str, words)], cwd=place, env=environment, capture_output=True, text=True)
 
 
@@ -81,3 +81,21 @@ def test_a_child_has_the_absolute_entries_of_the_module_path(hostile, monkeypatc
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == absolute
     assert not (hostile / "mark").exists()
+
+
+@pytest.mark.slow
+def test_no_file_there_configures_a_picture(tmp_path, small):
+    (tmp_path / "matplotlibrc").write_text("svg.fonttype: none\nfigure.facecolor: red\nno_such_key: 1\n")
+    environment = {"MPLCONFIGDIR": str(tmp_path / "fonts")}
+    code = "from tfkit.look.forms import check_matplotlib; check_matplotlib(); import matplotlib as m; print(m.rcParams['{}'])"
+    done = run(tmp_path, *python_command(code.format("figure.facecolor"))[1:], command=sys.executable, variables=environment)
+    assert (done.stdout, done.stderr) == ("white\n", "")
+    done = run(tmp_path, "show", small, "-o", "drawing.png", variables=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_hypothesis_neither_reads_nor_writes_there_in_a_child(tmp_path):
+    """It would write this table, the constants of the modules that it tests, and examples that failed."""
+    command = python_command("from hypothesis.internal.charmap import charmap; charmap()")
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, **ENVIRONMENT}, check=True)
+    assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,8 @@ from tfkit.spec import load_spec
 
 BAD = {
     "good\nforged": "holds the control character U\\+000A", "a\tb": "U\\+0009", "a\rb": "U\\+000D", "\x1b[31m": "U\\+001B",
-    "a\u2028b": "U\\+2028", "a\u202eb": "U\\+202E", "a\x85b": "U\\+0085", "": "a label is empty", "  ": "a label is empty",
+    "a\u2028b": "U\\+2028", "a\u202eb": "U\\+202E", "a\u200bb": "U\\+200B",
+    "a\x85b": "U\\+0085", "": "a label is empty", "  ": "a label is empty",
 }  # fmt: skip
 
 

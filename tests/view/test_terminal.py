@@ -48,12 +48,20 @@ def terminals(monkeypatch):
 
 def test_every_control_character_is_escaped_and_nothing_else():
     assert escaped(HOSTILE) == PLAIN
-    assert escaped("a\tb\nü 漢 \u200f\u00a0\\") == "a\tb\nü 漢 \u200f\u00a0\\"
+    assert escaped("a\tb\nü 漢 \u00a0\\") == "a\tb\nü 漢 \u00a0\\"
     assert shown("a\tb\nü") == r"a\tb\nü"
     assert shown("bad \udcff byte") == r"bad \udcff byte"
     controls = [chr(code) for code in [*range(32), *range(0x7F, 0xA0)]]
     assert [letter for letter in controls if letter.isprintable() or shown(letter) == letter] == []
     assert [letter for letter in controls if escaped(letter) == letter] == ["\t", "\n"]
+
+
+def test_invisible_characters_are_escaped_and_joiners_of_words_and_emoji_stay():
+    invisible = "\u00ad\u061c\u200b\u200e\u200f\u202e\u2060\u2066\u3164\ufeff\ufff9\U0001d173\U000e0041\U000e0100"
+    assert [letter for letter in invisible if not shown(letter).startswith("\\") or escaped(letter) == letter] == []
+    assert shown("model\u200b.yaml") == r"model\u200b.yaml"
+    words = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u0915\u094d\u200d\u0937 \u2764\ufe0f \U0001f468\u200d\U0001f469"
+    assert shown(words) == words
 
 
 def test_on_terminals_both_streams_are_escaped(terminals):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import Diagnostic, StoreError
+from ..view.matplotlib_import import import_matplotlib
 from ..view.terminal import shown
 from .options import WRITE
 from .output import check_place, print_json, print_text, write_whole
@@ -50,6 +51,7 @@ def form_of(form: str | None, output: str | None, force: bool, forms: Sequence[s
         if output is None:
             raise usage_error("a PNG needs a file", "add -o FILE.png")
         need_packages("pictures", "matplotlib")
+        import_matplotlib()
     if output is not None:
         check_place(output)
         if os.path.lexists(output) and not force:

@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
+from ..view.matplotlib_import import import_matplotlib
 from .finding import Findings, in_one_line
 
 MODULES = {"pillow": "PIL", "pyyaml": "yaml"}
@@ -70,6 +71,8 @@ def _package(name: str, needed: str, install: str, findings: Findings, optional:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                if name == "matplotlib":
+                    import_matplotlib()
                 import_module(MODULES.get(name.lower(), name.replace("-", "_")))
         except (Exception, SystemExit) as reason:  # an import may raise anything
             fix = f"pip install --force-reinstall --no-deps {name}"

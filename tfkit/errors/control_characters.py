@@ -1,13 +1,20 @@
-"""Characters that text of other people may not carry into output: they can clear a screen, hide text or forge a line.
+"""Characters that text of other people may not carry into output: they can clear a screen, forge a line, or hide text.
 
-"Control characters" are C0, DEL, C1, the bidirectional overrides and isolates, the line and paragraph separators, and bytes of
-file names that are not UTF-8.
+Control characters here are C0, DEL and C1, the line and paragraph separators, bytes of file names that are not UTF-8, and all
+that Unicode lets a terminal ignore (Default_Ignorable_Code_Point): marks of direction, spaces without width, fillers, tags.
+Joiners and the variation selectors of emoji and Mongolian stay, because words are written with them.
+
+Reference: https://www.unicode.org/Public/UCD/latest/ucd/DerivedCoreProperties.txt
 """
 
 from __future__ import annotations
 
 import re
 
-_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-CONTROL = re.compile(f"[{_CONTROL}]")
-CONTROL_OR_LINE_END = re.compile(f"[{_CONTROL}\t\n]")
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+CONTROL = re.compile(f"[{_CONTROLS}{_INVISIBLE}]")
+CONTROL_OR_LINE_END = re.compile(f"[{_CONTROLS}{_INVISIBLE}\t\n]")

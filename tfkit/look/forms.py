@@ -6,16 +6,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import BuildError, Diagnostic, InputError
+from ..view.matplotlib_import import import_matplotlib
 
 PICTURES = (".png", ".svg")
 SUFFIXES = (".html", *PICTURES, "")
 
 
 def check_matplotlib() -> None:
-    """Raises BuildError if matplotlib is not installed."""
+    """Raises BuildError if matplotlib is not installed, and imports it otherwise."""
     if find_spec("matplotlib") is None:
         message = "pictures need the package matplotlib, not installed here"
         raise BuildError(Diagnostic("TFK097", message, "pip install 'tfkit[pictures]', or write a page: -o page.html"))
+    import_matplotlib()
 
 
 def check_suffix(place: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 from rich.console import Console
 
 from tfkit_conformance.view.verify_data import error_in_words, folded, verdict_in_words
@@ -93,3 +96,12 @@ def test_files_hold_every_row_and_keep_cells_apart():
     assert "encoder.0-1.ffn" in markdown
     assert len(FILES[".csv"](data).splitlines()) == 4
     assert '"verdict": "VERIFIED"' in FILES[".json"](data)
+
+
+def test_no_cell_of_a_csv_file_is_a_formula_of_a_spreadsheet():
+    rows = [row(text, worst=-1.5, message=text) for text in ("=1+1", "+1", "-1", "@SUM(A1)")]
+    rows.append(row("\r=1", worst=-1.5, message="\t=1"))
+    table = list(csv.DictReader(io.StringIO(FILES[".csv"]({**report(*rows), "name": "=cmd()"}), newline="")))
+    assert [line["where"] for line in table] == [*(f"'{each['where']}" for each in rows[:-1]), r"\r=1"]
+    assert {line["model"] for line in table} == {"'=cmd()"}
+    assert {line["worst"] for line in table} == {"-1.5"}, "a number is none"

@@ -13,8 +13,9 @@ import os
 import site
 import sys
 
-ENVIRONMENT = {"PYTHONSAFEPATH": "1"}
-"""What the environment of a child holds, so that a Python process which it starts leaves the working directory out as well."""
+ENVIRONMENT = {"PYTHONSAFEPATH": "1", "HYPOTHESIS_STORAGE_DIRECTORY": os.devnull}
+"""What the environment of a child holds, so that a Python process which it starts leaves the working directory out as well, and
+that Hypothesis neither reads nor writes `.hypothesis` there: in the place of a file it can make no directory."""
 
 
 def python_command(code: str) -> list[str]:

@@ -14,6 +14,8 @@ from .verify_data import WORDS, error_in_words, folded, verdict_in_words
 
 COLUMNS = ("part", "property", "rule", "where", "backend", "dtype", "device", "status", "worst", "message", "tensor", "index",
            "got", "want", "bound")  # fmt: skip
+FORMULA = ("=", "+", "-", "@")
+"""What a formula of a spreadsheet begins with."""
 
 
 def markdown(data: Mapping[str, Any]) -> str:
@@ -41,7 +43,8 @@ def _note(row: Mapping[str, Any]) -> str:
 
 
 def comma_separated(data: Mapping[str, Any]) -> str:
-    """Every row, unfolded, with what the table was made with on each."""
+    """Every row, unfolded, with what the table was made with on each. An apostrophe stands before text that a spreadsheet would
+    take for a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     versions = " ".join(f"{name}={number}" for name, number in data["versions"].items())
@@ -49,8 +52,14 @@ def comma_separated(data: Mapping[str, Any]) -> str:
     for row in data["rows"]:
         index = " ".join(map(str, row["index"]))
         cells = ["" if row[name] is None else index if name == "index" else row[name] for name in COLUMNS]
-        writer.writerow((data["name"], data["parameters"], data["seed"], versions, *cells))
+        writer.writerow(map(_plain, (data["name"], data["parameters"], data["seed"], versions, *cells)))
     return text.getvalue()
+
+
+def _plain(cell: Any) -> Any:
+    """A number, or text on one line that is no formula."""
+    text = shown(cell) if isinstance(cell, str) else ""
+    return f"'{text}" if text.startswith(FORMULA) else text or cell
 
 
 def as_json(data: Mapping[str, Any]) -> str:
