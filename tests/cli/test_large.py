@@ -23,7 +23,7 @@ def test_many_sublayers_need_the_option(name, small, capsys):
     error = capsys.readouterr().err
     assert re.search(
         r".*small.yaml:\d+:\d+: TFK045 nodes\.encoder: the model runs 2,\d{3} sub-layers, 2,000 of them in `encoder`, "
-        r"and has [\d,]+ parameters; more than 1,000 take minutes: pass --large, or use fewer",
+        r"and has [\d,]+ parameters; more than 1,000 take minutes: use fewer, or pass --large where",
         error,
     ), error
     assert main(["check", small, *deep]) == 0
@@ -52,3 +52,21 @@ def test_the_memory_of_the_trial_counts(small, capsys):
         r"forward pass of 3 rows \(source 8, target 7\) [\d,]+ more, and cpu has [\d,]+; make the model smaller",
         capsys.readouterr().err,
     )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("  text: {kind: tokens, position: {kind: learned, max_len: 1000000000000}}\n", "there is not enough memory"),
+        ("".join(f"  t{number}: {{kind: tokens, position: sinusoidal}}\n" for number in range(201)), "201 position schemes"),
+    ],
+)
+def test_pictures_of_position_schemes_are_bounded(nodes, message, tmp_path, capsys):
+    output = "t0" if "t0" in nodes else "text"
+    (tmp_path / "s.yaml").write_text(
+        f"tfkit: 1\nname: s\ndefaults: {{d_model: 8, vocab_size: 9}}\nnodes:\n{nodes}outputs: [{output}]\n"
+    )
+    assert main(["positions", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "p.html")]) == 2
+    error = capsys.readouterr().err
+    assert "TFK045" in error
+    assert message in error

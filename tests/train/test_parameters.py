@@ -88,6 +88,9 @@ def test_layers_are_counted_to_the_output():
         ("encoder.layers.1.norms.ffn.weight", "nodes.enc*.layers.*.norms", True),
         ("encoder.layers.1.norms.ffn.weight", "*", True),
         ("encoder.layers.1.norms.ffn.weight", "*.weight", False),
+        ("encoder.layers.1.norms.ffn.weight", "encoder.layers.[0-9]", False),
+        ("encoder.layers.1.norms.ffn.weight", "encoder.layers.?", False),
+        (f"encoder.{'e' * 60}", f"encoder.{'*e' * 60}Z", False),  # backtracking would never end
     ],
 )
 def test_a_pattern_ends_at_a_dot(name, pattern, expected):

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ..attention.positions import PositionRange
 from ..catalogue import Catalogue
-from ..graph import Graph, Node, graph_of
+from ..errors import Diagnostic, InputError
+from ..graph import Graph, Node, check_sublayers, graph_of
 from ..nn.model import Model
 from ..nn.position_values import PositionValues, bias_by_distance, embedded, rotated
 from ..slots.layer import sequence
@@ -19,6 +20,9 @@ from ..slots.options import Component
 from ..spec import ModelSpec
 from .assemble import build
 from .initialisation import initialise, materialise
+
+MAX_SCHEMES = 200
+"""Each takes a twentieth of a second to evaluate."""
 
 ReadWeight = Callable[[str], Tensor]
 """Reads a weight of a saved model by name."""
@@ -37,11 +41,21 @@ def position_values(
 
     Returns:
         One entry for each scheme and place.
+
+    Raises:
+        SpecError: the model has too many sub-layers.
+        InputError: it has more than `MAX_SCHEMES` schemes.
     """
-    model, graph = build(spec, catalogue, device="meta"), graph_of(spec)
+    graph = graph_of(spec)
+    check_sublayers(spec, graph)
+    model = build(spec, catalogue, device="meta")
+    uses = [*_in_nodes(graph, model), *_in_attention(graph, model)]
+    if len(uses) > MAX_SCHEMES:
+        message = f"`{spec.name}` has {len(uses):,} position schemes, and at most {MAX_SCHEMES} are evaluated"
+        raise InputError(Diagnostic("TFK045", message, "use fewer layers that have schemes of their own"))
     found: dict[Any, PositionValues] = {}
     with torch.no_grad():
-        for name, path, component, module, evaluate in [*_in_nodes(graph, model), *_in_attention(graph, model)]:
+        for name, path, component, module, evaluate in uses:
             _fill(path, module, model, graph, catalogue, read)
             weights = any(True for _ in module.parameters())
             for values in evaluate(name, positions):

@@ -7,6 +7,7 @@ whose attribute `command` is one.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from importlib import import_module
@@ -122,6 +123,10 @@ def run(words: list[str]) -> int:
             return 1
 
 
+NO_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory|Storage size calculation overflowed")
+"""How torch says that memory does not suffice; its exception has a type only on CUDA."""
+
+
 def _run(words: list[str]) -> int:
     command = None
     try:
@@ -147,7 +152,7 @@ def _report(error: Exception, words: list[str], as_json: bool) -> int:
         if not error.reported_by_other_rank:
             print_diagnostics(error.diagnostics, as_json)
         return exit_code(error)
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(str(error))):
         fix = "make the model smaller, or choose a smaller dtype"
         print_diagnostics([Diagnostic("TFK045", "there is not enough memory", fix)], as_json)
         return 2

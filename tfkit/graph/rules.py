@@ -57,7 +57,7 @@ def check_sublayers(spec: ModelSpec, graph: Graph) -> None:
     most = max(counts, key=lambda name: counts[name])
     parameters = graph.parameters() + graph.parameters(trainable=False)
     rule = f"the model runs {total:,} sub-layers, {counts[most]:,} of them in `{most}`, and has {parameters:,} parameters"
-    fix = f"more than {MAX_SUBLAYERS:,} take minutes: pass --large, or use fewer"
+    fix = f"more than {MAX_SUBLAYERS:,} take minutes: use fewer, or pass --large where the command has it"
     raise SpecError(spec.diagnostic("TFK045", f"nodes.{most}", rule, fix))
 
 

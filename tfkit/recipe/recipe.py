@@ -13,7 +13,8 @@ from ..slots.options import AsTuple, Component, OneOf, Options, Positive, Probab
 from ..spec.located import Located
 from ..spec.model import nearest_node
 
-Pattern = Annotated[str, Field(min_length=1)]
+MAX_PATTERNS = 1_000
+Pattern = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Parameters(Options):
@@ -23,10 +24,14 @@ class Parameters(Options):
     The learning rate of a parameter is that of the schedule times its factor in `rates`, times `layer_decay` to the power k: k
     is the number of layers between the parameter and the outputs, its own included; an input node counts as a layer."""
 
-    freeze: Annotated[tuple[Pattern, ...], AsTuple, Field(description="patterns of the parameters that are not trained")] = ()
+    freeze: Annotated[
+        tuple[Pattern, ...],
+        AsTuple,
+        Field(max_length=MAX_PATTERNS, description="patterns of the parameters that are not trained"),
+    ] = ()
     rates: Annotated[
         dict[Pattern, Positive] | None,
-        Field(description="factors of the learning rate by pattern; the first pattern that matches counts"),
+        Field(max_length=MAX_PATTERNS, description="factors of the learning rate by pattern; the first that matches counts"),
     ] = None
     layer_decay: Annotated[
         float | None, Field(gt=0.0, le=1.0, description="factor of the learning rate from each layer to the layer below")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor
@@ -75,8 +76,13 @@ def matched(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
 
 def matches(name: str, pattern: str) -> bool:
     """Whether a pattern matches a name, or its beginning up to a dot. `*` stands for any text without a dot."""
-    expression = ".".join(re.escape(part).replace(r"\*", "[^.]*") for part in pattern.removeprefix(PREFIX).split("."))
-    return re.match(rf"{expression}(\.|$)", name) is not None
+    names, parts = name.split("."), pattern.removeprefix(PREFIX).split(".")
+    return len(parts) <= len(names) and all(fnmatchcase(*pair) for pair in zip(names, map(_literal, parts), strict=False))
+
+
+def _literal(part: str) -> str:
+    """A part of a pattern for `fnmatch`, in which only `*` has a meaning."""
+    return part.replace("[", "[[]").replace("?", "[?]")
 
 
 def depths_of(model: Model) -> dict[str, int]:

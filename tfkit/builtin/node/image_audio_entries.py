@@ -27,7 +27,7 @@ class PatchesOptions(Options):
     bias: bool = True
     class_token: Annotated[bool, Field(description="a learned vector before the patches")] = False
     distillation_token: Annotated[bool, Field(description="a second learned vector, after the class token (DeiT)")] = False
-    registers: Annotated[int, Field(ge=0, le=2**20, description="learned vectors without a position before the patches")] = 0
+    registers: Annotated[int, Field(ge=0, le=4096, description="learned vectors without a position before the patches")] = 0
     position: Annotated[Position, Field(description="position scheme that acts on embeddings")] = component_default("none")
     any_size: Annotated[
         bool, Field(description="accept images of other sizes too, and interpolate learned positions to them (bicubic)")
