@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         device as device,
         device_option as device_option,
         dtypes as dtypes,
+        large_option as large_option,
         lengths_by_input as lengths_by_input,
         names as names,
         seed as seed,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .cli.progress import Progress as Progress
     from .cli.usage import usage_error as usage_error
     from .files import parse_json as parse_json, read_text as read_text
+    from .graph import check_sublayers as check_sublayers
     from .view.formatting import (
         bytes_in_words as bytes_in_words,
         ranges as ranges,

@@ -55,17 +55,16 @@ def test_the_memory_of_the_trial_counts(small, capsys):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "message"),
+    ("position", "nodes", "message"),
     [
-        ("  text: {kind: tokens, position: {kind: learned, max_len: 1000000000000}}\n", "there is not enough memory"),
-        ("".join(f"  t{number}: {{kind: tokens, position: sinusoidal}}\n" for number in range(201)), "201 position schemes"),
+        ("{kind: learned, max_len: 1000000000000}", 1, "there is not enough memory"),
+        ("sinusoidal", 201, "201 position schemes"),
     ],
 )
-def test_pictures_of_position_schemes_are_bounded(nodes, message, tmp_path, capsys):
-    output = "t0" if "t0" in nodes else "text"
-    (tmp_path / "s.yaml").write_text(
-        f"tfkit: 1\nname: s\ndefaults: {{d_model: 8, vocab_size: 9}}\nnodes:\n{nodes}outputs: [{output}]\n"
-    )
+def test_pictures_of_position_schemes_are_bounded(position, nodes, message, tmp_path, capsys):
+    names = [f"text_{number}" for number in range(nodes)]
+    texts = "".join(f"  {name}: {{kind: tokens, d_model: 8, vocab_size: 9, position: {position}}}\n" for name in names)
+    (tmp_path / "s.yaml").write_text(f"tfkit: 1\nname: s\nnodes:\n{texts}outputs: [{', '.join(names)}]\n")
     assert main(["positions", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "p.html")]) == 2
     error = capsys.readouterr().err
     assert "TFK045" in error
