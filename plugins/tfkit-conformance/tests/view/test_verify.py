@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from tfkit_conformance.view.verify_data import error_in_words, folded, verdict_in_words
-from tfkit_conformance.view.verify_files import FILES
+from tfkit_conformance.view.verify_data import FILES, error_in_words, folded, verdict_in_words
 from tfkit_conformance.view.verify_text import verify_text
 
 
