@@ -18,7 +18,7 @@ from interleaved import report, timed
 from tfkit.catalogue import load_catalogue
 from tfkit.cpu.int8 import capabilities
 from tfkit.cpu.malloc import keep_freed_memory
-from tfkit.doctor.machine import machine_here
+from tfkit.doctor.installation import machine_here
 from tfkit.slots.lazy import load
 
 SHAPES = "8x5x10000 50x5x10000 8x5x37000 35x5x37000 1x5x37000"

@@ -18,7 +18,7 @@ import torch
 from interleaved import report, timed
 
 from tfkit.cpu.products import linear
-from tfkit.doctor.machine import machine_here
+from tfkit.doctor.installation import machine_here
 from tfkit.train.loss import chunked_cross_entropy, smoothed_cross_entropy
 
 SHAPES = ((256, 6000, 128), (1024, 6000, 128), (2048, 6000, 128), (512, 32000, 512), (2048, 32000, 512))

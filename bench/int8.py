@@ -21,7 +21,7 @@ from torch.nn import functional
 from tfkit.catalogue import load_catalogue
 from tfkit.cpu import int8, products
 from tfkit.cpu.malloc import keep_freed_memory
-from tfkit.doctor.machine import machine_here
+from tfkit.doctor.installation import machine_here
 
 WEIGHTS = "128x128 256x128 8000x128 512x512 2048x512 512x2048 32000x512"
 ROWS = "1 5 16 80 320"

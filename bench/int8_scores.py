@@ -21,7 +21,7 @@ from interleaved import versions
 import tfkit
 from tfkit.cpu import int8
 from tfkit.cpu.bfloat16 import bfloat16_kernel_here
-from tfkit.doctor.machine import machine_here
+from tfkit.doctor.installation import machine_here
 from tfkit.metrics import corpus_scores
 from tfkit.nn import precision
 from tfkit.slots.processor_kernels import Int8Kernel

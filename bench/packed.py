@@ -23,7 +23,7 @@ from tfkit.cpu import products
 from tfkit.cpu.float32 import is_supported
 from tfkit.cpu.malloc import keep_freed_memory
 from tfkit.cpu.product_table import product_kernels
-from tfkit.doctor.machine import machine_here
+from tfkit.doctor.installation import machine_here
 from tfkit.slots.lazy import load
 
 WEIGHTS = "128x128 128x256 10000x128 512x512 2048x512 37000x512"

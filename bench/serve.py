@@ -24,7 +24,7 @@ import translate_peers as peers
 from apart import new_processes
 from interleaved import versions
 
-from tfkit.doctor.machine import machine_here
+from tfkit.doctor.installation import machine_here
 from tfkit.generate import PowerLengthPenalty, Search
 from tfkit.serve.app import Server
 from tfkit.serve.limits import Limits

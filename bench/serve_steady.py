@@ -19,7 +19,7 @@ from apart import new_processes
 from interleaved import versions
 
 from serve import quantiles, run_clients, run_server
-from tfkit.doctor.machine import machine_here
+from tfkit.doctor.installation import machine_here
 
 
 def resident(pid: int) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 from interleaved import versions
 
 from tfkit.cli import main as tfkit
-from tfkit.doctor.machine import machine_here
+from tfkit.doctor.installation import machine_here
 
 ROOT = Path(__file__).parent.parent
 BASE = str(ROOT / "specs" / "transformer-base.yaml")

@@ -24,7 +24,7 @@ import kernel_cache
 
 from tfkit.inspection import check_request
 from tfkit_conformance.attention.backend_under_test import backend_under_test
-from tfkit_conformance.suite.refusals import plain_case
+from tfkit_conformance.suite.declaration import plain_case
 
 H100 = (9, 0)
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")

@@ -30,7 +30,7 @@ import tfkit
 from tfkit.cpu import products
 from tfkit.cpu.products import weight_gradient
 from tfkit.data import NO_LABEL, Batch, prepare
-from tfkit.doctor.machine import machine_here
+from tfkit.doctor.installation import machine_here
 from tfkit.recipe import recipe_of
 from tfkit.train.fit_spec import fitted_spec, roles_in
 from tfkit.train.step import TrainStep

@@ -27,7 +27,7 @@ from torch import Tensor
 import tfkit
 from tfkit.cpu.packed_weight import PackedWeight, SearchProducts, searching
 from tfkit.cpu.small_batch import small_batch_linear
-from tfkit.doctor.machine import machine_here
+from tfkit.doctor.installation import machine_here
 from tfkit.generate.batched import _batches, map_in_threads
 from tfkit.nn.model import Model
 

@@ -13,14 +13,13 @@ from tfkit.certificate import (
     certificate_of,
     certificate_text,
     compare_certificate,
-    environment as environment_module,
     installed_certificates,
+    part_identity as environment_module,
     part_source,
     read_certificate,
 )
 from tfkit.certificate.certificate import LIMIT
-from tfkit.certificate.declaration import digest
-from tfkit.certificate.environment import environment
+from tfkit.certificate.part_identity import digest, environment
 from tfkit.cpu.instruction_set import instruction_set
 from tfkit.errors import InputError
 

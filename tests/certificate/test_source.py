@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tfkit.certificate.source import source_digests
+from tfkit.certificate.part_identity import source_digests
 
 KERNEL = '''"""The kernel."""
 
@@ -31,11 +31,11 @@ def package(tmp_path, monkeypatch):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    from tfkit.certificate import source
+    from tfkit.certificate import part_identity
 
-    source._places.cache_clear()
+    part_identity._places.cache_clear()
     yield folder
-    source._places.cache_clear()
+    part_identity._places.cache_clear()
 
 
 def digests(*modules):

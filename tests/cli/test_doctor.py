@@ -8,8 +8,8 @@ import pytest
 import stranger
 from command_line import ROOT
 from tfkit.catalogue import load_catalogue
-from tfkit.doctor import machine, packages, torch_facts
-from tfkit.doctor.finding import Findings
+from tfkit.doctor import installation, torch_facts
+from tfkit.doctor.installation import Findings
 
 HOOK = "from tfkit.plugin import Norm, hookimpl\n\n@hookimpl\ndef tfkit_norms():\n    return [{}]\n"
 NORM = "Norm(name='acme.n', summary='s', parameters=lambda options, width: (), build='{}')"
@@ -23,7 +23,7 @@ def only_what_is_tested(monkeypatch):
     def shown(**kwargs):
         return [point for point in installed(**kwargs) if point.name in ("builtin", "acme")]
 
-    for module in ("tfkit.catalogue", "tfkit.doctor.plugins"):
+    for module in ("tfkit.catalogue", "tfkit.doctor.installation"):
         monkeypatch.setattr(f"{module}.entry_points", shown)
     yield
     for name in ("acme_parts", "acme_kernels"):
@@ -123,10 +123,10 @@ def test_missing_old_and_broken_packages(monkeypatch, tmp_path):
         'absent; extra == "images"',
         'tfkit[train]; extra == "all"',
     ]
-    monkeypatch.setattr(packages, "version", version)
-    monkeypatch.setattr(packages, "requires", lambda name: written)
+    monkeypatch.setattr(installation, "version", version)
+    monkeypatch.setattr(installation, "requires", lambda name: written)
     findings = Findings()
-    extras = packages.extras(findings)
+    extras = installation.extras(findings)
     assert [(extra["name"], extra["installed"], extra["install"]) for extra in extras] == [
         ("images", False, "pip install 'tfkit[images]'"), ("train", True, "pip install 'tfkit[train]'"),
     ]  # fmt: skip
@@ -145,7 +145,7 @@ def test_missing_old_and_broken_packages(monkeypatch, tmp_path):
     ],
 )  # fmt: skip
 def test_versions(have, needed, fits):
-    assert packages.satisfies(have, needed) is fits
+    assert installation.satisfies(have, needed) is fits
 
 
 def test_a_torch_that_cannot_be_imported(tfkit, monkeypatch):
@@ -189,6 +189,6 @@ def test_a_driver_that_torch_cannot_use(monkeypatch, tmp_path):
 
 
 def test_instructions_are_those_of_the_processor():
-    found = machine.machine_here()
+    found = installation.machine_here()
     assert found["processors"] >= 1
-    assert set(found["instructions"]) <= set(machine.INSTRUCTIONS)
+    assert set(found["instructions"]) <= set(installation.INSTRUCTIONS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_line import ROOT
-from tfkit_conformance.process.interpreter import ENVIRONMENT, python_command
+from tfkit_conformance.process.parent import ENVIRONMENT, python_command
 from translation_task import write_task
 
 NAMES = (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.interop.ctranslate2.vocabulary import Vocabulary
+from tfkit.interop.ctranslate2.model_files import Vocabulary
 
 from .engine import (
     ENCODER,

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 import tfkit
 from tfkit.errors import TfkitError
 from tfkit.files import write_tensors
-from tfkit.interop.dtypes import converted, real
 from tfkit.interop.export import export
 from tfkit.interop.huggingface import write
+from tfkit.interop.huggingface_directory import KEPT
 from tfkit.interop.huggingface_import import ORIGIN, plan_import, run_import
-from tfkit.interop.kept_tensors import KEPT
+from tfkit.interop.views import converted, real
 
 from .models import make
 

@@ -156,14 +156,12 @@ def test_a_missing_package_is_named_with_its_extra(saved, tmp_path, monkeypatch,
 
 
 def test_every_target_has_its_module_and_its_place_on_the_command_line():
-    from importlib import import_module
-
     from tfkit.cli import export as command
     from tfkit.interop import ctranslate2 as target
+    from tfkit.slots.lazy import load
 
     assert set(TARGETS) == set(command.TARGETS)
     assert command.QUANTIZATIONS == target.QUANTIZATIONS
     for each in TARGETS.values():
-        module = import_module(each.module)
-        assert callable(module.refusals)
-        assert callable(module.write)
+        assert callable(load(each.refusals))
+        assert callable(load(each.write))

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import tfkit
 from fixtures import SPECS
-from tfkit.interop import onnx as target
 from tfkit.interop.export import export
+from tfkit.interop.program_exports import write_onnx
 
 from .engine import ENCODER, LANGUAGE, NODES, built
 from .program_runs import decoded, empty_past, programs_in
@@ -99,7 +99,7 @@ def test_an_encoder_decoder_in_two_programs(catalogue, tmp_path, rounding, monke
 @pytest.mark.slow
 def test_a_language_model_steps_over_prompts_that_are_padded_on_the_left(catalogue, tmp_path, rounding):
     model = built(catalogue, LANGUAGE, ["body.num_layers=1", f"defaults.position={T5}"])
-    target.write(model, {}, tmp_path)
+    write_onnx(model, {}, tmp_path)
     _, programs = programs_in(tmp_path)
     ids = torch.randint(3, 40, (3, 12), generator=torch.Generator().manual_seed(1))
     visible = torch.arange(12) >= torch.tensor([[0], [4], [1]])
@@ -112,7 +112,7 @@ def test_a_language_model_steps_over_prompts_that_are_padded_on_the_left(catalog
 @pytest.mark.slow
 def test_an_encoder_is_one_program(catalogue, tmp_path, rounding):
     model = built(catalogue, ENCODER, ["encoder.num_layers=1", "defaults.position={kind: learned, max_len: 32}"])
-    target.write(model, {"source.spm": b"\xff\0"}, tmp_path)
+    write_onnx(model, {"source.spm": b"\xff\0"}, tmp_path)
     assert (tmp_path / "source.spm").read_bytes() == b"\xff\0"
     _, programs = programs_in(tmp_path)
     tokens = padded(SOURCES)
@@ -129,7 +129,7 @@ def test_an_encoder_is_one_program(catalogue, tmp_path, rounding):
 def test_the_states_of_a_recurrent_decoder_are_inputs(catalogue, tmp_path, rounding):
     changes = ["defaults.d_model=12", "defaults.vocab_size=40", "body.d_state=8"]
     model = tfkit.build(tfkit.load_spec(SPECS / "rnn-language-model.yaml", catalogue, changes), catalogue, seed=0).eval()
-    target.write(model, {}, tmp_path)
+    write_onnx(model, {}, tmp_path)
     _, programs = programs_in(tmp_path)
     assert ["batch", 1] in [each["shape"] for each in programs["step"]["inputs"]]
     with torch.no_grad():
@@ -141,7 +141,7 @@ def test_the_states_of_a_recurrent_decoder_are_inputs(catalogue, tmp_path, round
 def test_whisper_hears_any_length(catalogue, tmp_path, rounding):
     """The convolutions halve the number of frames; an odd one rounds up."""
     model = tfkit.build(tfkit.load_spec(SPECS / "whisper-small.yaml", catalogue, WHISPER), catalogue, seed=0).eval()
-    target.write(model, {}, tmp_path)
+    write_onnx(model, {}, tmp_path)
     said, programs = programs_in(tmp_path)
     assert said["min_lengths"] == {"audio": 3}
     ids = torch.randint(3, 58, (3, 6), generator=torch.Generator().manual_seed(1))
@@ -159,7 +159,7 @@ def test_whisper_hears_any_length(catalogue, tmp_path, rounding):
 @pytest.mark.slow
 def test_clip_compares_texts_and_images(catalogue, tmp_path, rounding):
     model = tfkit.build(tfkit.load_spec(SPECS / "clip-b32.yaml", catalogue, CLIP), catalogue, seed=0).eval()
-    target.write(model, {}, tmp_path)
+    write_onnx(model, {}, tmp_path)
     _, programs = programs_in(tmp_path)
     generator = torch.Generator().manual_seed(1)
     text, image = torch.randint(3, 60, (5, 9), generator=generator), torch.randn(5, 3, 12, 12, generator=generator)
@@ -183,7 +183,7 @@ def test_a_recurrent_encoder_reads_padded_sources_of_any_length(catalogue, tmp_p
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)
-    target.write(model, {}, tmp_path)
+    write_onnx(model, {}, tmp_path)
     _, programs = programs_in(tmp_path)
     source = padded(SOURCES)
     made = tfkit.greedy(model, source=source, max_new_tokens=7)

@@ -7,7 +7,9 @@ import torch
 
 import tfkit
 from fixtures import SPECS
-from tfkit.interop import aot_inductor, torch_export
+from tfkit.interop import program_exports
+from tfkit.interop.export import TARGETS
+from tfkit.slots.lazy import load as named_function
 
 from .engine import NODES, built
 from .program_runs import decoded, programs_in
@@ -31,8 +33,8 @@ def runner(programs, loaded):
 @pytest.mark.parametrize(
     ("target", "load"),
     [
-        pytest.param(torch_export, lambda path: torch.export.load(path).module(), marks=pytest.mark.slow),
-        pytest.param(aot_inductor, lambda path: torch._inductor.aoti_load_package(str(path)), marks=pytest.mark.exhaustive),
+        pytest.param("torch-export", lambda path: torch.export.load(path).module(), marks=pytest.mark.slow),
+        pytest.param("aot-inductor", lambda path: torch._inductor.aoti_load_package(str(path)), marks=pytest.mark.exhaustive),
     ],
     ids=["torch.export", "AOTInductor"],
 )
@@ -41,15 +43,15 @@ def runner(programs, loaded):
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch, at the import of its C++ compiler
 def test_two_programs_give_the_logits_of_the_model(target, load, catalogue, tmp_path, rounding):
     model = built(catalogue, NODES, ["encoder.num_layers=1", "decoder.num_layers=1"])
-    assert target.refusals(model) == []
-    target.write(model, {}, tmp_path)
+    assert named_function(TARGETS[target].refusals)(model) == []
+    named_function(TARGETS[target].write)(model, {}, tmp_path)
     _, programs = programs_in(tmp_path)
     run = runner(programs, {name: load(tmp_path / each["file"]) for name, each in programs.items()})
     with torch.no_grad():
         for rows in (3, 1):
             theirs, ours = decoded(model, programs, run, IDS[:rows], [2, 1, 1, 1], source=SOURCE[:rows])
             assert float((theirs - ours).abs().max()) <= rounding(model, ours, 7)
-    if target is torch_export:  # each program has the weights that it reads, and no others
+    if target == "torch-export":  # each program has the weights that it reads, and no others
         named = {name: set(torch.export.load(tmp_path / each["file"]).state_dict) for name, each in programs.items()}
         both = {name.removeprefix("model.") for name in named["encode"] & named["step"]}
         assert both == {"nodes.source.embedding.weight"}
@@ -59,20 +61,20 @@ def test_two_programs_give_the_logits_of_the_model(target, load, catalogue, tmp_
 def test_a_backend_that_cannot_be_traced_is_refused(catalogue):
     model = built(catalogue, NODES, ["encoder.num_layers=1", "decoder.num_layers=1"])
     model.set_backend("flex", "decoder.*")
-    assert torch_export.refusals(model) == [
+    assert program_exports.torch_export_refusals(model) == [
         "the backend `flex` at decoder.0.self_attention, decoder.0.cross_attention, which does not work under torch.export"
     ]
 
 
 def test_aot_inductor_refuses_a_recurrent_encoder_by_name(catalogue):
     model = tfkit.build(tfkit.load_spec(SPECS / "luong.yaml", catalogue), device="meta")
-    (reason,) = aot_inductor.refusals(model)
+    (reason,) = program_exports.aot_inductor_refusals(model)
     assert reason.startswith("`encoder`, a recurrent node that reads whole sequences")
-    assert torch_export.refusals(model) == []
+    assert program_exports.torch_export_refusals(model) == []
 
 
 def test_without_a_compiler_nothing_is_compiled(catalogue, tmp_path, monkeypatch):
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
     with pytest.raises(tfkit.BuildError, match="needs a C\\+\\+ compiler"):
-        aot_inductor.write(built(catalogue), {}, tmp_path)
+        program_exports.write_aot_inductor(built(catalogue), {}, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import tfkit
 from product.evaluated import Trial
-from tfkit_conformance.models.strategies import SHAPES, model_specs
+from whole_models.strategies import SHAPES, model_specs
 
 SIZES = st.lists(st.integers(1, 9), min_size=2, max_size=2).map(tuple)
 

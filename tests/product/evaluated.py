@@ -23,9 +23,9 @@ from tfkit.slots.lazy import load
 from tfkit.spec import to_json, to_yaml
 from tfkit_conformance.attention.compare import error_ratios, request_of
 from tfkit_conformance.finding import Inconclusive
-from tfkit_conformance.models.rounding import APART, rounding
 from tfkit_conformance.verification.batch import Batch, draw, other_ids
-from tfkit_conformance.verification.comparison import close, same
+from tfkit_conformance.verification.row import close, same
+from whole_models.rounding import APART, rounding
 
 ROWS = 3
 

@@ -9,8 +9,8 @@ import torch
 
 from product.evaluated import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
-from tfkit_conformance.models.covering import covering, pairs_in, pairs_of
-from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of, untried
+from whole_models.covering import covering, pairs_in, pairs_of
+from whole_models.part_rows import PLAIN, factors_of, refusal, spec_of, untried
 
 pytestmark = [pytest.mark.xdist_group("covering"), pytest.mark.exhaustive]  # the array is computed once
 

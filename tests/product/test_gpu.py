@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from product.drawn import trials
 from product.evaluated import Trial, causal, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
-from tfkit_conformance.models.covering import Row, covering
-from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of
+from whole_models.covering import Row, covering
+from whole_models.part_rows import PLAIN, factors_of, refusal, spec_of
 
 CATALOGUE = load_catalogue()
 ABSENT = pytest.mark.skipif(not torch.cuda.is_available(), reason="not run: there is no CUDA device here")

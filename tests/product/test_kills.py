@@ -12,8 +12,8 @@ from product.foreign import Right, Wrong
 from tfkit.catalogue import load_catalogue
 from tfkit.spec import to_yaml
 from tfkit_conformance.finding import Violation
-from tfkit_conformance.models.covering import covering, pairs_in, pairs_of
-from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of
+from whole_models.covering import covering, pairs_in, pairs_of
+from whole_models.part_rows import PLAIN, factors_of, refusal, spec_of
 
 pytestmark = pytest.mark.exhaustive
 

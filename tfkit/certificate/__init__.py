@@ -6,8 +6,7 @@ torch nor the part.
 """
 
 from .certificate import SUFFIX, Certificate, certificate_of, certificate_text, part_source, read_certificate
-from .comparison import Comparison, compare_certificate
-from .installed import InstalledCertificate, installed_certificates
+from .comparison import Comparison, InstalledCertificate, compare_certificate, installed_certificates
 
 __all__ = [
     "Certificate",

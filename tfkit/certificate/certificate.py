@@ -12,9 +12,7 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError
 from ..files import FileModel, parse_json, read_bytes, refusals
-from .declaration import declaration_of, digest, modules_of
-from .environment import environment
-from .source import source_digests
+from .part_identity import declaration_of, digest, environment, modules_of, source_digests
 
 FORMAT: Literal[1] = 1
 """The version of the file."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from itertools import islice
 from typing import Any, Literal
 
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError
-from .certificate import Certificate, subject_of
-from .declaration import flattened
-from .environment import NOTED, environment
+from .certificate import SUFFIX, Certificate, read_certificate, subject_of
+from .part_identity import NOTED, environment, flattened, locate
 
 State = Literal["valid", "outdated", "made elsewhere"]
 
@@ -89,3 +90,58 @@ def _modules(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
 def _word(value: Any) -> str:
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
     return (text if len(text) <= 120 else f"{text[:117]}...") if value not in (None, [], {}) else "none"
+
+
+MOST = 100
+"""The largest number of certificates of one plugin that are read."""
+
+
+@dataclass(frozen=True)
+class InstalledCertificate:
+    """A file that a distribution ships.
+
+    Args:
+        distribution: that ships it.
+        file: its path.
+        certificate: its content; None if it cannot be used.
+        comparison: with what is installed; None if it cannot be used.
+        reason: why it cannot be used.
+    """
+
+    distribution: str
+    file: str
+    certificate: Certificate | None = None
+    comparison: Comparison | None = None
+    reason: str = ""
+
+
+def installed_certificates(catalogue: Catalogue) -> list[InstalledCertificate]:
+    """Find the certificates of all plugins, and compare each with what is installed.
+
+    Args:
+        catalogue: the installed parts.
+
+    Returns:
+        The certificates, by distribution and file.
+    """
+    found = []
+    listed = {name for name, *_ in catalogue.plugins} | {broken.plugin for broken in catalogue.broken}
+    for point in entry_points(group="tfkit"):
+        if point.name not in listed:
+            continue
+        distribution = point.dist.name if point.dist else point.name
+        module = locate(point.module)
+        if module is None or module.name != "__init__.py":  # a lone module has no directory of its own
+            continue
+        for file in islice(sorted(module.parent.glob(f"*{SUFFIX}")), MOST):
+            try:
+                certificate = read_certificate(file)
+                comparison = compare_certificate(certificate, catalogue)
+                if certificate.distribution != distribution:
+                    other = f"distribution: {certificate.distribution or 'none'}, shipped by {distribution}"
+                    comparison = replace(comparison, changed=(other, *comparison.changed))
+            except InputError as error:
+                found.append(InstalledCertificate(distribution, str(file), reason=error.diagnostics[0].message))
+            else:
+                found.append(InstalledCertificate(distribution, str(file), certificate, comparison))
+    return sorted(found, key=lambda each: (each.distribution, each.file))

@@ -40,7 +40,7 @@ def command(subject: str | None, cpu_table: str | None, as_json: bool) -> int:
     data = diagnosis(findings)
     found = None
     if model is not None:
-        from ..doctor.model import model_here
+        from ..doctor.torch_facts import model_here
 
         found = model_here(model.graph, model.dtype, model.item_size, data["devices"], catalogue, findings)
     data = without_home(

@@ -30,10 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ..slots.options import CONTRACT
-from .finding import Findings
-from .machine import machine_here, python_here, variables
-from .packages import extras, tfkit_version
-from .plugins import catalogue_here, plugins_here
+from .installation import Findings, catalogue_here, extras, machine_here, plugins_here, python_here, tfkit_version, variables
 from .torch_facts import devices, torch_here, triton_here
 
 __all__ = ["Findings", "catalogue_here", "diagnosis", "without_home"]

@@ -1,6 +1,6 @@
 """Export a model to another engine. Nothing is written if the target cannot express the model.
 
-A target is a module with two functions:
+A target has two functions:
 
     refusals(model) -> list[str]                             every reason why it cannot express the spec; empty if it can
     write(model, texts, directory, **options)                the files, into an empty directory; it may return the sizes
@@ -15,7 +15,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +24,9 @@ from ..errors import BuildError, Diagnostic, InputError
 from ..files import FileModel, FileRecord, file_record
 from ..io.replacing import Kind, check_place, write_directory
 from ..nn.model import Model
+from ..slots.lazy import load
+from .huggingface_directory import KEPT
 from .huggingface_import import ORIGIN
-from .kept_tensors import KEPT
 
 LISTING = "tfkit-export.json"
 """The file with the sizes and digests of the others, so that a later export may replace them."""
@@ -50,14 +50,16 @@ class Target:
     """An engine or a library that models can be exported to.
 
     Args:
-        module: the module with `refusals` and `write`.
+        refusals: `"module:function"`, see above.
+        write: `"module:function"`, see above.
         title: its name in messages.
         summary: a line about it.
         packages: the packages that `write` imports.
         extra: the extra of tfkit that installs them.
     """
 
-    module: str
+    refusals: str
+    write: str
     title: str
     summary: str
     packages: tuple[str, ...] = ()
@@ -65,17 +67,40 @@ class Target:
 
 
 TARGETS = {
-    "hf": Target("tfkit.interop.huggingface", "Hugging Face transformers", "a directory that `from_pretrained` reads"),
+    "hf": Target(
+        "tfkit.interop.huggingface:refusals",
+        "tfkit.interop.huggingface:write",
+        "Hugging Face transformers",
+        "a directory that `from_pretrained` reads",
+    ),
     "ctranslate2": Target(
-        "tfkit.interop.ctranslate2",
+        "tfkit.interop.ctranslate2:refusals",
+        "tfkit.interop.ctranslate2:write",
         "CTranslate2",
         "an inference engine in C++, also with int8",
         ("ctranslate2",),
         "ctranslate2",
     ),
-    "onnx": Target("tfkit.interop.onnx", "ONNX", "programs for onnxruntime and other engines", ("onnx", "onnxscript"), "onnx"),
-    "torch-export": Target("tfkit.interop.torch_export", "torch.export", "programs that torch runs without tfkit"),
-    "aot-inductor": Target("tfkit.interop.aot_inductor", "AOTInductor", "machine code, for C++ without Python"),
+    "onnx": Target(
+        "tfkit.interop.program_exports:onnx_refusals",
+        "tfkit.interop.program_exports:write_onnx",
+        "ONNX",
+        "programs for onnxruntime and other engines",
+        ("onnx", "onnxscript"),
+        "onnx",
+    ),
+    "torch-export": Target(
+        "tfkit.interop.program_exports:torch_export_refusals",
+        "tfkit.interop.program_exports:write_torch_export",
+        "torch.export",
+        "programs that torch runs without tfkit",
+    ),
+    "aot-inductor": Target(
+        "tfkit.interop.program_exports:aot_inductor_refusals",
+        "tfkit.interop.program_exports:write_aot_inductor",
+        "AOTInductor",
+        "machine code, for C++ without Python",
+    ),
 }
 
 
@@ -121,21 +146,17 @@ def export(
     check_target(target)
     directory = Path(directory).absolute()
     check_place(directory, overwrite, EXPORT)
-    module, title = import_module(TARGETS[target].module), TARGETS[target].title
-    if found := module.refusals(model):
-        fix = "change the spec and train it again, or choose another target"
-        raise InputError([Diagnostic("TFK127", f"{title} cannot express {reason}", fix) for reason in found])
+    if reasons := load(TARGETS[target].refusals)(model):
+        title, fix = TARGETS[target].title, "change the spec and train it again, or choose another target"
+        raise InputError([Diagnostic("TFK127", f"{title} cannot express {reason}", fix) for reason in reasons])
     for_return = () if target == "hf" else (ORIGIN, KEPT)
-    given = {name: text for name, text in (texts or {}).items() if name not in for_return}
-    write = partial(_write, module, model, given, target, options)
-    write_directory(directory, write, EXPORT)
+    files = {name: text for name, text in (texts or {}).items() if name not in for_return}
+    write_directory(directory, partial(_write, model, files, target, options), EXPORT)
     return directory
 
 
-def _write(
-    module: Any, model: Model, texts: Mapping[str, str | bytes], target: str, options: Mapping[str, Any], draft: Path
-) -> None:
-    records = module.write(model, texts, draft, **options) or {}
+def _write(model: Model, texts: Mapping[str, str | bytes], target: str, options: Mapping[str, Any], draft: Path) -> None:
+    records = load(TARGETS[target].write)(model, texts, draft, **options) or {}
     names = sorted(path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file())
     listing = {
         "format": 1,

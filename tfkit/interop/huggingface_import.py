@@ -17,12 +17,9 @@ from ..graph import check_sublayers, graph_of
 from ..slots.node import InputRule
 from ..spec import ModelSpec
 from .config_template import configuration, ignored_keys, spec_of, unknown_keys, with_flags
-from .constants import CONSTANTS, TOLERANCE
-from .dtypes import converted, real
 from .huggingface_directory import CONFIG, GENERATION, HuggingFaceDirectory
-from .tensor_rules import TensorRule, parameter_shapes, tensor_rules
-from .views import Array, contiguous
-from .weight_map import MapFile, find_map, rules_of, shipped_maps
+from .views import CONSTANTS, TOLERANCE, Array, contiguous, converted, real
+from .weight_map import MapFile, TensorRule, find_map, parameter_shapes, rules_of, shipped_maps, tensor_rules
 
 ORIGIN = "huggingface.json"
 """The file of an imported model that keeps its configuration, for the way back."""
@@ -241,7 +238,7 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
             the model cannot be written.
     """
     from ..io.saving import ModelFiles, write_model  # torch
-    from .kept_tensors import KEPT, pack
+    from .huggingface_directory import KEPT, pack
 
     _check_tied(plan)
     computed, other = _compared_constants(plan)

@@ -18,7 +18,7 @@ from torch.export.graph_signature import InputKind
 from ..errors import BuildError, Diagnostic, TfkitError
 from ..nn.model import Model
 from ..slots.node import InputRule
-from .program_shapes import ProgramFacts, programs_of, shortest_inputs, targets_of
+from .programs import ProgramFacts, programs_of, shortest_inputs, targets_of
 
 PROGRAM = "program.json"
 """The file that describes the programs beside it."""

@@ -5,8 +5,9 @@ A rule lists its views from ours to theirs. The inverse applies the inverses in 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -194,3 +195,77 @@ def contiguous(array: Array) -> Array:
     for first in range(0, array.shape[1], width):
         copy[:, first : first + width] = array[:, first : first + width]
     return copy
+
+
+# Conversion of elements between dtypes, on their bits. numpy has no bfloat16: it is the upper half of float32.
+
+
+def converted(bits: Array, source: str, target: str) -> Array:
+    """The bits of elements in another dtype, rounded to the nearest, ties to even; to bfloat16 through float32.
+
+    Args:
+        bits: elements as whole numbers of their size.
+        source: their dtype, by torch's name.
+        target: the dtype of the result.
+
+    Returns:
+        The bits of the result; the same array where the dtypes are equal.
+
+    Raises:
+        ValueError: a dtype is not one of real numbers, or a finite value is too large for the target.
+    """
+    if source == target:
+        return bits
+    values = real(bits, source)
+    if target == "bfloat16":
+        single = values.astype(np.float32).view(np.uint32)
+        upper = ((single + 0x7FFF + ((single >> 16) & 1)) >> 16).astype(np.uint16)
+        found = np.where(np.isnan(values), np.uint16(0x7FC0), upper)
+    else:
+        with np.errstate(over="ignore"):
+            found = values.astype(target)
+        found = found.view(f"u{found.dtype.itemsize}")
+    lost = np.isfinite(values) & ~np.isfinite(real(found, target))
+    if lost.any():
+        raise ValueError(f"{int(lost.sum()):,} values, such as {float(values[lost].flat[0]):.3g}, are too large for {target}")
+    return found
+
+
+def real(bits: Array, dtype: str) -> Array:
+    """Elements from their bits. Raises ValueError for a dtype that is not one of real numbers."""
+    if dtype == "bfloat16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    if dtype not in ("float64", "float32", "float16"):
+        raise ValueError(f"{dtype} is not a dtype of weights")
+    return bits.view(dtype)
+
+
+# Tensors of other libraries that are stored, although they are computed from the configuration.
+
+
+def whisper_positions(config: Mapping[str, Any]) -> Array:
+    """The sinusoids of Whisper's encoder, (max_source_positions, d_model), in the float32 steps of transformers."""
+    import torch
+
+    half = config["d_model"] // 2
+    frequencies = torch.exp(-math.log(10000) / (half - 1) * torch.arange(half, device="cpu"))
+    angles = torch.arange(config["max_source_positions"], device="cpu").view(-1, 1) * frequencies.view(1, -1)
+    found: Array = torch.cat([angles.sin(), angles.cos()], dim=1).double().numpy()
+    return found
+
+
+def marian_positions(config: Mapping[str, Any]) -> Array:
+    """All sines, then all cosines, (max_position_embeddings, d_model)."""
+    width = config["d_model"]
+    even = np.arange(0, width, 2)
+    angles = np.arange(config["max_position_embeddings"])[:, None] / 10000.0 ** (even / width)
+    return np.concatenate([np.sin(angles), np.cos(angles)[:, : width // 2]], axis=1)
+
+
+CONSTANTS: dict[str, Callable[[Mapping[str, Any]], Array]] = {
+    "whisper_positions": whisper_positions,
+    "marian_positions": marian_positions,
+}
+"""Every constant by its name in a map. Values are float64."""
+TOLERANCE = 1e-5
+"""Stored constants may differ by this much: they were computed in float32, also the angles."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.relations import RELATIONS
-from tfkit_conformance.suite import by_relation
+from tfkit_conformance.suite import grade
 from tfkit_conformance.suite.layers import LAYERS
 from tiers import EVERY_CASE
 
@@ -16,7 +16,7 @@ def share_relations(monkeypatch, number, shares=3):
     """Leaves the suite one share of the relations, so that subjects with other numbers run the others; all of them with
     TFKIT_CASES=all."""
     if not EVERY_CASE:
-        monkeypatch.setattr(by_relation, "RELATIONS", RELATIONS[number % shares :: shares])
+        monkeypatch.setattr(grade, "RELATIONS", RELATIONS[number % shares :: shares])
 
 
 def by_name(report):

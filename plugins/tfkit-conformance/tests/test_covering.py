@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from tfkit_conformance.models.covering import covering, pairs_in, pairs_of
+from whole_models.covering import covering, pairs_in, pairs_of
 
 pytestmark = pytest.mark.exhaustive
 

@@ -16,7 +16,7 @@ from tfkit_conformance.attention import cells
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.case_data import case_of
 from tfkit_conformance.finding import Violation
-from tfkit_conformance.suite import by_cell, by_relation
+from tfkit_conformance.suite import grade
 from tfkit_conformance.suite.again import replay
 from tfkit_conformance.suite.conformance import check_backend
 from tfkit_conformance.suite.layers import Layer
@@ -97,9 +97,9 @@ def test_errors_found_while_shrinking_do_not_count_for_other_checks(monkeypatch)
         return 0.5
 
     layers = (Layer("scores", "A2", "", scores), Layer("output", "A2", "", output))
-    monkeypatch.setattr(by_cell, "LAYERS", layers)
-    monkeypatch.setattr(by_cell, "cells", lambda can, gradients: cells.cells(can, gradients)[:2])
-    monkeypatch.setattr(by_relation, "RELATIONS", ())
+    monkeypatch.setattr(grade, "LAYERS", layers)
+    monkeypatch.setattr(grade, "cells", lambda can, gradients: cells.cells(can, gradients)[:2])
+    monkeypatch.setattr(grade, "RELATIONS", ())
     report = check_backend(small(), profile="quick")
     rows = by_name(report)
     assert [rows[name].status for name in ("scores", "output")] == ["failed", "passed"]
@@ -136,8 +136,8 @@ def test_one_seed_finds_the_same_failure_each_time(few):
 
 @pytest.mark.slow
 def test_a_grade_is_reported_and_a_missed_declared_grade_is_a_finding(monkeypatch):
-    monkeypatch.setattr(by_relation, "RELATIONS", ())
-    monkeypatch.setattr(by_cell, "cells", lambda can, gradients: cells.cells(can, gradients)[:1])
+    monkeypatch.setattr(grade, "RELATIONS", ())
+    monkeypatch.setattr(grade, "cells", lambda can, gradients: cells.cells(can, gradients)[:1])
     wide = {
         "head_dim": Range(maximum=8),
         "query_length": Range(maximum=16),

@@ -10,7 +10,7 @@ from tfkit import InputError, build, load_catalogue, save
 from tfkit.cli import main
 from tfkit.inspection import Target, flash_implementation
 from tfkit.view.plan_data import plan_data
-from tfkit_conformance.callables.flash_activation import flash_implementation_active
+from tfkit_conformance.callables.flash import flash_implementation_active
 from tfkit_conformance.resolve import versions
 from tfkit_conformance.verification.verifier import versions as verify_versions
 

@@ -43,7 +43,6 @@ ORDER = {
     "relations": "finding differences raised attention",
     "reference": "",
     "laws": "finding differences raised attention reference report resolve snippets",
-    "models": "attention site_hooks",
     "suite": "finding differences profile raised attention limit report mutants relations resolve search snippets",
     "callables": "finding raised attention report resolve snippets suite",
     "caches": "finding differences limit profile raised attention report resolve callables",

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import reported
 from tfkit_conformance.finding import Finding
-from tfkit_conformance.process.junit import junit
+from tfkit_conformance.process.messages import junit
 from tfkit_conformance.report import CheckResult
 
 

@@ -19,7 +19,7 @@ from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 from tfkit_conformance.relations import RELATIONS
 from tfkit_conformance.relations.dropout import DROPOUT
-from tfkit_conformance.suite import by_cell, by_relation, conformance
+from tfkit_conformance.suite import conformance, grade
 
 NARROW = declaring(key_length=Range(maximum=40), lse=True, grouped_queries=True, value_dim_differs=True)
 MASKED = declaring(mask_terms={"causal", "key_lengths"}, tensor_offset=True)
@@ -89,7 +89,7 @@ def test_the_selection_has_mutants_of_every_family():
 
 @pytest.mark.exhaustive
 def test_every_mutant_of_the_selection_is_killed_by_the_check_made_for_it(reduced, monkeypatch):
-    monkeypatch.setattr(by_relation, "RELATIONS", DROPOUT)  # the other relations come later than the layers anyway
+    monkeypatch.setattr(grade, "RELATIONS", DROPOUT)  # the other relations come later than the layers anyway
     told = []
     report = kill_matrix.run_kill_matrix("quick", seeds=(0,), families=FAMILIES, progress=told.append)
     assert {row.name: row.killed_by for row in report.mutants} == {name: (check,) for name, (_, check) in SELECTION.items()}
@@ -104,8 +104,8 @@ def test_every_mutant_of_the_selection_is_killed_by_the_check_made_for_it(reduce
 def test_a_suite_without_its_checks_lets_mutants_survive(reduced, monkeypatch):
     chosen = CHOSEN[::4]
     monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", chosen)
-    monkeypatch.setattr(by_cell, "LAYERS", ())
-    monkeypatch.setattr(by_relation, "RELATIONS", ())
+    monkeypatch.setattr(grade, "LAYERS", ())
+    monkeypatch.setattr(grade, "RELATIONS", ())
     monkeypatch.setattr(conformance, "fixed_calls", lambda subject, dtype: ())
     told = []
     report = kill_matrix.run_kill_matrix("quick", seeds=(0,), families=FAMILIES, progress=told.append)
@@ -126,7 +126,7 @@ def test_a_mutant_must_be_killed_under_every_seed():
 @pytest.mark.slow
 def test_no_correct_backend_raises_a_false_alarm(reduced, monkeypatch):
     monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", ())
-    monkeypatch.setattr(by_relation, "RELATIONS", RELATIONS[::3])
+    monkeypatch.setattr(grade, "RELATIONS", RELATIONS[::3])
     report = kill_matrix.run_kill_matrix("quick", seeds=(0,))
     assert [row.alarms for row in report.correct_kernels] == [(), ()]
     assert all(row.examples > 100 and 0 < row.worst <= 1 for row in report.correct_kernels)
@@ -137,7 +137,7 @@ def test_no_correct_backend_raises_a_false_alarm(reduced, monkeypatch):
 def test_an_alarm_on_a_correct_backend_fails_the_run(monkeypatch):
     wrong = next(mutant for mutant in CHOSEN if mutant.name == "scale_one_percent")
     kernel = CorrectKernel("wrong", "Off by one percent.", wrong.fresh(), wrong.capabilities)
-    monkeypatch.setattr(by_relation, "RELATIONS", ())
+    monkeypatch.setattr(grade, "RELATIONS", ())
     row = kill_matrix.evaluate_correct_kernel(kernel, "quick", (3,))
     assert row.alarms
     assert row.alarms[0].startswith("seed 3: scores: weights[")

@@ -23,7 +23,7 @@ from tfkit_conformance.attention.table import CASES
 from tfkit_conformance.finding import Inconclusive, Violation
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
-from tfkit_conformance.suite import layers, probes
+from tfkit_conformance.suite import layers
 from tfkit_conformance.suite.layers import LAYERS, within
 
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)
@@ -187,24 +187,24 @@ def test_a_nan_in_a_readout_is_reported_as_one():
     visible = torch.ones(1, 1, 2, 2, dtype=torch.bool)
     read = torch.tensor([[[[1.0, torch.nan], [1.0, 1.0]]]])
     with pytest.raises(Violation, match=re.escape("query row 0 of batch row 0, head 0, is NaN at key 1")):
-        probes.compare_visibility("support", read, visible, "see")
-    probes.compare_visibility("support", read.nan_to_num(0.5), visible, "see")
+        layers.compare_visibility("support", read, visible, "see")
+    layers.compare_visibility("support", read.nan_to_num(0.5), visible, "see")
 
 
 def test_readouts_use_wide_values_to_save_calls():
     calls = count()
     counting = changing(lambda inputs, answer: (next(calls) and None) or answer)
     case = Case(H=2, G=2, Q=2, K=130)
-    probes.read_forward(Evaluated(subject(counting), case))
+    layers.read_forward(Evaluated(subject(counting), case))
     assert next(calls) == 2  # 128 keys, and 2
     narrow = CAPABILITIES.model_copy(update={"head_dim": CAPABILITIES.head_dim.model_copy(update={"maximum": 32})})
-    probes.read_forward(Evaluated(subject(counting, narrow), case))
+    layers.read_forward(Evaluated(subject(counting, narrow), case))
     assert next(calls) == 3 + 5  # 32 keys at a time
 
 
 def test_the_backward_readout_separates_the_heads_of_a_group():
     case = replace(CAUSAL, gradients=True)
-    read = probes.read_backward(Evaluated(subject(Kernel()), case))
+    read = layers.read_backward(Evaluated(subject(Kernel()), case))
     assert torch.equal(read > 0, Evaluated(subject(Kernel()), case).visible)
     assert read.shape == (2, 4, 5, 7)
 

@@ -16,7 +16,7 @@ from tfkit_conformance.finding import Finding
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
-from tfkit_conformance.suite.looks_like import explains, looks_like
+from tfkit_conformance.suite.runner import explains, looks_like
 
 MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)
@@ -27,7 +27,7 @@ GRADIENTS = replace(PLAIN, gradients=True)
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch):
     """However busy the machine is."""
-    monkeypatch.setattr(sys.modules["tfkit_conformance.suite.looks_like"], "SECONDS", 600.0)
+    monkeypatch.setattr(sys.modules["tfkit_conformance.suite.runner"], "SECONDS", 600.0)
 
 
 def subject(attend):
@@ -139,7 +139,7 @@ def test_a_mutant_of_an_earlier_finding_is_preferred():
 
 
 def test_the_search_for_a_mutant_has_a_time_limit(monkeypatch):
-    monkeypatch.setattr(sys.modules["tfkit_conformance.suite.looks_like"], "SECONDS", -1.0)
+    monkeypatch.setattr(sys.modules["tfkit_conformance.suite.runner"], "SECONDS", -1.0)
     assert looks_like(subject(MUTANTS["causal_one_too_many"].fresh()), CAUSAL) == ""
 
 

@@ -15,7 +15,7 @@ from tfkit.attention.types import AttentionOutput
 from tfkit_conformance.attention.case_data import case_of
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 from tfkit_conformance.relations import RELATIONS
-from tfkit_conformance.suite import by_relation
+from tfkit_conformance.suite import grade
 from tfkit_conformance.suite.again import replay
 from tfkit_conformance.suite.conformance import check_backend
 
@@ -24,7 +24,7 @@ from tfkit_conformance.suite.conformance import check_backend
 def few(monkeypatch):
     """Three relations in place of all, which is quick."""
     wanted = ("value_times_power", "later_keys", "keys_moved")
-    monkeypatch.setattr(by_relation, "RELATIONS", tuple(each for each in RELATIONS if each.name in wanted))
+    monkeypatch.setattr(grade, "RELATIONS", tuple(each for each in RELATIONS if each.name in wanted))
 
 
 def writes(inputs, options):

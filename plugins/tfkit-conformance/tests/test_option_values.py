@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tfkit.catalogue import load_catalogue
 from tfkit.plugin import Component, Norm, OneOf, Options, Positive, Probability, Size, SlotField, component_default
-from tfkit_conformance.models.option_values import attempts, domains, tryable
+from whole_models.option_values import attempts, domains, tryable
 
 
 class Inner(Options):

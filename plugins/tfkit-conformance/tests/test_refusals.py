@@ -20,7 +20,7 @@ from tfkit_conformance.finding import OutOfTime, Violation
 from tfkit_conformance.limit import time_limit
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
-from tfkit_conformance.suite.refusals import check_refusals, plain_case, undeclared
+from tfkit_conformance.suite.declaration import check_refusals, plain_case, undeclared
 
 NOT_OFFERED = declaring(bias_kinds={"dense"})
 CAN_DO = declaring(

@@ -18,8 +18,8 @@ from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.relations import RELATIONS, fit
-from tfkit_conformance.relations.binomial import interval, tail
 from tfkit_conformance.relations.draws import drawn_factors, own_generator
+from tfkit_conformance.relations.dropout import interval, tail
 
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=8, gradients=True, lse=True, weights=True, seed=4)
 MASKED = replace(PLAIN, causal=True, offset=3, K=11, V=4, bias="linear", bias_gradient=True)

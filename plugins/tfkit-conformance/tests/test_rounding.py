@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm
 
-from tfkit_conformance.models.noise import Noise
-from tfkit_conformance.models.rounding import APART, rounding
+from whole_models.noise import Noise
+from whole_models.rounding import APART, rounding
 
 DRAW = torch.Generator().manual_seed(0)
 X = torch.randn(4, 9, 32, generator=DRAW, dtype=torch.float64)

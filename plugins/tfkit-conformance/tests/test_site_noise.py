@@ -10,9 +10,9 @@ import tfkit
 from tfkit.catalogue import load_catalogue
 from tfkit.nn.multi_head import MultiHeadAttention
 from tfkit.spec import parse_spec
-from tfkit_conformance.models.noise import Noise
-from tfkit_conformance.models.rounding import rounding
-from tfkit_conformance.models.site_noise import disturbed_sites
+from whole_models.noise import Noise
+from whole_models.rounding import rounding
+from whole_models.site_noise import disturbed_sites
 
 SPEC = """
 tfkit: 1

@@ -8,7 +8,7 @@ from tfkit.catalogue import load_catalogue
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.case_data import invalid_fields
-from tfkit_conformance.suite.smaller import smaller_cases
+from tfkit_conformance.suite.again import smaller_cases
 
 LARGE = Case(
     B=3, H=6, G=2, Q=17, K=33, D=24, V=16, causal=True, offset=(1, 2, 3), key_lengths=(3, 20, 33), bias="dense",

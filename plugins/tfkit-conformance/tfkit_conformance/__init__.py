@@ -37,9 +37,13 @@ if TYPE_CHECKING:
     from .beams.check import check_beam_top_k as check_beam_top_k
     from .caches.check import check_cache as check_cache
     from .caches.contract import DecodingCache as DecodingCache
-    from .callables.adaptor import FunctionUnderTest as FunctionUnderTest
+    from .callables.adaptor import (
+        FunctionCall as FunctionCall,
+        FunctionUnderTest as FunctionUnderTest,
+        Rendering as Rendering,
+        Signature as Signature,
+    )
     from .callables.check import check_callable as check_callable, function_under_test as function_under_test
-    from .callables.signature import FunctionCall as FunctionCall, Rendering as Rendering, Signature as Signature
     from .finding import Finding as Finding, Inconclusive as Inconclusive, Violation as Violation
     from .laws import check_part as check_part
     from .products.check import check_product as check_product

@@ -2,23 +2,137 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...errors import SpecError
+from pydantic import BaseModel
+
+from ...errors import Diagnostic, SpecError
 from ...errors.control_characters import CONTROL_OR_LINE_END
 from ...graph import Graph, graph_of
 from ...graph.model_graph import Node, base
 from ...slots.node import InputRule
+from ...slots.options import Component, SlotField, field_annotations
 from ...spec import ModelSpec
 from .attention_view import uses_in
-from .formatting import WIDTH, formatted
-from .node_view import Forward, NodeView, input_shape, variable
-from .parts import missing_sources
-from .recurrent_view import RecurrentView
+from .node_view import Forward, NodeView, RecurrentView, input_shape, variable
 from .source_file import Refused, SourceFile, render
 from .stack_view import StackView
+
+WIDTH = 120
+RETURNED = re.compile(r"^( +)(\w+) = (.*)\n\1return \2$", re.MULTILINE)
+"""A value that is returned on the next line."""
+
+
+def formatted(code: str) -> str:
+    """The code with long lines wrapped."""
+    code = RETURNED.sub(lambda found: f"{found[1]}return {found[3].partition('  # ')[0]}", code)
+    return "\n".join(wrapped for line in code.splitlines() for wrapped in _wrapped(line)) + "\n"
+
+
+def _wrapped(line: str) -> Iterator[str]:
+    """The last bracket of a long line that holds arguments is opened: first on one more line, then one line for each."""
+    code, _, comment = line.partition("  # ")
+    indent = " " * (len(line) - len(line.lstrip()))
+    if len(line) <= WIDTH or line.lstrip().startswith(('"""', "#")):
+        yield line
+    elif comment:
+        yield f"{indent}# {comment}"
+        yield from _wrapped(code)
+    else:
+        start = _opening(code)
+        if start < 0:
+            yield line
+            return
+        end = _closing(code, start)
+        yield code[: start + 1]
+        inside = code[start + 1 : end]
+        arguments = [inside] if len(indent) + 4 + len(inside) <= WIDTH else _split(inside)
+        for each in arguments:
+            yield from _wrapped(f"{indent}    {each}")
+        yield f"{indent}{code[end:]}"
+
+
+def _opening(code: str) -> int:
+    """The bracket whose inside is the rest of the line, or the signature of a function."""
+    if code.lstrip().startswith("def "):
+        return code.index("(")
+    return next(
+        (at for at, letter in enumerate(code) if letter in "([{" and _closing(code, at) >= len(code.rstrip(":,")) - 9), -1
+    )
+
+
+def _closing(code: str, start: int) -> int:
+    """The bracket that closes the one at `start`."""
+    depth = 0
+    for at in range(start, len(code)):
+        depth += (code[at] in "([{") - (code[at] in ")]}")
+        if depth == 0:
+            return at
+    return len(code)
+
+
+def _split(code: str) -> list[str]:
+    """The parts between commas, or the clauses of a comprehension, that stand in no bracket."""
+    parts, depth, end = [""], 0, ","
+    for at, letter in enumerate(code):
+        depth += (letter in "([{") - (letter in ")]}")
+        clause = depth == 0 and code.startswith(" for ", at)
+        if clause or (letter == "," and depth == 0):
+            parts.append("")
+            end = "" if clause else end
+        else:
+            parts[-1] += letter
+    return [f"{part.strip()}{end}" for part in parts if part.strip()]
+
+
+UNWRITTEN = {"backend", "init"}
+"""Slots that the code does not show: how attention is computed, and how weights are drawn."""
+
+
+def missing_sources(spec: ModelSpec) -> list[Diagnostic]:
+    """The parts without a template, each located in the spec, each once."""
+    found: dict[tuple[str, str], Diagnostic] = {}
+    for name, node in spec.nodes.items():
+        for path, slot, part in (("", "node", node), *parts_in(node.options, "")):
+            if not part.entry.source and not _does_nothing(slot, part):
+                message = f"the {slot} `{part.kind}` has no source code to write"
+                fix = "choose another part, or give its entry a `source`"
+                found.setdefault((slot, part.kind), spec.diagnostic("TFK150", f"nodes.{name}{path}", message, fix))
+    return list(found.values())
+
+
+def parts_in(value: Any, path: str) -> Iterator[tuple[str, str, Component]]:
+    """The parts that options name, with path and slot."""
+    if isinstance(value, tuple):
+        for number, item in enumerate(value):
+            yield from parts_in(item, f"{path}.{number}")
+    elif isinstance(value, Component):
+        slot = "sublayer"
+        yield path, slot, value
+        yield from parts_in(value.options, path)
+    elif isinstance(value, BaseModel):
+        slots = {name: annotation.slot for name, annotation in field_annotations(type(value), SlotField)}
+        for name in type(value).model_fields:
+            item = getattr(value, name)
+            if name in slots and slots[name] not in UNWRITTEN and isinstance(item, Component):
+                yield f"{path}.{name}", slots[name], item
+                yield from parts_in(item.options, f"{path}.{name}")
+            elif name not in slots and name not in UNWRITTEN:
+                yield from parts_in(item, f"{path}.{name}")
+
+
+def _does_nothing(slot: str, part: Component) -> bool:
+    """Whether nothing is written for it: `none`, a dot product."""
+    if slot == "position":
+        return not part.entry.acts
+    if slot == "score":
+        return part.entry.build is None
+    return slot == "norm" and part.kind == "none"
+
 
 PROGRAM = Path(__file__).with_name("program.py.jinja")
 RUNS = 6

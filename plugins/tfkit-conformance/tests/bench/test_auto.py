@@ -13,7 +13,7 @@ from tfkit_conformance.bench.cells import Scale
 from tfkit_conformance.bench.classes import DTYPES, HEAD_DIMS, SCALES, classes
 from tfkit_conformance.bench.measure import Settings
 from tfkit_conformance.bench.timer import CpuClock
-from tfkit_conformance.view.auto_text import auto_json, auto_text
+from tfkit_conformance.view.bench_text import auto_json, auto_text
 
 TINY = Scale(tokens=16, width=128, cache=16)
 

@@ -7,8 +7,7 @@ import statistics
 import pytest
 
 from tfkit.errors import InputError
-from tfkit_conformance.bench.cells import CACHES, CELLS, LENGTHS, SCALES, chosen, usual
-from tfkit_conformance.bench.lengths import MULTI30K, drawn
+from tfkit_conformance.bench.cells import CACHES, CELLS, LENGTHS, MULTI30K, SCALES, chosen, drawn, usual
 
 
 def test_names_are_unique_and_describe_the_cell() -> None:

@@ -13,8 +13,7 @@ import torch
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
 from tfkit_conformance.bench import measure as module
-from tfkit_conformance.bench.machine import machine_of
-from tfkit_conformance.bench.measure import Settings, run_cells
+from tfkit_conformance.bench.measure import Settings, machine_of, run_cells
 from tfkit_conformance.bench.timer import CpuClock, CudaClock, bounded_memory
 
 ENTRIES = [(entry, entry.options()) for entry in (EAGER, SDPA, FLEX)]

@@ -25,8 +25,8 @@ TINY = (
 
 @pytest.fixture(autouse=True)
 def small_ceilings(monkeypatch):
-    monkeypatch.setattr("tfkit_conformance.bench.ceiling.SIDE", {"cpu": 64})
-    monkeypatch.setattr("tfkit_conformance.bench.ceiling.COPIED", {"cpu": 1 << 16})
+    monkeypatch.setattr("tfkit_conformance.bench.measure.SIDE", {"cpu": 64})
+    monkeypatch.setattr("tfkit_conformance.bench.measure.COPIED", {"cpu": 1 << 16})
 
 
 def test_a_run_from_end_to_end(tfkit, tmp_path):

@@ -13,8 +13,8 @@ from kill_matrix.laws.mutant import LawMutant
 from kill_matrix.laws.rotary_mutants import spoilt
 from tfkit_conformance.laws import LAWS, check_part
 from tfkit_conformance.laws.check import evaluate
+from tfkit_conformance.laws.law import part_under_test
 from tfkit_conformance.laws.options import variants
-from tfkit_conformance.laws.part import part_under_test
 from tfkit_conformance.reference import BUILT_IN
 
 CHECKS = ("formula", "formula_exact")

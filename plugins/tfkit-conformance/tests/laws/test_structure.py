@@ -6,10 +6,9 @@ from random import Random
 import pytest
 
 from tfkit_conformance.finding import Inconclusive
-from tfkit_conformance.laws.check import LAWS
+from tfkit_conformance.laws.check import LAWS, misfit
+from tfkit_conformance.laws.law import Excluded, part_under_test
 from tfkit_conformance.laws.options import variants
-from tfkit_conformance.laws.part import Excluded, part_under_test
-from tfkit_conformance.laws.structure import misfit
 
 
 @pytest.mark.parametrize("slot", LAWS)

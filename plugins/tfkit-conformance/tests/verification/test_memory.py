@@ -11,7 +11,7 @@ import tfkit
 from kill_matrix.models.evaluation import LENGTHS, SPECS
 from tfkit.errors import BuildError, Diagnostic
 from tfkit.plugin import AttentionBackend, hookimpl
-from tfkit_conformance.out_of_memory import no_room
+from tfkit_conformance.raised import no_room
 from tfkit_conformance.verification import sites, verify
 
 PETABYTES = 2**50

@@ -14,13 +14,13 @@ from tfkit.nn import convolutions, similarity, span_logits
 from tfkit.nn.layers import Linear
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.verification.batch import draw, lengths_for
-from tfkit_conformance.verification.real_inputs import (
+from tfkit_conformance.verification.recording import record
+from tfkit_conformance.verification.tokenwise import (
     convolutions as check_convolutions,
     patches as check_patches,
     similarity as check_similarity,
+    spans as check_spans,
 )
-from tfkit_conformance.verification.recording import record
-from tfkit_conformance.verification.tokenwise import spans as check_spans
 from verification.shrunk import OVERRIDES
 
 SPECS = Path(__file__).parents[4] / "specs"

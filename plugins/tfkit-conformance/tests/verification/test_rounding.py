@@ -9,10 +9,9 @@ import tfkit
 from tfkit_conformance.attention.bound import UNIT
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.verification.batch import draw
-from tfkit_conformance.verification.comparison import close
 from tfkit_conformance.verification.rounding import Scale, Sums, Yardstick, cast, reach, scale_of, sums_of
-from tfkit_conformance.verification.stochastic import Stochastic
-from tfkit_conformance.verification.truth import Reference
+from tfkit_conformance.verification.row import close
+from tfkit_conformance.verification.truth import Reference, Stochastic
 
 SPEC = {
     "tfkit": 1,

@@ -55,5 +55,5 @@ def test_what_needs_no_reference_is_evaluated(report):
 
 
 def test_with_a_formula_the_same_model_is_verified(catalogue):
-    report = evaluated(with_activation(catalogue, "tfkit_conformance.reference.activations:gelu"))
+    report = evaluated(with_activation(catalogue, "tfkit_conformance.reference.formulas:gelu"))
     assert report.ok, str(report)

@@ -7,8 +7,7 @@ import io
 
 from rich.console import Console
 
-from tfkit_conformance.view.verify_data import error_in_words, folded, verdict_in_words
-from tfkit_conformance.view.verify_files import FILES
+from tfkit_conformance.view.verify_data import FILES, error_in_words, folded, verdict_in_words
 from tfkit_conformance.view.verify_text import verify_text
 
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from tfkit.plugin import AttentionInputs, AttentionRequest, Bias, DistanceBias, LinearBias, Mask
 
 from ..attention.compare import leaves_of, request_of as asked_of
-from .cells import Cell, Scale
-from .lengths import drawn, even
+from .cells import Cell, Scale, drawn, even
 
 FORWARD, BACKWARD = 4, 10
 T5_REACH = 128

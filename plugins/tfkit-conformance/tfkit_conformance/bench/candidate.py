@@ -14,7 +14,7 @@ from tfkit import TfkitError
 from tfkit.inspection import BoundBackend, attend, bind, check_request
 from tfkit.plugin import AttentionBackend, AttentionInputs, AttentionRequest, shapes_of
 
-from ..out_of_memory import allocator_message
+from ..raised import allocator_message
 from .call import Call
 from .check import ReferenceCheck
 from .timer import Clock

@@ -15,24 +15,117 @@ interrupted         whether the run was interrupted
 
 from __future__ import annotations
 
+import os
+import platform
 import random
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tfkit import Catalogue
 
 from .call import Call, call_of, request_of
 from .candidate import Candidate, DeviceLost, entered, guarded, prepare
-from .ceiling import ceiling_of, higher
 from .cells import Cell, Scale
 from .check import ReferenceCheck
-from .machine import machine_of
 from .timer import Clock, bounded_memory, clock_of
+
+PACKAGES = ("tfkit", "torch", "triton", "flash-attn", "flash-attn-3", "flash-attn-4")
+
+
+def machine_of(device: str, catalogue: Catalogue) -> dict[str, Any]:
+    """`device`, `device_name`, `capability`, `threads`, `versions`, and of a GPU its processors, memory, cache and
+    highest clock."""
+    place = torch.device(device)
+    found: dict[str, Any] = {
+        "device": place.type,
+        "device_name": _processor(),
+        "capability": None,
+        "threads": torch.get_num_threads(),
+        "processors": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": _versions(catalogue),
+    }
+    if place.type == "cuda":
+        facts = torch.cuda.get_device_properties(place)
+        found |= {
+            "device_name": facts.name,
+            "capability": [facts.major, facts.minor],
+            "processors": facts.multi_processor_count,
+            "memory_bytes": facts.total_memory,
+            "cache_bytes": facts.L2_cache_size,
+        }
+        if (clock := getattr(facts, "clock_rate", None)) is not None:  # CUDA 13's own properties lack it
+            found["clock_hertz"] = 1000 * clock
+        found["versions"] |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
+    return found
+
+
+def _versions(catalogue: Catalogue) -> dict[str, Any]:
+    found: dict[str, Any] = {"python": platform.python_version()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for package in PACKAGES:
+            try:
+                found[package] = version(package)
+            except PackageNotFoundError:
+                continue
+    found["torch"] = torch.__version__
+    found |= {distribution: number for _, distribution, number in catalogue.plugins if number and distribution not in found}
+    return found
+
+
+def _processor() -> str:
+    """The processor's name from the system."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+ROUNDS = 7
+SIDE = {"cuda": 8192, "cpu": 1536}
+COPIED = {"cuda": 2 << 30, "cpu": 256 << 20}
+"""Bytes that are read, and as many that are written."""
+
+
+def ceiling_of(clock: Clock, dtype: torch.dtype, device: str) -> dict[str, float]:
+    """`flops`, in operations per second (2 n^3 for a product of n x n matrices) in the dtype, and `bytes` per second read and
+    written."""
+    kind = torch.device(device).type
+    side = SIDE[kind]
+    left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    product = torch.empty(side, side, dtype=dtype, device=device)
+    read = torch.ones(COPIED[kind], dtype=torch.uint8, device=device)
+    written = torch.empty_like(read)
+
+    def multiply() -> Tensor:
+        return torch.matmul(left, right, out=product)
+
+    def copy() -> Tensor:
+        return written.copy_(read)
+
+    found = {}
+    for name, step, work in (("flops", multiply, 2 * side**3), ("bytes", copy, 2 * read.numel())):
+        for _ in range(2):
+            step()
+        found[name] = work / statistics.median(clock.time(step) for _ in range(ROUNDS))
+    return found
+
+
+def higher(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
+    """The larger of two measurements, one by one."""
+    return {name: max(first.get(name, 0.0), second.get(name, 0.0)) for name in {**first, **second}}
+
 
 FORM = 1
 Progress = Callable[[str], None]

@@ -15,7 +15,7 @@ from torch import Tensor
 from tfkit.plugin import AttentionInputs, dense_bias, shapes_of, unmask_empty_rows, visible
 
 from ..finding import Inconclusive, Violation
-from .signature import FunctionCall, Rendering, Signature, Takes
+from .adaptor import FunctionCall, Rendering, Signature, Takes
 
 DENSE_FEATURES: dict[str, dict[str, Any]] = {
     "causal": {"mask_terms": {"causal"}},

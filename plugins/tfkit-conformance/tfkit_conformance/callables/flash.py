@@ -12,6 +12,7 @@ Reference: https://github.com/Dao-AILab/flash-attention, `flash_attn_func` and `
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from tfkit import Diagnostic, InputError
 from tfkit.plugin import AttentionInputs
 
 from ..finding import Violation
+from .adaptor import FunctionCall, Place, Rendering, Signature, Takes
 from .dense import tensor_of
-from .signature import FunctionCall, Place, Rendering, Signature, Takes
+from .locate import CODE, imported, nearest
 
 Flags = tuple[tuple[str, Any], ...]
 
@@ -217,3 +220,45 @@ FLASH = (
               {**FEATURES, "padding": {"mask_terms": {"key_lengths", "query_lengths"}, "tensor_offset": True}}, NEEDS, packed,
               "softmax_scale", zero_rows=True),
 )  # fmt: skip
+
+
+OPTION = "--flash-implementation"
+
+
+@contextmanager
+def flash_implementation_active(name: str | None) -> Iterator[None]:
+    """A context in which torch's functions use an implementation of flash attention. Afterwards torch's own is back.
+
+    Args:
+        name: a registered name, such as FA3, or "module:NAME" for a module that registers it; None changes nothing.
+
+    Raises:
+        InputError: torch has no implementation of this name, no such module exists, or it cannot be activated here.
+    """
+    if name is None:
+        yield
+        return
+    from torch.nn import attention
+
+    activate: Any = getattr(attention, "activate_flash_attention_impl", None)
+    if activate is None:
+        message = f"{OPTION}: this torch has one implementation of flash attention, its own"
+        raise InputError(Diagnostic(CODE, message, "install torch 2.10 or newer"))
+    module, colon, impl = name.rpartition(":")
+    if colon:
+        imported(OPTION, module)
+    known = attention.list_flash_attention_impls()
+    if impl not in known:
+        message = f"{OPTION}: torch has no implementation of flash attention `{impl}`"
+        own = "" if colon else "to use your own, name the module that registers it, as MODULE:NAME; "
+        raise InputError(Diagnostic(CODE, message, own + nearest(impl, known, "implementations")))
+    try:
+        activate(impl)
+    except Exception as reason:  # whatever its author's function raises is the answer
+        said = " ".join(str(reason).split())[:300]
+        message = f"{OPTION}: activating {impl} raised {type(reason).__name__}: {said}"
+        raise InputError(Diagnostic(CODE, message, "install its package, on a machine with its device")) from None
+    try:
+        yield
+    finally:
+        attention.restore_flash_attention_impl()

@@ -12,7 +12,7 @@ from typing import Any
 
 from tfkit import Diagnostic, InputError
 
-from .signature import Signature
+from .adaptor import Signature
 
 CODE = "TFK094"
 

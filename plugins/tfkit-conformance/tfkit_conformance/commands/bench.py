@@ -155,7 +155,7 @@ def _check_options(what: str, options: Options, only_list: bool) -> None:
 
 
 def _list(cells: list[Any], scale: Any, json: str | None) -> int:
-    from ..view.bench_cells import cells_data, cells_text
+    from ..view.bench_text import cells_data, cells_text
 
     rows = cells_data(cells, scale)
     if json == "-":
@@ -200,7 +200,7 @@ def _measure_auto(options: Options, scale: Any) -> int:
     from ..bench.auto import UNIT, measure_auto
     from ..bench.classes import DTYPES as DTYPES_BY_KIND, classes
     from ..bench.measure import Settings
-    from ..view.auto_text import auto_json, auto_text
+    from ..view.bench_text import auto_json, auto_text
 
     catalogue = load_catalogue()
     wanted = None if options.backends is None else [UNIT, *options.backends]
@@ -231,7 +231,7 @@ def _measure_cpu(options: Options) -> int:
     import torch
 
     from ..bench.products import SIZES, ProductSettings, measure_products, sizes_of
-    from ..view.products_text import products_json, products_text
+    from ..view.bench_text import products_json, products_text
 
     sizes = list(SIZES)
     if options.spec is not None:

@@ -239,11 +239,10 @@ def _write(data: dict[str, Any], json_file: str | None, junit_file: str | None, 
     elif json_file is not None:
         write_whole(json_file, json.dumps(data, indent=2, allow_nan=False) + "\n")
     if junit_file is not None:
-        from ..process.junit import junit
+        from ..process.messages import junit
 
         write_whole(junit_file, junit(data))
     if json_file != "-":
-        from ..view.conformance_text import conformance_text
-        from ..view.replay_text import replay_text
+        from ..view.conformance_text import conformance_text, replay_text
 
         print_rich(*(replay_text(data) if replayed else conformance_text(data, json_file)))

@@ -92,7 +92,7 @@ def command(
         """Write the report so far, so that the file is always complete and current."""
         reports.append(report)
         if output is not None:
-            from ..view.verify_files import FILES
+            from ..view.verify_data import FILES
 
             write_whole(output, FILES[Path(output).suffix](report.as_data()))
 

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from tfkit.plugin import CellSite
 
 from .declared import check_parameters, check_reached, check_unwritten
-from .example import LawExample
-from .law import Law, always
-from .part import PartUnderTest, Structure
+from .law import Law, LawExample, PartUnderTest, Structure, always
 from .rounding import derivative_holds, largest_bound
 
 State = tuple[Tensor, ...]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tfkit.inspection import CLAIMS
 
-from .example import LawExample
+from .law import LawExample
 
 
 def check_claims(example: LawExample) -> None:

@@ -19,10 +19,8 @@ from tfkit.plugin.model_parts import PositionSite, ScoreSite
 
 from ..attention.bound import gamma
 from ..reference import BUILT_IN, GATED, LayerFunctions, Unchecked, formula
-from .example import SINGLE, LawExample
-from .law import Law
+from .law import SINGLE, Excluded, Law, LawExample, PartUnderTest, Structure
 from .options import shared
-from .part import Excluded, PartUnderTest, Structure
 from .placement_parts import draw as draw_layer, facts_of, input_of, wired
 from .position_use import draw as draw_positions, effect, inputs_of, reach, rounding, site_of, span_of
 from .rounding import sensitivity

@@ -10,11 +10,35 @@ import torch
 
 from ..attention.bound import gamma
 from .declared import check_claims, check_reached, check_reasons, check_unwritten
-from .example import LawExample
-from .law import Law, always, claims
-from .part import PartUnderTest, Structure
-from .placement_constants import LAWS as CONSTANTS
+from .law import Law, LawExample, PartUnderTest, Structure, always, claims, known_as
 from .placement_parts import SUBLAYERS, draw, facts_of, input_of, run_of, wired
+
+
+def _deepnorm(example: LawExample) -> float:
+    """alpha and beta of the paper's table, for N encoder and M decoder layers."""
+    at = example.at
+    found = example.entry.constants(example.options, facts_of(at))
+    own, partner = at["layers"], at["partner"]
+    if at["role"] == "encoder":
+        alpha, beta = 0.81 * own**0.25 * partner ** (1 / 16), 0.87 / (own**0.25 * partner ** (1 / 16))
+    elif at["role"] == "decoder":
+        alpha, beta = 3**0.25 * own**0.25, 12**-0.25 * own**-0.25
+    else:
+        alpha, beta = 2**0.25 * own**0.25, 8**-0.25 * own**-0.25
+    roles = ("value", "attention_output", "ffn_in", "ffn_gate", "ffn_out")
+    got = torch.tensor([found.skip, found.branch, *(found.gains.get(role, 1.0) for role in roles)], dtype=torch.float64)
+    want = torch.tensor([alpha, 1.0, *[beta] * len(roles)], dtype=torch.float64)
+    if extra := set(found.gains) - set(roles):
+        raise example.broken(f"beta multiplies the initial spread of {sorted(extra)}, which the paper leaves as they are")
+    said = f"alpha or beta of {at['role']} with {own} layers (and {partner}) is not that of the paper"
+    return example.within(said, got, want, 64 * 2.0**-53 * want.abs())
+
+
+CONSTANTS = (
+    Law(
+        "deepnorm_constants", "alpha and beta of the paper", known_as("deepnorm"), draw, _deepnorm, {"layers": 1}, ("float64",)
+    ),
+)
 
 
 def _draw_any(subject: PartUnderTest, options: Any, random: Random) -> Structure:

@@ -13,8 +13,7 @@ from tfkit.inspection import Padding
 from tfkit.plugin.model_parts import ForwardContext, LayerParts, PlacementContext, StackContext
 
 from ..finding import Inconclusive
-from .example import LawExample
-from .part import PartUnderTest, Structure
+from .law import LawExample, PartUnderTest, Structure
 
 SUBLAYERS = (
     ("self_attention", "ffn"),

@@ -15,8 +15,7 @@ from tfkit.plugin import DenseBias, DistanceBias, LinearBias
 from tfkit.plugin.model_parts import PositionRange, PositionSite
 
 from ..finding import Inconclusive
-from .example import SINGLE, LawExample
-from .part import Excluded, PartUnderTest, Structure
+from .law import SINGLE, Excluded, LawExample, PartUnderTest, Structure
 
 WIDTHS = (4, 6, 8, 12, 16, 5, 7, 32, 64)
 HEAD_DIMS = (2, 4, 6, 8, 12, 16, 32, 64, 128, 80, 96, 256, 3, 5)

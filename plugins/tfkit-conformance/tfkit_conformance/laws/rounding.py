@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..attention.bound import gamma
-from .example import SINGLE, LawExample
+from .law import SINGLE, LawExample
 
 STEP = 2.0**-10
 SOME = 16

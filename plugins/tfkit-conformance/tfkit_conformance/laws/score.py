@@ -13,9 +13,7 @@ from tfkit.plugin import expand_heads
 from tfkit.plugin.model_parts import Cost, ScoreSite, Sizes
 
 from .declared import check_parameters, check_reached, check_unwritten
-from .example import LawExample
-from .law import Law, always
-from .part import PartUnderTest, Structure
+from .law import Law, LawExample, PartUnderTest, Structure, always
 from .rounding import derivative_holds, largest_bound
 
 ROUNDINGS = 8

@@ -66,7 +66,7 @@ def main() -> None:
 def _flash_implementation(name: str | None) -> AbstractContextManager[None]:
     if name is None:
         return nullcontext()
-    from ..callables.flash_activation import flash_implementation_active
+    from ..callables.flash import flash_implementation_active
 
     return flash_implementation_active(name)
 
@@ -86,7 +86,7 @@ def _channel() -> Say:
 def evaluate(task: Task, say: Say) -> dict[str, Any]:
     """One part by every check of its slot: the report as data."""
     if task.get("function"):
-        from .functions import evaluate_function
+        from .case_again import evaluate_function
 
         return evaluate_function(task, say, _event(say))
     if task.get("cache"):
@@ -119,7 +119,7 @@ def evaluate(task: Task, say: Say) -> dict[str, Any]:
 def replay(task: Task, say: Say) -> list[str]:
     """Runs stored cases one after the other: see `tfkit_conformance.process.case_again`."""
     if task.get("function"):
-        from .functions import replay_function
+        from .case_again import replay_function
 
         return replay_function(task, say)
     catalogue = load_catalogue()
@@ -143,12 +143,11 @@ def smaller(task: Task, say: Say) -> None:
     catalogue = load_catalogue()
     from ..attention.case_data import case_of
     from ..resolve import resolve
-    from ..suite.again import replay
-    from ..suite.smaller import smaller_cases
+    from ..suite.again import replay, smaller_cases
     from .case_again import WHOLE
 
     if task.get("function"):
-        from .functions import subject_of
+        from .case_again import subject_of
 
         subject = subject_of(task)
     else:
@@ -190,8 +189,8 @@ def _checks(catalogue: Catalogue, slot: str, entry: Any) -> list[str]:
         relations = [relation.label for relation in RELATIONS]
         return ["declaration", *(layer.name for layer in LAYERS), "refusals", *relations, "grade"]
     from ..laws.check import LAWS
+    from ..laws.law import part_under_test
     from ..laws.options import variants
-    from ..laws.part import part_under_test
 
     subject = part_under_test(catalogue, slot, entry)
     chosen = variants(catalogue, entry)

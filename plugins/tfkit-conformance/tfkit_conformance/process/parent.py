@@ -10,13 +10,12 @@ to Python by then, a loop in C for instance, is killed from here, `grace` second
 
 from __future__ import annotations
 
-# Not a process pool such as pebble: the child is a fresh isolated interpreter whose standard output a part cannot write to, it
-# reports the running case before each example, and its whole process group is killed.
 import json
 import os
 import platform
 import queue
 import signal
+import site
 import subprocess
 import sys
 import threading
@@ -34,8 +33,20 @@ from tfkit import Diagnostic, PluginError, TfkitError
 from ..finding import Finding
 from ..report import CheckResult, ConformanceReport, Status
 from ..snippets import backend_snippet, function_snippet, law_snippet
-from .interpreter import ENVIRONMENT, python_command
 from .stored import Stored
+
+ENVIRONMENT = {"PYTHONSAFEPATH": "1", "HYPOTHESIS_STORAGE_DIRECTORY": os.devnull}
+"""What the environment of a child holds, so that a Python process which it starts leaves the working directory out as well, and
+that Hypothesis neither reads nor writes `.hypothesis` there: in the place of a file it can make no directory."""
+
+
+def python_command(code: str) -> list[str]:
+    """The command line of a child that runs `code` with the module path of this process."""
+    path = [entry for entry in sys.path if os.path.isabs(entry)]
+    # `-I` leaves the user's own site-packages out, and their .pth files are how editable installs are found.
+    user = "site.addsitedir(site.getusersitepackages()); " if site.ENABLE_USER_SITE else ""
+    return [sys.executable, "-I", "-c", f"import sys, site; {user}sys.path[:] = {path!r}; {code}"]
+
 
 CALM = {"OMP_WAIT_POLICY": "passive"}
 """OpenMP threads sleep while they wait: the calls are small, and spinning beside other work makes a run ten times as long."""

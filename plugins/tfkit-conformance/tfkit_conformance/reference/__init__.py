@@ -4,9 +4,8 @@ Nothing here imports a module of tfkit that computes. `evaluate` evaluates a mod
 """
 
 from . import nodes, sublayers
-from .activations import GATED
 from .evaluation import Evaluation, evaluate
-from .formulas import BUILT_IN, Unchecked, formula
+from .formulas import BUILT_IN, GATED, Unchecked, formula
 from .placements import LayerFunctions
 
 __all__ = ["BUILT_IN", "GATED", "Evaluation", "LayerFunctions", "Unchecked", "evaluate", "formula", "nodes", "sublayers"]

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from tfkit.plugin.model_parts import NodeContext
 
-from .activations import sigmoid
-from .cells import State
-from .formulas import of
+from .formulas import State, of, sigmoid
 from .sublayers import attend
 from .values import Value, Weights, linear
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from tfkit.plugin import Component
 from tfkit.plugin.model_parts import PositionSite
 
-from .activations import sigmoid
-from .formulas import BUILT_IN, of
+from .formulas import BUILT_IN, of, sigmoid
 from .values import Value, Weights, linear
 
 

@@ -33,13 +33,10 @@ from ..relations.call_parts import deterministic_algorithms
 from ..report import ConformanceReport
 from ..resolve import known_dtypes, resolve, versions, why_not_run
 from ..search import SHRINK_STEPS
-from .by_cell import check_cells
-from .by_relation import check_relations
-from .declaration import nonsense
+from .declaration import check_refusals, nonsense, plain_case
 from .fixed_calls import CHECK, SUMMARY, check_fixed_call, fixed_calls
-from .grade import check_grade
+from .grade import check_cells, check_grade, check_relations
 from .layers import LAYERS
-from .refusals import check_refusals, plain_case
 from .runner import Event, Run, Tally
 
 QUICK = ("float32", "bfloat16")

@@ -11,16 +11,23 @@ All up to rounding (`tfkit_conformance.verification.rounding`): a matrix product
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from tfkit.plugin.model_parts import InputRule
+from tfkit import Model
+from tfkit.inspection import Stack
+from tfkit.plugin.model_parts import InputRule, MultiHeadAttention
 
-from .expected import expected_sites, mixes_positions, node_of, tokens_of
+from ..finding import Violation
+from .batch import draw
+from .expected import expected_sites, mixes_positions, node_of, schemes_at, stacks, tokens_of
 from .model_under_test import ModelUnderTest
-from .recording import run
-from .rounding import agree
-from .row import NotApplicable
+from .recording import as_recorded, run
+from .rounding import agree, copied
+from .row import NotApplicable, close, same
+from .truth import Truth
 
 MORE = 3
 
@@ -106,3 +113,97 @@ def _cut(subject: ModelUnderTest, node: str, name: str, tensor: Tensor, left: bo
         return tensor
     length = subject.baseline[node].shape[1]
     return tensor[:, -length:] if left else tensor[:, :length]
+
+
+def order_of_tokens(subject: ModelUnderTest) -> float | None:
+    """Every stack, with and without positions. Gives the largest error over tolerance of those without."""
+    free = unlimited(subject.model)
+    lengths = {name: ids.shape[1] for name, ids in subject.batch.ids.items()}
+    rows = subject.batch.size
+    batch = draw(subject.model, lengths, rows, subject.seed + 5, subject.device, padding=False)
+    before = run(free, batch)
+    worst: float | None = None
+    evaluated = False
+    for node in stacks(subject.graph):
+        tokens = tokens_of(subject.graph, node.name)
+        if tokens is None or lengths[tokens] < 2 or mixes_positions(subject.graph, node.name):
+            continue
+        order = torch.randperm(lengths[tokens], generator=subject.generator(1)).to(subject.device)
+        after = run(free, batch.positions(tokens, order))
+        schemes = schemes_at(subject.graph, node.name)
+        words = f"`{node.name}` without its causal limit, with the tokens of `{tokens}` in another order"
+        want, got, limit = before[node.name][:, order], after[node.name], subject.stick.tolerance(node.name)
+        if not schemes:
+            worst = max(worst or 0.0, close("order", got, want, limit, words, f"`{node.name}`"))
+        elif subject.half:
+            continue  # rounding may hide that positions act; float64 decides
+        elif not _differs(got, want, limit):
+            names = ", ".join(dict.fromkeys(scheme.kind for scheme in schemes))
+            raise Violation("order", f"{words}, gives the same outputs in that order: {names} does not act")
+        evaluated = True
+    if not evaluated:
+        raise NotApplicable("no stack over two positions or more of which it can be decided in this dtype")
+    return worst
+
+
+def _differs(got: Tensor, want: Tensor, limit: float) -> bool:
+    return float((got - want).abs().max()) > limit
+
+
+def unlimited(model: Model) -> Model:
+    """A copy of a model in which every token sees every other."""
+    free: Model = copied(model)
+    for module in free.modules():
+        if isinstance(module, Stack):
+            module.causal = False
+        elif isinstance(module, MultiHeadAttention):
+            module.config = replace(module.config, window=None)
+    return free
+
+
+FIRST_CAPACITY = 64
+"""The positions for which a cache has room at first, unless a caller asks for more."""
+
+
+@torch.no_grad()
+def deterministic(subject: ModelUnderTest) -> None:
+    """R1, in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(subject.seed + 99)
+        again = run(subject.model, subject.batch)
+        plain = subject.model(**subject.batch.call(dtype=subject.model.dtype))
+    for name, tensor in subject.baseline.items():
+        same("repeat", again[name], tensor, "the same call in evaluation mode must give the same bits", f"`{name}`")
+    for name, tensor in as_recorded(plain).items():
+        words = "a model without hooks must give the bits that it gives with them"
+        same("repeat", tensor, subject.baseline[name], words, f"`{name}`")
+
+
+def against_exact(subject: ModelUnderTest) -> float:
+    """Float64, padding given by masks."""
+    return _agrees(subject, subject.measured.truth, "padding given by masks")
+
+
+def by_lengths(subject: ModelUnderTest) -> float:
+    """Float64, padding given by lengths."""
+    return _agrees(subject, subject.measured.long, "padding given by lengths", lengths=True)
+
+
+def long_sequences(subject: ModelUnderTest) -> float:
+    """Float64, more than 64 positions."""
+    longest = max((ids.shape[1] for ids in subject.measured.long.batch.ids.values()), default=0)
+    worst = _agrees(subject, subject.measured.long, f"sequences of up to {longest} positions")
+    if longest <= FIRST_CAPACITY:
+        raise NotApplicable(f"no input has more than {longest} positions" if longest else "no input is a sequence", worst)
+    return worst
+
+
+def many_rows(subject: ModelUnderTest) -> float:
+    """Float64, many rows."""
+    return _agrees(subject, subject.measured.many, "a batch of many rows")
+
+
+def _agrees(subject: ModelUnderTest, truth: Truth, words: str, lengths: bool = False) -> float:
+    got = run(subject.model, truth.batch, lengths)
+    told = f"{words}, against the plain evaluation in float64"
+    return agree("float64", got, truth.outputs, truth.stick, told, subject.shown(truth.batch))

@@ -20,12 +20,11 @@ from torch import Tensor
 from tfkit import DecodingState, Model
 
 from .batch import Batch, draw, other_ids
-from .comparison import same
 from .expected import is_causal, node_of, tokens_of
 from .model_under_test import ModelUnderTest
 from .recording import as_recorded, node_outputs, run
 from .rounding import agree
-from .row import NotApplicable
+from .row import NotApplicable, same
 
 EXHAUSTIVE = 6
 

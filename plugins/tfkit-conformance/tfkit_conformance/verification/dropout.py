@@ -30,12 +30,11 @@ from tfkit.plugin.model_parts import MultiHeadAttention
 from ..attention.bound import UNIT
 from ..finding import Violation
 from ..site_hooks import replaced_backends
-from .comparison import same
 from .expected import stacks
 from .model_under_test import ModelUnderTest
 from .recording import run
 from .rounding import copied, silence, without_dropout
-from .row import NotApplicable
+from .row import NotApplicable, same
 from .sites import prepared
 from .wiring import WIRINGS
 

@@ -37,11 +37,10 @@ from ..attention.evaluated import bounds_of
 from ..attention.reference import reference
 from ..differences import error_ratio
 from ..finding import Inconclusive, Violation
-from .comparison import close
 from .expected import expected_sites, stacks
 from .model_under_test import ModelUnderTest
 from .rounding import LARGEST, agree, cast
-from .row import NotApplicable, NotChecked, Reported
+from .row import NotApplicable, NotChecked, Reported, close
 from .site_runs import SiteRun, SiteRuns, backward, site_errors, with_site_errors
 from .truth import Gradients, TrueGradients, share_of
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .batching import batch_permutation, batch_split, left_padding, right_padding
+from .batching import (
+    against_exact,
+    batch_permutation,
+    batch_split,
+    by_lengths,
+    deterministic,
+    left_padding,
+    long_sequences,
+    many_rows,
+    order_of_tokens,
+    right_padding,
+)
 from .decoding import chunkings, failed_step, reordered
 from .dropout import dropout_acts, training_without_dropout
 from .gradients import parameter_gradients, site_gradients
 from .model_under_test import ModelUnderTest
-from .order import order_of_tokens
-from .repeated import against_exact, by_lengths, deterministic, long_sequences, many_rows
 from .tokens_seen import causal_independence, inputs_matter, padding_content
 from .weights import checkpoint, gradient_flow, own_parameters
 

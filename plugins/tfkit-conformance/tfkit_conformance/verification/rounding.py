@@ -48,8 +48,8 @@ from tfkit.plugin.model_parts import MultiHeadAttention
 
 from ..attention.bound import UNIT
 from ..site_hooks import request_backend
-from .comparison import close
 from .expected import node_of
+from .row import close
 
 RARE = 1e-12
 LARGEST = 0.25

@@ -23,10 +23,9 @@ from ..attention.compare import compared, gradients_of, request_of
 from ..attention.evaluated import bounds_of
 from ..attention.reference import Reference, reference
 from ..finding import Inconclusive, Violation
-from ..out_of_memory import no_room
-from .comparison import close
+from ..raised import no_room
 from .recording import Recording, SiteCall
-from .row import ForwardOnly, NotApplicable, PartCheck, Refused
+from .row import ForwardOnly, NotApplicable, PartCheck, Refused, close
 
 CHECK = "attention"
 Expected = tuple[AttentionInputs, Tensor, Reference]

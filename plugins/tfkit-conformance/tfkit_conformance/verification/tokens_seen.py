@@ -14,11 +14,10 @@ from tfkit.plugin.model_parts import ImageRule, InputRule
 
 from ..finding import Violation
 from .batch import other_values, where_shown
-from .comparison import same
 from .expected import is_causal, memories, stepwise_chain, tokens_of
 from .model_under_test import ModelUnderTest
 from .recording import run
-from .row import NotApplicable, Reported
+from .row import NotApplicable, Reported, same
 
 
 def causal_independence(subject: ModelUnderTest) -> None:

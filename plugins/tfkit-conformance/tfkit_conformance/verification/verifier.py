@@ -32,8 +32,7 @@ from tfkit.inspection import (
 
 from ..attention.case import DTYPES
 from ..finding import Inconclusive, Violation
-from ..out_of_memory import no_room
-from ..raised import format_exception
+from ..raised import format_exception, no_room
 from ..resolve import missing_device
 from .backends import by_site, declaring, requested_backends
 from .batch import LONG, ROWS, SHORT, draw, lengths_for

@@ -26,13 +26,12 @@ from tfkit.plugin.model_parts import ForwardContext, NodeOutput
 
 from ..finding import Violation
 from ..site_hooks import request_backend
-from .comparison import same
 from .expected import expected_sites, node_of
 from .gradients import unseen_biases
 from .model_under_test import ModelUnderTest
 from .recording import node_outputs, run
 from .rounding import copied
-from .row import NotApplicable
+from .row import NotApplicable, same
 
 
 def checkpoint(subject: ModelUnderTest) -> None:

@@ -23,10 +23,9 @@ from tfkit.inspection import layers_of, sequence
 
 from ..finding import Violation
 from .approximate import Approximate, exact, weighted_sum
-from .comparison import close, same
 from .expected import ExpectedLayer, memory_of, node_of
 from .recording import Call, LayerCall, Recording
-from .row import NotApplicable
+from .row import NotApplicable, close, same
 
 CHECK = "wiring"
 

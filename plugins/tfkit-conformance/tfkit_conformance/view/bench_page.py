@@ -9,7 +9,7 @@ from typing import Any
 
 from tfkit.commands import page
 
-from .bench_formatting import FORMULA, READING, ceiling_in_words, figures, machine_in_words, said, shape_in_words
+from .bench_text import FORMULA, READING, ceiling_in_words, figures, machine_in_words, said, shape_in_words
 
 FIGURES = ("time", "spread", "rate", "share", "memory", "peer")
 NARROW_LEAVES_OUT = ("spread", "share", "memory", "peer")

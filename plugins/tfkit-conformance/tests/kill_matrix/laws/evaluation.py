@@ -7,8 +7,8 @@ from time import perf_counter
 
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit_conformance.laws.check import USUAL_DTYPES, evaluate
+from tfkit_conformance.laws.law import part_under_test
 from tfkit_conformance.laws.options import parsed, variants
-from tfkit_conformance.laws.part import part_under_test
 from tfkit_conformance.report import ConformanceReport
 
 from ..report import MutantRow

@@ -12,7 +12,7 @@ from torch import Tensor
 from tfkit.attention.positions import PositionRange
 from tfkit.attention.types import DenseBias, DistanceBias, LinearBias
 from tfkit.catalogue import Catalogue
-from tfkit_conformance.laws.part import PartUnderTest
+from tfkit_conformance.laws.law import PartUnderTest
 
 from .mutant import Built, Change, LawMutant, law_mutants, made, overriding
 from .rotary_mutants import spoilt

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from tfkit_conformance.laws.part import PartUnderTest
+from tfkit_conformance.laws.law import PartUnderTest
 
 Change = Callable[[PartUnderTest], PartUnderTest]
 Row = tuple[str, str, Change] | tuple[str, str, Change, Mapping[str, Any]]

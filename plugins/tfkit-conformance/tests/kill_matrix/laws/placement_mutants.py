@@ -14,7 +14,7 @@ from torch.nn import functional
 from tfkit.nn.runtime.context import StackContext
 from tfkit.nn.stack import LayerParts
 from tfkit.slots.placement import Constants
-from tfkit_conformance.laws.part import PartUnderTest
+from tfkit_conformance.laws.law import PartUnderTest
 
 from .mutant import Change, declares, law_mutants, made
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit_conformance.laws.part import PartUnderTest
+from tfkit_conformance.laws.law import PartUnderTest
 
 from .mutant import Built, Change, declares, law_mutants, overriding
 

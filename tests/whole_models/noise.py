@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from ..attention import bound
+from tfkit_conformance.attention import bound
 
 PROBE = 2.0**-33
 """Unit roundoff that the noise stands for: far above float64's own, which then does not count; small enough for first order."""

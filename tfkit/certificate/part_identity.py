@@ -1,24 +1,96 @@
-"""Digests of the source of a part: the modules that its code is in, and those that they import in the same package.
-
-A digest covers the code without comments, docstrings and blank lines, so that such edits change no certificate. A compiled
-module (`.so`) is covered as it is. Packages on the way to a module are covered only if they are imported by name. Modules that
-are imported by a computed name are not seen. Nothing is imported.
-"""
+"""What a certificate is about: the declaration of a part, the digests of its source, and where it was checked. No torch."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import json
+import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
+from dataclasses import fields
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from ..cpu.instruction_set import instruction_set
 from ..errors import Diagnostic, InputError
 from ..files import file_record, read_bytes
+
+LEFT_OUT = frozenset({"summary", "reference", "auto", "source"})
+"""Fields of an entry that change nothing of what it does."""
+
+
+def declaration_of(entry: Any) -> dict[str, Any]:
+    """The declaration of an entry as JSON data."""
+    return {field.name: _plain(getattr(entry, field.name)) for field in fields(entry) if field.name not in LEFT_OUT}
+
+
+def modules_of(entry: Any) -> list[str]:
+    """The modules that the code of an entry is in, its functions included. Those of tfkit's contract are left out. So is that
+    of its options, whose names and defaults are part of the declaration."""
+    found = set()
+    for field in fields(entry):
+        value = getattr(entry, field.name)
+        if field.name in LEFT_OUT:
+            continue
+        if isinstance(value, str) and ":" in value:
+            found.add(value.partition(":")[0])
+        elif callable(value) and field.name != "options":
+            found.add(str(value.__module__))
+    return sorted(name for name in found if name.split(".")[0] != "tfkit" or name.startswith(("tfkit.builtin.", "tfkit.cpu.")))
+
+
+def digest(data: Any) -> str:
+    """The SHA-256 of JSON data."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
+
+
+def flattened(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested mappings with their paths: `capabilities.mask_terms`."""
+    if isinstance(data, Mapping) and data:
+        for key, value in data.items():
+            yield from flattened(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, data
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if isinstance(value, BaseModel):
+        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Set):
+        return sorted(map(_plain, value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, type) and issubclass(value, BaseModel):
+        return {name: _default(field) for name, field in value.model_fields.items()}
+    name = getattr(value, "__qualname__", None) or type(value).__qualname__
+    return f"{getattr(value, '__module__', '')}:{name}"
+
+
+def _default(field: Any) -> Any:
+    value = field.get_default(call_default_factory=False)
+    return "required" if field.is_required() else None if value is PydanticUndefined else _plain(value)
+
+
+# Digests of the source of a part: the modules that its code is in, and those that they import in the same package.
+#
+# A digest covers the code without comments, docstrings and blank lines, so that such edits change no certificate. A compiled
+# module (`.so`) is covered as it is. Packages on the way to a module are covered only if they are imported by name. Modules
+# that are imported by a computed name are not seen. Nothing is imported.
 
 MODULES = 1000
 """The largest number of modules of one part."""
@@ -145,3 +217,52 @@ def _imported(tree: ast.Module, module: str, is_package: bool, folder: Path | No
             yield from modules
             if len(modules) < len(children):  # a name of the package itself
                 yield source
+
+
+NOTED = ("python",)
+"""What is noted and not compared: the suite exercises no part of Python itself."""
+_GPUS = "/proc/driver/nvidia/gpus"
+_REQUIREMENT = re.compile(r"[\w.-]+")
+
+
+def environment(device: str, distribution: str, gpu: str = "") -> dict[str, str]:
+    """What the verdict of the suite depends on beside the part.
+
+    Args:
+        device: "cpu", "cuda" or "cuda:1".
+        distribution: that registers the part; empty for a plain function.
+        gpu: the name of the device, if torch was asked for it.
+
+    Returns:
+        Versions and names by what they are of.
+    """
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    packages = {"tfkit", "torch"}
+    if distribution not in ("", "tfkit"):
+        packages |= _required_by(distribution)
+    for package in sorted(packages):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package).partition("+")[0]
+    if device == "cpu":
+        found["instruction set"] = instruction_set()
+    else:
+        found["gpu"] = gpu or gpu_here()
+    return found
+
+
+def gpu_here() -> str:
+    """The name of the first NVIDIA GPU as its driver gives it; empty without one."""
+    with suppress(OSError):
+        for folder in sorted(Path(_GPUS).iterdir()):
+            text = (folder / "information").read_text(encoding="utf-8", errors="replace")
+            if found := re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE):
+                return found[1]
+    return ""
+
+
+def _required_by(distribution: str) -> set[str]:
+    """The packages that a distribution requires, without those of its extras."""
+    with suppress(PackageNotFoundError):
+        names = [_REQUIREMENT.match(each) for each in requires(distribution) or () if "extra ==" not in each]
+        return {name[0].lower() for name in names if name}
+    return set()

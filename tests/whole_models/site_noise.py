@@ -17,11 +17,11 @@ from torch import Tensor
 from tfkit import Model
 from tfkit.inspection import BoundBackend
 from tfkit.plugin import AttentionInputs, AttentionOutput, Numerics
+from tfkit_conformance.attention.bound import UNIT, bounds
+from tfkit_conformance.attention.compare import leaves_of
+from tfkit_conformance.attention.reference import reference
+from tfkit_conformance.site_hooks import replaced_backends
 
-from ..attention.bound import UNIT, bounds
-from ..attention.compare import leaves_of
-from ..attention.reference import reference
-from ..site_hooks import replaced_backends
 from .noise import PROBE, Noise
 
 ENLARGED = PROBE / UNIT[torch.float64]
