@@ -33,7 +33,7 @@ class CallClass(NamedTuple):
 
     `queries` and `keys` are lengths, or the smallest lengths of their class; None in an exported program. `scores` is the least
     B H Q K of its class, None if no row of the device's tables depends on it. `mask` says which of `MASK_TERMS` are present,
-    `features` names those of `FEATURES`.
+    `features` names those of `FEATURES`. The other fields are those of `AttentionRequest`.
     """
 
     device: str
@@ -54,23 +54,14 @@ class CallClass(NamedTuple):
 
     def request(self) -> AttentionRequest:
         """What this class of calls needs from a backend."""
-        features: dict[str, Any] = dict.fromkeys(self.features, True)
+        fields = self._asdict()
+        index, mask, dtype = (fields.pop(name) for name in ("device_index", "mask", "dtype"))
+        fields |= dict.fromkeys(fields.pop("features"), True)
         return AttentionRequest(
-            device=self.device,
-            cuda_capability=torch.cuda.get_device_capability(self.device_index) if self.device == "cuda" else None,
-            dtype=str(self.dtype).removeprefix("torch."),
-            head_dim=self.head_dim,
-            value_dim=self.value_dim,
-            queries=self.queries,
-            keys=self.keys,
-            mask_terms=frozenset(compress(MASK_TERMS, self.mask)),
-            bias=self.bias,
-            bias_gradient=self.bias_gradient,
-            score=self.score,
-            gradients=self.gradients,
-            deterministic=self.deterministic,
-            scores=self.scores,
-            **features,
+            cuda_capability=torch.cuda.get_device_capability(index) if self.device == "cuda" else None,
+            dtype=str(dtype).removeprefix("torch."),
+            mask_terms=frozenset(compress(MASK_TERMS, mask)),
+            **fields,
         )
 
 

@@ -17,128 +17,67 @@ if TYPE_CHECKING:
     from .types import AttentionInputs
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Feature:
     """One feature of an attention call.
 
     Args:
         name: its field of `AttentionRequest`.
         capability: its field of `Capabilities`.
-        words: the feature, as the refusal of a call names it.
         reason: why a backend without it refuses a request.
+        words: the feature, as the refusal of a call names it.
         in_call: whether a call has it; None if its inputs do not show it.
         in_site: whether an attention site of a spec needs it.
         option: the option of an attention sub-layer that asks for it; "" if no option does.
+        examples: numbers that the conformance suite draws, of a feature that is a number.
+        positive: that number must be above 0.
     """
 
     name: str
     capability: str
-    words: str = ""
     reason: str
+    words: str = ""
     in_call: Callable[[AttentionInputs], bool] | None = None
     in_site: Callable[[AttentionSite], bool] = lambda site: False
     option: str = ""
+    examples: tuple[float, ...] = ()
+    positive: bool = False
 
     def declared(self, can: Capabilities) -> bool:
-        """Whether a backend declares it.
-
-        Args:
-            can: the capabilities of the backend.
-
-        Returns:
-            True if calls with the feature are allowed.
-        """
         return getattr(can, self.capability) not in (False, "none")
 
     def wanted(self, request: AttentionRequest) -> bool:
-        """Whether a request needs it; not, if the request leaves that open.
-
-        Args:
-            request: the requirements of a class of calls.
-
-        Returns:
-            True if a backend must declare the feature.
-        """
         return bool(getattr(request, self.name))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoreSetting(Feature):
-    """A number that changes the scores before the bias is added. Options, sites, calls and capabilities name it alike.
+def score_setting(name: str, examples: tuple[float, ...], positive: bool = False) -> Feature:
+    """A number that changes the scores before the bias is added. Options, sites, calls and capabilities name it alike."""
 
-    Args:
-        examples: numbers that the conformance suite draws, the usual one first.
-        positive: only numbers above 0 are allowed.
-    """
+    def present(owner: AttentionInputs | AttentionSite) -> bool:
+        return getattr(owner, name) is not None
 
-    examples: tuple[float, ...]
-    positive: bool
+    return Feature(name, name, f"{name} is not declared", name, present, present, name, examples, positive)
 
 
-def score_setting(name: str, examples: tuple[float, ...], positive: bool) -> ScoreSetting:
-    """The feature of a number that changes the scores."""
-    return ScoreSetting(
-        name=name,
-        capability=name,
-        words=name,
-        reason=f"{name} is not declared",
-        in_call=lambda call: getattr(call, name) is not None,
-        in_site=lambda site: getattr(site, name) is not None,
-        option=name,
-        examples=examples,
-        positive=positive,
-    )
-
-
-FEATURES: tuple[Feature, ...] = (
-    Feature(
-        name="tensor_offset",
-        capability="tensor_offset",
-        words="an offset per batch row",
-        reason="an offset per batch row is not declared",
-        in_call=lambda call: call.mask.offset is not None and not isinstance(call.mask.offset, int),
-    ),
-    Feature(
-        name="dropout",
-        capability="dropout",
-        words="dropout",
-        reason="dropout is not declared",
-        in_call=lambda call: call.dropout > 0.0,
-        in_site=lambda site: site.dropout > 0.0,
-        option="dropout",
-    ),
-    Feature(
-        name="weights",
-        capability="weights",
-        words="attention weights",
-        reason="it returns no attention weights",
-        in_call=lambda call: call.return_weights,
-    ),
-    Feature(
-        name="lse",
-        capability="lse",
-        words="the log-sum-exp",
-        reason="it returns no log-sum-exp",
-        in_call=lambda call: call.return_lse,
-    ),
-    Feature(
-        name="grouped",
-        capability="grouped_queries",
-        words="fewer key/value heads than query heads",
-        reason="fewer key/value heads than query heads are not declared",
-        in_call=lambda call: call.query.shape[1] != call.value.shape[1],
-        in_site=lambda site: site.heads != site.kv_heads,
-        option="num_kv_heads",
-    ),
-    score_setting("softcap", examples=(1.5, 0.75, 20.0), positive=True),
-    Feature(name="gradients", capability="backward", reason="it has no backward"),
-    Feature(name="deterministic", capability="deterministic_backward", reason="its backward is not deterministic"),
-    Feature(name="compiled", capability="compile", reason="it does not work under torch.compile"),
-    Feature(name="exported", capability="export", reason="it does not work under torch.export"),
-)
+FEATURES = (
+    Feature("tensor_offset", "tensor_offset", "an offset per batch row is not declared", "an offset per batch row",
+            lambda call: call.mask.offset is not None and not isinstance(call.mask.offset, int)),
+    Feature("dropout", "dropout", "dropout is not declared", "dropout",
+            lambda call: call.dropout > 0.0, lambda site: site.dropout > 0.0, "dropout"),
+    Feature("weights", "weights", "it returns no attention weights", "attention weights", lambda call: call.return_weights),
+    Feature("lse", "lse", "it returns no log-sum-exp", "the log-sum-exp", lambda call: call.return_lse),
+    Feature("grouped", "grouped_queries", "fewer key/value heads than query heads are not declared",
+            "fewer key/value heads than query heads", lambda call: call.query.shape[1] != call.value.shape[1],
+            lambda site: site.heads != site.kv_heads, "num_kv_heads"),
+    score_setting("softcap", (1.5, 0.75, 20.0), positive=True),
+    Feature("gradients", "backward", "it has no backward"),
+    Feature("deterministic", "deterministic_backward", "its backward is not deterministic"),
+    Feature("compiled", "compile", "it does not work under torch.compile"),
+    Feature("exported", "export", "it does not work under torch.export"),
+)  # fmt: skip
 """The features, in the order in which a refusal names them."""
 
-SCORE_SETTINGS = tuple(feature for feature in FEATURES if isinstance(feature, ScoreSetting))
+SCORE_SETTINGS = tuple(feature for feature in FEATURES if feature.examples)
 """The numbers that change the scores, in the order in which they act."""
 
 PRESENCE = tuple((feature, feature.in_call) for feature in FEATURES if feature.in_call is not None)

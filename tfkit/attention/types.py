@@ -61,7 +61,11 @@ class Mask:
         return frozenset(compress(MASK_TERMS, self.present_terms()))
 
     def present_terms(self) -> tuple[bool, ...]:
-        """Whether each of `MASK_TERMS` is set, in their order."""
+        """Whether each term is set.
+
+        Returns:
+            One bool for each of `MASK_TERMS`, in their order.
+        """
         return (
             self.causal,
             self.window is not None,
