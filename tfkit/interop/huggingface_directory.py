@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import RootModel, model_validator
+from pydantic import model_validator
 
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import FileModel, Place, child, open_regular, read_model, read_places
+from ..files import FileModel, FileRoot, Place, child, open_regular, read_model, read_places
 from .views import Array
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -31,11 +31,11 @@ LARGEST_HEADER = 64 << 20
 NAME_IT = "name a directory that `save_pretrained` of Hugging Face transformers wrote"
 
 
-class _Object(RootModel[dict[str, Any]]):
+class _Object(FileRoot[dict[str, Any]]):
     """Any object."""
 
 
-class _Config(RootModel[dict[str, Any]]):
+class _Config(FileRoot[dict[str, Any]]):
     """A configuration, whose keys of every model have their types."""
 
     @model_validator(mode="after")
