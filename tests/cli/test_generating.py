@@ -55,6 +55,13 @@ def test_a_long_prompt_is_named_and_the_other_lines_are_kept(run, command_output
     assert err.startswith("<stdin>:3: 24 tokens, ")
 
 
+def test_prompts_of_standard_input_have_a_limit(run, command_output, monkeypatch):
+    monkeypatch.setattr("tfkit.cli.generate.MAX_PROMPTS", 10)
+    code, out, err = command_output(["generate", run, "--tokens", "1"], "the dog\nthe cat\n")
+    assert (code, len(out.splitlines())) == (2, 1)
+    assert "<stdin>:2:1: TFK101 the prompts of standard input have more than 10 characters; divide it" in err
+
+
 def test_positions_that_limit_the_new_tokens_are_reported(run, command_output):
     words = ["generate", run, "--prompt", "the dog", "--prompt", "cat", "--sample", "--seed", "4", "--n-best", "2", "--json"]
     code, out, err = command_output([*words, "--tokens", "8"])

@@ -56,7 +56,10 @@ HOSTILE: dict[str, tuple[str, str, Any, str]] = {
     "slow decoder": ("bert", "decoder", replace(SLOW, ""), "decoder, step 1, Replace: pattern"),
     "empty pattern": ("bert", "normalizer", replace({"String": ""}, "a"), "pattern.String: String should have at least 1"),
     "growth": (
-        "bert", "normalizer", sequence(*[replace({"String": "a"}, "aaaa")] * 8), "make a text up to 65,536 times as long",
+        "bert", "normalizer", sequence(*[replace({"String": "a"}, "aaaa")] * 8), "a text up to 65,536 times as long",
+    ),
+    "growth after NFKC": (
+        "bert", "normalizer", sequence({"type": "NFKC"}, replace({"String": "a"}, "a" * 64)), "text up to 1,152 times as long",
     ),
     "many steps": ("bert", "normalizer", sequence(*[{"type": "NFC"}] * 17), "there are more than 16 steps"),
     "nested": ("bert", "normalizer", sequence(sequence()), "a Sequence has no Sequence inside"),

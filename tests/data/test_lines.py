@@ -135,3 +135,15 @@ def test_groups_come_before_the_error_that_ends_them():
     assert [next(seen), next(seen)] == [[0, 1, 2], [3, 4]]
     with pytest.raises(OSError, match="gone"):
         next(seen)
+
+
+def test_groups_of_long_texts_are_smaller():
+    assert list(groups(["aa", "b", "cc", "dddddd", "e"], 2, 3)) == [["aa", "b"], ["cc"], ["dddddd"], ["e"]]
+    rows = [(0, ("aa", "b")), (1, ("a", "")), (2, ("a",))]
+    assert list(groups(rows, 9, 3)) == [rows[:1], rows[1:]]
+
+
+def test_a_full_group_comes_before_the_next_item_is_read():
+    lines = iter(["a", "b"])
+    assert next(groups(lines, 1)) == ["a"]
+    assert list(lines) == ["b"]

@@ -1,12 +1,14 @@
 """Bounded readers: what is refused, with its reason, and in what time."""
 
+import json
 import os
 import socket
 
 import pytest
 
 from tfkit.errors import StoreError
-from tfkit.files import FileModel, child, parse_json, read_bytes, read_model, read_text
+from tfkit.files import FileModel, FileRoot, child, parse_json, read_bytes, read_model, read_text
+from tfkit.files.read import MAX_STRING
 
 
 class Names(FileModel):
@@ -123,3 +125,46 @@ def test_a_child_is_no_link(tmp_path):
     with pytest.raises(ValueError, match="no link is followed"):
         child(tmp_path, "link")
     assert child(tmp_path, "plain") == tmp_path / "plain"
+
+
+class _Member(FileModel):
+    number: int
+
+
+class _Content(FileModel):
+    numbers: list[int] = []
+    members: dict[str, _Member] = {}
+    pairs: list[tuple[int, int]] = []
+
+
+class _Names(FileRoot[dict[str, int]]):
+    """Numbers by name."""
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "place"),
+    [
+        (_Content, {"numbers": ["x"] * 1000}, "numbers.0: Input should be a valid integer"),
+        (_Content, {"members": {f"m{n}": {"number": n, "more": 1} for n in range(1000)}}, "members.m0.more: Extra inputs"),
+        (
+            _Content,
+            {"members": {"m": {f"k{n}": 1 for n in range(1000)}}},
+            'members.m: 1,000 unknown keys: "k0", "k1", "k2" and',
+        ),
+        (_Content, {"pairs": [["x", "y"]] * 1000}, "pairs.0"),
+        (_Names, {f"n{n}": "x" for n in range(1000)}, "n0: Input should be a valid integer"),
+    ],
+)
+def test_many_wrong_values_are_one_error(tmp_path, model, data, place):
+    """An error of Pydantic takes 1.5 kB: a million take more memory than the file."""
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    with pytest.raises(StoreError) as caught:
+        read_model(tmp_path / "a.json", model)
+    (diagnostic,) = caught.value.diagnostics
+    assert place in diagnostic.message
+
+
+def test_a_string_of_json_has_a_limit():
+    assert parse_json(f'["{"x" * MAX_STRING}"]') == ["x" * MAX_STRING]
+    with pytest.raises(ValueError, match=f"a text has more than {MAX_STRING:,} characters"):
+        parse_json(f'{{"a": "{"x" * MAX_STRING}\U0001f600"}}')

@@ -98,6 +98,7 @@ def large(good: bytes, kind: str, room: int) -> Iterator[tuple[str, Made]]:
     yield "deep lists", lambda: b"[" * room
     yield "deep objects", lambda: b'{"a":' * (room // 5)
     yield "a long text", lambda: b'{"name": "' + b"x" * (room - 20) + b'"}'
+    yield "a long text of wide characters", lambda: b'{"name": "' + b"x" * (room - 24) + "\U0001f600".encode() + b'"}'
     yield "a long number", lambda: b'{"name": ' + b"1" * (room - 20) + b"}"
     yield "many escapes", lambda: b'{"name": "' + b"\\n" * (room // 2 - 20) + b'"}'
     if kind == ".yaml":
@@ -113,7 +114,8 @@ def large(good: bytes, kind: str, room: int) -> Iterator[tuple[str, Made]]:
     else:
         for place in _places(json.loads(good)):
             if isinstance(node := _at(json.loads(good), place), (list, dict)) and node:
-                yield f"{'.'.join(map(str, place))} 20,000 times", partial(_repeated, good, place)
+                yield f"{'.'.join(map(str, place))} 20,000 times", partial(_repeated, good, place, 20_000)
+                yield f"{'.'.join(map(str, place))} wrong", partial(_repeated, good, place, room // 200, [True])
 
 
 def _at(data: Any, place: tuple[Any, ...]) -> Any:
@@ -122,15 +124,15 @@ def _at(data: Any, place: tuple[Any, ...]) -> Any:
     return data
 
 
-def _repeated(good: bytes, place: tuple[Any, ...]) -> bytes:
-    """JSON with a list or an object that holds its last member many times."""
+def _repeated(good: bytes, place: tuple[Any, ...], count: int, *members: Any) -> bytes:
+    """JSON with a list or an object that holds its last member, or another, many times."""
     data = json.loads(good)
     node = _at(data, place)
     if isinstance(node, list):
-        node += [node[-1]] * 20_000
+        node += (members or (node[-1],)) * count
     else:
         key = next(reversed(node))
-        node.update({f"{key}{n}": node[key] for n in range(20_000)})
+        node.update({f"{key[:20]}{n}": next(iter(members), node[key]) for n in range(count)})
     return json.dumps(data).encode()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import Diagnostic, InputError
+from ..errors import Diagnostic, InputError, Location
 from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..text import Continuation
 
 TOKENS = 200
+MAX_PROMPTS = 8 << 20
+"""The most characters of all lines of standard input, which are continued at once."""
 ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 """Escapes that write a text of several lines on one line."""
 EPILOG = """\b
@@ -79,8 +81,13 @@ def command(
     check_workers(workers, device, generator.model)
     graphs = StepGraphs(generator.model) if cuda_graphs else None
     # All lines at once, because the samples of a line depend on its number. If a line cannot be read, those before it.
-    read = iter([list(prompt)]) if prompt else groups(lines_of(standard_input(), "<stdin>"), sys.maxsize)
+    read = iter([list(prompt)]) if prompt else groups(lines_of(standard_input(), "<stdin>"), sys.maxsize, MAX_PROMPTS)
+    count = 0
     for prompts in read:
+        if count:
+            message = f"the prompts of standard input have more than {MAX_PROMPTS:,} characters"
+            raise InputError(Diagnostic("TFK101", message, "divide it", location=Location("<stdin>", count + 1)))
+        count = len(prompts)
         continued = generator.continue_all(prompts, settings, workers=threads, graphs=graphs)
         for number, (text, made) in enumerate(zip(prompts, continued, strict=True), 1):
             name = f"prompt {number}" if prompt else f"<stdin>:{number}"

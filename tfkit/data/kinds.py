@@ -28,7 +28,7 @@ from .questions import questions
 from .sentence_pairs import sentence_pairs
 from .spans import span_rows
 from .tagged import tagged_rows, tagged_sentences
-from .tokeniser import TextTokeniser
+from .tokeniser import TextTokeniser, training_bounds
 
 MAX_WORD = 10_000
 """The longest word of training text, in characters. The time of training a tokeniser grows with it."""
@@ -85,11 +85,14 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
         numbered = _cells(recipe, paths[0]) if kind.labelled else enumerate(rows(*paths))
     places = paths if len(paths) == kind.texts else paths * kind.texts
     blank = set(paths)
+    bounds = training_bounds(recipe.tokeniser)
     for number, texts in numbered:
         for path, text in zip(places, texts, strict=False):
-            if words and len(text) > MAX_WORD:
+            if len(text) > MAX_WORD:
                 own = int(texts[-1].split()[0]) if kind.tagged or kind.spans else number + 1  # the lines are their last text
-                _check_words(text, Location(path, own))
+                bounds.check(text, location=Location(path, own))
+                if words:
+                    _check_words(text, Location(path, own))
         if blank:
             blank -= {path for path, text in zip(places, texts, strict=False) if text.strip()}
         yield number, texts

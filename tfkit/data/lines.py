@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -17,6 +16,8 @@ MAX_LINE = 1 << 20
 """The longest line, in bytes."""
 MAX_EMPTY = 1_000_000
 """The longest run of empty lines in a file."""
+MAX_GROUP = 2 << 20
+"""The most characters of a group of texts that has more than one."""
 MAX_RATIO, FREE_BYTES = 100, 4 << 20
 """A gzip file may unpack to `FREE_BYTES`, and beyond that to `MAX_RATIO` times the bytes read. Text compresses 2 to 10 fold."""
 Item = TypeVar("Item")
@@ -108,23 +109,39 @@ _WIDE = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe",
 """Byte order marks and their encodings."""
 
 
-def groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of `size` items. If the iterable raises an exception, the items before it are yielded first."""
+def groups(items: Iterable[Item], size: int, characters: int = MAX_GROUP) -> Iterator[list[Item]]:
+    """Lists of `size` items, fewer where their texts have more than so many characters. If the iterable raises an exception,
+    the items before it are yielded first."""
+    group: list[Item] = []
+    room = characters
+    failure: Exception | None = None
     remaining = iter(items)
-    while True:
-        group: list[Item] = []
-        failure: Exception | None = None
+    while failure is None:
         try:
-            for item in islice(remaining, size):
-                group.append(item)
+            item = next(remaining)
         except Exception as reason:
             failure = reason
-        if group:
+            continue
+        count = _characters(item)
+        if group and count > room:
             yield group
-        if failure is not None:
-            raise failure
-        if len(group) < size:
-            return
+            group, room = [], characters
+        group.append(item)
+        room -= count
+        if len(group) == size:  # at once: on a terminal the next line may come much later
+            yield group
+            group, room = [], characters
+    if group:
+        yield group
+    if not isinstance(failure, StopIteration):
+        raise failure
+
+
+def _characters(item: object) -> int:
+    """The characters of a text, or of all texts of a tuple."""
+    if isinstance(item, str):
+        return len(item)
+    return sum(map(_characters, item)) if isinstance(item, tuple) else 0
 
 
 def rows(*paths: str | Path, descriptors: bool = False) -> Iterator[tuple[str, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from ..files import TOKENISER_VALUES, parse_json, read_text
 from ..recipe import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 from ..slots.options import Component
 from .huggingface_file import Imported, check_imported
+from .huggingface_steps import faster
+from .text_bounds import TextBounds, normaliser_steps
 from .text_frame import Frame, PairFrame
 from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser, refusal
 
@@ -36,8 +38,10 @@ class TextTokeniser:
     Special tokens are not recognised in a text, except by imported tokenisers, as in the library that they come from.
     """
 
-    def __init__(self, tokeniser: Tokenizer, imported: Imported | None = None, text: str | None = None) -> None:
-        self._tokeniser, self.imported, self._text = tokeniser, imported, text
+    def __init__(
+        self, tokeniser: Tokenizer, bounds: TextBounds, imported: Imported | None = None, text: str | None = None
+    ) -> None:
+        self._tokeniser, self._bounds, self.imported, self._text = tokeniser, bounds, imported, text
         self._tokeniser.encode_special_tokens = imported is None  # `</s>` in a text is plain text
         self._tokeniser.no_padding()
         self._tokeniser.no_truncation()
@@ -61,7 +65,7 @@ class TextTokeniser:
     def settings(self) -> dict[str, Any]:
         """The `tokeniser` section of a recipe that trains such a tokeniser."""
         data = json.loads(self.to_json())
-        steps = set(_steps(data["normalizer"]))
+        steps = {step["type"] for step in normaliser_steps(data["normalizer"])}
         return {
             "kind": MODELS[data["model"]["type"]],
             "joint": True,
@@ -137,20 +141,28 @@ class TextTokeniser:
         if normaliser is None:
             return text
         with _library("the tokeniser failed on a text"):
+            self._bounds.check(text)
             return str(normaliser.normalize_str(text))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of every text, in parallel."""
+        """The ids of every text, in parallel. Raises InputError for a text that is too long: `TextBounds`."""
         with _library("the tokeniser failed on a text"):
-            found = self._tokeniser.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in found]
+            return [
+                encoding.ids
+                for call in self._bounds.calls(texts)
+                for encoding in self._tokeniser.encode_batch_fast(call, add_special_tokens=False)
+            ]
 
     def encode_with_ranges(self, texts: Sequence[str]) -> list[tuple[list[int], Ranges]]:
         """The ids of every text, and the characters of each piece, without white space at its ends. A piece ends where the next
-        one starts, so that a combining mark belongs to the character before it."""
+        one starts, so that a combining mark belongs to the character before it. Raises InputError for a text that is half as
+        long as `encode` allows."""
         with _library("the tokeniser failed on a text"):
-            found = self._tokeniser.encode_batch(list(texts), add_special_tokens=False)
-        return [(encoding.ids, _ranges(text, encoding.offsets)) for text, encoding in zip(texts, found, strict=True)]
+            return [
+                (encoding.ids, _ranges(text, encoding.offsets))
+                for call in self._bounds.calls(texts, 2)
+                for text, encoding in zip(call, self._tokeniser.encode_batch(call, add_special_tokens=False), strict=True)
+            ]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids; bytes that are no UTF-8 become U+FFFD."""
@@ -175,16 +187,17 @@ class TextTokeniser:
         if not isinstance(data, dict) or "tokenizer" not in data:
             check_tokeniser(data, name)
             with _library(f"{name} holds no tokeniser"):
-                return cls(Tokenizer.from_str(text))
+                return cls(Tokenizer.from_str(text), TextBounds(data["normalizer"], data["model"]))
         imported = check_imported(data, name)
+        run = {**data["tokenizer"], **{part: faster(data["tokenizer"][part]) for part in ("normalizer", "decoder")}}
         with _library(f"{name} holds no tokeniser"):
-            tokeniser = Tokenizer.from_str(json.dumps(data["tokenizer"], ensure_ascii=False, allow_nan=False))
+            tokeniser = Tokenizer.from_str(json.dumps(run, ensure_ascii=False, allow_nan=False))
         for token in data["tokenizer"]["added_tokens"]:
             if tokeniser.token_to_id(token["content"]) != token["id"]:
                 shown = json.dumps(token["content"], allow_nan=False)[:80]
                 message = f"{shown} gets the id {tokeniser.token_to_id(token['content'])}"
                 raise refusal(name, "added_tokens", f"{message}, not {token['id']}: ids continue those of the vocabulary")
-        return cls(tokeniser, imported, text)
+        return cls(tokeniser, TextBounds(data["tokenizer"]["normalizer"], run["model"]), imported, text)
 
     @classmethod
     def load(cls, path: str | Path, *, links: bool = True) -> TextTokeniser:
@@ -199,7 +212,7 @@ class TextTokeniser:
 def _ranges(text: str, offsets: Ranges) -> Ranges:
     ranges = []
     for (start, end), (following, _) in zip(offsets, [*offsets[1:], (len(text), 0)], strict=False):
-        end = max(end, following)
+        end = min(max(end, following), len(text))  # the library counts a prefix that a tokeniser adds
         while start < end and text[start].isspace():
             start += 1
         while start < end and text[end - 1].isspace():
@@ -213,10 +226,20 @@ def _library(what: str) -> Iterator[None]:
     """Raises InputError if the library fails. It raises plain Exception, and BaseException for a panic of its Rust code."""
     try:
         yield
+    except InputError:
+        raise
     except BaseException as reason:
-        if not isinstance(reason, Exception) and type(reason).__module__ != "pyo3_runtime":
+        panic = type(reason).__module__ == "pyo3_runtime"
+        if not isinstance(reason, Exception) and not panic:
             raise
-        raise InputError(Diagnostic("TFK104", f"{what}: {' '.join(str(reason).split())}")) from None
+        words = "the library of tokenisers panicked" if panic else " ".join(str(reason).split())
+        raise InputError(Diagnostic("TFK104", f"{what}: {words}")) from None
+
+
+def training_bounds(part: Component) -> TextBounds:
+    """The bounds of the texts that a tokeniser is trained on; `part` as in `train_tokeniser`."""
+    steps = [{"type": part.options.normalise.upper()}] if part.options.normalise != "none" else []
+    return TextBounds({"type": "Sequence", "normalizers": [*steps, *[{"type": "Lowercase"}] * part.options.lowercase]})
 
 
 def train_tokeniser(
@@ -240,7 +263,8 @@ def train_tokeniser(
     options = part.options
     specials = [*SPECIALS, MASK] if masks else list(SPECIALS)
     if part.kind == "characters":
-        return TextTokeniser(_characters(options, texts, specials))
+        tokeniser = _characters(options, texts, specials)
+        return TextTokeniser(tokeniser, TextBounds(json.loads(tokeniser.to_str())["normalizer"]))
     byte_pieces = len(BYTES) * options.byte_fallback
     fixed = len(specials) + byte_pieces
     if vocab_size <= fixed:
@@ -263,7 +287,7 @@ def train_tokeniser(
     tokeniser = Tokenizer.from_str(json.dumps(data, allow_nan=False))
     strip = [decoders.Strip(" ", 1, 0)] if sentences else []
     tokeniser.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
-    return TextTokeniser(tokeniser)
+    return TextTokeniser(tokeniser, TextBounds(data["normalizer"], data["model"]))
 
 
 def _characters(options: Any, texts: Iterable[str], specials: list[str]) -> Tokenizer:
@@ -292,14 +316,6 @@ def _form(options: Any) -> Any:
     if options.lowercase:
         steps.append(normalizers.Lowercase())
     return normalizers.Sequence(steps)
-
-
-def _steps(normaliser: Mapping[str, Any] | None) -> Iterator[str]:
-    """The types of the steps of a normaliser, in the names of the library."""
-    if normaliser is not None:
-        yield normaliser["type"]
-        for step in normaliser.get("normalizers", ()):
-            yield from _steps(step)
 
 
 def _normaliser(options: Any, sentences: bool) -> Any:

@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ConfigDict, RootModel, field_validator
+from pydantic import ConfigDict, field_validator
 
 from ..errors import Diagnostic, InputError
-from ..files import read_model
+from ..files import FileRoot, read_model
 from .labels import check_labels
 from .tokeniser import TextTokeniser
 
@@ -22,7 +22,7 @@ TOKENISER_FILES = (JOINT, *SEPARATE.values())
 """The file names of tokenisers."""
 
 
-class _Labels(RootModel[list[str]]):
+class _Labels(FileRoot[list[str]]):
     model_config = ConfigDict(strict=True)
 
     @field_validator("root")

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, RootModel, ValidationError
+from pydantic import Field, ValidationError
 
 from ..errors import Diagnostic, StoreError
-from .read import FileModel, child, open_regular, refusals
+from .read import FileModel, FileRoot, child, open_regular, refusals
 
 
 class FileRecord(FileModel):
@@ -24,7 +24,7 @@ class FileRecord(FileModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class Listing(RootModel[dict[str, FileRecord]]):
+class Listing(FileRoot[dict[str, FileRecord]]):
     """Files of a directory by name."""
 
 

@@ -13,15 +13,12 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, RootModel, ValidationError, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from ..errors import Diagnostic, StoreError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 MAX_BYTES = 16 << 20
 """The size limit of a small file, in bytes, unless its reader sets another."""
@@ -31,6 +28,8 @@ MAX_VALUES = 100_000
 """How many values a JSON file may hold, unless its reader sets another limit."""
 TOKENISER_VALUES = 2_000_000
 """The same for a tokeniser: 256,000 pieces and twice as many merges are 1.8 million."""
+MAX_STRING = 4 << 20
+"""How many characters a string of JSON may have: as many as the table of characters of a tokeniser."""
 MAX_ESCAPES = 1_000_000
 """How many escapes a string of JSON may have; each takes 60 bytes until the string is read."""
 MAX_NAMED = 3
@@ -49,30 +48,52 @@ _BRACKET, _BRACKET_OR_COMMA = re.compile(r'["[\]{}]'), re.compile(r'["[\]{},]')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-class FileModel(BaseModel):
+class _OneError:
+    """One error for each list and each object of values: a million errors take 1.5 GB."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
+
+
+def _fail_fast(schema: Any) -> None:
+    if isinstance(schema, dict):
+        if schema.get("type") in ("list", "dict", "tuple", "set", "frozenset"):
+            schema["fail_fast"] = True
+        for key, value in schema.items():
+            if key not in ("metadata", "serialization"):
+                _fail_fast(value)
+    elif isinstance(schema, (list, tuple)):
+        for each in schema:
+            _fail_fast(each)
+
+
+class FileModel(_OneError, BaseModel):
     """The content of a file that tfkit reads back: strict types, no unknown key, no NaN and no infinity."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @model_validator(mode="before")
     @classmethod
-    def model_validate(cls, obj: Any, **options: Any) -> Self:
-        """As in Pydantic, with one error for many unknown keys."""
-        if isinstance(obj, dict) and len(obj) > len(cls.model_fields) + MAX_NAMED and cls.model_config.get("extra") == "forbid":
+    def _known_keys(cls, data: Any) -> Any:
+        """Raises one error for many unknown keys."""
+        many = isinstance(data, dict) and len(data) > len(cls.model_fields) + MAX_NAMED
+        if many and cls.model_config.get("extra") == "forbid":
             known = {field.alias or name for name, field in cls.model_fields.items()}
-            unknown = [str(key) for key in obj if key not in known]
-            if len(unknown) > MAX_NAMED:
-                named = ", ".join(json.dumps(key[:60], allow_nan=False) for key in unknown[:MAX_NAMED])
-                words = PydanticCustomError(
-                    "unknown_keys",
-                    "{count} unknown keys: {named} and {more} more",
-                    {
-                        "count": f"{len(unknown):,}",
-                        "named": named,
-                        "more": f"{len(unknown) - MAX_NAMED:,}",
-                    },
-                )
-                raise ValidationError.from_exception_data(cls.__name__, [InitErrorDetails(type=words, input=None)])
-        return super().model_validate(obj, **options)
+            unknown = [str(key) for key in data if key not in known]
+            named = ", ".join(json.dumps(key[:60], allow_nan=False) for key in unknown[:MAX_NAMED])
+            facts = {"count": f"{len(unknown):,}", "named": named, "more": f"{len(unknown) - MAX_NAMED:,}"}
+            raise PydanticCustomError("unknown_keys", "{count} unknown keys: {named} and {more} more", facts)
+        return data
+
+
+Root = TypeVar("Root")
+
+
+class FileRoot(_OneError, RootModel[Root], Generic[Root]):
+    """The content of a file that is a list, or an object with any keys."""
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -180,6 +201,8 @@ def _check_size(text: str, depth: int, values: int) -> None:
         at, sign = token.end(), token[0]
         if sign == '"':
             start, at = at, _end_of_string(text, at)
+            if at - start > MAX_STRING + 1:
+                raise ValueError(f"a text has more than {MAX_STRING:,} characters")
             if text.find("\\", start, at) >= 0:
                 if text.count("\\", start, at) > MAX_ESCAPES:
                     raise ValueError(f"a string has more than {MAX_ESCAPES:,} escapes")

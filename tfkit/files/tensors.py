@@ -13,11 +13,11 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, RootModel, ValidationError
+from pydantic import Field, ValidationError
 
 from ..errors import Diagnostic, StoreError
 from .listing import FileRecord
-from .read import MAX_BYTES, FileModel, open_regular, parse_json, refusals
+from .read import MAX_BYTES, FileModel, FileRoot, open_regular, parse_json, refusals
 
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
@@ -44,11 +44,11 @@ class _Tensor(FileModel):
     data_offsets: Annotated[list[_Whole], Field(min_length=2, max_length=2)]
 
 
-class _Header(RootModel[dict[str, _Tensor]]):
+class _Header(FileRoot[dict[str, _Tensor]]):
     """The tensors of a file by name."""
 
 
-class _Metadata(RootModel[dict[str, str]]):
+class _Metadata(FileRoot[dict[str, str]]):
     """The metadata of a header."""
 
 

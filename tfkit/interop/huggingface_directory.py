@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import RootModel, model_validator
+from pydantic import model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import FileModel, Place, child, open_regular, read_model, read_places
+from ..files import FileModel, FileRoot, Place, child, open_regular, read_model, read_places
 from .views import Array
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -35,11 +35,11 @@ LARGEST_HEADER = 64 << 20
 NAME_IT = "name a directory that `save_pretrained` of Hugging Face transformers wrote"
 
 
-class _Object(RootModel[dict[str, Any]]):
+class _Object(FileRoot[dict[str, Any]]):
     """Any object."""
 
 
-class _Config(RootModel[dict[str, Any]]):
+class _Config(FileRoot[dict[str, Any]]):
     """A configuration, whose keys of every model have their types."""
 
     @model_validator(mode="after")

@@ -12,10 +12,10 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, RootModel, field_validator
+from pydantic import ConfigDict, field_validator
 
 from ..errors import Diagnostic, StoreError
-from ..files import FileModel, FileRecord, child, read_model
+from ..files import FileModel, FileRecord, FileRoot, child, read_model
 
 FORMAT = 1
 
@@ -86,7 +86,7 @@ class Best(FileModel):
     score: float
 
 
-class _Object(RootModel[dict[str, Any]]):
+class _Object(FileRoot[dict[str, Any]]):
     """Any object."""
 
 

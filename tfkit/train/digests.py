@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from pydantic import RootModel
-
 from ..data import TRAIN, VALIDATION, Data
 from ..errors import Diagnostic, StoreError
-from ..files import file_record, read_model, write_whole
+from ..files import FileRoot, file_record, read_model, write_whole
 from ..recipe import Recipe
 from .pretrained import Pretrained
 from .run_files import DATA, DIGESTS, SPEC
@@ -27,7 +25,7 @@ PRETRAINED = "pretrained weights"
 FIX = "resume with the files of the first start"
 
 
-class Digests(RootModel[dict[str, str]]):
+class Digests(FileRoot[dict[str, str]]):
     """The content of `digests.json`."""
 
 
