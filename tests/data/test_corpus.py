@@ -1,6 +1,9 @@
 """Corpora on disk: what was written is read, from a map of the file."""
 
+import struct
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tfkit.data import Corpus
@@ -54,3 +57,95 @@ def test_a_damaged_file_is_reported(tmp_path):
     (tmp_path / "c.arrow").write_bytes((tmp_path / "c.arrow").read_bytes()[:-30])
     with pytest.raises(StoreError, match="TFK082"):
         Corpus(tmp_path / "c.arrow")
+
+
+def forged(path, columns, **options):
+    """A file of Arrow with these columns, written by the library."""
+    table = pa.table(columns)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema, **options) as writer:
+        for batch in table.to_batches():
+            writer.write_batch(batch)
+
+
+IDS = pa.array([[1, 2], [3], [4, 5, 6]], pa.list_(pa.int32()))
+FALLING = pa.ListArray.from_arrays(pa.array([0, 2, 1, 3], pa.int32()), pa.array([1, 2, 3], pa.int32()))
+NESTED = pa.array([[[1]]] * 3, pa.list_(pa.list_(pa.int32())))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"target": FALLING}, "cannot be read: .*[Oo]ffset"),
+        ({"target": pa.array([[1], None], pa.list_(pa.int32()))}, "it holds nulls"),
+        ({"target": pa.array([[1], [None]], pa.list_(pa.int32()))}, "it holds nulls"),
+        ({"target": IDS, "label": pa.array([1, None, 2], pa.int32())}, "it holds nulls"),
+        ({"target": IDS.cast(pa.large_list(pa.int64()))}, "a column has the type large_list<"),
+        ({"target": pa.array(["a"] * 3).dictionary_encode()}, "the type dictionary<"),
+        ({"target": NESTED}, "a column has the type list<item: list"),
+        ({f"c{n}": IDS for n in range(20)}, "it has 20 columns, and at most 16"),
+        ({f"c{n}": IDS for n in range(3_000)}, "the metadata of a part have [0-9,]+ bytes"),
+    ],
+)
+def test_a_forged_file_is_refused_before_a_row_is_read(tmp_path, columns, message):
+    forged(tmp_path / "c.arrow", columns)
+    with pytest.raises(StoreError, match=f"TFK082 .*c.arrow: .*{message}"):
+        Corpus(tmp_path / "c.arrow")
+
+
+def test_a_length_beyond_the_file_is_refused(tmp_path):
+    """Rows of such a file lie in other memory of the process, or in none: a segmentation fault."""
+    numbers = pa.array(np.zeros(12_345, np.int32))
+    forged(tmp_path / "c.arrow", {"target": pa.ListArray.from_arrays(pa.array([0, 5, 12_345], pa.int32()), numbers)})
+    data = (tmp_path / "c.arrow").read_bytes()
+    (tmp_path / "c.arrow").write_bytes(data.replace(struct.pack("<q", 12_345), struct.pack("<q", 1 << 29), 1))
+    with pytest.raises(StoreError, match=r"cannot be read: .*too small"):
+        Corpus(tmp_path / "c.arrow")
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_compressed_buffers_are_refused_before_they_are_unpacked(tmp_path, codec):
+    zeros = pa.ListArray.from_arrays(pa.array([0, 10_000_000], pa.int32()), pa.array(np.zeros(10_000_000, np.int32)))
+    forged(tmp_path / "c.arrow", {"target": zeros}, options=pa.ipc.IpcWriteOptions(compression=codec))
+    peak = max(pa.default_memory_pool().max_memory(), pa.total_allocated_bytes())
+    with pytest.raises(StoreError, match="its buffers are compressed, and tfkit writes none that are"):
+        Corpus(tmp_path / "c.arrow")
+    assert pa.default_memory_pool().max_memory() - peak < 1 << 20
+
+
+def test_many_small_parts_are_refused(tmp_path):
+    schema = pa.schema([("target", pa.list_(pa.int32()))])
+    with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for _ in range(3):
+            writer.write_batch(pa.record_batch([IDS], schema=schema))
+    with pytest.raises(StoreError, match="a part before the last has fewer than 1,000 rows"):
+        Corpus(tmp_path / "c.arrow")
+
+
+def test_columns_and_ranges_are_those_of_the_training(tmp_path):
+    def check(sizes, spans=False, **columns):
+        forged(tmp_path / "c.arrow", columns)
+        Corpus(tmp_path / "c.arrow").check(sizes, spans)
+
+    def numbers(*values):
+        return pa.array(values, pa.int32())
+
+    check({"target": 7, "label": 3}, target=IDS, label=numbers(0, 1, 2), said=pa.array(["a", "b", "c"]))
+    check({"target": 7}, True, target=IDS, start=numbers(0, 0, 1), end=numbers(1, 0, 2))
+    tags = pa.array([[0, -100], [1], [0, 0, 0]], pa.list_(pa.int32()))
+    check({"target": 7, "tags": 2}, target=IDS, tags=tags)
+    for message, sizes, spans, columns in (
+        ("`target` has numbers from 1 to 6, and 0 to 5 are expected", {"target": 6}, False, {"target": IDS}),
+        ("`label` has numbers from -1 to 2", {"target": 7, "label": 3}, False, {"target": IDS, "label": numbers(0, -1, 2)}),
+        ("`tags` has numbers from -100 to 1", {"target": 7, "tags": 1}, False, {"target": IDS, "tags": tags}),
+        ("other lengths in `tags`", {"target": 7, "tags": 7}, False, {"target": IDS, "tags": pa.array([[0]] * 3, tags.type)}),
+        ("columns of numbers are source, and target are", {"target": 7}, False, {"source": IDS}),
+        ("it has no row with a token", {"target": 7}, False, {"target": pa.array([[]] * 3, IDS.type)}),
+        (
+            "are not two of its positions",
+            {"target": 7},
+            True,
+            {"target": IDS, "start": numbers(0, 0, 1), "end": numbers(1, 1, 2)},
+        ),
+    ):
+        with pytest.raises(StoreError, match=message):
+            check(sizes, spans, **columns)

@@ -1,12 +1,14 @@
 """Rows of token ids, or of the bytes of images, in memory-mapped files of Apache Arrow: a corpus may be larger than memory.
 
-https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
+A file is not trusted. It is read message by message: one with compressed buffers is refused before they are unpacked, and the
+offsets of every part are checked before a row is read. https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,11 @@ NO_LABEL = -100
 CHUNK = 10_000
 CHUNK_BYTES = 1 << 28
 """The most bytes of images in a chunk, whose offsets are int32."""
+SMALL_ROWS, SMALL_BYTES = CHUNK // 10, 1 << 20
+"""A chunk with fewer rows and bytes is the last one: each takes memory, even without a row."""
+MAX_METADATA = 1 << 16
+"""The most bytes of the metadata of a message: types of columns, or places of buffers."""
+MAX_COLUMNS = 16
 
 
 @dataclass(frozen=True)
@@ -58,12 +65,12 @@ class Corpus:
     """
 
     def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
         try:
             with pa.memory_map(str(path)) as file:
-                table = pa.ipc.open_file(file).read_all()
-        except (OSError, pa.ArrowInvalid) as reason:
-            raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {' '.join(str(reason).split())}")) from None
-        self.path = Path(path)
+                table = pa.Table.from_batches(_batches(file), pa.ipc.open_file(file).schema)
+        except (OSError, ValueError, struct.error, pa.ArrowException) as reason:
+            raise self.damaged(f"it cannot be read: {' '.join(str(reason).split())}") from None
         self.texts: dict[str, Any] = {}
         self.numbers: dict[str, npt.NDArray[np.int32]] = {}
         self._columns: dict[str, Column] = {}
@@ -71,7 +78,7 @@ class Corpus:
             column = table.column(name)
             if pa.types.is_list(column.type):
                 self._columns[name] = _column(column)
-            elif pa.types.is_integer(column.type):
+            elif column.type == pa.int32():
                 self.numbers[name] = column.to_numpy()
             else:
                 self.texts[name] = column
@@ -84,6 +91,40 @@ class Corpus:
     def columns(self) -> tuple[str, ...]:
         return tuple(self.lengths)
 
+    def damaged(self, reason: str) -> StoreError:
+        """The error of a file whose content is not what tfkit writes."""
+        return StoreError(Diagnostic("TFK082", f"{self.path}: {reason}", "it was altered or cut off"))
+
+    def check(self, sizes: Mapping[str, int], spans: bool = False) -> None:
+        """Check the content of a file against what is trained.
+
+        Args:
+            sizes: By column of numbers, of lists or of one for each row, the end of their range from 0. Labels of `TAGS` may be
+                `NO_LABEL`.
+            spans: Whether there are also `start` and `end`, two positions of each row.
+
+        Raises:
+            StoreError: There are other columns, no token, or a number outside of its range.
+        """
+        wanted = {*sizes, *(("start", "end") if spans else ())}
+        if wanted != {*self._columns, *self.numbers}:
+            shown = ", ".join(sorted({*self._columns, *self.numbers})) or "none"
+            raise self.damaged(f"its columns of numbers are {shown[:200]}, and {', '.join(sorted(wanted))} are expected")
+        if not len(self) or not all(lengths.any() for lengths in self.lengths.values()):
+            raise self.damaged("it has no row with a token")
+        for name, size in sizes.items():
+            parts = self._columns[name].values if name in self._columns else [self.numbers[name]]
+            least = min((int(part.min()) for part in parts if len(part)), default=0)
+            most = max((int(part.max()) for part in parts if len(part)), default=0)
+            if not (NO_LABEL if name == TAGS else 0) <= least <= most < size:
+                raise self.damaged(f"`{name}` has numbers from {least:,} to {most:,}, and 0 to {size - 1:,} are expected")
+        if TAGS in sizes and not np.array_equal(self._columns[TAGS].lengths, self.lengths["target"]):
+            raise self.damaged(f"its rows have other lengths in `{TAGS}` than in `target`")
+        if spans:
+            start, end = self.numbers["start"], self.numbers["end"]
+            if not ((start >= 0) & (start <= end) & (end < self.lengths["target"])).all():
+                raise self.damaged("`start` and `end` of a row are not two of its positions, in order")
+
     def rows(self, column: str, numbers: Iterable[int]) -> list[Ids]:
         """The ids of some rows, as read-only views of the file."""
         return [self._columns[column].row(int(number)) for number in numbers]
@@ -91,6 +132,67 @@ class Corpus:
     def text(self, column: str, count: int) -> list[str]:
         """The text of the first `count` rows."""
         return [str(text) for text in self.texts[column].slice(0, count).to_pylist()]
+
+
+def _batches(file: Any) -> Iterator[Any]:
+    """The checked chunks of a file. Raises ValueError."""
+    count = pa.ipc.open_file(file).num_record_batches
+    file.seek(8)  # behind the name of the format; the messages follow, and then the footer
+    schema, small = None, False
+    for message in pa.ipc.MessageReader.open_stream(file):
+        if message.metadata.size > MAX_METADATA:
+            raise ValueError(
+                f"the metadata of a part have {message.metadata.size:,} bytes, at most {MAX_METADATA:,} are expected"
+            )
+        if schema is None:
+            schema = pa.ipc.read_schema(message)
+            _check_columns(schema)
+            continue
+        if message.type != "record batch":
+            raise ValueError(f"it holds a {message.type}, and rows are expected")
+        if _compressed(memoryview(message.metadata)):
+            raise ValueError("its buffers are compressed, and tfkit writes none that are")
+        if small:
+            raise ValueError(f"a part before the last has fewer than {SMALL_ROWS:,} rows and {SMALL_BYTES:,} bytes")
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+        if any(column.null_count or (pa.types.is_list(column.type) and column.values.null_count) for column in batch.columns):
+            raise ValueError("it holds nulls")
+        small, count = batch.num_rows < SMALL_ROWS and message.body.size < SMALL_BYTES, count - 1
+        yield batch
+    if count:
+        raise ValueError("its footer lists other parts than it has")
+
+
+def _check_columns(schema: Any) -> None:
+    types = (pa.list_(pa.int32()), pa.list_(pa.uint8()), pa.int32(), pa.string())
+    if len(schema) > MAX_COLUMNS or len(set(schema.names)) < len(schema):
+        raise ValueError(f"it has {len(schema):,} columns, and at most {MAX_COLUMNS} with different names are expected")
+    for field in schema:
+        if field.type not in types:
+            raise ValueError(
+                f"a column has the type {str(field.type)[:60]}, and only {', '.join(map(str, types))} are expected"
+            )
+
+
+def _compressed(metadata: memoryview) -> bool:
+    """Whether the buffers of a chunk are compressed: the field `compression`, 3, of the table `RecordBatch`, which is the field
+    `header`, 2, of the table `Message`. https://github.com/apache/arrow/blob/main/format/Message.fbs"""
+
+    def field(table: int, number: int) -> int:
+        """Where the field of a table of FlatBuffers is; 0 if the table does not have it."""
+        fields = table - struct.unpack_from("<i", metadata, table)[0]
+        slot = 4 + 2 * number
+        if slot >= struct.unpack_from("<H", metadata, fields)[0]:
+            return 0
+        offset: int = struct.unpack_from("<H", metadata, fields + slot)[0]
+        return table + offset if offset else 0
+
+    def target(place: int) -> int:
+        return place + int(struct.unpack_from("<I", metadata, place)[0])
+
+    header = field(target(0), 2)
+    return bool(header and field(target(header), 3))
 
 
 def _column(column: Any) -> Column:

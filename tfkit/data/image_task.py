@@ -58,7 +58,10 @@ class ImageTask:
     def batch(self, corpus: Corpus, numbers: Sequence[int], draw: np.random.Generator, epoch: int = 0) -> Batch:
         """The batch of some images of a corpus; those of an epoch, counted from 1, are moved at random."""
         shape = (self.rule.channels, self.rule.size, self.rule.size)
-        bytes_ = np.stack([row.reshape(shape) for row in corpus.rows("target", numbers)])
+        rows = corpus.rows("target", numbers)
+        if any(len(row) != math.prod(shape) for row in rows):
+            raise corpus.damaged(f"an image has not the {math.prod(shape):,} bytes that the model takes")
+        bytes_ = np.stack([row.reshape(shape) for row in rows])
         images = torch.from_numpy(bytes_).to(torch.float32) / 255
         if epoch and (self.shift or self.rotation):
             images = moved(images, *self._moves(numbers, epoch))

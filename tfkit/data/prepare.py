@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import open_regular, write_whole
 from ..recipe import Recipe
-from .corpus import Corpus
+from .corpus import TAGS, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .encode import CorpusEncoder
 from .kinds import KINDS, text_rows
@@ -161,8 +161,18 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
     """The corpora that `prepare` wrote. Raises StoreError, and InputError if the longest row exceeds `batching.tokens`."""
     found = read_facts(directory)
     facts = found.corpora
+    kind = KINDS[recipe.data.kind]
+    sizes = {column: tokenisers[column].size if tokenisers else 256 for column in kind.files}
+    if kind.tagged:
+        sizes[TAGS] = len(found.labels)
+    elif not kind.spans:
+        sizes |= {name: 2 if name == "random" else len(found.labels) for name in kind.numbers}
     train = Corpus(directory / TRAIN)
     validation = Corpus(directory / VALIDATION) if "validation" in facts else None
+    for corpus in filter(None, (train, validation)):
+        corpus.check(sizes, kind.spans)
+    if not all(lengths.all() for lengths in train.lengths.values()):
+        raise train.damaged("a row has no token")
     longest = max(int(lengths.max()) for lengths in train.lengths.values())
     if longest > recipe.batch_limit:
         message = f"a batch has room for {recipe.batching.tokens} tokens, the longest row has {longest}"
