@@ -38,7 +38,6 @@ def compare_certificate(certificate: Certificate, catalogue: Catalogue, suite: i
     """Compare a certificate with the part that is installed.
 
     Args:
-        certificate: the certificate.
         catalogue: the installed parts.
         suite: the version of the installed suite; None if it is not installed.
 
@@ -102,7 +101,6 @@ class InstalledCertificate:
 
     Args:
         distribution: that ships it.
-        file: its path.
         certificate: its content; None if it cannot be used.
         comparison: with what is installed; None if it cannot be used.
         reason: why it cannot be used.

@@ -127,7 +127,6 @@ def export(
     """Export a model. The directory is written under another name and then renamed, so that it is never incomplete.
 
     Args:
-        model: a built model.
         directory: the directory to create.
         target: one of `TARGETS`.
         texts: further files that belong to the model (tokenisers), by name, as `tfkit.save` takes them.

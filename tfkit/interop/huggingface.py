@@ -79,9 +79,7 @@ class Target:
     """The form in which a model goes out.
 
     Args:
-        map_file: its map.
         architecture: the class of transformers.
-        config: its configuration.
         names: by node of the map, the node of the model.
         origin: what the import kept, or nothing.
         reasons: why the configuration cannot say the spec; none if it can.
@@ -101,9 +99,7 @@ def find_target(
     """The architecture whose configuration gives a spec, or the nearest one with the reasons.
 
     Args:
-        spec: the spec of the model.
         texts: the other files of the model by name.
-        catalogue: the maps.
         architecture: only this class of transformers.
 
     Raises:
@@ -201,7 +197,6 @@ def write(
     """Write a model into an empty directory.
 
     Args:
-        model: the model.
         texts: its other files by name: tokenisers, and what an import kept.
         directory: where to write.
         architecture: the class of transformers; by default the one that was imported, or the first that fits.

@@ -72,7 +72,6 @@ class HuggingFaceDirectory:
     """The files of a model.
 
     Args:
-        path: the directory.
         allow_pickle: whether to read `pytorch_model.bin`, with torch's reader of weights, where there are no safetensors.
 
     Raises:

@@ -38,7 +38,6 @@ class ImportPlan:
 
     Args:
         directory: where the tensors are.
-        map_file: the map.
         architecture: the class of transformers.
         spec: the spec of the configuration.
         prefix: the prefix of the common tensors as the files spell it.
@@ -92,9 +91,6 @@ def plan_import(path: Path, catalogue: Catalogue, dtype: str | None = None, allo
         catalogue: the maps, and the entries of specs.
         dtype: the dtype of the model; by default that of the files.
         allow_pickle: read pickled weights.
-
-    Returns:
-        The plan.
 
     Raises:
         InputError: no map fits, or the configuration says what no spec can say.

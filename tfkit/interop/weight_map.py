@@ -112,7 +112,6 @@ class Rule:
 
     Args:
         ours: our tensors, or modules for all their tensors; `{i}` is the number of a layer.
-        theirs: the name in their file.
         views: from ours to theirs, as the map writes them.
         when: by key of the configuration, the values with which the rule holds.
     """
@@ -128,10 +127,6 @@ class Rule:
 
 def read_map(name: str, read: Callable[[str], str]) -> MapFile:
     """The weight map of a name.
-
-    Args:
-        name: its name.
-        read: the text of a map by its name.
 
     Returns:
         The map, with all that it takes from others.
@@ -271,8 +266,6 @@ class TensorRule:
 
     Args:
         ours: our names.
-        shapes: their shapes.
-        theirs: the name in their file.
         views: from ours to theirs.
     """
 

@@ -120,7 +120,6 @@ def read_checkpoint(
     """Read a checkpoint.
 
     Args:
-        directory: The checkpoint.
         like: The weights of the model by name. Each process reads only its shards of tensors that are sharded in the model.
         processes: The processes that read together.
 

@@ -230,8 +230,6 @@ class Side:
 
     Args:
         file: the file or directory as it was named.
-        spec: its spec.
-        graph: its graph.
         batch: the batch for the costs.
         changed: the values that `--set` changed.
         dtype: dtype of the weights.
