@@ -91,7 +91,7 @@ def _word(value: Any) -> str:
     return (text if len(text) <= 120 else f"{text[:117]}...") if value not in (None, [], {}) else "none"
 
 
-MOST = 100
+MOST_CERTIFICATES = 100
 """The largest number of certificates of one plugin that are read."""
 
 
@@ -131,7 +131,7 @@ def installed_certificates(catalogue: Catalogue) -> list[InstalledCertificate]:
         module = locate(point.module)
         if module is None or module.name != "__init__.py":  # a lone module has no directory of its own
             continue
-        for file in islice(sorted(module.parent.glob(f"*{SUFFIX}")), MOST):
+        for file in islice(sorted(module.parent.glob(f"*{SUFFIX}")), MOST_CERTIFICATES):
             try:
                 certificate = read_certificate(file)
                 comparison = compare_certificate(certificate, catalogue)

@@ -28,7 +28,7 @@ from .huggingface_import import ORIGIN, rules_for
 from .views import CONSTANTS, contiguous, converted
 from .weight_map import MapFile, shipped_maps
 
-FEW = 8
+MOST_REASONS = 8
 """At most this many reasons per architecture are listed."""
 
 
@@ -181,9 +181,9 @@ def refusals(model: Model, texts: Mapping[str, str | bytes] | None = None, archi
     target = find_target(model.spec, texts or {}, load_catalogue(), architecture)
     if not target.reasons:
         return []
-    more = [f"{len(target.reasons) - FEW} more differences"] if len(target.reasons) > FEW else []
+    more = [f"{len(target.reasons) - MOST_REASONS} more differences"] if len(target.reasons) > MOST_REASONS else []
     nearest = f" ({target.architecture}, the nearest class)" if target.architecture else ""
-    return [f"{reason}{nearest}" for reason in target.reasons[:FEW]] + more
+    return [f"{reason}{nearest}" for reason in target.reasons[:MOST_REASONS]] + more
 
 
 def write(

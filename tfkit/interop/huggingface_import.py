@@ -24,7 +24,7 @@ from .weight_map import MapFile, TensorRule, find_map, parameter_shapes, rules_o
 
 ORIGIN = "huggingface.json"
 """The file of an imported model that keeps its configuration, for the way back."""
-FEW = 20
+MOST_ERRORS = 20
 """At most this many errors of one kind are listed."""
 MAX_RATIO = 2
 """A configuration may need so many times the numbers that the files hold; then each missing tensor is named."""
@@ -212,8 +212,8 @@ class _Matched:
                 place = self.found.places[self.spelling[name]][1]
                 problems.append(f"`{name}` {place.shape} has no place in the spec of the configuration")
         if problems:
-            more = [f"{len(problems) - FEW} more tensors do not fit"] if len(problems) > FEW else []
-            raise StoreError([Diagnostic("TFK143", f"{self.found.path}: {each}") for each in [*problems[:FEW], *more]])
+            more = [f"{len(problems) - MOST_ERRORS} more tensors do not fit"] if len(problems) > MOST_ERRORS else []
+            raise StoreError([Diagnostic("TFK143", f"{self.found.path}: {each}") for each in [*problems[:MOST_ERRORS], *more]])
 
 
 def _named(rule: TensorRule) -> str:
@@ -242,7 +242,7 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
             the model cannot be written.
     """
     from ..io.saving import ModelFiles, write_model  # torch
-    from .huggingface_directory import KEPT, pack
+    from .huggingface_directory import KEPT_FILE, pack
 
     _check_tied(plan)
     computed, other = _compared_constants(plan)
@@ -266,7 +266,7 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
         ORIGIN: json.dumps(origin, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
     }
     if kept is not None:
-        texts[KEPT] = kept
+        texts[KEPT_FILE] = kept
     contents = ModelFiles(plan.spec, backends, "cpu", plan.dtype, texts, lambda path: _write_weights(plan, path, allow_nan))
     return write_model(contents, output, catalogue, overwrite=overwrite)
 
