@@ -1,9 +1,11 @@
-"""The docstrings of the public names have Google sections: `Args:` names every parameter, `Returns:` is there for a result."""
+"""Every public name has a docstring with a summary, which names the errors that the function itself raises."""
 
+import ast
 import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from textwrap import dedent
 from typing import Any, Protocol, get_origin
 
 import pytest
@@ -21,11 +23,11 @@ FIELDS_HAVE_DESCRIPTIONS = {
     "tfkit.ModelSpec": "a pydantic options class: `Field(description=...)` documents each field, also in the JSON Schema",
     "tfkit.Recipe": "a pydantic options class: `Field(description=...)` documents each field, also in the JSON Schema",
 }
-"""Classes without `Args:`, with the reason."""
+"""Options classes, with where their fields are described."""
 
 
 def _own(function: Any) -> bool:
-    return inspect.isfunction(function) and function.__module__.startswith("tfkit")
+    return inspect.isfunction(function) and function.__module__.startswith(("tfkit", __name__))
 
 
 def _documented(public: Any) -> bool:
@@ -55,40 +57,31 @@ def public_callables() -> Iterator[tuple[str, Any]]:
 CALLABLES = dict(public_callables())
 
 
-def section(doc: str, *names: str) -> str:
-    """The text of a section: the lines after its heading that are indented further."""
-    found = re.search(rf"^(?:{'|'.join(names)}):\n((?:[ ]+.*\n|\n)*)", f"{inspect.cleandoc(doc)}\n", re.MULTILINE)
-    return found[1] if found else ""
+def raised_by(public: Any) -> set[str]:
+    """The classes of errors that the body of a function, or of a constructor, raises by name."""
+    constructor = (
+        "__post_init__" if hasattr(public, "__dataclass_fields__") else "__init__"
+    )  # that of a dataclass has no source
+    function = getattr(public, constructor, None) if inspect.isclass(public) else inspect.unwrap(public)
+    if not _own(function):
+        return set()
+    raised = [node.exc for node in ast.walk(ast.parse(dedent(inspect.getsource(function)))) if isinstance(node, ast.Raise)]
+    called = [error.func for error in raised if isinstance(error, ast.Call)]
+    names = {called_name.id for called_name in called if isinstance(called_name, ast.Name) and called_name.id[0].isupper()}
+    return names - {"NotImplementedError", "AttributeError"}
 
 
-def described(public: Any) -> set[str]:
-    """The parameters that `Args:`, or `Attributes:` of a dataclass, name in the docstring, or in that of a base class."""
-    docs = (
-        [each.__dict__.get("__doc__") or "" for each in public.__mro__] if inspect.isclass(public) else [public.__doc__ or ""]
-    )
-    return {
-        name for doc in docs for name in re.findall(r"^ +\*{0,2}(\w+): \S", section(doc, "Args", "Attributes"), re.MULTILINE)
-    }
-
-
-def missing_from(name: str, public: Callable[..., Any]) -> list[str]:
+def missing_from(public: Callable[..., Any]) -> list[str]:
     """The parts that a docstring lacks."""
-    if not (public.__doc__ or "").strip():
-        return ["a docstring"]
-    if inspect.isclass(public) and issubclass(public, dict):  # its constructor is that of dict
-        return []
-    signature = inspect.signature(public)
-    parameters = [each for each in signature.parameters if each not in ("self", "cls")]
-    lacking = [f"`{each}` in Args" for each in parameters if each not in described(public)]
-    returns = None if inspect.isclass(public) else signature.return_annotation
-    if returns not in (None, "None", inspect.Signature.empty) and not section(public.__doc__ or "", "Returns", "Yields"):
-        lacking.append("Returns")
-    return lacking
+    doc = inspect.getdoc(public) or ""
+    if not doc.partition("\n")[0].strip():
+        return ["a summary"]
+    return [f"`{name}` in Raises" for name in sorted(raised_by(public)) if not re.search(rf"[Rr]aises\b(?s:.*)\b{name}\b", doc)]
 
 
-@pytest.mark.parametrize("name", sorted(CALLABLES.keys() - FIELDS_HAVE_DESCRIPTIONS))
-def test_docstrings_name_every_parameter_and_the_result(name):
-    assert missing_from(name, CALLABLES[name]) == []
+@pytest.mark.parametrize("name", sorted(CALLABLES))
+def test_docstrings_have_a_summary_and_name_what_is_raised(name):
+    assert missing_from(CALLABLES[name]) == []
 
 
 @pytest.mark.parametrize("name", sorted(FIELDS_HAVE_DESCRIPTIONS))
@@ -97,13 +90,13 @@ def test_fields_of_options_classes_have_descriptions(name):
         assert info.description or info.annotation.__doc__, field
 
 
-def test_a_docstring_without_a_parameter_or_a_result_is_found():
-    def half(first: int, second: int) -> int:
-        """Add.
+def _silent_about_its_error(number: int) -> int:
+    """Halve an even number."""
+    if number % 2:
+        raise ValueError(number)
+    return number // 2
 
-        Args:
-            first: a number.
-        """
-        return first + second
 
-    assert missing_from("half", half) == ["`second` in Args", "Returns"]
+def test_a_docstring_without_a_summary_or_an_error_is_found():
+    assert missing_from(_silent_about_its_error) == ["`ValueError` in Raises"]
+    assert missing_from(lambda: None) == ["a summary"]

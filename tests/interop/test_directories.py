@@ -16,7 +16,7 @@ from tfkit.errors import TfkitError
 from tfkit.files import write_tensors
 from tfkit.interop.export import export
 from tfkit.interop.huggingface import write
-from tfkit.interop.huggingface_directory import KEPT
+from tfkit.interop.huggingface_directory import KEPT_FILE
 from tfkit.interop.huggingface_import import ORIGIN, plan_import, run_import
 from tfkit.interop.views import converted, real
 
@@ -186,7 +186,7 @@ def test_a_forged_record_of_an_import_writes_nothing(name, gpt2, tmp_path, catal
     record = json.loads((tmp_path / "model" / ORIGIN).read_text())
     outside = {"shards": dict.fromkeys(load_file(gpt2 / "model.safetensors"), "../../escaped.safetensors")}
     texts = {ORIGIN: json.dumps({**record, **FORGED.get(name, outside)})}
-    texts |= {KEPT: "{}"} if name == "kept tensors" else {}
+    texts |= {KEPT_FILE: "{}"} if name == "kept tensors" else {}
     with pytest.raises(TfkitError):
         export(model, tmp_path / "exported", "hf", texts=texts)
     assert not (tmp_path / "exported").exists()

@@ -62,6 +62,7 @@ def build(
 
     Raises:
         SpecError: the spec is wrong.
+        InputError: `spec` is no spec, or `dtype` no floating dtype.
         BackendRefused: a site has no backend on any device. Whether it has one on the device of a call is known at the call, so
             that a model for CUDA may be built on a CPU and moved.
         BuildError: the model does not fit in memory, or a plugin's module has other parameters or attention sites than its

@@ -27,7 +27,6 @@ def materialise(model: nn.Module, device: torch.device, dtype: torch.dtype) -> N
     Args:
         model: a module on the meta device, changed in place.
         device: where the parameters are allocated.
-        dtype: their dtype.
     """
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):

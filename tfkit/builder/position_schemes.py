@@ -34,7 +34,6 @@ def position_values(
     """The values of every position scheme of a spec. Equal schemes without weights are one entry, with all their names.
 
     Args:
-        spec: the spec.
         catalogue: the entries that its names refer to.
         positions: the largest number of positions. A table that ends earlier, or an image, has its own number.
         read: reads the weights of a saved model; None: the weights that `build` initialises with seed 0.

@@ -30,7 +30,6 @@ class PassedCheck(FileModel):
     """One check of the suite that passed or does not apply.
 
     Args:
-        name: of the check.
         rule: the rule of the contract.
         status: "passed" or "not applicable".
         examples: number of cases.
@@ -68,7 +67,6 @@ class Certificate(FileModel):
         slot: of the part.
         name: of the part; `module:function` of a plain function.
         distribution: that registers the part; empty for a plain function.
-        distribution_version: its version.
         function: of a plain function, its form.
         options: of the part.
         verdict: only a part that conforms gets a certificate.
@@ -82,7 +80,6 @@ class Certificate(FileModel):
         source_hash: the SHA-256 of `source`.
         declaration: the declared fields.
         source: the SHA-256 of the code of each module.
-        checks: the result of each check.
         ledger: the examples of each declared cell.
     """
 
@@ -124,7 +121,6 @@ def read_certificate(path: str | Path, *, links: bool = True) -> Certificate:
     """Read a certificate.
 
     Args:
-        path: the file.
         links: the file may be a symbolic link.
 
     Returns:
@@ -147,7 +143,6 @@ def part_source(slot: str, name: str, catalogue: Catalogue) -> dict[str, str]:
     """The digests of the source of a part.
 
     Args:
-        slot: of the part.
         name: of the part, or `module:function` of a plain function, which the working directory may hold.
         catalogue: in which the part is found.
 
@@ -194,9 +189,6 @@ def certificate_of(report: Mapping[str, Any], catalogue: Catalogue, source: Mapp
         catalogue: in which the part is found.
         source: the `part_source` before the run.
 
-    Returns:
-        The certificate.
-
     Raises:
         InputError: TFK098, the verdict is another one, the source is not found, or it has changed during the run.
     """
@@ -230,14 +222,7 @@ def certificate_of(report: Mapping[str, Any], catalogue: Catalogue, source: Mapp
 
 
 def certificate_text(certificate: Certificate) -> str:
-    """The file of a certificate: JSON with a line for each check and each cell.
-
-    Args:
-        certificate: the certificate.
-
-    Returns:
-        The text.
-    """
+    """The file of a certificate: JSON with a line for each check and each cell."""
     parts = []
     for name, value in certificate.model_dump(mode="json").items():
         if name in ("checks", "ledger"):

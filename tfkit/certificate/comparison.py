@@ -38,7 +38,6 @@ def compare_certificate(certificate: Certificate, catalogue: Catalogue, suite: i
     """Compare a certificate with the part that is installed.
 
     Args:
-        certificate: the certificate.
         catalogue: the installed parts.
         suite: the version of the installed suite; None if it is not installed.
 
@@ -92,7 +91,7 @@ def _word(value: Any) -> str:
     return (text if len(text) <= 120 else f"{text[:117]}...") if value not in (None, [], {}) else "none"
 
 
-MOST = 100
+MOST_CERTIFICATES = 100
 """The largest number of certificates of one plugin that are read."""
 
 
@@ -102,7 +101,6 @@ class InstalledCertificate:
 
     Args:
         distribution: that ships it.
-        file: its path.
         certificate: its content; None if it cannot be used.
         comparison: with what is installed; None if it cannot be used.
         reason: why it cannot be used.
@@ -133,7 +131,7 @@ def installed_certificates(catalogue: Catalogue) -> list[InstalledCertificate]:
         module = locate(point.module)
         if module is None or module.name != "__init__.py":  # a lone module has no directory of its own
             continue
-        for file in islice(sorted(module.parent.glob(f"*{SUFFIX}")), MOST):
+        for file in islice(sorted(module.parent.glob(f"*{SUFFIX}")), MOST_CERTIFICATES):
             try:
                 certificate = read_certificate(file)
                 comparison = compare_certificate(certificate, catalogue)

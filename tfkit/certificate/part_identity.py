@@ -94,7 +94,7 @@ def _default(field: Any) -> Any:
 
 MODULES = 1000
 """The largest number of modules of one part."""
-OWN = ("tfkit.builtin", "tfkit.cpu")
+TFKIT_PACKAGES = ("tfkit.builtin", "tfkit.cpu")
 SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 # A string or a comment. The same for every version of Python, which the tokens of f-strings are not.
 _TOKEN = re.compile(
@@ -190,9 +190,9 @@ def _places(top: str, folder: Path | None) -> tuple[Path, ...]:
 
 
 def _packages(module: str) -> tuple[str, ...]:
-    """The packages within which imports are followed. For tfkit's own parts, `OWN`."""
+    """The packages within which imports are followed. For tfkit's own parts, `TFKIT_PACKAGES`."""
     first, *rest = module.split(".")
-    return OWN if first == "tfkit" and f"tfkit.{rest[0] if rest else ''}" in OWN else (first,)
+    return TFKIT_PACKAGES if first == "tfkit" and f"tfkit.{rest[0] if rest else ''}" in TFKIT_PACKAGES else (first,)
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -172,9 +172,6 @@ class Comparison:
 
         Args:
             candidate: One of `candidates`, but not the first.
-
-        Returns:
-            The sentence.
         """
         base, difference = self.candidates[0].name, self.difference(candidate)
         if not difference.seeds:

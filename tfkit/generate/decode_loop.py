@@ -70,7 +70,6 @@ def decode_loop(
     """Generate until all rows have ended. Rows that have ended are removed from the batch; a captured step computes all rows.
 
     Args:
-        model: The model.
         start: The state after the prefill; its decoding state changes in place.
         pick: Selects the tokens of a step.
         scores: Whether to return log-probabilities.

@@ -61,7 +61,6 @@ def prefill(
     """Run the nodes that do not depend on the target, then the start token or the prompt of the target.
 
     Args:
-        model: The model.
         positional: Inputs in the order of the spec, without the target; for a model with one input, its prompt.
         max_new_tokens: One limit, or integers (B,); the length of the longest input + `EXTRA` by default.
         prompt: As in `greedy`, like all further arguments.

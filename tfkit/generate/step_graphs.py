@@ -50,7 +50,6 @@ class StepGraphs:
     """The captured steps of one model, by number of rows and capacity. Weights and backends must stay as they are.
 
     Args:
-        model: The model.
         capture: Records a step; CUDA graphs by default.
 
     Raises:

@@ -118,9 +118,6 @@ def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], ca
         catalogue: the entries of the spec.
         where: the file, for errors.
 
-    Returns:
-        The spec.
-
     Raises:
         InputError: all values that no spec can say, at once.
     """
@@ -268,7 +265,6 @@ def config_of(
     """The configuration of a spec, the inverse of `spec_of`.
 
     Args:
-        map_file: the map.
         architecture: the class of transformers, one of the map's.
         spec: a spec with the map's names of nodes.
         catalogue: the entries of the spec.

@@ -25,7 +25,7 @@ from ..files import FileModel, FileRecord, file_record
 from ..io.replacing import Kind, check_place, write_directory
 from ..nn.model import Model
 from ..slots.lazy import load
-from .huggingface_directory import KEPT
+from .huggingface_directory import KEPT_FILE
 from .huggingface_import import ORIGIN
 
 LISTING = "tfkit-export.json"
@@ -127,7 +127,6 @@ def export(
     """Export a model. The directory is written under another name and then renamed, so that it is never incomplete.
 
     Args:
-        model: a built model.
         directory: the directory to create.
         target: one of `TARGETS`.
         texts: further files that belong to the model (tokenisers), by name, as `tfkit.save` takes them.
@@ -149,7 +148,7 @@ def export(
     if reasons := load(TARGETS[target].refusals)(model):
         title, fix = TARGETS[target].title, "change the spec and train it again, or choose another target"
         raise InputError([Diagnostic("TFK127", f"{title} cannot express {reason}", fix) for reason in reasons])
-    for_return = () if target == "hf" else (ORIGIN, KEPT)
+    for_return = () if target == "hf" else (ORIGIN, KEPT_FILE)
     files = {name: text for name, text in (texts or {}).items() if name not in for_return}
     write_directory(directory, partial(_write, model, files, target, options), EXPORT)
     return directory

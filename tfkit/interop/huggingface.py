@@ -28,7 +28,7 @@ from .huggingface_import import ORIGIN, rules_for
 from .views import CONSTANTS, contiguous, converted
 from .weight_map import MapFile, shipped_maps
 
-FEW = 8
+MOST_REASONS = 8
 """At most this many reasons per architecture are listed."""
 
 
@@ -79,9 +79,7 @@ class Target:
     """The form in which a model goes out.
 
     Args:
-        map_file: its map.
         architecture: the class of transformers.
-        config: its configuration.
         names: by node of the map, the node of the model.
         origin: what the import kept, or nothing.
         reasons: why the configuration cannot say the spec; none if it can.
@@ -101,9 +99,7 @@ def find_target(
     """The architecture whose configuration gives a spec, or the nearest one with the reasons.
 
     Args:
-        spec: the spec of the model.
         texts: the other files of the model by name.
-        catalogue: the maps.
         architecture: only this class of transformers.
 
     Raises:
@@ -185,9 +181,9 @@ def refusals(model: Model, texts: Mapping[str, str | bytes] | None = None, archi
     target = find_target(model.spec, texts or {}, load_catalogue(), architecture)
     if not target.reasons:
         return []
-    more = [f"{len(target.reasons) - FEW} more differences"] if len(target.reasons) > FEW else []
+    more = [f"{len(target.reasons) - MOST_REASONS} more differences"] if len(target.reasons) > MOST_REASONS else []
     nearest = f" ({target.architecture}, the nearest class)" if target.architecture else ""
-    return [f"{reason}{nearest}" for reason in target.reasons[:FEW]] + more
+    return [f"{reason}{nearest}" for reason in target.reasons[:MOST_REASONS]] + more
 
 
 def write(
@@ -201,7 +197,6 @@ def write(
     """Write a model into an empty directory.
 
     Args:
-        model: the model.
         texts: its other files by name: tokenisers, and what an import kept.
         directory: where to write.
         architecture: the class of transformers; by default the one that was imported, or the first that fits.

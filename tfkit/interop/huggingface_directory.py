@@ -72,7 +72,6 @@ class HuggingFaceDirectory:
     """The files of a model.
 
     Args:
-        path: the directory.
         allow_pickle: whether to read `pytorch_model.bin`, with torch's reader of weights, where there are no safetensors.
 
     Raises:
@@ -187,7 +186,7 @@ class HuggingFaceDirectory:
 #
 # They stand in one file of the model, so that an export returns the bytes that came in.
 
-KEPT = "huggingface.safetensors"
+KEPT_FILE = "huggingface.safetensors"
 """The file of an imported model that holds them."""
 LARGEST = 64 << 20
 """At most this many bytes of buffers are kept; masks and tables of positions are smaller."""
@@ -204,8 +203,8 @@ def pack(directory: HuggingFaceDirectory, tables: list[str], buffers: list[str])
 
 def unpack(texts: Mapping[str, str | bytes]) -> dict[str, Tensor]:
     """The tensors by name, from the files of a model. Raises StoreError for an altered file."""
-    content = texts.get(KEPT, b"")
+    content = texts.get(KEPT_FILE, b"")
     try:
         return load(content.encode() if isinstance(content, str) else content) if content else {}
     except SafetensorError as reason:
-        raise StoreError(Diagnostic("TFK082", f"{KEPT}: {reason}", "it was altered; import the model again")) from None
+        raise StoreError(Diagnostic("TFK082", f"{KEPT_FILE}: {reason}", "it was altered; import the model again")) from None

@@ -23,7 +23,7 @@ from .weight_map import MapFile, TensorRule, find_map, parameter_shapes, rules_o
 
 ORIGIN = "huggingface.json"
 """The file of an imported model that keeps its configuration, for the way back."""
-FEW = 20
+MOST_ERRORS = 20
 """At most this many errors of one kind are listed."""
 OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 """Names of the parameters of norms in old files."""
@@ -35,7 +35,6 @@ class ImportPlan:
 
     Args:
         directory: where the tensors are.
-        map_file: the map.
         architecture: the class of transformers.
         spec: the spec of the configuration.
         prefix: the prefix of the common tensors as the files spell it.
@@ -92,9 +91,6 @@ def plan_import(
         dtype: the dtype of the model; by default that of the files.
         allow_pickle: read pickled weights.
         large: plan a model of any number of sub-layers.
-
-    Returns:
-        The plan.
 
     Raises:
         SpecError: the model has more sub-layers than are made without `large`.
@@ -208,8 +204,8 @@ class _Matched:
                 place = self.found.places[self.spelling[name]][1]
                 problems.append(f"`{name}` {place.shape} has no place in the spec of the configuration")
         if problems:
-            more = [f"{len(problems) - FEW} more tensors do not fit"] if len(problems) > FEW else []
-            raise StoreError([Diagnostic("TFK143", f"{self.found.path}: {each}") for each in [*problems[:FEW], *more]])
+            more = [f"{len(problems) - MOST_ERRORS} more tensors do not fit"] if len(problems) > MOST_ERRORS else []
+            raise StoreError([Diagnostic("TFK143", f"{self.found.path}: {each}") for each in [*problems[:MOST_ERRORS], *more]])
 
 
 def _named(rule: TensorRule) -> str:
@@ -238,7 +234,7 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
             the model cannot be written.
     """
     from ..io.saving import ModelFiles, write_model  # torch
-    from .huggingface_directory import KEPT, pack
+    from .huggingface_directory import KEPT_FILE, pack
 
     _check_tied(plan)
     computed, other = _compared_constants(plan)
@@ -262,7 +258,7 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
         ORIGIN: json.dumps(origin, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
     }
     if kept is not None:
-        texts[KEPT] = kept
+        texts[KEPT_FILE] = kept
     contents = ModelFiles(plan.spec, backends, "cpu", plan.dtype, texts, lambda path: _write_weights(plan, path, allow_nan))
     return write_model(contents, output, catalogue, overwrite=overwrite)
 

@@ -117,7 +117,6 @@ class Program(nn.Module):
     """A part of a model. `forward` takes the tensors of `example` in that order.
 
     Args:
-        model: the model.
         example: tensors by name.
     """
 
@@ -149,7 +148,6 @@ class Encode(Program):
     """What does not depend on the target.
 
     Args:
-        model: the model.
         example: tensors by name.
         target: the input that is decoded.
         read: the outputs that `step` reads.
@@ -171,7 +169,6 @@ class Step(Program):
     """The next tokens of the target.
 
     Args:
-        model: the model.
         example: tensors by name.
         like: a state with the names of those that the program reads.
     """

@@ -121,10 +121,8 @@ def describe(
     """Write `program.json` and the other files of the model.
 
     Args:
-        model: the model.
         directory: where the programs are.
         target: the kind of export.
-        programs: the programs by file name.
         texts: the other files of the model by name.
         **more: further entries of the file.
     """

@@ -64,7 +64,7 @@ class MapFile(FileModel):
     """The content of a weight map.
 
     Args:
-        extends: a map whose values are merged with these, but for those of `OWN`.
+        extends: a map whose values are merged with these, but for those of `KEYS_NOT_INHERITED`.
         without: keys of its `config` that these configurations do not have.
         model_types: the `model_type` of configurations.
         config: keys with their defaults.
@@ -112,7 +112,6 @@ class Rule:
 
     Args:
         ours: our tensors, or modules for all their tensors; `{i}` is the number of a layer.
-        theirs: the name in their file.
         views: from ours to theirs, as the map writes them.
         when: by key of the configuration, the values with which the rule holds.
     """
@@ -128,10 +127,6 @@ class Rule:
 
 def read_map(name: str, read: Callable[[str], str]) -> MapFile:
     """The weight map of a name.
-
-    Args:
-        name: its name.
-        read: the text of a map by its name.
 
     Returns:
         The map, with all that it takes from others.
@@ -150,7 +145,7 @@ def read_map(name: str, read: Callable[[str], str]) -> MapFile:
     return found
 
 
-OWN = ("extends", "without", "name", "reference", "model_types", "architectures", "refused")
+KEYS_NOT_INHERITED = ("extends", "without", "name", "reference", "model_types", "architectures", "refused")
 """Keys that a map does not take from another."""
 
 
@@ -163,7 +158,7 @@ def _extended(name: str, read: Callable[[str], str], below: tuple[str, ...]) -> 
         raise ValueError(f"{name}: `extends: {base}` makes a cycle")
     inherited = _extended(base, read, (name, *below))
     config = {key: value for key, value in inherited["config"].items() if key not in written.get("without", ())}
-    inherited = {key: value for key, value in inherited.items() if key not in OWN}
+    inherited = {key: value for key, value in inherited.items() if key not in KEYS_NOT_INHERITED}
     return merged(inherited, written) | {"config": {**config, **written.get("config", {})}}
 
 
@@ -271,8 +266,6 @@ class TensorRule:
 
     Args:
         ours: our names.
-        shapes: their shapes.
-        theirs: the name in their file.
         views: from ours to theirs.
     """
 

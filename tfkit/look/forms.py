@@ -23,9 +23,6 @@ def check_matplotlib() -> None:
 def check_suffix(place: Path) -> None:
     """Check that a file name says how to draw.
 
-    Args:
-        place: the file.
-
     Raises:
         InputError: it has another ending than `SUFFIXES`.
     """

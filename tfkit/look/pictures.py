@@ -73,7 +73,6 @@ def write_figure(figure: Any, place: Path) -> list[str]:
 
     Args:
         figure: of matplotlib.
-        place: the file.
 
     Returns:
         A notice if characters of a PNG are missing from the installed fonts. An SVG keeps its text.

@@ -91,9 +91,6 @@ def texts_in(file: str) -> list[str]:
     Args:
         file: At most `MOST_TEXTS` lines, none of them empty.
 
-    Returns:
-        The texts.
-
     Raises:
         InputError: the file cannot be read, has no line, an empty line, or too many.
     """

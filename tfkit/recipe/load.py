@@ -28,7 +28,6 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     """Read a YAML or JSON recipe. File names in it are relative to the recipe.
 
     Args:
-        path: the file.
         overrides: changes in the form of `--set`, such as `batching.tokens=8192`. An override that starts with `model.` changes
             the spec (`model.defaults.dropout=0.1`).
 

@@ -189,11 +189,7 @@ class Recipe(Options):
         Args:
             code: the stable code.
             path: the path of the value in the recipe.
-            message: the error.
             fix: how to repair it.
-
-        Returns:
-            The located error.
         """
         if self._tree is None:
             return Diagnostic(code, message, fix, path)

@@ -50,7 +50,7 @@ class Cost:
         return Cost(self.term, self.flops * number, self.elements * number)
 
 
-WIDE = 4
+FLOAT32_BYTES = 4
 """Bytes of a float32 number."""
 
 
@@ -63,13 +63,13 @@ class Numbers:
         weighted: the attention sub-layers, by name, whose backend keeps the attention weights, as `eager` does.
     """
 
-    product: int = WIDE
+    product: int = FLOAT32_BYTES
     weighted: frozenset[str] = frozenset()
 
     @property
     def autocast(self) -> bool:
         """Whether products have a half dtype. Each product then casts its own copy of its input, and keeps it."""
-        return self.product < WIDE
+        return self.product < FLOAT32_BYTES
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ def kept_of_norm(tokens: int, width: int) -> int:
 
     https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html (`native_layer_norm` saves input, mean and rstd)
     """
-    return tokens * (width + 2) * WIDE
+    return tokens * (width + 2) * FLOAT32_BYTES
 
 
 def kept_by_costs(costs: tuple[Cost, ...]) -> int:
     """The estimate for a part that does not say what it keeps: the elements of its costs, in float32."""
-    return sum(cost.elements for cost in costs) * WIDE
+    return sum(cost.elements for cost in costs) * FLOAT32_BYTES
 
 
 KeptBySublayer = Callable[[Any, Any, Sizes, Numbers], int]

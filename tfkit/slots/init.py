@@ -17,7 +17,6 @@ class Distribution:
     Args:
         kind: `normal`; `uniform` on centre -+ spread; `truncated_normal`, at two standard deviations; `constant`, every element
             `centre`; or `orthogonal`: each square block of rows of a matrix (gates * N, N) is an orthogonal matrix.
-        centre: the mean.
         spread: the standard deviation of the untruncated normal distribution, half the width of the uniform one, or the factor
             of the orthogonal matrices.
     """

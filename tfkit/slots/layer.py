@@ -24,7 +24,6 @@ class Layer(Options):
         shared: all repetitions share one set of weights.
         layers: a nested pattern; None for a single layer.
         placement: norm placement of the layer.
-        norm: norm of the layer.
         position: position scheme of its self-attention.
         dropout: dropout of the outputs of its sub-layers.
         sublayers: the sub-layers, in order.
@@ -45,7 +44,6 @@ class LayerRun:
     """A leaf of the pattern: one layer, repeated in nested loops.
 
     Args:
-        layer: the layer.
         start: the number of its first module.
         loops: (count, stride) of each loop; the modules have the numbers `start + sum(i_k * stride_k)`, 0 <= i_k < count_k.
     """

@@ -16,9 +16,6 @@ def load(reference: str) -> Any:
     Args:
         reference: `"module:name"`.
 
-    Returns:
-        The object.
-
     Raises:
         PluginError: it cannot be imported, with the reason.
     """

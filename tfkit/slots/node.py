@@ -78,7 +78,6 @@ class NodeContext:
     """The context of a node in the graph.
 
     Args:
-        name: name of the node.
         signals: the signals on its edges, by field (`input`, `memory`, ...).
         memories: the signals of the memories of its sub-layers, by reference.
         targets: the options of the nodes that it refers to, by field; for `share`, of the owner of the table.

@@ -101,11 +101,7 @@ class Finder(Protocol):
 
 @dataclass(frozen=True)
 class SlotField:
-    """Annotates a field whose value is an entry: a name, or a mapping with `kind` and the entry's options.
-
-    Args:
-        slot: name of the slot.
-    """
+    """Annotates a field whose value is an entry: a name, or a mapping with `kind` and the entry's options."""
 
     slot: str
 
@@ -156,11 +152,7 @@ MAX_PREFERENCES = 32
 
 @dataclass(frozen=True)
 class SlotListField:
-    """Annotates a field that names one entry, or several in order of preference. The value is a tuple of components.
-
-    Args:
-        slot: name of the slot.
-    """
+    """Annotates a field that names one entry, or several in order of preference. The value is a tuple of components."""
 
     slot: str
 
@@ -206,7 +198,6 @@ class OneOf:
     """Annotates a field whose value is one of some names.
 
     Args:
-        names: the names.
         number: a finite number is also valid.
         flag: true and false are also valid.
     """
@@ -299,7 +290,6 @@ def field_annotations(options: type[BaseModel], kind: type) -> Iterable[tuple[st
     """The fields of an options model that have an annotation of one class.
 
     Args:
-        options: the options model.
         kind: the class of the annotation, such as `SlotField`.
 
     Returns:

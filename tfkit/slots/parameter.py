@@ -63,9 +63,6 @@ class ParameterGroup:
 
         Args:
             trainable: count the trainable parameters; False counts the frozen ones.
-
-        Returns:
-            The number of elements.
         """
         return self.times * sum(parameter.size for parameter in self.parameters if parameter.trainable is trainable)
 

@@ -43,13 +43,9 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     """Average the last checkpoints of a run.
 
     Args:
-        run: The directory of the run.
         last: The number of checkpoints; None for all that the run keeps.
         output: Where to save the model.
         overwrite: Whether to replace a saved model there.
-
-    Returns:
-        The checkpoints.
 
     Raises:
         StoreError: The run has fewer checkpoints, a file is damaged, or the model cannot be saved.

@@ -26,7 +26,7 @@ from ..files import Listing, check_files, file_record, make_draft, read_model, r
 from ..io.finite import check_finite
 from .checkpoint_state import SHAPES, State
 from .distributed.process_group import ProcessGroup
-from .run_files import SHARDS, STEP, saved_steps
+from .run_files import SHARDS, STEP_NAME, saved_steps
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
 STATE, MANIFEST = "state.json", "manifest.json"
@@ -120,7 +120,6 @@ def read_checkpoint(
     """Read a checkpoint.
 
     Args:
-        directory: The checkpoint.
         like: The weights of the model by name. Each process reads only its shards of tensors that are sharded in the model.
         processes: The processes that read together.
 
@@ -169,7 +168,7 @@ def _checked(directory: Path) -> tuple[State, bool]:
     if sharded and not (state.tensors and state.tensors.keys() >= {MODEL, OPTIMISER}):
         message = f"{directory / STATE} does not list the tensors of the shards with their shapes"
         raise StoreError(Diagnostic("TFK082", message, "it was altered"))
-    named = STEP.fullmatch(directory.name)
+    named = STEP_NAME.fullmatch(directory.name)
     if named and int(named[1]) != state.progress.step:
         message = f"{directory / STATE} is that of step {state.progress.step}, not of {directory.name}"
         raise StoreError(Diagnostic("TFK082", message, "restore the name of the directory"))

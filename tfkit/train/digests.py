@@ -45,7 +45,6 @@ def digests_of(recipe: Recipe, data: Data, files: Mapping[str, str], pretrained:
     Args:
         recipe: Its settings that may not change.
         data: Has the tokenisers.
-        files: The digests of its files, by name.
         pretrained: The model that the run starts from, if any.
     """
     settings = json.dumps(fixed_settings(recipe), sort_keys=True, allow_nan=False)

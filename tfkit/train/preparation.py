@@ -123,8 +123,6 @@ def prepare_run(
     """Prepare the data of a run, and write all files except the recipe, which `finish_preparation` writes.
 
     Args:
-        recipe: The recipe of the run.
-        directory: Its directory.
         catalogue: The catalogue of components.
         backend: The requested attention backends.
         positions: The maximum length of the model's inputs, by column of the data.

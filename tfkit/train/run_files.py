@@ -104,7 +104,7 @@ SAVED = (
     *(SPEC, WEIGHTS, PLAN, VERSIONS, LABELS, PAIR_LABELS, SPANS, IMAGES, *TOKENISER_FILES),
 )
 """The files of a checkpoint or a saved model. A checkpoint may also have a folder of shards."""
-STEP = re.compile(r"step-(0|[1-9][0-9]{0,14})")
+STEP_NAME = re.compile(r"step-(0|[1-9][0-9]{0,14})")
 _NOT_FINITE = re.compile(r"not-finite-step-[0-9]+\.safetensors")
 _FILE_DRAFT = re.compile(r"\.(.+)\.[a-z0-9_]{8}", re.ASCII)
 """A draft of `write_whole`, or another file of Python's `tempfile`."""
@@ -145,7 +145,7 @@ def entries(folder: Path) -> list[Path]:
 
 def saved_steps(folder: Path) -> dict[int, Path]:
     """The directories `step-N` in a folder by N, ascending."""
-    found = {int(match[1]): path for path in entries(folder) if (match := STEP.fullmatch(path.name)) and is_folder(path)}
+    found = {int(match[1]): path for path in entries(folder) if (match := STEP_NAME.fullmatch(path.name)) and is_folder(path)}
     return dict(sorted(found.items()))
 
 

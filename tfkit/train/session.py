@@ -204,9 +204,6 @@ def resume(
         catalogue: As in `train`.
         since: As in `train`.
 
-    Returns:
-        The result of the run.
-
     Raises:
         InputError: The directory holds no run, or `overrides` change settings that affect the weights.
         StoreError: The checkpoint, or another file of the run, is damaged or belongs to another run.

@@ -58,7 +58,6 @@ def report_not_finite(
     """Write the batches of the step into the directory of the run, and raise TrainingError.
 
     Args:
-        error: The error.
         batches: The batches of the step.
         directory: The directory of the run.
         checkpoint: The checkpoint before the step; None if it could not be written.

@@ -161,8 +161,6 @@ class TrainState:
 
         Args:
             directory: The checkpoint, for the message.
-            state: Its scalars.
-            tensors: Its tensors.
             batches: The batches of the run.
         """
         presence = {

@@ -144,7 +144,7 @@ def _in_value(field: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
         yield field, a, b
 
 
-MOST = 100_000
+MAX_TENSORS = 100_000
 """The largest number of tensors of a model that are compared."""
 LAYER = re.compile(r"(?<=\.layers\.)[0-9]+")
 
@@ -155,7 +155,7 @@ def differing_tensors(a: Graph, b: Graph) -> list[dict[str, Any]]:
     Each has its `name`, and for `a` and `b` null or the `shape` of one tensor, `trainable`, the number of `tensors` and their
     `parameters` together. The tensors of a module that only one model has are one row, `nodes.decoder.*`, whose shape is null.
 
-    Raises BuildError if a model has more than `MOST` tensors.
+    Raises BuildError if a model has more than `MAX_TENSORS` tensors.
     """
     ours, theirs = _tensors(a), _tensors(b)
     rows: dict[tuple[Any, ...], tuple[list[int], list[list[Parameter]]]] = {}
@@ -175,8 +175,8 @@ def differing_tensors(a: Graph, b: Graph) -> list[dict[str, Any]]:
 
 def _tensors(graph: Graph) -> dict[str, Parameter]:
     groups = [group for node in graph.nodes.values() for group in node.parameter_groups()]
-    if sum(group.times * len(group.parameters) for group in groups) > MOST:
-        raise BuildError(Diagnostic("TFK045", f"{graph.name} has more than {MOST:,} tensors", "make num_layers smaller"))
+    if sum(group.times * len(group.parameters) for group in groups) > MAX_TENSORS:
+        raise BuildError(Diagnostic("TFK045", f"{graph.name} has more than {MAX_TENSORS:,} tensors", "make num_layers smaller"))
     return {f"nodes.{node.name}.{each.name}": each for node in graph.nodes.values() for each in node.parameters()}
 
 
@@ -230,8 +230,6 @@ class Side:
 
     Args:
         file: the file or directory as it was named.
-        spec: its spec.
-        graph: its graph.
         batch: the batch for the costs.
         changed: the values that `--set` changed.
         dtype: dtype of the weights.

@@ -15,9 +15,6 @@ from .terminal import shown
 def seconds_in_words(seconds: float) -> str:
     """A duration as text.
 
-    Args:
-        seconds: the duration.
-
     Returns:
         `12.3 us`, `4.56 ms` or `7.89 s`.
     """
@@ -33,10 +30,6 @@ STEPS = ("", "k", "M", "G", "T", "P", "E")
 def scaled(number: float, unit: str) -> str:
     """A number with three digits and a decimal prefix.
 
-    Args:
-        number: the number.
-        unit: its unit.
-
     Returns:
         `3.21 GFLOPs`, `25.4 GB/s`.
     """
@@ -48,9 +41,6 @@ def scaled(number: float, unit: str) -> str:
 
 def bytes_in_words(size: float) -> str:
     """A size as text.
-
-    Args:
-        size: the size in bytes.
 
     Returns:
         `512 B`, `36 MiB`.

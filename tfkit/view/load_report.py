@@ -13,7 +13,7 @@ from ..train.pretrained import SkippedTensor, shape_text
 from .formatting import ranges
 from .terminal import shown
 
-FEW = 2
+MOST_LISTED = 2
 """Up to this number of skipped tensors, a part is listed tensor by tensor."""
 
 
@@ -40,7 +40,7 @@ def _items(skipped: list[SkippedTensor], others: Iterable[str]) -> list[tuple[st
         parts.setdefault(whole if each.pretrained_shape is None else each.name, []).append(each)
     found: list[tuple[str, str]] = []
     for part, tensors in parts.items():
-        if len(tensors) <= FEW:
+        if len(tensors) <= MOST_LISTED:
             found += [(each.name, _sizes(each)) for each in tensors]
         else:
             found.append((part, f"({len(tensors)} tensors, {sum(math.prod(each.shape) for each in tensors):,} weights)"))

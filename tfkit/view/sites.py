@@ -12,7 +12,7 @@ from ..slots.options import Component
 from ..slots.sublayer import AttentionSite
 from .formatting import ranges
 
-MOST = 20_000
+MOST_SITES = 20_000
 """The largest number of sites that are listed."""
 
 
@@ -27,9 +27,9 @@ class SiteGroup:
 
 def all_sites(graph: Graph, backend: tuple[Component, ...] | None = None) -> dict[str, AttentionSite]:
     """Every site by name, with `backend` as its requested backends if given. Raises BuildError if there are too many."""
-    sites = dict(islice(graph.sites(), MOST + 1))
-    if len(sites) > MOST:
-        raise BuildError(Diagnostic("TFK045", f"there are more than {MOST:,} attention sites", "make num_layers smaller"))
+    sites = dict(islice(graph.sites(), MOST_SITES + 1))
+    if len(sites) > MOST_SITES:
+        raise BuildError(Diagnostic("TFK045", f"there are more than {MOST_SITES:,} attention sites", "make num_layers smaller"))
     return sites if backend is None else {name: replace(site, backend=backend) for name, site in sites.items()}
 
 

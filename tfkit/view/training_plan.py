@@ -26,12 +26,10 @@ def training_data(graph: Graph, step: Step, gpus: int, memory: int, settings: Se
     """The data of a plan for training; see `plan_data.py`.
 
     Args:
-        graph: the model.
         step: what each rank computes.
         gpus: number of ranks.
         memory: bytes of each GPU.
         settings: the changes of a recipe that make it compute such steps.
-        dtype: its precision.
     """
     found = choices(graph, step, gpus, memory)
     chosen = cheapest(found)

@@ -12,11 +12,9 @@ class Violation(AssertionError):
     """A broken rule. It is an AssertionError, so that pytest shows a failed assertion, and no TfkitError.
 
     Args:
-        check: name of the check.
         message: the error in words, such as "query row 3 of batch row 1 sees key 17; it must not".
         tensor: name of the wrong tensor, if the error is at an element.
         index: of the worst element.
-        got: its value.
         want: the correct value.
         bound: the largest allowed error.
     """
@@ -72,12 +70,10 @@ class Finding:
     """A violation in a report.
 
     Args:
-        check: name of the check.
         rule: the rule of the contract or the law, such as "A4".
         message: the error in words.
         tensor: name of the wrong tensor, if the error is at an element.
         index: of the worst element.
-        got: its value.
         want: the correct value.
         bound: the largest allowed error.
         case: the case as JSON data. `case_of` reads it, and `--replay` runs it again.

@@ -26,7 +26,6 @@ class CheckResult:
     """The result of one check over all its cases.
 
     Args:
-        name: of the check.
         rule: the rule of the contract or the law.
         summary: what the check demands.
         status: "passed", "failed", "inconclusive", "not applicable" or "not run".
@@ -52,7 +51,6 @@ class LedgerRow:
 
     Args:
         group: kind of the cell.
-        cell: name of the cell.
         counts: examples by dtype, without the dtypes in which the entry's `unsupported` refuses the cell.
         refused: the reasons if `unsupported` refuses the cell in all dtypes. It needs no examples then.
     """
@@ -81,7 +79,6 @@ class ConformanceReport:
         profile: "quick", "standard" or "deep".
         seed: of the cases.
         versions: of tfkit, torch and Python.
-        checks: the result of each check.
         findings: the first violation of each failed check.
         ledger: the examples of each cell of the declaration.
         grades: accuracy by dtype, such as "A (1.03)".

@@ -22,7 +22,7 @@ CLAIMS = {
 """The claims of each function. `quick_gelu` rounds after each of its three steps, so it does not claim `rounds_once`."""
 
 
-KEPT = {"relu": 0, "quick_gelu": 2, "sigmoid": 0, "tanh": 0, "identity": 0}
+SAVED_TENSORS = {"relu": 0, "quick_gelu": 2, "sigmoid": 0, "tanh": 0, "identity": 0}
 """Tensors that the backward pass of a function needs, without its result; 1, its input, for the others."""
 
 
@@ -36,7 +36,7 @@ def _plain(name: str, summary: str, reference: str = "") -> Activation:
         reference=reference,
         function=f"tfkit.builtin.activation.functions:{name}",
         source=SOURCE,
-        kept=KEPT.get(name, 1),
+        kept=SAVED_TENSORS.get(name, 1),
         claims=lambda options: frozenset(CLAIMS[name]),
     )
 
@@ -49,7 +49,7 @@ def _gated(name: str, function: str, reference: str = GATED) -> Activation:
         function=f"tfkit.builtin.activation.functions:{function}",
         source=SOURCE,
         gated=True,
-        kept=KEPT.get(function, 1),
+        kept=SAVED_TENSORS.get(function, 1),
         claims=lambda options: frozenset(CLAIMS[function]),
     )
 

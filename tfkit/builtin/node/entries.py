@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ...plugin import NodeKind, OneOf, Options, Parameter, component_default, linear
-from ...slots.cost import WIDE, Cost, Kept, Numbers, Sizes, kept_by_costs, kept_of_norm
+from ...slots.cost import FLOAT32_BYTES, Cost, Kept, Numbers, Sizes, kept_by_costs, kept_of_norm
 from ...slots.layer import Layer, applications
 from ...slots.node import InputRule, NodeContext, Rule, Signal
 from ...slots.options import NodeRef
@@ -40,10 +40,10 @@ def stack_kept(options: StackOptions, context: NodeContext, sizes: Mapping[str, 
     for times, layer in applications(options.layers):
         layer_bytes = _layer(options, context, layer, sizes, numbers)
         every += times * layer_bytes
-        inputs += times * tokens * width * WIDE
+        inputs += times * tokens * width * FLOAT32_BYTES
         largest = max(largest, layer_bytes)
     final = kept_of_norm(tokens, width) if options.final_norm.kind != "none" else 0
-    read = sum(size.batch * size.keys * context.memories[ref].width for ref, size in sizes.items() if ref) * WIDE
+    read = sum(size.batch * size.keys * context.memories[ref].width for ref, size in sizes.items() if ref) * FLOAT32_BYTES
     memory = 0 if numbers.autocast else read  # its projections share it
     checkpointed = inputs + final + read
     return Kept(checkpointed + largest if options.checkpoint else every + final + memory, checkpointed, largest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...plugin import Component, Parameter, SublayerKind, linear
-from ...slots.cost import WIDE, Cost, Numbers, Sizes
+from ...slots.cost import FLOAT32_BYTES, Cost, Numbers, Sizes
 from ...slots.position import PositionSite
 from ...slots.score import ScoreSite
 from ...slots.sublayer import AttentionSite, SublayerContext, changed_settings, settings_of
@@ -32,18 +32,18 @@ def attention_kept(options: SelfAttentionOptions, context: SublayerContext, size
     source = (context.memory_width or width) if isinstance(options, CrossAttentionOptions) else width
     weighted = options.name in numbers.weighted
     inputs = c * (N * width + 2 * K * source) if numbers.autocast else c * N * width
-    heads = (WIDE if weighted else c) * (N * H * D + K * G * (D + V))
+    heads = (FLOAT32_BYTES if weighted else c) * (N * H * D + K * G * (D + V))
     if options.query_key_norm.kind != "none":
-        heads += WIDE * (N * H * (D + 1) + K * G * (D + 1))
+        heads += FLOAT32_BYTES * (N * H * (D + 1) + K * G * (D + 1))
     output = c * N * H * V * (2 if context.padded else 1)
-    softmax = WIDE * B * H * Q
+    softmax = FLOAT32_BYTES * B * H * Q
     if weighted:
         copies = 1 + len(changed_settings(options))
-        softmax = B * H * Q * sizes.keys * (WIDE * copies + (options.dropout > 0.0))
+        softmax = B * H * Q * sizes.keys * (FLOAT32_BYTES * copies + (options.dropout > 0.0))
     gate = c * N * (width + options.gates(width) + H * V) if options.output_gate != "none" else 0
     mixed = c * K * G * V if options.value_residual != "none" else 0
     own: Cost = options.score.entry.costs(options.score.options, ScoreSite(H, D), G, sizes)
-    return inputs + heads + output + softmax + gate + mixed + WIDE * own.elements
+    return inputs + heads + output + softmax + gate + mixed + FLOAT32_BYTES * own.elements
 
 
 def ffn_kept(options: FeedForwardOptions, context: SublayerContext, sizes: Sizes, numbers: Numbers) -> int:

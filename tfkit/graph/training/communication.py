@@ -8,7 +8,7 @@ Patarasuk and Yuan 2009, section 3 (https://doi.org/10.1016/j.jpdc.2008.09.002);
 
 from __future__ import annotations
 
-from ...slots.cost import WIDE
+from ...slots.cost import FLOAT32_BYTES
 from .memory import Regime, Step, Weights
 
 
@@ -26,10 +26,10 @@ def sent_per_step(weights: Weights, step: Step, regime: Regime, batches: int = 1
         for FSDP2. Gradients are float32, weights of layers have the dtype of products, other weights are float32.
     """
     ranks = regime.ranks
-    trained = WIDE * weights.elements(trainable=True)
+    trained = FLOAT32_BYTES * weights.elements(trainable=True)
     if regime.sharding == "ddp":
         return {"all_reduce": 2 * trained * (ranks - 1) // ranks}
     layers = step.product * sum(unit.times * unit.elements() for unit in weights.layers)
     passes = 2 if regime.sharding == "fsdp" else 1
-    gathered = (layers * passes + WIDE * weights.root.elements()) * batches
+    gathered = (layers * passes + FLOAT32_BYTES * weights.root.elements()) * batches
     return {"all_gather": gathered * (ranks - 1) // ranks, "reduce_scatter": trained * (ranks - 1) // ranks}

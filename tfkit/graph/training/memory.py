@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import prod
 
-from ...slots.cost import WIDE, Kept, Numbers, kept_by_costs
+from ...slots.cost import FLOAT32_BYTES, Kept, Numbers, kept_by_costs
 from ...slots.layer import leaves
 from ...slots.parameter import Parameter
 from ..costs import Batch, node_costs, sizes_of
@@ -132,7 +132,7 @@ class Step:
     """
 
     batch: Batch
-    product: int = WIDE
+    product: int = FLOAT32_BYTES
     weighted: frozenset[str] = frozenset()
     optimiser: str = "adam"
     average: bool = False
@@ -140,7 +140,7 @@ class Step:
     @property
     def autocast(self) -> bool:
         """Whether products have a half dtype."""
-        return self.product < WIDE
+        return self.product < FLOAT32_BYTES
 
     def numbers(self, node: str) -> Numbers:
         """How a node computes."""
@@ -264,8 +264,8 @@ def memory_of(graph: Graph, step: Step, regime: Regime) -> Memory:
     replicated = regime.sharding == "ddp" and regime.ranks > 1
     ranks = regime.ranks if sharded else 1
     own, trained = weights.elements(ranks), weights.elements(ranks, trainable=True)
-    states = WIDE * own, WIDE * MOMENTS[step.optimiser] * trained, WIDE * own if step.average else 0
-    gradients = WIDE * trained
+    states = FLOAT32_BYTES * own, FLOAT32_BYTES * MOMENTS[step.optimiser] * trained, FLOAT32_BYTES * own if step.average else 0
+    gradients = FLOAT32_BYTES * trained
     activations = sum(each.checkpointed if regime.checkpointing else each.activations for each in kept.values())
     output = output_of(graph, step, kept)
     unit = max(weights.layers, key=Unit.elements, default=Unit(()))
@@ -280,20 +280,20 @@ def memory_of(graph: Graph, step: Step, regime: Regime) -> Memory:
     backward = max((each.layer for each in kept.values()), default=0) if regime.checkpointing else 0
     if sharded:
         fetched = 0 if regime.sharding == "zero2" else 2 * c
-        gathered = WIDE * weights.root.elements()
+        gathered = FLOAT32_BYTES * weights.root.elements()
         gathered += c * sum(each.times * each.elements() for each in weights.layers) if not fetched else 0
-        backward += (fetched + c + WIDE) * unit.elements() + WIDE * root_products
-        unreduced = WIDE * (weights.root.elements(trainable=True) + unit.elements(trainable=True))
+        backward += (fetched + c + FLOAT32_BYTES) * unit.elements() + FLOAT32_BYTES * root_products
+        unreduced = FLOAT32_BYTES * (weights.root.elements(trainable=True) + unit.elements(trainable=True))
     elif regime.checkpointing and step.autocast:
         backward += c * unit.product_elements
-    loss = max((2 * WIDE + c) * output.logits, c * output.logits + (c + WIDE) * output.weights)
+    loss = max((2 * FLOAT32_BYTES + c) * output.logits, c * output.logits + (c + FLOAT32_BYTES) * output.weights)
     moments = (
         activations + root_casts + layer_casts,
         activations + root_casts + kept_casts + loss,
         activations - output.kept + kept_casts + backward,
-        unreduced + 2 * WIDE * output.shared + (0 if replicated else gradients),
+        unreduced + 2 * FLOAT32_BYTES * output.shared + (0 if replicated else gradients),
     )
     peak = sum(states) + gathered + (gradients if replicated else 0) + max(moments)
-    validation = WIDE * weights.elements() if sharded or step.average else 0
+    validation = FLOAT32_BYTES * weights.elements() if sharded or step.average else 0
     casts = root_casts + (kept_casts or layer_casts)
     return Memory(states[0], gradients, *states[1:], gathered, casts, activations, max(loss, backward), validation, peak)

@@ -24,7 +24,6 @@ def write(model: Model, texts: Mapping[str, str | bytes], directory: Path, *, qu
     """Write a model that `refusals` accepts into an empty directory: `model.bin`, `config.json`, vocabularies and `texts`.
 
     Args:
-        model: the model.
         texts: the other files of the saved model (tokenisers), by name.
         directory: an empty directory.
         quantization: the type of the matrices in the file, one of `QUANTIZATIONS`.

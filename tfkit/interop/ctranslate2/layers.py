@@ -55,8 +55,6 @@ def layer_spec(stack: Any, module: Any, layer: Layer, width: int) -> Any:
 
     Args:
         stack: the module of the stack, which may hold the layer's position table.
-        module: the module of the layer.
-        layer: its options.
         width: d_model.
     """
     sublayers = layer.sublayers or ()

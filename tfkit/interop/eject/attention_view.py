@@ -95,7 +95,6 @@ class AttentionView:
     Args:
         file: the file that is written.
         o: the options of the sub-layer.
-        c: its context.
         place: where it is used.
     """
 

@@ -35,11 +35,7 @@ def memory_variable(node: str) -> str:
 
 
 class Forward:
-    """The forward pass of the model, node after node.
-
-    Args:
-        graph: the model.
-    """
+    """The forward pass of the model, node after node."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -89,7 +85,6 @@ class NodeView:
 
     Args:
         forward: the forward pass so far.
-        node: the node.
     """
 
     def __init__(self, forward: Forward, node: Node) -> None:
@@ -184,7 +179,6 @@ class RecurrentView:
     Args:
         file: the file that is written.
         o: the options of the node.
-        c: its context.
         returns_states: whether a decoder starts from its last states.
     """
 

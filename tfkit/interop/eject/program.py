@@ -149,9 +149,6 @@ def eject(spec: ModelSpec) -> str:
     Args:
         spec: a resolved spec.
 
-    Returns:
-        The text of the file.
-
     Raises:
         SpecError: the spec is invalid, or parts have no source code to write; all of them.
     """

@@ -26,7 +26,6 @@ class Sizes:
     """The sizes of a class by name, as text: a constant of the file, or an argument where the uses of the class differ.
 
     Args:
-        constants: the text of the sizes that are constants.
         arguments: the names of the sizes that are arguments.
         own: text of a size in a method, `self.NAME` for an argument.
     """
@@ -162,7 +161,6 @@ class BoundPart:
 
     Args:
         file: the file that is written.
-        component: the part.
         site: where it acts.
     """
 
@@ -182,7 +180,6 @@ def render(path: Path, **values: Any) -> TemplateModule:
     """The macros and variables of a template.
 
     Args:
-        path: the template.
         values: what it reads, by name.
 
     Returns:

@@ -21,7 +21,6 @@ class SublayerView:
     """One sub-layer of a layer.
 
     Args:
-        layer: its layer.
         component: its kind and options.
     """
 
@@ -66,7 +65,6 @@ class LayerView:
 
     Args:
         stack: the `StackView` of its stack.
-        layer: its options.
     """
 
     def __init__(self, stack: Any, layer: Layer) -> None:
@@ -126,7 +124,6 @@ class StackView:
     Args:
         file: the file that is written.
         o: the options of the stack.
-        c: its context.
         uses: every attention of the model.
         keeps: whether the outputs of all layers are read.
     """

@@ -45,7 +45,6 @@ def shard(model: Model, processes: ProcessGroup, product: torch.dtype | None = N
     embeddings.
 
     Args:
-        model: The model.
         processes: The processes that share the weights.
         product: The half dtype of autocast. The weights of layers are then gathered in it: autocast would copy each gathered
             weight and keep the copies of all layers. Shards, gradients after their reduction, and weights outside layers stay

@@ -50,9 +50,6 @@ def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: ProcessG
             of its moments (`NAME/KEY`).
         processes: The processes that read together.
 
-    Returns:
-        The tensors.
-
     Raises:
         StoreError: The files do not hold exactly the whole tensors of these shapes. Nothing was read.
     """

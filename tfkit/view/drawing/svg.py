@@ -25,7 +25,6 @@ def svg(drawing: Drawing, prefix: str = "", interactive: bool = False, alone: bo
     """The drawing with all boxes unfolded.
 
     Args:
-        drawing: the drawing.
         prefix: the start of all ids, where a page has several drawings.
         interactive: draw all faces of each box, for the script of a page.
         alone: add the style sheet and the background.

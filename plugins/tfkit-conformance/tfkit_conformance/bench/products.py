@@ -65,9 +65,6 @@ def sizes_of(model: Model) -> list[tuple[int, int]]:
 
     Args:
         model: a built model, on `meta` too.
-
-    Returns:
-        The sizes.
     """
     modules = list(model.modules())
     weights = [module.weight for module in modules if isinstance(module, torch.nn.Linear)]
@@ -173,13 +170,9 @@ def medians(
     """Median seconds of one call of each kernel with x; the kernels take turns.
 
     Args:
-        kernels: by name.
         x: (N, in).
         rounds: samples of each kernel.
         clock: returns seconds.
-
-    Returns:
-        Seconds by name.
     """
     repeats: dict[str, int] = {}
     for name, kernel in kernels.items():

@@ -69,7 +69,6 @@ class Execution:
 
     Args:
         make: the class of the cache, or a function that makes one.
-        sizes: its sizes.
         dtype: of keys and values.
         device: of keys and values.
         seed: of the numbers; it also decides about the scale and the size of the scores.

@@ -68,7 +68,6 @@ class Signature:
     """A form of attention functions.
 
     Args:
-        name: of the signature.
         definition: the function's first line, as documentation shows it.
         layout: axes of the output, such as "B S H D".
         names: parameter names of query, key and value.
@@ -109,7 +108,6 @@ class FunctionUnderTest:
     Args:
         name: of the function, such as "my_pkg.kernels:attention".
         function: called in the signature's form.
-        signature: the form.
         supports: names of features, of `signature.features` or "strides".
         dtypes: of query, key and value.
         device: of the tensors, "cpu", "cuda" or "cuda:1".

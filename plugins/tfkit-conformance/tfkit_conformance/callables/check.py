@@ -19,7 +19,7 @@ from .adaptor import STRIDES, FunctionCall, FunctionUnderTest, Rendering, Signat
 from .locate import check_features, check_form, signature_named
 from .probe import SIZES, Probe, probe
 
-ROWS = ("output", "visible", "weights", "lse", "gradient of query")
+INDEXED_BY_QUERY = ("output", "visible", "weights", "lse", "gradient of query")
 """Tensors whose index begins with batch row, head and query."""
 
 
@@ -61,7 +61,7 @@ def _short(value: Any) -> str:
 
 def _place(function: FunctionUnderTest, rendering: Rendering, finding: Finding, ratio: int) -> str:
     """The elements that the finding is about, by the names and in the layout of the form."""
-    if finding.tensor not in ROWS or len(finding.index) < 3:
+    if finding.tensor not in INDEXED_BY_QUERY or len(finding.index) < 3:
         return ""
     b, h, i, *rest = finding.index
     found = rendering.place(b, h, i)

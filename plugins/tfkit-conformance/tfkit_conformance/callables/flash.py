@@ -36,8 +36,6 @@ class Piece:
     """Queries of one sequence whose positions the form can say.
 
     Args:
-        rows: the queries.
-        keys: the keys.
         added: queries that are added at the end.
         flags: `causal` and `window_size`, where they are needed.
         beyond: how far the position of a single query lies beyond the last key.

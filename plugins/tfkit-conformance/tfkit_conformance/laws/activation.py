@@ -12,7 +12,7 @@ from ..attention.bound import gamma
 from .declared import check_claims, check_unwritten
 from .law import SINGLE, Law, LawExample, PartUnderTest, Structure, always, claims
 from .placement_parts import run_of
-from .rounding import STEP
+from .rounding import DIFFERENCE_STEP
 
 
 def _ffn_draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
@@ -206,9 +206,9 @@ def _slopes_hold(example: LawExample) -> float:
     x = _numbers(example, example.at["count"])
     value, slope = _slope(example, x)
     with torch.no_grad():
-        ahead, behind = (example.subject.make(x + step, example.options) for step in (STEP, -STEP))
-    right, left = (ahead - value) / STEP, (value - behind) / STEP
-    bound = (right - left).abs() + 4 * SINGLE / STEP * (value.abs() + x.abs() + 1)
+        ahead, behind = (example.subject.make(x + step, example.options) for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP))
+    right, left = (ahead - value) / DIFFERENCE_STEP, (value - behind) / DIFFERENCE_STEP
+    bound = (right - left).abs() + 4 * SINGLE / DIFFERENCE_STEP * (value.abs() + x.abs() + 1)
     return example.within("the gradient does not agree with finite differences", slope, (right + left) / 2, bound, "gradient")
 
 

@@ -117,7 +117,7 @@ CLAIMED = (
 
 
 SHRINKS = {"tokens": 1, "width": 2, "scale": 0, "shift": 0}
-FEW = SHRINKS | {"width": 4}
+NARROWER = SHRINKS | {"width": 4}
 
 
 def draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
@@ -300,15 +300,16 @@ LAWS = (
     Law("declaration", "build gives the declared weights and nothing else", always, draw_wide, _declaration, dtypes=FLAT),
     Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; inputs unchanged; no state; the same in training",
         always, draw_wide, _outputs, SHRINKS),
-    Law("layouts", "any strides give the same numbers", always, draw, _layouts, FEW),
+    Law("layouts", "any strides give the same numbers", always, draw, _layouts, NARROWER),
     Law("tokens", "R37: a token is normalised independently of others, bit for bit",
         always, draw_many, _tokens, SHRINKS | {"tokens": 2}),
-    Law("gradients", "a gradient reaches the input and every weight", always, draw, _gradients, FEW),
-    Law("weights", "every number of every weight changes the output", always, draw, _weights, FEW, FLAT),
+    Law("gradients", "a gradient reaches the input and every weight", always, draw, _gradients, NARROWER),
+    Law("weights", "every number of every weight changes the output", always, draw, _weights, NARROWER, FLAT),
     Law("slopes_hold", "R39: gradients agree with finite differences, in float64", always, _draw_apart, _slopes_hold,
         {"tokens": 1, "width": 8}, ("float64",)),
-    Law("dtypes", "every dtype is within three roundings of its own float64 run", always, draw, _dtypes, FEW),
-    Law("rounds_once", "half dtypes are computed in float32 and rounded once", claims("rounds_once"), draw, _rounds_once, FEW),
+    Law("dtypes", "every dtype is within three roundings of its own float64 run", always, draw, _dtypes, NARROWER),
+    Law("rounds_once", "half dtypes are computed in float32 and rounded once",
+        claims("rounds_once"), draw, _rounds_once, NARROWER),
     Law("extremes", "zero vectors and numbers of 1e4 and more stay finite", always, draw_wide, _extremes, SHRINKS),
     *CLAIMED,
 )  # fmt: skip

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..attention.bound import gamma
 from .law import SINGLE, LawExample
 
-STEP = 2.0**-10
+DIFFERENCE_STEP = 2.0**-10
 SOME = 16
 """How many outputs `largest_bound` differentiates at most."""
 
@@ -59,14 +59,14 @@ def derivative_holds(example: LawExample, function: Callable[[], Tensor], leaves
         example.finite("a gradient", gradient)
         direction = example.normal(*leaf.shape, dtype=torch.float64)
         with torch.no_grad():
-            leaf.add_(direction, alpha=STEP)
+            leaf.add_(direction, alpha=DIFFERENCE_STEP)
             ahead = function().clone()
-            leaf.sub_(direction, alpha=2 * STEP)
+            leaf.sub_(direction, alpha=2 * DIFFERENCE_STEP)
             behind = function().clone()
-            leaf.add_(direction, alpha=STEP)
-        right = float(((ahead - here) * cotangent).sum()) / STEP
-        left = float(((here - behind) * cotangent).sum()) / STEP
-        rounded = 4 * SINGLE / STEP * float((cotangent * here).abs().sum())
+            leaf.add_(direction, alpha=DIFFERENCE_STEP)
+        right = float(((ahead - here) * cotangent).sum()) / DIFFERENCE_STEP
+        left = float(((here - behind) * cotangent).sum()) / DIFFERENCE_STEP
+        rounded = 4 * SINGLE / DIFFERENCE_STEP * float((cotangent * here).abs().sum())
         message = f"the gradient of an input or weight of shape {tuple(leaf.shape)} does not agree with finite differences"
         bound = abs(right - left) + rounded
         got, want = torch.tensor([float((gradient * direction).sum())]), torch.tensor([(right + left) / 2])

@@ -54,7 +54,6 @@ def evaluate(graph: Graph, parameters: Mapping[str, Tensor], batch: Inputs, dtyp
     Args:
         graph: the graph of its spec.
         parameters: its parameters and buffers, by name as in `model.state_dict()`. Gradients reach those that require one.
-        batch: its inputs.
         dtype: the dtype of all arithmetic: float64, or float32 for the rounding of a plain evaluation.
 
     Returns:

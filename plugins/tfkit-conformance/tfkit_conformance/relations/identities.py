@@ -25,7 +25,7 @@ from .fitting import BENT_SCORES, NO_FLOAT64, NO_GRADIENTS, NO_QUERY_GRADIENTS
 from .paired_calls import leaf_copies, within
 from .relation import Relation
 
-STEP = 2.0**-16
+DIFFERENCE_STEP = 2.0**-16
 """h of the difference quotient: its truncation is of order h^2, its rounding of order 2^-53 / h."""
 
 
@@ -78,21 +78,21 @@ def _difference_quotient(evaluated: Evaluated) -> float:
     draw = torch.Generator().manual_seed(evaluated.case.seed + 9)
     points: list[dict[str, Tensor]] = [{}, {}]
     for name, leaf in leaves.items():
-        step = STEP * torch.randn(leaf.shape, generator=draw, dtype=torch.float64).to(leaf.device)
+        step = DIFFERENCE_STEP * torch.randn(leaf.shape, generator=draw, dtype=torch.float64).to(leaf.device)
         for point, sign in zip(points, (1, -1), strict=True):
             point[name] = (leaf.detach().double() + sign * step).to(leaf.dtype)
     above, below = (Call(evaluated.subject, leaf_copies(evaluated.inputs, **point), evaluated.grad_output) for point in points)
     sent = double(evaluated.grad_output)
 
     def quotient(high: Tensor, low: Tensor) -> Tensor:
-        return (sent * (double(high) - double(low))).sum() / (2 * STEP)
+        return (sent * (double(high) - double(low))).sum() / (2 * DIFFERENCE_STEP)
 
     found = quotient(above.output.output, below.output.output)
     right = quotient(above.reference.output, below.reference.output)
-    rounding = (sent.abs() * (above.bounds.output + below.bounds.output)).sum() / (2 * STEP)
+    rounding = (sent.abs() * (above.bounds.output + below.bounds.output)).sum() / (2 * DIFFERENCE_STEP)
     slope, true_slope, uncertain = (torch.zeros((), dtype=torch.float64) for _ in range(3))
     for name in leaves:
-        along = (double(leaves_of(above.inputs)[name]) - double(leaves_of(below.inputs)[name])) / (2 * STEP)
+        along = (double(leaves_of(above.inputs)[name]) - double(leaves_of(below.inputs)[name])) / (2 * DIFFERENCE_STEP)
         slope = slope + (double(evaluated.gradients[name]) * along).sum()
         true_slope = true_slope + (evaluated.reference.gradients[name] * along).sum()
         uncertain = uncertain + (evaluated.bounds.gradients[name] * along.abs()).sum()

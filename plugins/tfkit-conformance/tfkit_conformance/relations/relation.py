@@ -38,7 +38,6 @@ class Relation:
     """A metamorphic relation.
 
     Args:
-        name: of the relation.
         number: "R1" to "R42", or the rule that it follows from.
         summary: the relation in one sentence.
         demand: how the results are compared, see above.

@@ -49,7 +49,6 @@ class FixedCall:
 
     Args:
         words: "33 heads", for instance.
-        inputs: the call.
         equal: the same call without a score function.
         case: the case that it was made from.
         long: a slow kernel, such as an interpreted one, may take too long for it.

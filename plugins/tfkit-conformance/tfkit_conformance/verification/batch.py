@@ -22,7 +22,7 @@ LONG = (73, 70, 75)
 """Positions of the long batch: more than the 64 that a cache has room for at first."""
 SHORT = (8, 7, 9)
 """Positions of the batch of many rows."""
-ROWS = 24
+MANY_ROWS = 24
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from .wiring import WIRINGS
 CHECK = "dropout"
 MANY = 2**16
 RARE = 1e-12
-MOST = 64
+CALL_DRAWS = 64
 """Draws of one call of an attention."""
 WITH_DROPOUT = ("tokens", "patches", "convolutions", "dense", "classify", "rnn")
 """The kinds of nodes whose option `dropout` is that of a module of their own."""
@@ -198,7 +198,9 @@ def _weights_noted(model: Model, place: Place) -> Iterator[Callable[[], None]]:
             if inputs.dropout != place.p:
                 raise Violation(CHECK, f"{place.words} is {inputs.dropout:g} in training; the spec says {place.p:g}")
             whole = _weights(backend, replace(inputs, dropout=0.0)).flatten()
-            for _ in range(min(MOST, -(-MANY // (8 * len(calls) * max(1, whole.numel()))))):  # small sites are asked again
+            for _ in range(
+                min(CALL_DRAWS, -(-MANY // (8 * len(calls) * max(1, whole.numel()))))
+            ):  # small sites are asked again
                 given.append(whole)
                 dropped.append(_weights(backend, inputs).flatten())
         _counted(place, torch.cat(given), torch.cat(dropped))

@@ -73,7 +73,7 @@ class Recording:
         return f"`{self.names[id(module)]}.weight`" if id(module) in self.names else "a weight of its own"
 
 
-PARTS = ("branches", "norms")
+LAYER_PARTS = ("branches", "norms")
 PROJECTIONS = ("query", "key", "value", "output")
 
 
@@ -136,7 +136,7 @@ def _stack_noted(stack: Stack, found: Recording) -> Iterator[None]:
 
 def _parts(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The sub-layers and norms of a layer by the names their weights have, and the projections of its attentions."""
-    for kind in PARTS:
+    for kind in LAYER_PARTS:
         for name, module in dict(layer.named_children()).get(kind, nn.ModuleDict()).named_children():
             yield f"{kind}.{name}", module
             if isinstance(module, MultiHeadAttention):

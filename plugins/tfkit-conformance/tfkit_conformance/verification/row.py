@@ -79,7 +79,6 @@ class Row:
 
     Args:
         part: "sub-layers" or "whole model".
-        property: name of the property.
         rule: its rule, such as "R19".
         where: the node, layer or site.
         backend: "" if the property concerns none.
@@ -90,7 +89,6 @@ class Row:
         message: the error in words, or why the check did not run or decide.
         tensor: name of the wrong tensor, if the error is at an element.
         index: of the worst element.
-        got: its value.
         want: the correct value.
         bound: the largest allowed error.
     """

@@ -35,7 +35,7 @@ from ..finding import Inconclusive, Violation
 from ..raised import format_exception, no_room
 from ..resolve import missing_device
 from .backends import by_site, declaring, requested_backends
-from .batch import LONG, ROWS, SHORT, draw, lengths_for
+from .batch import LONG, MANY_ROWS, SHORT, draw, lengths_for
 from .expected import shown_positions
 from .local import local_checks
 from .model_under_test import ModelUnderTest
@@ -217,7 +217,7 @@ class _Run:
         rows = self.batch.size
         truth = reference.truth(self.batch)
         long = draw(self.model, lengths_for(self.graph, self.wanted, LONG), rows, self.seed + 11, self.device).padded_right()
-        many = draw(self.model, lengths_for(self.graph, self.wanted, SHORT), max(ROWS, rows), self.seed + 12, self.device)
+        many = draw(self.model, lengths_for(self.graph, self.wanted, SHORT), max(MANY_ROWS, rows), self.seed + 12, self.device)
         outputs = outputs_of(self.model, self.batch) | truth.outputs
         shown = shown_positions(self.graph, self.batch)
         returned = {name: outputs[name] for name in self.model.plan.outputs}
