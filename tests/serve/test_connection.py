@@ -7,7 +7,6 @@ import socket
 
 import pytest
 
-pytest.importorskip("uvicorn")
 from echo_server import Echo, Stream, code, parsed, post, served, until
 from tfkit.errors import InputError
 from tfkit.serve import listen
@@ -72,6 +71,17 @@ def test_a_body_without_end_is_cut_off_after_its_refusal():
             await asyncio.sleep(0.001)
 
     served(scenario, head_seconds=0.05)
+
+
+def test_a_body_in_very_many_pieces_is_refused():
+    async def scenario(client, task):
+        assert code(await client.all(CHUNKED % b"/translate" + b"1\r\n \r\n" * 1025)) == (400, "malformed_http")
+        text = post(TEXT, "/translate").partition(b"\r\n\r\n")[2]
+        chunks = b"".join(b"1\r\n%c\r\n" % letter for letter in text)
+        head = CHUNKED.replace(b"Host: a", b"Host: a\r\nConnection: close") % b"/translate"
+        assert parsed(await client.all(head + chunks + b"0\r\n\r\n"))[0] == 200
+
+    served(scenario)
 
 
 def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_headers():

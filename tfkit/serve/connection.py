@@ -19,6 +19,30 @@ MOST_AHEAD = 64 << 10
 """Bytes that a client may send before its last request is answered."""
 
 
+MOST_PIECES = 1024
+"""Pieces in which a body of 1 MiB may arrive; h11 takes 30 us for each, in which nobody else is answered."""
+
+
+class Pieces(h11.Connection):
+    """A state of HTTP/1.1 that refuses a body in very many pieces, such as chunks of one byte.
+
+    Args:
+        most: The largest number of pieces.
+        head: The largest number of bytes of a head.
+    """
+
+    def __init__(self, most: int, head: int) -> None:
+        super().__init__(h11.SERVER, head)
+        self.most, self.pieces = most, 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        self.pieces = self.pieces + 1 if isinstance(event, h11.Data) else 0 if isinstance(event, h11.Request) else self.pieces
+        if self.pieces > self.most:
+            raise h11.RemoteProtocolError(f"the body arrives in more than {self.most:,} pieces")
+        return event
+
+
 class Connection(H11Protocol):
     """A connection.
 
@@ -31,6 +55,7 @@ class Connection(H11Protocol):
     def __init__(self, limits: Limits, waiting: dict[Connection, None], **given: Any) -> None:
         super().__init__(**given)
         self.limits, self.waiting = limits, waiting
+        self.conn = Pieces(MOST_PIECES * max(1, limits.body >> 20), self.config.h11_max_incomplete_event_size or limits.head)
         self.head: asyncio.TimerHandle | None = None
         self.unread: asyncio.TimerHandle | None = None
 
