@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,6 +114,16 @@ def request_for(site: AttentionSite, target: Target) -> AttentionRequest:
     )
 
 
+def plan_sites(sites: Iterable[tuple[str, AttentionSite]], catalogue: Catalogue, target: Target) -> Iterator[list[SitePlan]]:
+    """The plans of each named site. Sites with one request and the same backends have the same plan, which is made once."""
+    known: dict[Any, list[SitePlan]] = {}
+    for name, site in sites:
+        key = request_for(site, target), tuple((part.kind, repr(part.options)) for part in site.backend)
+        if key not in known:
+            known[key] = plan_site(name, site, catalogue, target)
+        yield [replace(plan, site=name) for plan in known[key]]
+
+
 def plan_site(name: str, site: AttentionSite, catalogue: Catalogue, target: Target) -> list[SitePlan]:
     """One plan, or one for each class of lengths if `auto` chooses by length."""
     candidates, automatic = candidates_for(site.backend, catalogue)
@@ -188,7 +198,7 @@ def plan(graph: Graph, catalogue: Catalogue, target: Target) -> list[SitePlan]:
     Returns:
         One plan per site, or one per class of lengths if `auto` chooses by length.
     """
-    return [plan for name, site in graph.sites() for plan in plan_site(name, site, catalogue, target)]
+    return [plan for plans in plan_sites(graph.sites(), catalogue, target) for plan in plans]
 
 
 def refusals(sites: Iterable[tuple[str, AttentionSite]], catalogue: Catalogue, target: Target) -> list[Diagnostic]:

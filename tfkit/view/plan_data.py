@@ -36,7 +36,7 @@ from ..attention.backend import check_request
 from ..catalogue import Catalogue
 from ..graph import SitePlan, Target
 from ..graph.flash_implementation import flash_implementation
-from ..graph.plan import plan_site, request_for
+from ..graph.plan import plan_sites, request_for
 from ..graph.sdpa_kernels import facts, families
 from .sites import SiteGroup
 
@@ -100,7 +100,8 @@ Planned = tuple[SiteGroup, list[SitePlan]]
 
 def planned(groups: Sequence[SiteGroup], catalogue: Catalogue, target: Target) -> list[Planned]:
     """The plans of each group of equal sites: one, or one for each class of lengths if the choice differs."""
-    return [(group, plan_site(group.sites[0], group.site, catalogue, target)) for group in groups]
+    plans = plan_sites([(group.sites[0], group.site) for group in groups], catalogue, target)
+    return list(zip(groups, plans, strict=True))
 
 
 def plan_data(name: str, target: Target, plans: Sequence[Planned], catalogue: Catalogue) -> dict[str, Any]:
