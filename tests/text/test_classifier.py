@@ -117,6 +117,9 @@ def test_the_mode_of_the_model_is_left_as_it_was(classifier):
 def test_labels_belong_to_the_model(run, classifier, tmp_path):
     with pytest.raises(InputError, match="TFK116 `out` has 2 classes, and there are 3 labels"):
         Classifier(classifier.model, classifier.tokeniser, ["a", "b", "c"])
+    for labels, reason in ((["a", "a"], "classes 0 and 1 have the same label"), (["a", "b\n"], "the control character U")):
+        with pytest.raises(InputError, match=f"TFK116 .*{reason}"):
+            Classifier(classifier.model, classifier.tokeniser, labels)
     texts = {"tokeniser.json": (model_in(run) / "tokeniser.json").read_text()}
     save(classifier.model, tmp_path / "bare", texts=texts)
     with pytest.raises(InputError, match=r"TFK116 .*labels.json cannot be read: No such file.*that `tfkit train` wrote"):

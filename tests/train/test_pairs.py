@@ -9,8 +9,8 @@ import torch
 
 from encoder_tasks import pairs, recipe_for, validations
 from tfkit.data import NO_LABEL, BatchShapes, Corpus, Roles, Task, read_tokenisers
-from tfkit.errors import InputError
-from tfkit.io import load, model_in
+from tfkit.errors import InputError, StoreError
+from tfkit.io import load, model_in, save
 from tfkit.recipe import load_recipe
 from tfkit.text import Classifier
 from tfkit.train import average_checkpoints, average_models, train
@@ -75,6 +75,15 @@ def test_averaged_models_still_read_pairs(run, tmp_path):
     for place in (tmp_path / "mean", tmp_path / "models"):
         assert Classifier.load(place).pairs
         assert Classifier.load(place).labels == ("left", "right")
+
+
+def test_models_whose_labels_differ_have_no_mean(run, tmp_path):
+    model, texts = load(model_in(run)), {"tokeniser.json": (model_in(run) / "tokeniser.json").read_text()}
+    for name, labels in (("other", ["right", "left"]), ("none", None)):
+        more = {"pair-labels.json": json.dumps(labels)} if labels else {}
+        save(model, tmp_path / name, texts=texts | more)
+        with pytest.raises(StoreError, match="TFK114 .*pair-labels.json is not that of"):
+            average_models([run, tmp_path / name], tmp_path / "mean-of-two")
 
 
 def test_rows_that_complete_a_shape_have_no_labels(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
+from .labels import check_labels
 from .roles import Roles, roles_of
 
 USES = {
@@ -29,11 +30,16 @@ def roles_for(plan: ModelPlan, kind: str) -> Roles:
 
 
 def check_classes(plan: ModelPlan, roles: Roles, names: tuple[str, ...], name: str = "label") -> None:
-    """Raises InputError if the output has not one class for each of the names, which are called `name` in the message."""
+    """Raises InputError if the output has not one class for each of the names, which are called `name` in the message, or if
+    one cannot be a label or is there twice."""
     classes = plan.widths[roles.output]
     if classes != len(names):
         message = f"`{roles.output}` has {classes} classes, and there are {len(names)} {name}s"
         raise InputError(Diagnostic("TFK116", message, f"give a {name} for every class, in the order of the output"))
+    try:
+        check_labels(names, words=name == "tag")
+    except ValueError as reason:
+        raise InputError(Diagnostic("TFK116", str(reason), "give every class a name of its own, on one line")) from None
 
 
 def fits(plan: ModelPlan, kind: str) -> bool:

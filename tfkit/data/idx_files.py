@@ -8,6 +8,7 @@ The type is 8, unsigned bytes. Images are (N, rows, columns), labels are (N,).
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import BinaryIO
 
 from ..errors import Diagnostic, InputError
 from ..files import open_regular
+from .lines import FREE_BYTES, MAX_RATIO
 
 UNSIGNED_BYTES = 8
 MAX_IMAGE = 1 << 26
@@ -27,23 +29,24 @@ _NAMES = {1: "labels", 3: "images"}
 
 def idx_shape(path: str, dimensions: int) -> tuple[int, ...]:
     """The sizes of a file with this number of dimensions. Raises InputError."""
-    with _opened(path) as file:
-        return _shape(file, path, dimensions)
+    with _opened(path) as (file, limit):
+        return _shape(file, path, dimensions, limit)
 
 
 def idx_labels(path: str) -> list[str]:
     """The labels of a file, as text. Raises InputError."""
-    with _opened(path) as file:
-        (count,) = _shape(file, path, 1)
+    with _opened(path) as (file, limit):
+        (count,) = _shape(file, path, 1, limit)
         data = _exactly(file, path, count, 0, count)
         _ends(file, path, count)
-    return [str(label) for label in data]
+    names = [str(label) for label in range(256)]
+    return [names[label] for label in data]
 
 
 def idx_images(path: str) -> Iterator[bytes]:
     """The pixels of every image of a file, row by row. Raises InputError."""
-    with _opened(path) as file:
-        count, rows, columns = _shape(file, path, 3)
+    with _opened(path) as (file, limit):
+        count, rows, columns = _shape(file, path, 3, limit)
         size = rows * columns
         for number in range(count):
             yield _exactly(file, path, size, number * size, count * size)
@@ -51,10 +54,15 @@ def idx_images(path: str) -> Iterator[bytes]:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
+def _opened(path: str) -> Iterator[tuple[BinaryIO, int]]:
+    """The file, unpacked, and the most bytes that it may hold for its size."""
     try:
         with open_regular(path) as raw:
-            yield gzip.GzipFile(fileobj=raw, mode="rb") if Path(path).suffix == ".gz" else raw  # type: ignore[misc]
+            size = os.fstat(raw.fileno()).st_size
+            if Path(path).suffix == ".gz":
+                yield gzip.GzipFile(fileobj=raw, mode="rb"), FREE_BYTES + MAX_RATIO * size  # type: ignore[misc]
+            else:
+                yield raw, size
     except (OSError, EOFError, zlib.error) as reason:
         raise unreadable(path, getattr(reason, "strerror", None) or str(reason)) from None
 
@@ -64,7 +72,7 @@ def unreadable(path: str, reason: str, fix: str = "") -> InputError:
     return InputError(Diagnostic("TFK122", f"{path} cannot be read: {reason}", fix))
 
 
-def _shape(file: BinaryIO, path: str, dimensions: int) -> tuple[int, ...]:
+def _shape(file: BinaryIO, path: str, dimensions: int, limit: int) -> tuple[int, ...]:
     head = file.read(4)
     wanted = _NAMES[dimensions]
     if len(head) < 4 or head[:2] != b"\0\0":
@@ -78,8 +86,11 @@ def _shape(file: BinaryIO, path: str, dimensions: int) -> tuple[int, ...]:
     sizes = _exactly(file, path, 4 * dimensions, 4, 4 + 4 * dimensions)
     shape = tuple(int.from_bytes(sizes[at : at + 4], "big") for at in range(0, 4 * dimensions, 4))
     if 0 in shape or shape[0] > MAX_COUNT or prod(shape[1:]) > MAX_IMAGE:
-        limit = f"at least 1 image, of 1 to {MAX_IMAGE:,} bytes each, is expected"
-        raise unreadable(path, f"its header says {' x '.join(f'{size:,}' for size in shape)}; {limit}")
+        expected = f"at least 1 image, of 1 to {MAX_IMAGE:,} bytes each, is expected"
+        raise unreadable(path, f"its header says {' x '.join(f'{size:,}' for size in shape)}; {expected}")
+    if (whole := prod(shape)) > limit:
+        message = f"its header says {whole:,} bytes, and a file of this size holds at most {limit:,}"
+        raise unreadable(path, message, "is the download complete? unpack a file that packs more than 100 times")
     return shape
 
 

@@ -36,11 +36,12 @@ COLOURS = {"L": "8-bit grey", "RGB": "8-bit RGB", "RGBA": "RGB with transparency
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """The label of every image, and a function that reads the images in the same order, as (C, H, W), with their names."""
+    """The label of every image; a function that reads the images in the same order, as (C, H, W), with their names; and one
+    that gives the place of a label."""
 
     labels: list[str]
     images: Callable[[], Iterator[tuple[str, Pixels]]]
-    sources: list[str]
+    source: Callable[[int], str]
 
 
 def labelled_files(images: str, labels: str | None, recipe: Recipe, rule: ImageRule, keys: Mapping[str, str]) -> LabelledFiles:
@@ -75,7 +76,7 @@ def labelled_files(images: str, labels: str | None, recipe: Recipe, rule: ImageR
         for number, data in enumerate(idx_images(images)):
             yield f"{images}, image {number}", np.frombuffer(data, np.uint8).reshape(1, rows, columns)
 
-    return LabelledFiles(found, read, [f"{labels}, label {number}" for number in range(count)])
+    return LabelledFiles(found, read, lambda number: f"{labels}, label {number}")
 
 
 def _folder(folder: str, rule: ImageRule) -> LabelledFiles:
@@ -98,7 +99,7 @@ def _folder(folder: str, rule: ImageRule) -> LabelledFiles:
         for _, path in names:
             yield path, read_image(path, rule)
 
-    return LabelledFiles([label for label, _ in names], read, [path for _, path in names])
+    return LabelledFiles([label for label, _ in names], read, lambda number: names[number][1])
 
 
 def _names(folder: str) -> list[str]:

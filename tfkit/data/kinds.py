@@ -90,7 +90,7 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
         for path, text in zip(places, texts, strict=False):
             if len(text) > MAX_WORD:
                 own = int(texts[-1].split()[0]) if kind.tagged or kind.spans else number + 1  # the lines are their last text
-                bounds.check(text, location=Location(path, own))
+                bounds.check(text, 2 if kind.spans else 1, Location(path, own))
                 if words:
                     _check_words(text, Location(path, own))
         if blank:

@@ -65,9 +65,9 @@ def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
     held_out = held_out_rows(recipe, len(train.labels), validated)
     labels = _classes(recipe, train)
     numbers = {label: number for number, label in enumerate(labels)}
-    for label, source in zip(validation.labels, validation.sources, strict=True):
+    for number, label in enumerate(validation.labels):
         if label not in numbers:
-            message = f"{source}: the label `{label}` is not among the training images"
+            message = f"{validation.source(number)}: the label `{label}` is not among the training images"
             raise InputError(Diagnostic("TFK115", message, f"known: {', '.join(f'`{each}`' for each in labels[:8])}"))
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,8 @@ from ..files import parse_json, read_text
 from .corpus_row import Numbered
 from .lines import lines
 
-MAX_JSON, MAX_VALUES = 1 << 28, 20_000_000
-"""The size limit of a JSON document, in bytes."""
+MAX_JSON, MAX_VALUES = 48 << 20, 2_000_000
+"""The size limit of a JSON document, in bytes, and the most values that it may hold: SQuAD 2.0 has 42 MB and 1.4 million."""
 COLUMNS = ("question", "context", "answer", "answer_start")
 _QUESTION = re.compile(r'"question"\s*:')  # in a string the quotes would be escaped
 Answers = list[tuple[str, int]]

@@ -16,7 +16,7 @@ from ..errors import Diagnostic, InputError
 from ..files import FileModel
 from ..recipe import MASK, SPECIALS
 
-MAX_FILE = 64 << 20
+MAX_FILE = 48 << 20
 """The size limit of a tokeniser file, in bytes."""
 MAX_IDS = 1_000_000
 MAX_PIECE = 256

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..catalogue import Catalogue
 from ..data import Normalisation, check_classes, groups, read_image, read_image_facts, read_labels, roles_for
+from ..errors import Diagnostic, InputError
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
@@ -62,6 +63,11 @@ class ImageClassifier:
         assert isinstance(rule, ImageRule), "the roles of images are those of an input of images"
         self.rule = rule
         check_classes(model.plan, self.roles, self.labels)
+        counts = {"mean": len(normalisation.mean), "std": len(normalisation.std)}
+        for name, count in counts.items():
+            if count not in (1, rule.channels):
+                message = f"the normalisation has {count:,} numbers of `{name}`, the images have the channels {rule.channels}"
+                raise InputError(Diagnostic("TFK116", message, "give one, or one for each channel"))
 
     @classmethod
     def load(

@@ -5,7 +5,9 @@ The directory is not trusted: no link is followed, sizes are bounded, nothing is
 
 from __future__ import annotations
 
+import io
 import os
+import zipfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +32,8 @@ BITS = {
     "int32": np.int32, "int16": np.int16,
 }  # fmt: skip
 """Elements are moved as bits, so that no dtype is ever rounded."""
+LARGEST_LIST = 16 << 20
+"""The most bytes of the list of members of pickled weights, and of the pickle that names their tensors."""
 LARGEST_HEADER = 64 << 20
 """The size limit of the header of one file of tensors, in bytes."""
 NAME_IT = "name a directory that `save_pretrained` of Hugging Face transformers wrote"
@@ -66,6 +70,37 @@ class Index(FileModel):
 
     model_config = {"extra": "ignore", "frozen": True}
     weight_map: dict[str, str]
+
+
+class _Archive(io.BufferedReader):
+    """A file whose list of members is bounded: zipfile reads it at once."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > LARGEST_LIST:
+            raise ValueError(f"its list of members has {size:,} bytes, and at most {LARGEST_LIST:,} are expected")
+        return super().read(size)
+
+
+def _check_archive(path: Path) -> None:
+    """Raises ValueError for a file of torch.save whose members may have more bytes than the file: torch would unpack them.
+
+    A file of torch before 1.6 is no archive.
+    """
+    with open_regular(path, links=False) as opened:
+        if opened.read(4) != b"PK\3\4":
+            return
+        size = os.fstat(opened.fileno()).st_size
+        with zipfile.ZipFile(_Archive(opened.detach())) as archive:
+            members = archive.infolist()
+            if archive.comment:
+                raise ValueError("it has a comment, and torch writes none")
+    if any(each.compress_type != zipfile.ZIP_STORED for each in members):
+        raise ValueError("its members are compressed, and torch writes none that are")
+    if (total := sum(each.file_size for each in members)) > size:
+        raise ValueError(f"its members have {total:,} bytes, the file {size:,}")
+    for each in members:
+        if each.filename.endswith(".pkl") and each.file_size > LARGEST_LIST:
+            raise ValueError(f"{each.filename[:80]} has {each.file_size:,} bytes, and at most {LARGEST_LIST:,} are expected")
 
 
 class HuggingFaceDirectory:
@@ -155,6 +190,7 @@ class HuggingFaceDirectory:
         found: dict[str, Any] = {}
         for name in names:
             try:
+                _check_archive(self._file(name))
                 found |= torch.load(self._file(name), map_location="cpu", weights_only=True)
             except Exception as reason:  # the unpickler raises many kinds
                 why = " ".join(str(reason).split())[:200]

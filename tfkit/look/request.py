@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
-from tokenize import TokenError
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format
 
 from ..data import lines
 from ..errors import Diagnostic, InputError, Location
@@ -69,16 +70,25 @@ def check_given(plan: ModelPlan, request: Request) -> None:
 def features_in(file: str) -> npt.NDArray[np.float32]:
     """The frames (L, size) in a `.npy` file. Raises InputError if it has none."""
     try:
-        found = np.load(BytesIO(read_bytes(file)), allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as reason:
-        message = f"{file} cannot be read as .npy: {reason}"
+        data = read_bytes(file)
+        stream = BytesIO(data)
+        if (version := format.read_magic(stream)) not in ((1, 0), (2, 0)):
+            raise ValueError(f"version {version} of the format is unknown")
+        read_header = format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
+        shape, columns_first, dtype = read_header(stream)
+    except Exception as reason:  # the header is a text of Python, whose parser raises many kinds of errors
+        words = " ".join(str(getattr(reason, "strerror", None) or reason).split())[:200]
+        message = f"{file} cannot be read as .npy: {words}"
         raise InputError(Diagnostic("TFK107", message, "write it with numpy.save(FILE, frames), (length, features)")) from None
-    if not isinstance(found, np.ndarray) or found.ndim != 2 or found.dtype.kind != "f":
-        shown = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else "several arrays"
-        raise InputError(
-            Diagnostic("TFK107", f"{file} holds {shown}", "one array of real numbers (length, features) is needed")
-        )
-    return found.astype(np.float32)
+    if len(shape) != 2 or dtype.kind != "f" or not all(type(size) is int and size > 0 for size in shape):
+        message = f"{file} holds {str(dtype)[:60]} {str(shape)[:60]}"
+        raise InputError(Diagnostic("TFK107", message, "one array of real numbers (length, features) is needed"))
+    numbers = data[stream.tell() :]
+    if len(numbers) != prod(shape) * dtype.itemsize:
+        message = f"{file} has {len(numbers):,} bytes of numbers, and its header says {prod(shape) * dtype.itemsize:,}"
+        raise InputError(Diagnostic("TFK107", message, "is the file complete?"))
+    found = np.frombuffer(numbers, dtype).reshape(shape, order="F" if columns_first else "C")
+    return np.ascontiguousarray(found, np.float32)
 
 
 MOST_TEXTS = 32

@@ -65,7 +65,8 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
     facts = read_facts(run / DATA)
-    texts = _texts(run, _tokenisers(run, model)) | label_texts(facts.labels, facts.pairs) | span_texts(facts.spans)
+    texts = tokeniser_texts(_tokenisers(run, model)) | _answers(run)
+    texts |= label_texts(facts.labels, facts.pairs) | span_texts(facts.spans)
     return _save_mean(model, chosen, states, texts, output, overwrite)
 
 
@@ -99,15 +100,20 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
             raise StoreError(
                 Diagnostic("TFK114", f"{place} has another tokeniser than {places[0]}", "average models of one run")
             )
-    labels, pairs = read_labels(places[0]) if has_labels(places[0]) else (), reads_pairs(places[0])
+    texts = _answers(places[0])
+    for place in places[1:]:
+        others = _answers(place)
+        if differing := sorted(name for name in {*texts, *others} if texts.get(name) != others.get(name)):
+            message = f"{place / differing[0]} is not that of {places[0]}"
+            raise StoreError(Diagnostic("TFK114", message, "average models of one run"))
     states = (load(place).state_dict() for place in places)
-    texts = _texts(places[0], tokenisers) | label_texts(labels, pairs)
+    texts |= tokeniser_texts(tokenisers)
     return _save_mean(model, list(places), states, texts, output, overwrite)
 
 
-def _texts(place: Path, tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
-    """The tokenisers to save with a model, and what `place` says about its answers or its images."""
-    texts = tokeniser_texts(tokenisers)
+def _answers(place: Path) -> dict[str, str]:
+    """What the model in `place` says about its labels, its answers and its images, by file name."""
+    texts = label_texts(read_labels(place), reads_pairs(place)) if has_labels(place) else {}
     if os.path.lexists(place / SPANS):
         texts |= span_texts(read_span_facts(place))
     if os.path.lexists(place / IMAGES):
