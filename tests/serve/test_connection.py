@@ -7,7 +7,6 @@ import socket
 
 import pytest
 
-pytest.importorskip("uvicorn")
 from echo_server import Echo, Stream, code, parsed, post, served, until
 from tfkit.errors import InputError
 from tfkit.serve import listen

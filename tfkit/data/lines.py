@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ..errors import Diagnostic, InputError, Location
+from ..errors.arguments import check_whole
 from ..files import open_regular
 
 MAX_LINE = 1 << 20
@@ -110,6 +111,7 @@ _WIDE = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe",
 
 def groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Lists of `size` items. If the iterable raises an exception, the items before it are yielded first."""
+    check_whole("chunk", size)
     remaining = iter(items)
     while True:
         group: list[Item] = []

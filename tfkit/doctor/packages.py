@@ -75,6 +75,8 @@ def _package(name: str, needed: str, install: str, findings: Findings, optional:
                     import_matplotlib()
                 import_module(MODULES.get(name.lower(), name.replace("-", "_")))
         except (Exception, SystemExit) as reason:  # an import may raise anything
+            if getattr(reason, "name", "") == "torch":  # a problem of its own
+                return data
             fix = f"pip install --force-reinstall --no-deps {name}"
             findings.problem(f"{name} {data['version']} is installed and cannot be imported: {in_one_line(reason)}", fix)
     return data

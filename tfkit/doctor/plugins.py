@@ -31,9 +31,10 @@ def catalogue_here(findings: Findings) -> Catalogue:
     return catalogue
 
 
-def plugins_here(catalogue: Catalogue, findings: Findings) -> list[dict[str, Any]]:
-    """The plugins that load. An entry whose code cannot be imported is a problem, or a note if only a package is missing."""
-    for name, distribution, reference in _references(catalogue):
+def plugins_here(catalogue: Catalogue, findings: Findings, with_code: bool = True) -> list[dict[str, Any]]:
+    """The plugins that load. An entry whose code cannot be imported is a problem, or a note if only a package is missing. No
+    code is imported unless `with_code`: without torch none can be."""
+    for name, distribution, reference in _references(catalogue) if with_code else ():
         try:
             load(reference)
         except PluginError as error:
@@ -45,7 +46,7 @@ def plugins_here(catalogue: Catalogue, findings: Findings) -> list[dict[str, Any
             else:
                 fix = f"reinstall {distribution}, or report it to its authors"
                 findings.problem(f"{what}: {reference}: {in_one_line(cause or error)}", fix)
-    for group in GROUPS:
+    for group in GROUPS if with_code else ():
         for point in entry_points(group=group):
             _try(point, findings)
     return [dict(zip(("name", "distribution", "version"), plugin, strict=True)) for plugin in catalogue.plugins]

@@ -15,7 +15,18 @@ from .listing import (
     foreign,
     remove_written,
 )
-from .read import TOKENISER_VALUES, FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text, refusals
+from .read import (
+    TOKENISER_VALUES,
+    FileModel,
+    child,
+    open_regular,
+    parse_form,
+    parse_json,
+    read_bytes,
+    read_model,
+    read_text,
+    refusals,
+)
 from .tensors import Place, check_header, compare_tensors, not_finite, read_header, read_places, write_tensors
 from .write import check_writable, replace_file, umask, write_whole
 from .write_directory import make_draft, replace_directory
@@ -39,6 +50,7 @@ __all__ = [
     "make_draft",
     "not_finite",
     "open_regular",
+    "parse_form",
     "parse_json",
     "read_bytes",
     "read_header",
