@@ -2,7 +2,7 @@
 
     python bench/attention_few.py [--threads 1] [--rounds 31]
 
-What the limits in `tfkit/cpu/few_queries.py` rest on: a shape is marked * where the rule takes the products.
+Measures what the limits in `tfkit/cpu/few_queries.py` are derived from: a shape is marked * where the rule takes the products.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python bench/int8.py [--rounds 9]
 
-What the limits in `tfkit/cpu/int8.py` rest on. Processor time of one thread.
+Measures what the limits in `tfkit/cpu/int8.py` are derived from. Processor time of one thread.
 """
 
 from __future__ import annotations

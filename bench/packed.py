@@ -3,7 +3,8 @@ kernels (`tfkit.plugin.Float32Kernel`); and packing.
 
     python bench/packed.py [--threads 1] [--rounds 21]
 
-What the rules in `tfkit/cpu/small_batch.py` and `packed_weight.py` rest on. Processor time where there is one thread.
+Measures what the rules in `tfkit/cpu/small_batch.py` and `packed_weight.py` are derived from. Processor time where there is one
+thread.
 """
 
 from __future__ import annotations

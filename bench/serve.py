@@ -127,31 +127,50 @@ def run_clients(options: argparse.Namespace, requests: list[list[str]], connecti
         connection.send((time.perf_counter() - start, seconds, [text for each in texts for text in each]))
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(description=__doc__)
+def served_model(about: str | None, texts: int, clients: int, beams: int) -> argparse.ArgumentParser:
+    """The options of a server of one model and its clients, with these defaults."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--model", type=Path, required=True, help="a translation model with its tokenisers, as a run has")
     parser.add_argument("--source", type=Path, required=True, help="a text per line")
-    parser.add_argument("--sentences", type=int, default=1000)
-    parser.add_argument("--texts", type=int, default=8, help="of a request")
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--beams", type=int, default=5)
+    parser.add_argument("--texts", type=int, default=texts, help="of a request")
+    parser.add_argument("--clients", type=int, default=clients)
+    parser.add_argument("--beams", type=int, default=beams)
     parser.add_argument("--extra-length", type=int, default=10)
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--max-batch", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
+    return parser
+
+
+def started(target: Any, *words: Any) -> tuple[Any, Any]:
+    """A process that runs a function, and the connection that is its last argument."""
+    context = new_processes()
+    mine, theirs = context.Pipe()
+    process = context.Process(target=target, args=(*words, theirs), daemon=True)
+    process.start()
+    return process, mine
+
+
+def write(result: dict[str, Any], file: Path | None, unprinted: Sequence[str]) -> None:
+    """Prints a result without some of its keys, and writes it with all."""
+    print(json.dumps({name: value for name, value in result.items() if name not in unprinted}, indent=1, allow_nan=False))
+    if file:
+        file.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    parser = served_model(__doc__, texts=8, clients=32, beams=5)
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
     lines = options.source.read_text(encoding="utf-8").splitlines()[: options.sentences]
     requests = [lines[at : at + options.texts] for at in range(0, len(lines), options.texts)]
-    context = new_processes()
     processes, pipes = [], {}
 
     def start(name: str, target: Any, *words: Any) -> None:
-        mine, theirs = context.Pipe()
-        processes.append(context.Process(target=target, args=(*words, theirs), daemon=True))
-        processes[-1].start()
-        pipes[name] = mine
+        process, pipes[name] = started(target, *words)
+        processes.append(process)
 
     start("clients", run_clients, options, requests)
     for engine in ENGINES:
@@ -186,13 +205,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "exit_codes_on_sigterm": [process.exitcode for process in processes[2::2]],
         "seconds": seconds,
     }  # fmt: skip
-    print(
-        json.dumps(
-            {name: value for name, value in result.items() if name not in ("seconds", "machine")}, indent=1, allow_nan=False
-        )
-    )
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write(result, options.json, unprinted=("seconds", "machine"))
     return result
 
 

@@ -6,19 +6,16 @@ round of requests; the first round is for warming up. One more client asks for `
 
 from __future__ import annotations
 
-import argparse
 import http.client
-import json
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from apart import new_processes
 from interleaved import versions
 
-from serve import quantiles, run_clients, run_server
+from serve import quantiles, run_clients, run_server, served_model, started, write
 from tfkit.doctor.installation import machine_here
 
 
@@ -43,43 +40,27 @@ def probe(url: str, stop: threading.Event, seconds: list[float]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, required=True, help="a translation model with its tokenisers, as a run has")
-    parser.add_argument("--source", type=Path, required=True, help="a text per line")
+    parser = served_model(__doc__, texts=4, clients=16, beams=1)
     parser.add_argument("--requests", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=10, help="into which the requests are divided")
-    parser.add_argument("--texts", type=int, default=4, help="of a request")
-    parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--beams", type=int, default=1)
-    parser.add_argument("--extra-length", type=int, default=10)
-    parser.add_argument("--batch-tokens", type=int, default=4096)
-    parser.add_argument("--max-batch", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     lines = options.source.read_text(encoding="utf-8").splitlines()
     count = options.requests // options.rounds
     requests = [[lines[(at + row) % len(lines)] for row in range(options.texts)] for at in range(count)]
-    context = new_processes()
-    processes, pipes = [], []
-    for target, words in ((run_server, ("tfkit", options)), (run_clients, (options, requests))):
-        mine, theirs = context.Pipe()
-        processes.append(context.Process(target=target, args=(*words, theirs), daemon=True))
-        processes[-1].start()
-        pipes.append(mine)
-    url = pipes[0].recv()
+    (server, told), (clients, answers) = started(run_server, "tfkit", options), started(run_clients, options, requests)
+    url = told.recv()
     stop, health = threading.Event(), list[float]()
     asking = threading.Thread(target=probe, args=(url, stop, health))
     asking.start()
-    megabytes, seconds = [resident(processes[0].pid)], []
+    megabytes, seconds = [resident(server.pid)], []
     for _ in range(options.rounds):
-        pipes[1].send(url)
-        took, *_ = pipes[1].recv()
+        answers.send(url)
+        took, *_ = answers.recv()
         seconds.append(took)
-        megabytes.append(resident(processes[0].pid))
+        megabytes.append(resident(server.pid))
     stop.set()
     asking.join()
-    for process in processes:
+    for process in (server, clients):
         process.terminate()
         process.join()
     warm = megabytes[1:]
@@ -88,11 +69,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "command": " ".join(["python", *sys.argv]), **versions(), "threads": options.threads, "machine": machine_here(),
         "megabytes": megabytes, "growth": warm[-1] / warm[0] - 1, "spread": max(warm) / min(warm) - 1,
         "requests_per_second": count * options.rounds / sum(seconds), "health_seconds": quantiles(health),
-        "health_requests": len(health), "exit_code_on_sigterm": processes[0].exitcode,
+        "health_requests": len(health), "exit_code_on_sigterm": server.exitcode,
     }  # fmt: skip
-    print(json.dumps({name: value for name, value in result.items() if name != "machine"}, indent=1, allow_nan=False))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write(result, options.json, unprinted=("machine",))
     return result
 
 

@@ -63,6 +63,20 @@ def test_a_table_is_read_as_rows_with_their_hardware():
         ({"rows": {"flex": [{"dtypes": ["float32"]}]}}, "relative_time"),
         ({"rows": {"flex": [{"dtypes": ["float32"], "relative_time": 1.0, "maskd": True}]}}, "maskd"),
         ({"rows": {"flex": [{"dtypes": ["float32"], "relative_time": float("nan")}]}}, "NaN is not a number"),
+        *(({"rows": {"flex": [{"dtypes": ["float32"], "relative_time": time}]}}, "greater than 0") for time in (0, -1, 1e-400)),
+        *(
+            (
+                {"rows": {"flex": [{"dtypes": ["float32"], "relative_time": 1.0, name: limits}]}},
+                f"{name}: a smallest and a largest",
+            )
+            for name in ("lengths", "head_dims", "scores")
+            for limits in ([45, 1], [0, 0], [-5, 5], [0, 5], [1, 0], [1, 10**300], [2**70, None])
+        ),
+        ({"rows": {"flex": [{"dtypes": ["float99"], "relative_time": 1.0}]}}, "dtypes: some of float64"),
+        ({"rows": {"flex": [{"dtypes": [], "relative_time": 1.0}]}}, "dtypes: some of float64"),
+        ({"rows": {"flex": [{"dtypes": ["float32"], "relative_time": 1.0}] * 2_001}}, "it has 2,001 rows, and at most 2,000"),
+        ({"tfkit_auto": True}, "its form is True"),
+        ({"device_name": "x" * 201}, "device_name: "),
     ],
 )
 def test_an_invalid_table_is_reported(change, expected, tmp_path, catalogue):

@@ -108,6 +108,8 @@ def test_a_text_whose_classes_are_nan_is_named(run, typed, capsys, tmp_path):
     typed("old house\n")
     assert main(["classify", str(model)]) == 2
     assert capsys.readouterr().err.startswith("TFK084 ")
+    assert main(["serve", str(model), "--dry-run"]) == 2, "a server has no --allow-nan"
+    assert capsys.readouterr().err.startswith("TFK084 ")
     typed("old house\n")
     assert main(["classify", str(model), "--allow-nan"]) == 0
     assert capsys.readouterr().out.strip() in ("animal", "thing")

@@ -1,6 +1,8 @@
 """`tfkit doctor`."""
 
 import importlib.metadata
+import os
+import subprocess
 import sys
 
 import pytest
@@ -192,3 +194,18 @@ def test_instructions_are_those_of_the_processor():
     found = installation.machine_here()
     assert found["processors"] >= 1
     assert set(found["instructions"]) <= set(installation.INSTRUCTIONS)
+
+
+@pytest.mark.slow
+def test_an_environment_in_which_torch_cannot_be_imported():
+    environment = {**os.environ, "TORCH_LOGS": "nonsense"}
+    command = [sys.executable, "-c", "import sys; from tfkit.cli import main; sys.exit(main(sys.argv[1:]))"]
+    small = "specs/tiny-alibi.yaml"
+    for words, code in ((["doctor"], 1), (["build", small], 2), (["conformance", "rms_norm", "--slot", "norm"], 2)):
+        done = subprocess.run([*command, *words], env=environment, capture_output=True, text=True)
+        assert done.returncode == code, words
+        assert done.stdout.count("torch cannot be imported: ") + done.stderr.count("TFK097 torch cannot be imported: ") == 1
+        assert "TFK099" not in done.stderr
+        if words == ["doctor"]:
+            assert "correct or unset TORCH_LOGS" in done.stdout
+            assert done.stdout.endswith("1 problem\n")

@@ -177,7 +177,7 @@ def test_a_header_that_says_more_than_a_file_can_hold_is_refused_before_it_is_un
     for path, head in (("a.idx", b""), ("a.gz", gzip.compress(b"\0\0\x08\x01\x7f\xff\xff\xff" + bytes(20 << 20)))):
         (tmp_path / path).write_bytes(head or b"\0\0\x08\x01\x7f\xff\xff\xff")
         with pytest.raises(
-            InputError, match="TFK122 .*its header says 2,147,483,647 bytes, and a file of this size holds at most"
+            InputError, match=r"TFK122 .*its header says 2,147,483,647 bytes, and a file of this size holds at most"
         ):
             idx_labels(str(tmp_path / path))
 

@@ -59,3 +59,10 @@ def test_many_unknown_keys_are_one_error(tmp_path) -> None:
     file.write_text(json.dumps({"name": "a", "sise": 3}))
     with pytest.raises(StoreError, match="sise"):
         read_model(file, Two)
+
+
+def test_an_integer_that_no_number_of_64_bits_reaches_is_refused_in_our_words() -> None:
+    assert parse_json("1" + "0" * 307) == 10**307
+    for digits in (309, 5_000):
+        with pytest.raises(ValueError, match=f"^an integer has {digits:,} digits, and at most 308 are read$"):
+            parse_json("9" * digits)

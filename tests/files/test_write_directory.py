@@ -47,3 +47,10 @@ def test_the_previous_directory_returns_where_the_draft_cannot_be_renamed(tmp_pa
         replace_directory(draft, place, {"file"})
     assert (place / "file").read_text() == "first"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([draft.name, "place"])
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "é" * 127])
+def test_the_longest_name_of_a_directory_can_be_written_and_replaced(name, tmp_path):
+    for text in ("first", "second"):
+        replace_directory(written(tmp_path / name, text), tmp_path / name, {"file"})
+    assert (tmp_path / name / "file").read_text() == "second"

@@ -105,3 +105,36 @@ def test_a_configuration_of_more_layers_than_the_files_hold(
     done = command("import", str(vit), "--dry-run")
     assert done.code == 2
     assert re.search(message, done.err)
+
+
+def test_keys_of_the_preprocessor_that_are_not_read_are_named(vit: Path, command: Callable[..., Done]) -> None:
+    written = {
+        "image_mean": [0.1] * 3,
+        "image_std": [0.2] * 3,
+        "do_resize": True,
+        "size": {"height": 8},
+        "do_center_crop": False,
+    }
+    (vit / "preprocessor_config.json").write_text(json.dumps(written))
+    done = command("import", str(vit), "--dry-run")
+    assert done.code == 0
+    assert "not read of preprocessor_config.json: `do_resize`, `size`: images are neither resized" in done.out
+    assert json.loads(command("import", str(vit), "--dry-run", "--json").out)["ignored_keys"].keys() == {
+        "preprocessor_config.json:do_resize", "preprocessor_config.json:size",
+    }  # fmt: skip
+    (vit / "preprocessor_config.json").write_text(json.dumps({**written, "do_normalize": False}))
+    assert command("import", str(vit), "-o", "out").code == 0
+    assert json.loads(Path("out/images.json").read_text()) == {"mean": [0.0] * 3, "std": [1.0] * 3}
+    for wrong in ({"do_rescale": False}, {"rescale_factor": 1.0}, {"rescale_factor": "x"}):
+        (vit / "preprocessor_config.json").write_text(json.dumps({**written, **wrong}))
+        done = command("import", str(vit), "--dry-run")
+        assert (done.code, "images are not divided by 255" in done.err) == (2, True)
+
+
+def test_a_tensor_under_its_old_and_its_new_name_is_an_error(vit: Path, command: Callable[..., Done]) -> None:
+    tensors = load_file(vit / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("layernorm.weight"))
+    save_file({**tensors, name.replace("weight", "gamma"): torch.ones_like(tensors[name])}, vit / "model.safetensors")
+    done = command("import", str(vit), "--dry-run")
+    assert done.code == 2
+    assert f"TFK143 the files hold `{name}` under two names, `" in done.err

@@ -146,6 +146,7 @@ CASES: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
     "shape": (("decoder",), {"labels": IDS[:, :3]}, "TFK070", r"labels of `logits` have shape \(3, 3\).*labels are \(3, 7\)"),
     "dtype": (("decoder",), {"labels": IDS.float()}, "TFK071", "labels of `logits` have dtype torch.float32"),
     "a list": (("decoder",), {"labels": [[1]]}, "TFK071", "labels of `logits` is a list"),
+    "all ignored": (("decoder",), {"labels": IDS * 0 - 100}, "TFK073", "all labels of `logits` are ignored"),
     "too large": (("decoder",), {"labels": IDS + 16}, "TFK072", r"labels of `logits` hold \d+, but its logits are 19.*-100"),
     "negative": (("decoder",), {"labels": IDS - 90}, "TFK072", "labels of `logits` hold -"),
     "unknown output": (("decoder",), {"labels": {"logit": IDS}}, "TFK073", "labels name `logit`.*logits"),

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-
-pytest.importorskip("uvicorn")
 from starlette.testclient import TestClient
 
 import tfkit

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-pytest.importorskip("uvicorn")
 from translation_task import sentences
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served")]

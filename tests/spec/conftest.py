@@ -12,6 +12,7 @@ from typing import Annotated
 import pytest
 from pydantic import AfterValidator
 
+from command_line import no_lines_of_progress, tfkit, usual_width
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.errors import Diagnostic, SpecError
 from tfkit.plugin import (
@@ -23,6 +24,8 @@ from tfkit.plugin import (
     hookimpl,
 )
 from tfkit.spec import ModelSpec, parse_spec
+
+__all__ = ["no_lines_of_progress", "tfkit", "usual_width"]
 
 
 class ConvOptions(SublayerOptions):

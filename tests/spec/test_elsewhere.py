@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tfkit as package
-from command_line import Done, no_lines_of_progress, tfkit, usual_width  # noqa: F401
+from command_line import Done
 from tfkit.errors import TfkitError
 from tfkit.recipe import load_recipe
 
@@ -112,7 +112,7 @@ RECIPE = "tfkit: 1\nname: r\nmodel: {}\ndata: {{kind: parallel}}\nstopping: {{ma
 def test_the_text_of_a_model_that_a_recipe_names_elsewhere_is_not_quoted(
     what: str,
     places: tuple[Path, Path],
-    tfkit: Callable[..., Done],  # noqa: F811
+    tfkit: Callable[..., Done],
 ) -> None:
     mine, theirs = places
     (theirs / "model.yaml").write_text(TEXTS[what])

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tfkit.catalogue import Catalogue
-from tfkit.errors import Diagnostic
-from tfkit.spec import ModelSpec, parse_spec
+from tfkit.errors import Diagnostic, SpecError
+from tfkit.spec import ModelSpec, load_spec, parse_spec
 
 SpecOf = Callable[..., ModelSpec]
 ErrorsOf = Callable[..., list[Diagnostic]]
@@ -161,3 +161,8 @@ def test_an_override_removes_expect_unless_it_sets_it(catalogue: Catalogue) -> N
     assert parse_spec(EXPECTING, catalogue, ["name=b"]).expect.parameters == 72
     assert parse_spec(EXPECTING, catalogue, ["t.vocab_size=10"]).expect.parameters is None
     assert parse_spec(EXPECTING, catalogue, ["t.vocab_size=10", "expect.parameters=80"]).expect.parameters == 80
+
+
+def test_the_number_of_overrides_is_limited():
+    with pytest.raises(SpecError, match="TFK017 30,000 overrides are given, and at most 1,000 are read"):
+        load_spec("specs/tiny-alibi.yaml", overrides=[f"defaults.k{number}=1" for number in range(30_000)])

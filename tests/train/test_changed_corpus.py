@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from command_line import tfkit  # noqa: F401
 from image_files import bars, write_idx, write_recipe
 from tfkit.data import read_facts
 from tfkit.data.sources import MOST_FILES, Source as Recorded, changes_of_files, sources_of
@@ -71,7 +70,7 @@ def test_the_same_content_at_another_time_is_no_change_and_another_content_of_th
     assert f"{source} has changed since this run began" in said
 
 
-def test_the_command_prints_the_warning_once(started, tfkit):  # noqa: F811
+def test_the_command_prints_the_warning_once(started, tfkit):
     (started / "train.trg").unlink()
     done = tfkit("train", "--resume", str(started / "run"), "--set", "stopping.max_steps=5")
     assert done.code == 0

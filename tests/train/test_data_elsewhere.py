@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from command_line import no_lines_of_progress, tfkit, usual_width  # noqa: F401
 from kinds_task import recipe_for
 
 pytestmark = pytest.mark.slow
@@ -19,7 +18,7 @@ TABLES = {
 
 @pytest.mark.parametrize("what", TABLES)
 @pytest.mark.parametrize("place", ["elsewhere", "beside", "named by the user"])
-def test_a_table_is_quoted_only_beside_the_recipe(place, what, tmp_path, tfkit):  # noqa: F811
+def test_a_table_is_quoted_only_beside_the_recipe(place, what, tmp_path, tfkit):
     (tmp_path / "mine").mkdir()
     recipe = recipe_for(tmp_path / "mine", "classification")
     table = tmp_path / ("mine" if place == "beside" else "theirs") / "text.tsv"
@@ -36,7 +35,7 @@ def test_a_table_is_quoted_only_beside_the_recipe(place, what, tmp_path, tfkit):
 
 @pytest.mark.parametrize("file", ["models/best.json", "versions.json"])
 @pytest.mark.parametrize("text", [f'{{"{SECRET}": 1}}', f"{SECRET}", f'{{"model": "../{SECRET}", "metric": "", "score": 1}}'])
-def test_a_pretrained_model_elsewhere_is_not_quoted(file, text, tmp_path, tfkit):  # noqa: F811
+def test_a_pretrained_model_elsewhere_is_not_quoted(file, text, tmp_path, tfkit):
     (tmp_path / "mine").mkdir()
     recipe = recipe_for(tmp_path / "mine", "classification")
     path = tmp_path / "theirs" / Path(file)

@@ -82,7 +82,7 @@ def test_models_whose_labels_differ_have_no_mean(run, tmp_path):
     for name, labels in (("other", ["right", "left"]), ("none", None)):
         more = {"pair-labels.json": json.dumps(labels)} if labels else {}
         save(model, tmp_path / name, texts=texts | more)
-        with pytest.raises(StoreError, match="TFK114 .*pair-labels.json is not that of"):
+        with pytest.raises(StoreError, match=r"TFK114 .*pair-labels.json is not that of"):
             average_models([run, tmp_path / name], tmp_path / "mean-of-two")
 
 

@@ -15,16 +15,37 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from ..errors import Diagnostic, InputError, PluginError
-from ..files import FileModel, parse_json, refusals
+from ..files import FileModel, parse_form, refusals
 from ..slots.options import Options
 from .capabilities import AttentionRequest, Names
 
 FORM = 1
+MOST_ROWS = 2_000
+"""Each class of calls is compared with every row."""
+LARGEST = 2**63 - 1
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def _ordered(limits: tuple[int, int | None]) -> tuple[int, int | None]:
+    smallest, largest = limits
+    if smallest < 1 or not smallest <= (largest or LARGEST) <= LARGEST or largest == 0:
+        raise PydanticCustomError("range", "a smallest and a largest whole number from 1 are expected, or null for no largest")
+    return limits
+
+
+def _known(dtypes: frozenset[str]) -> frozenset[str]:
+    if not dtypes or dtypes - set(DTYPES):
+        raise PydanticCustomError("dtypes", "some of {known} are expected", {"known": ", ".join(DTYPES)})
+    return dtypes
+
+
+Bounds = Annotated[tuple[int, int | None], AfterValidator(_ordered)]
 
 
 class AutoRow(Options):
@@ -52,10 +73,10 @@ class AutoRow(Options):
 
     device: str
     capability: tuple[int, int] | None = None
-    dtypes: Names
-    lengths: tuple[int, int | None] = (1, None)
-    head_dims: tuple[int, int | None] = (1, None)
-    scores: tuple[int, int | None] = (1, None)
+    dtypes: Annotated[Names, AfterValidator(_known)]
+    lengths: Bounds = (1, None)
+    head_dims: Bounds = (1, None)
+    scores: Bounds = (1, None)
     gradients: bool | None = None
     dropout: bool | None = None
     masked: bool | None = None
@@ -63,7 +84,7 @@ class AutoRow(Options):
     bias_gradient: bool | None = None
     decoding: bool | None = None
     compiled: bool | None = None
-    relative_time: float
+    relative_time: Annotated[float, Field(gt=0)]
     measured: str = ""
     published: str = ""
     estimated: str = ""
@@ -161,7 +182,7 @@ class _Table(FileModel):
 
     model_config = ConfigDict(extra="ignore")
     device: str
-    device_name: str = ""
+    device_name: Annotated[str, Field(max_length=200)] = ""
     capability: list[int] | None = None
     threads: int | None = None
     versions: _Versions = _Versions()
@@ -186,17 +207,14 @@ def parse_table(text: str, where: str) -> dict[str, tuple[AutoRow, ...]]:
         return InputError(Diagnostic("TFK062", f"{where}: {reason}", "measure one: tfkit bench auto --json FILE"))
 
     try:
-        data = parse_json(text)
-    except ValueError as reason:
-        raise refuse(f"this is no JSON: {reason}") from None
-    if not isinstance(data, dict) or "rows" not in data:
-        raise refuse("this is no table of `auto`: it has no `rows` by backend")
-    if data.get("tfkit_auto") != FORM:
-        raise refuse(f"its form is {str(data.get('tfkit_auto'))[:40]}, this tfkit reads {FORM}")
-    try:
+        data = parse_form(text, "tfkit_auto", FORM, "table of `auto`")
         table = _Table.model_validate(data)
     except ValidationError as error:
         raise refuse(refusals(error)[0]) from None
+    except ValueError as reason:
+        raise refuse(str(reason)) from None
+    if (count := sum(map(len, table.rows.values()))) > MOST_ROWS:
+        raise refuse(f"it has {count:,} rows, and at most {MOST_ROWS:,} are read")
     shared = {"device": table.device, "capability": table.capability, "measured": measured_on(data)}
     found: dict[str, tuple[AutoRow, ...]] = {}
     for backend, rows in table.rows.items():

@@ -15,6 +15,7 @@ from torch import nn
 from ..attention.choice import bind
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import BuildError, Diagnostic, InputError
+from ..errors.arguments import check_whole
 from ..graph import Graph, Node, graph_of, max_input_lengths
 from ..graph.model_graph import base
 from ..nn.device_moves import device_here
@@ -53,7 +54,7 @@ def build(
         device: where the model is allocated, by default torch's default device: the CPU, unless `torch.set_default_device` or
             `with torch.device(...)` chose another. On "meta" nothing is allocated or initialised.
         dtype: a floating dtype.
-        seed: seed of the weights.
+        seed: seed of the weights, a whole number from 0 to 2^64 - 1.
         backend: the attention backend of every site, instead of those of the spec: a name, `{"kind": ..., options}`, "auto", or
             a list of these.
 
@@ -65,6 +66,7 @@ def build(
         InputError: `spec` is no spec, or `dtype` no floating dtype.
         BackendRefused: a site has no backend on any device. Whether it has one on the device of a call is known at the call, so
             that a model for CUDA may be built on a CPU and moved.
+        InputError: dtype or seed is wrong.
         BuildError: the model does not fit in memory, or a plugin's module has other parameters or attention sites than its
         entry.
     """
@@ -72,6 +74,7 @@ def build(
         raise InputError(
             Diagnostic("TFK071", f"dtype {dtype!r} is no floating torch.dtype", "pass torch.float32, torch.bfloat16, ...")
         )
+    check_whole("seed", seed, 0, 2**64 - 1, "TFK008")
     if not isinstance(spec, (ModelSpec, Mapping, str, os.PathLike)):
         message = f"a spec is a path, a mapping or a ModelSpec, not a {type(spec).__name__}"
         raise InputError(Diagnostic("TFK073", message, "tfkit.parse_spec reads text, tfkit.load_spec a file"))

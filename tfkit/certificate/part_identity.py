@@ -94,6 +94,8 @@ def _default(field: Any) -> Any:
 
 MODULES = 1000
 """The largest number of modules of one part."""
+MOST_BYTES = 4 << 20
+"""And of Python in them: a megabyte takes half a second."""
 TFKIT_PACKAGES = ("tfkit.builtin", "tfkit.cpu")
 SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 # A string or a comment. The same for every version of Python, which the tokens of f-strings are not.
@@ -119,6 +121,7 @@ def source_digests(modules: Iterable[str], folder: Path | None = None) -> dict[s
     waiting = sorted(set(modules))
     packages = tuple({package for module in waiting for package in _packages(module)})
     found: dict[str, str] = {}
+    read = 0
     while waiting:
         module = waiting.pop()
         if module in found:
@@ -131,6 +134,10 @@ def source_digests(modules: Iterable[str], folder: Path | None = None) -> dict[s
             if file is not None and file.suffix != ".py":
                 found[module] = file_record(file.resolve())["sha256"]
             elif file is not None:
+                read += file.stat().st_size
+                if read > MOST_BYTES:
+                    message = f"{module} and the modules before it hold more than {MOST_BYTES:,} bytes of Python"
+                    raise InputError(Diagnostic("TFK098", message, "a part imports less of its own package"))
                 found[module], imported = _read(file, module, folder)
                 waiting += [name for name in imported if any(f"{name}.".startswith(f"{package}.") for package in packages)]
     return dict(sorted(found.items()))

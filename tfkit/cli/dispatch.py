@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 from importlib import import_module
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 import click
@@ -155,6 +156,16 @@ def _report(error: Exception, words: list[str], as_json: bool) -> int:
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(str(error))):
         fix = "make the model smaller, or choose a smaller dtype"
         print_diagnostics([Diagnostic("TFK045", "there is not enough memory", fix)], as_json)
+        return 2
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    if any(frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "torch" for frame in frames):
+        from ..doctor.torch_facts import torch_failed
+
+        print_diagnostics([torch_failed(error)], as_json)
+        return 2
+    if isinstance(error, OSError) and error.filename is not None:
+        path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
+        print_diagnostics([Diagnostic("TFK000", f"`{path}`: {error.strerror}", "name another file or directory")], as_json)
         return 2
     print_bug(error, as_json, "--traceback" in words)
     return 1

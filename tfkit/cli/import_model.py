@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 FEW = 6
+PREPROCESSOR = "preprocessor_config.json"
+READ_KEYS = frozenset({
+    "do_normalize", "do_rescale", "rescale_factor", "image_mean", "image_std", "image_processor_type", "feature_extractor_type",
+    "processor_class", "_valid_processor_keys",
+})  # fmt: skip
+"""Keys of the preprocessor that are read, and those without effect."""
 
 EPILOG = """\b
 tfkit import opus-mt-en-de --dry-run
@@ -32,8 +38,9 @@ configuration and the headers of the files.
 
 --json prints the map and class, the number of parameters, dtype, files,
 tensors, which tensors were tied or ignored and why, keys of the
-configuration that are not read and why, those that are not known, the
-tokeniser files, and the directory.
+configuration that are not read and why (those of another file with its name
+before a colon), those that are not known, the tokeniser files, and the
+directory.
 """
 
 
@@ -92,15 +99,30 @@ def _answers(plan: ImportPlan, pairs: bool) -> dict[str, str]:
         count = plan.spec.nodes["label"].options.classes
         found |= label_texts(_labels(plan, count), pairs)
     if "image" in plan.spec.nodes:
-        given = plan.directory.object_if_there("preprocessor_config.json")
-        half = [0.5] * plan.spec.nodes["image"].options.channels
-        found |= image_facts_text(given.get("image_mean", half), given.get("image_std", half))
+        found |= image_facts_text(*_normalisation(plan))
     return found
 
 
+def _normalisation(plan: ImportPlan) -> tuple[Any, Any]:
+    """Mean and standard deviation of the channels. The keys of the preprocessor that are not read are added to the plan. Raises
+    InputError for images that are not scaled to 0..1."""
+    written = plan.directory.object_if_there(PREPROCESSOR)
+    factor = written.get("rescale_factor", 1 / 255)
+    if written.get("do_rescale", True) is not True or not isinstance(factor, (int, float)) or abs(255 * factor - 1) > 1e-6:
+        message = f"{plan.directory.path / PREPROCESSOR}: images are not divided by 255: `do_rescale` or `rescale_factor`"
+        raise InputError(Diagnostic("TFK142", message, "tfkit scales bytes to 0..1 before the mean is subtracted"))
+    reason = "images are neither resized, cropped nor converted: they have the size and the colours of the model"
+    plan.ignored_keys |= {f"{PREPROCESSOR}:{key}": reason for key, value in written.items() if value and key not in READ_KEYS}
+    channels = plan.spec.nodes["image"].options.channels
+    if not written.get("do_normalize", True):
+        return [0.0] * channels, [1.0] * channels
+    half = [0.5] * channels
+    return written.get("image_mean", half), written.get("image_std", half)
+
+
 def _labels(plan: ImportPlan, count: int) -> list[str]:
-    """The names of the classes; those that transformers gives where there are none. Raises InputError for other names than one
-    text for each class."""
+    """The names of the classes. A model without any gets the names that transformers gives it, `LABEL_0` and so on. Raises
+    InputError unless each class has one name."""
     from ..data import check_labels
     from ..interop.huggingface_directory import CONFIG
 
@@ -121,6 +143,7 @@ def _labels(plan: ImportPlan, count: int) -> list[str]:
 
 
 def _print(plan: ImportPlan, output: str | None) -> None:
+    from ..interop.huggingface_directory import CONFIG
     from ..interop.huggingface_import import vocabulary_sizes
 
     data = plan.as_data()
@@ -136,8 +159,9 @@ def _print(plan: ImportPlan, output: str | None) -> None:
     if len(ignored) > FEW:
         print_text(f"  {len(ignored) - FEW} more tensors are not read")
     for reason in dict.fromkeys(plan.ignored_keys.values()):
-        keys = [f"`{key}`" for key, why in plan.ignored_keys.items() if why == reason]
-        print_text(shown(f"  not read of config.json: {', '.join(keys)}: {reason}"))
+        keys = [key.rpartition(":") for key, why in plan.ignored_keys.items() if why == reason]
+        file, names = keys[0][0] or CONFIG, ", ".join(f"`{name}`" for _, _, name in keys)
+        print_text(shown(f"  not read of {file}: {names}: {reason}"))
     if plan.unknown:
         print_text(shown(f"  keys of config.json that tfkit does not know: {', '.join(plan.unknown)}"))
         print_text("  if one of them changes what the model computes, the import is another model")

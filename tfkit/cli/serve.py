@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..errors import Diagnostic, InputError
-from .options import READ, common, cpu_table_option, loading, precision_option, whole
+from .options import READ, common, cpu_table_option, placement, precision_option, whole
 from .packages import TEXT, need_packages
 from .search_args import check_workers, search_of, workers_of, workers_option
 
@@ -59,14 +59,14 @@ def _milliseconds(value: str | int) -> int:
 @click.option("--dry-run", is_flag=True, help="Load the model, print what would be served, and stop.")
 @workers_option
 @precision_option
-@loading
+@placement
 @cpu_table_option
 @common
 def command(
     model: str, host: str, port: int, beams: int, extra_length: int, max_length: int, max_characters: int | None,
     max_tokens: int, max_texts: int, max_body: int, max_requests: int, max_connections: int, max_queue: int, max_batch: int,
     max_wait_ms: int, batch_tokens: int, dry_run: bool, workers: int | None, precision: str, device: str,
-    backend: list[str] | None, auto_table: str | None, allow_nan: bool, cpu_table: str | None,
+    backend: list[str] | None, auto_table: str | None, cpu_table: str | None,
     as_json: bool,
 ) -> int:  # fmt: skip
     """Answer requests over HTTP with a trained model.
@@ -83,7 +83,7 @@ def command(
     from ..serve.limits import Limits
     from ..serve.listen import serve
     from ..serve.tasks import Generate, Translate, load_task
-    from .device import loaded, use_cpu_table
+    from .device import placed, use_cpu_table
 
     search = search_of(
         BEAMS, beams=beams, n_best=1, penalty=None, alpha=None, sample=False, temperature=None, top_k=None, top_p=None,
@@ -94,7 +94,7 @@ def command(
         characters=16 * max_length if max_characters is None else max_characters, connections=max_connections,
     )  # fmt: skip
     use_cpu_table(cpu_table, device)
-    place: dict[str, Any] = {"precision": precision, **loaded(device, backend, auto_table, allow_nan)}
+    place: dict[str, Any] = {"precision": precision, **placed(device, backend, auto_table)}
     task = load_task(model, limits, search, batch_tokens=batch_tokens, workers=workers_of(workers, device), **place)
     if isinstance(task, (Translate, Generate)):
         check_workers(workers, device, task.model)

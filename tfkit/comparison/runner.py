@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..catalogue import load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
+from ..errors.arguments import check_whole
 from ..files import FileModel, read_model, write_whole
 from ..train.run_files import locked
 from .candidates import Candidate, Loaded, load_candidates
@@ -141,8 +142,12 @@ def compare_recipes(
     candidates = [each if isinstance(each, Candidate) else Candidate(os.fspath(each)) for each in recipes]
     if not candidates or not seeds:
         raise InputError(Diagnostic("TFK160", "a comparison needs a recipe and a seed"))
-    if len(set(seeds)) < len(seeds) or not all(0 <= seed <= MAX_SEED for seed in seeds):
-        raise InputError(Diagnostic("TFK160", f"seeds are different whole numbers from 0 to {MAX_SEED}"))
+    for seed in seeds:
+        check_whole("a seed", seed, 0, MAX_SEED, "TFK160")
+    if workers is not None:
+        check_whole("workers", workers, code="TFK160")
+    if len(set(seeds)) < len(seeds):
+        raise InputError(Diagnostic("TFK160", "a seed is there twice", "name each seed once"))
     loaded = load_candidates(candidates, load_catalogue())
     place = Path(directory)
     runs = [Run(each, seed, place / each.name / f"seed-{seed}") for seed in seeds for each in loaded]

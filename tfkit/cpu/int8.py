@@ -9,7 +9,6 @@ kernels are entries of plugins. Each is compared with the exact sum of its large
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -20,6 +19,7 @@ from torch import Tensor
 from ..errors import PluginError
 from ..slots.lazy import load
 from ..slots.processor_kernels import Int8Kernel
+from .instruction_set import allowed
 
 LEVELS = 127
 """Largest integer of a weight."""
@@ -93,13 +93,11 @@ def is_supported(kernel: Int8Kernel) -> bool:
 
 
 def capabilities() -> dict[str, Any]:
-    """What torch knows about the processor: instruction sets by name, without those that ATEN_CPU_CAPABILITY=avx2 excludes."""
+    """The instruction sets of the processor by name, as torch knows them and as far as they are allowed."""
     try:
-        found = dict(torch.cpu.get_capabilities())
+        return allowed(torch.cpu.get_capabilities())
     except (AttributeError, RuntimeError):
         return {}
-    limited = os.environ.get("ATEN_CPU_CAPABILITY", "").lower() == "avx2"
-    return {name: has for name, has in found.items() if not (limited and name.startswith(("avx512", "avx_vnni", "amx")))}
 
 
 def is_exact(kernel: Int8Kernel) -> bool:

@@ -17,7 +17,7 @@ import torch
 from pydantic import ConfigDict, Field, ValidationError
 
 from ..errors import Diagnostic, InputError
-from ..files import FileModel, parse_json, read_text, refusals
+from ..files import FileModel, parse_form, read_text, refusals
 from . import small_batch
 from .product_table import ProductRow, ProductTable, product_machine
 
@@ -61,17 +61,11 @@ def parse_product_table(text: str, where: str) -> ProductTable:
         return InputError(Diagnostic("TFK064", f"{where}: {reason}", "measure one here: tfkit bench cpu --json FILE"))
 
     try:
-        data = parse_json(text)
-    except ValueError as reason:
-        raise refuse(f"this is no JSON: {reason}") from None
-    if not isinstance(data, dict) or "tfkit_products" not in data:
-        raise refuse("this is no table of products: it has no `tfkit_products`")
-    if data["tfkit_products"] != FORM:
-        raise refuse(f"its form is {str(data['tfkit_products'])[:40]}, this tfkit reads {FORM}")
-    try:
-        file = _File.model_validate(data)
+        file = _File.model_validate(parse_form(text, "tfkit_products", FORM, "table of products"))
     except ValidationError as error:
         raise refuse(refusals(error)[0]) from None
+    except ValueError as reason:
+        raise refuse(str(reason)) from None
     for name, here in product_machine().items():
         there = getattr(file, name)
         if there != here:

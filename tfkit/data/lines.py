@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ..errors import Diagnostic, InputError, Location
+from ..errors.arguments import check_whole
 from ..files import open_regular
 
 MAX_LINE = 1 << 20
@@ -112,6 +113,7 @@ _WIDE = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe",
 def groups(items: Iterable[Item], size: int, characters: int = MAX_GROUP) -> Iterator[list[Item]]:
     """Lists of `size` items, fewer where their texts have more than so many characters. If the iterable raises an exception,
     the items before it are yielded first."""
+    check_whole("chunk", size)
     group: list[Item] = []
     room = characters
     failure: Exception | None = None

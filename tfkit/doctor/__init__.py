@@ -39,16 +39,17 @@ __all__ = ["Findings", "catalogue_here", "diagnosis", "without_home"]
 def diagnosis(findings: Findings) -> dict[str, Any]:
     """Everything about this machine; problems are added to `findings`."""
     system, catalogue = machine_here(), catalogue_here(findings)
+    torch = torch_here(findings, system["processors"], catalogue)
     return {
         "tfkit": {"version": tfkit_version(findings), "contract": CONTRACT, "path": str(Path(__file__).parents[1])},
         "python": python_here(),
         "machine": system,
-        "torch": torch_here(findings, system["processors"], catalogue),
+        "torch": torch,
         "triton": triton_here(),
         "devices": devices(system),
         "variables": variables(),
         "extras": extras(findings),
-        "plugins": plugins_here(catalogue, findings),
+        "plugins": plugins_here(catalogue, findings, with_code=torch is not None),
     }
 
 

@@ -151,6 +151,8 @@ def _package(name: str, needed: str, install: str, findings: Findings, optional:
                     import_matplotlib()
                 import_module(MODULES.get(name.lower(), name.replace("-", "_")))
         except (Exception, SystemExit) as reason:  # an import may raise anything
+            if getattr(reason, "name", "") == "torch":  # a problem of its own
+                return data
             fix = f"pip install --force-reinstall --no-deps {name}"
             findings.problem(f"{name} {data['version']} is installed and cannot be imported: {in_one_line(reason)}", fix)
     return data
@@ -191,9 +193,10 @@ def catalogue_here(findings: Findings) -> Catalogue:
     return catalogue
 
 
-def plugins_here(catalogue: Catalogue, findings: Findings) -> list[dict[str, Any]]:
-    """The plugins that load. An entry whose code cannot be imported is a problem, or a note if only a package is missing."""
-    for name, distribution, reference in _references(catalogue):
+def plugins_here(catalogue: Catalogue, findings: Findings, with_code: bool = True) -> list[dict[str, Any]]:
+    """The plugins that load. An entry whose code cannot be imported is a problem, or a note if only a package is missing. No
+    code is imported unless `with_code`: without torch none can be."""
+    for name, distribution, reference in _references(catalogue) if with_code else ():
         try:
             load(reference)
         except PluginError as error:
@@ -205,7 +208,7 @@ def plugins_here(catalogue: Catalogue, findings: Findings) -> list[dict[str, Any
             else:
                 fix = f"reinstall {distribution}, or report it to its authors"
                 findings.problem(f"{what}: {reference}: {in_one_line(cause or error)}", fix)
-    for group in GROUPS:
+    for group in GROUPS if with_code else ():
         for point in entry_points(group=group):
             _try(point, findings)
     return [dict(zip(("name", "distribution", "version"), plugin, strict=True)) for plugin in catalogue.plugins]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ..catalogue import Catalogue
+from ..errors import Diagnostic
 from ..graph import Graph, Target, refusals
 from ..slots.processor_kernels import Float32Kernel, Int8Kernel
 from ..view.plan_data import in_short, planned
@@ -23,8 +26,9 @@ def torch_here(findings: Findings, processors: int, catalogue: Catalogue) -> dic
     try:
         import torch
     except (Exception, SystemExit) as reason:  # a broken library raises OSError or ImportError
-        fix = "pip install --force-reinstall torch (https://pytorch.org/get-started/locally)"
-        findings.problem(f"torch cannot be imported: {in_one_line(reason)}", fix)
+        sys.modules["torch"] = None  # type: ignore[assignment]  # a second attempt can end the process
+        diagnostic = torch_failed(reason)
+        findings.problem(diagnostic.message, diagnostic.fix)
         return None
     threads = torch.get_num_threads()
     if threads > processors:
@@ -45,6 +49,14 @@ def torch_here(findings: Findings, processors: int, catalogue: Catalogue) -> dic
         "cudnn": _cudnn(),
         "flash": flash(),
     }
+
+
+def torch_failed(reason: BaseException) -> Diagnostic:
+    """The error about a torch that cannot be imported."""
+    variables = ", ".join(sorted(name for name in os.environ if name.startswith(("TORCH_", "PYTORCH_"))))
+    fix = "pip install --force-reinstall torch (https://pytorch.org/get-started/locally)"
+    fix = f"correct or unset {variables}" if variables else fix
+    return Diagnostic("TFK097", f"torch cannot be imported: {in_one_line(reason)[:200]}", fix)
 
 
 def low_precision(precision: str, kernels: Sequence[Int8Kernel]) -> str | None:

@@ -32,6 +32,8 @@ MAX_STRING = 4 << 20
 """How many characters a string of JSON may have: as many as the table of characters of a tokeniser."""
 MAX_ESCAPES = 1_000_000
 """How many escapes a string of JSON may have; each takes 60 bytes until the string is read."""
+MAX_DIGITS = 308
+"""How many digits an integer of JSON may have: so many that a number of 64 bits can be as large."""
 MAX_NAMED = 3
 """Errors and unknown keys that a message names, at most."""
 _DESCRIPTOR = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")
@@ -184,12 +186,39 @@ def parse_json(text: str | bytes, depth: int = MAX_DEPTH, values: int = MAX_VALU
         The value.
 
     Raises:
-        ValueError: the text is not JSON, is nested too deep, has too many values, NaN, infinity or a repeated key.
+        ValueError: the text is not JSON, is nested too deep, has too many values, NaN, infinity, an
+            integer of very many digits or a repeated key.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")  # UnicodeDecodeError is a ValueError
     _check_size(text, depth, values)
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
+    return json.loads(text, parse_constant=_refuse_constant, parse_int=_whole, parse_float=_finite, object_pairs_hook=_unique)
+
+
+def parse_form(text: str, key: str, form: int, what: str) -> dict[str, Any]:
+    """Parse a JSON file that states the version of its form.
+
+    Args:
+        text: the content of the file.
+        key: the key that holds the version.
+        form: the version that is read.
+        what: what the file is, for errors.
+
+    Returns:
+        The object.
+
+    Raises:
+        ValueError: the text is not JSON, or something else, or of another version.
+    """
+    try:
+        data = parse_json(text)
+    except ValueError as reason:
+        raise ValueError(f"this is no JSON: {reason}") from None
+    if not isinstance(data, dict) or key not in data:
+        raise ValueError(f"this is no {what}: it has no `{key}`")
+    if type(data[key]) is not int or data[key] != form:
+        raise ValueError(f"its form is {str(data[key])[:40]}, this tfkit reads {form}")
+    return data
 
 
 def _check_size(text: str, depth: int, values: int) -> None:
@@ -244,6 +273,12 @@ def _check_characters(string: str) -> None:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number of JSON")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"an integer has {len(digits):,} digits, and at most {MAX_DIGITS:,} are read")
+    return int(digits)
 
 
 def _finite(digits: str) -> float:

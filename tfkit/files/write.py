@@ -28,7 +28,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     place = Path(path)
     try:
         check_replaceable(place)
-        number, draft = tempfile.mkstemp(prefix=_draft_prefix(place), dir=place.parent)
+        number, draft = tempfile.mkstemp(prefix=draft_prefix(place), dir=place.parent)
         try:
             with os.fdopen(number, "wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
@@ -70,13 +70,14 @@ def check_writable(path: Path) -> None:
     import tempfile
 
     check_replaceable(path)
-    with tempfile.NamedTemporaryFile(prefix=_draft_prefix(path), dir=path.parent):
+    with tempfile.NamedTemporaryFile(prefix=draft_prefix(path), dir=path.parent):
         pass
 
 
-def _draft_prefix(path: Path) -> str:
-    """The prefix of the names of drafts, cut so that a draft of a long name still has a valid name."""
-    return f".{path.name[:60]}."
+def draft_prefix(path: Path) -> str:
+    """The prefix of the names of drafts, cut so that a draft of a long name still has a valid name: at most 255 bytes,
+    and four for a character."""
+    return f".{path.name[:50]}."
 
 
 def umask() -> int:

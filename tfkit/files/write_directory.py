@@ -7,13 +7,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 from .listing import check_removable, remove_written
+from .write import draft_prefix
 
 
 def make_draft(directory: Path) -> Path:
     """Create an empty directory in the parent of another one, for `replace_directory`. Raises OSError."""
     import tempfile  # it imports random and hashlib, which nothing else here needs
 
-    return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
+    return Path(tempfile.mkdtemp(prefix=draft_prefix(directory), suffix=".draft", dir=directory.parent))
 
 
 def replace_directory(draft: Path, directory: Path, names: Collection[str]) -> None:
@@ -36,7 +37,7 @@ def replace_directory(draft: Path, directory: Path, names: Collection[str]) -> N
         draft.rename(directory)
     else:
         check_removable(directory, names)
-        old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".old", dir=directory.parent))
+        old = Path(tempfile.mkdtemp(prefix=draft_prefix(directory), suffix=".old", dir=directory.parent))
         previous = old / directory.name
         try:
             directory.rename(previous)

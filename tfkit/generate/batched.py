@@ -13,6 +13,7 @@ import torch
 
 from ..cpu.packed_weight import SearchProducts, searching
 from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_whole
 from ..nn.model import Model
 from .beam import beam_search
 from .greedy import greedy
@@ -152,7 +153,7 @@ def generate_stream(
     Raises:
         InputError: As `generate_batched`.
     """
-    _check_count("chunk", chunk)
+    check_whole("chunk", chunk)
     batched = _search(model, search, target, output, attention)
     remaining, first = iter(sources), 0
     while sources_of_chunk := list(islice(remaining, chunk)):
@@ -200,8 +201,8 @@ class BatchedSearch:
 
     def run(self, sources: Sequence[Sequence[int]], first: int, batch_tokens: int, workers: int) -> list[list[Hypothesis]]:
         """The hypotheses of sources. `first` is the number of the first source in a stream."""
-        _check_count("batch_tokens", batch_tokens)
-        _check_count("workers", workers)
+        check_whole("batch_tokens", batch_tokens)
+        check_whole("workers", workers)
         _check_sources(sources, self.model.plan.token_rule(self.source).vocab_size, first)
 
         products = SearchProducts(self.model.float32_kernels)  # of all batches and their threads
@@ -342,8 +343,3 @@ def _check_sources(sources: Any, vocab_size: int, first: int) -> None:
         if low < 0 or high >= vocab_size:
             message = f"source {number} holds the id {low if low < 0 else high}, but the vocabulary has {vocab_size} ids"
             raise InputError(Diagnostic("TFK072", message, f"ids are 0..{vocab_size - 1}"))
-
-
-def _check_count(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(Diagnostic("TFK078", f"{name} is {value!r}", "it is a whole number from 1 up"))

@@ -22,11 +22,12 @@ from torch import Tensor
 
 from ..cpu.products import are_plain
 from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_whole
 from ..nn.model import Model
 from ..nn.outputs import Outputs
 from .hypotheses import BeamHistory, FinishedHypotheses, Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
-from .prefill import GenerationState, prefill
+from .prefill import MOST_ROWS, GenerationState, prefill
 from .top_k import best_continuations, fastest
 
 GNMT = GnmtLengthPenalty()
@@ -85,8 +86,7 @@ def beam_search(
 def check_beams(beams: Any, n_best: Any, length_penalty: Any) -> None:
     """Raises InputError for invalid settings of a beam search."""
     for name, value in (("beams", beams), ("n_best", n_best)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(Diagnostic("TFK078", f"{name} is {value!r}", "it is a whole number from 1 up"))
+        check_whole(name, value, largest=MOST_ROWS)
     if n_best > beams:
         raise InputError(Diagnostic("TFK078", f"n_best is {n_best}, but there are {beams} beams", "ask for at most as many"))
     if not isinstance(length_penalty, (GnmtLengthPenalty, PowerLengthPenalty)):

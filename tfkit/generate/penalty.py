@@ -8,15 +8,16 @@ prefers short hypotheses, since every token lowers the probability. The two comm
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TypeVar
 
 from torch import Tensor
 
-from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_number
 
 Length = TypeVar("Length", Tensor, float)
+MOST_ALPHA = 10.0
+"""With a larger exponent the penalty of thousands of tokens exceeds float32."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class GnmtLengthPenalty:
         alpha: From 0, no penalty. "Attention Is All You Need" uses 0.6.
 
     Raises:
-        InputError: alpha is below 0: scores would grow with the length without a bound.
+        InputError: alpha is above 10, or below 0: scores would grow with the length without a bound.
 
     Reference:
         Wu et al. 2016, equation 14. https://arxiv.org/abs/1609.08144
@@ -36,7 +37,7 @@ class GnmtLengthPenalty:
     alpha: float = 0.6
 
     def __post_init__(self) -> None:
-        _check("GnmtLengthPenalty", self.alpha)
+        check_number("alpha of GnmtLengthPenalty", self.alpha, MOST_ALPHA, "no penalty")
 
     def at(self, length: Length) -> Length:
         """The penalty for a length.
@@ -58,13 +59,13 @@ class PowerLengthPenalty:
         alpha: From 0, no penalty. 1 ranks by the mean log-probability per token.
 
     Raises:
-        InputError: alpha is below 0.
+        InputError: alpha is below 0 or above 10.
     """
 
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        _check("PowerLengthPenalty", self.alpha)
+        check_number("alpha of PowerLengthPenalty", self.alpha, MOST_ALPHA, "no penalty")
 
     def at(self, length: Length) -> Length:
         """The penalty for a length.
@@ -79,9 +80,3 @@ class PowerLengthPenalty:
 
 
 LengthPenalty = GnmtLengthPenalty | PowerLengthPenalty
-
-
-def _check(name: str, alpha: float) -> None:
-    number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
-    if not number or not math.isfinite(alpha) or alpha < 0:
-        raise InputError(Diagnostic("TFK078", f"alpha of {name} is {alpha!r}", "it is a number from 0 (no penalty) up"))

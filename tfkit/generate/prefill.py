@@ -10,10 +10,16 @@ import torch
 from torch import Tensor
 
 from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_whole, in_words
 from ..nn.model import Model
 from ..nn.runtime.decoding_state import DecodingState
 from ..nn.runtime.inputs import check_ids
 from ..slots.node import ImageRule, InputRule
+
+MOST_TOKENS = 2**20
+"""New tokens of a row."""
+MOST_ROWS = 2**16
+"""Beams, hypotheses and samples of a row: an error comes before the memory is full."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +144,10 @@ def _max_tokens(max_new_tokens: Any) -> int:
     elif isinstance(max_new_tokens, int) and not isinstance(max_new_tokens, bool):
         smallest = largest = max_new_tokens
     else:
-        message = f"max_new_tokens is {max_new_tokens!r}"
+        message = f"max_new_tokens is {in_words(max_new_tokens)}"
         raise InputError(Diagnostic("TFK077", message, "give a whole number, or integers (B,), one per row"))
-    if smallest < 1:
-        raise InputError(Diagnostic("TFK077", f"max_new_tokens is {smallest}", "ask for at least one"))
+    for bound in (smallest, largest):
+        check_whole("max_new_tokens", bound, 1, MOST_TOKENS, "TFK077")
     return largest
 
 

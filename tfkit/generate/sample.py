@@ -10,7 +10,6 @@ step only, not on the other rows of a batch or the device.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,12 +19,15 @@ import torch
 from torch import Tensor
 
 from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_number, check_whole, in_words
 from ..nn.model import Model
 from .decode_loop import Emit, decode_loop
 from .hypotheses import Hypothesis
-from .prefill import prefill
+from .prefill import MOST_ROWS, prefill
 from .step_graphs import StepGraphs
 from .top_k import best, fastest_greedy
+
+MOST_TEMPERATURE = 1e6
 
 
 @torch.no_grad()
@@ -87,8 +89,8 @@ def sample(
     check_sampling(temperature, top_k, top_p, seed, samples)
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
     batch, device = start.decoding.batch, start.logits.device
-    if streams is not None and len(streams) != batch:
-        raise InputError(Diagnostic("TFK078", f"there are {len(streams)} streams and {batch} rows", "give one stream per row"))
+    if streams is not None:
+        _check_streams(streams, batch)
     if samples > 1:
         copies = torch.arange(batch, device=device).repeat_interleave(samples)
         start.decoding.reorder(copies)
@@ -109,19 +111,24 @@ def sample(
 
 def check_sampling(temperature: Any, top_k: Any, top_p: Any, seed: Any, samples: Any) -> None:
     """Raises InputError for invalid settings of sampling."""
-    if not _number(temperature) or not math.isfinite(temperature) or temperature < 0:
-        raise InputError(Diagnostic("TFK078", f"temperature is {temperature!r}", "it is a number from 0 (greedy) up"))
-    for name, value in (("top_k", top_k), ("samples", samples)):
-        if not (value is None and name == "top_k") and (not _number(value) or not isinstance(value, int) or value < 1):
-            raise InputError(Diagnostic("TFK078", f"{name} is {value!r}", "it is a whole number from 1 up"))
-    if top_p is not None and not (_number(top_p) and 0 < top_p <= 1):
-        raise InputError(Diagnostic("TFK078", f"top_p is {top_p!r}", "it is a number above 0, at most 1"))
-    if seed is not None and not (_number(seed) and isinstance(seed, int) and 0 <= seed < 2**64):
-        raise InputError(Diagnostic("TFK078", f"seed is {seed!r}", "it is a whole number from 0 to 2^64 - 1"))
+    check_number("temperature", temperature, MOST_TEMPERATURE, "greedy")
+    check_whole("samples", samples, largest=MOST_ROWS)
+    if top_k is not None:
+        check_whole("top_k", top_k)
+    if top_p is not None and (not isinstance(top_p, (int, float)) or isinstance(top_p, bool) or not 0 < top_p <= 1):
+        raise InputError(Diagnostic("TFK078", f"top_p is {in_words(top_p)}", "it is a number above 0, at most 1"))
+    if seed is not None:
+        check_whole("seed", seed, 0, 2**64 - 1)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _check_streams(streams: Any, rows: int) -> None:
+    """Raises InputError unless there is one number for each row."""
+    if not isinstance(streams, Sequence) or isinstance(streams, (str, bytes)):
+        raise InputError(Diagnostic("TFK078", f"streams is {in_words(streams)}", "give a list of one stream per row"))
+    if len(streams) != rows:
+        raise InputError(Diagnostic("TFK078", f"there are {len(streams)} streams and {rows} rows", "give one stream per row"))
+    for stream in streams:
+        check_whole("a stream", stream, 0, 2**64 - 1)
 
 
 def _uniforms(seed: int, streams: Sequence[int], samples: int, steps: int) -> Tensor:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_number, check_whole
 from .beam import GNMT, check_beams
 from .penalty import LengthPenalty
+from .prefill import MOST_TOKENS
 from .sample import check_sampling
 
 SETTINGS_OF = {
@@ -68,11 +70,10 @@ class Search:
         elif self.kind == "sample":
             check_sampling(self.temperature, self.top_k, self.top_p, self.seed, self.n_best)
         factor, extra = self.length_factor, self.extra_length
-        if not _is(factor, (int, float)) or not math.isfinite(factor) or factor < 0:
-            raise InputError(Diagnostic("TFK078", f"length_factor is {factor!r}", "it is a number from 0 up"))
-        if not _is(extra, int) or extra < 0 or factor == extra == 0:
-            message = f"extra_length is {extra!r}, length_factor {factor!r}"
-            raise InputError(Diagnostic("TFK078", message, "extra_length is a whole number from 0 up; one of them is above 0"))
+        check_number("length_factor", factor, MOST_TOKENS)
+        check_whole("extra_length", extra, 0, MOST_TOKENS)
+        if factor == extra == 0:
+            raise InputError(Diagnostic("TFK078", "extra_length and length_factor are 0", "one of them is above 0"))
 
     @property
     def width(self) -> int:
@@ -88,8 +89,4 @@ class Search:
         Returns:
             The largest number of new tokens, at least one.
         """
-        return max(1, math.floor(self.length_factor * length) + self.extra_length)
-
-
-def _is(value: Any, kinds: Any) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)
+        return min(max(1, math.floor(self.length_factor * length) + self.extra_length), MOST_TOKENS)

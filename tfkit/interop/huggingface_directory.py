@@ -90,7 +90,7 @@ def _check_archive(path: Path) -> None:
         if opened.read(4) != b"PK\3\4":
             return
         size = os.fstat(opened.fileno()).st_size
-        with zipfile.ZipFile(_Archive(opened.detach())) as archive:
+        with zipfile.ZipFile(_Archive(io.FileIO(opened.fileno(), closefd=False))) as archive:
             members = archive.infolist()
             if archive.comment:
                 raise ValueError("it has a comment, and torch writes none")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -148,12 +148,16 @@ def rules_for(
     return tensor_rules(rules, parameter_shapes(graph_of(spec)), {**config, **values})
 
 
-def _spelling(names: Any) -> dict[str, str]:
-    """By the map's spelling of a name, the spelling in the files."""
-    found = {}
+def _spelling(names: Iterable[str]) -> dict[str, str]:
+    """By the map's spelling of a name, the spelling in the files. Raises StoreError if the files hold both."""
+    found: dict[str, str] = {}
     for name in names:
         module, _, leaf = name.rpartition(".")
-        found[f"{module}.{OLD_LEAVES[leaf]}" if leaf in OLD_LEAVES else name] = name
+        new = f"{module}.{OLD_LEAVES[leaf]}" if leaf in OLD_LEAVES else name
+        if new in found:
+            message = f"the files hold `{new}` under two names, `{found[new]}` and `{name}`"
+            raise StoreError(Diagnostic("TFK143", message, "remove the one that is not the model's"))
+        found[new] = name
     return found
 
 

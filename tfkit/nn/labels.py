@@ -127,6 +127,9 @@ def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing:
     _check_range(name, labels, logits.shape[-1])
     if rule.pad_id is not None:
         labels = labels.masked_fill(labels == rule.pad_id, IGNORED)
+    if not _unchecked(labels) and not bool((labels != IGNORED).any()):
+        message = f"all labels of `{name}` are ignored, and a mean of no losses is NaN"
+        raise InputError(Diagnostic("TFK073", message, "leave such a batch out"))
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return functional.cross_entropy(
         wide.reshape(-1, wide.shape[-1]), labels.reshape(-1).long(), ignore_index=IGNORED, label_smoothing=smoothing
@@ -135,11 +138,16 @@ def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing:
 
 def _check_range(name: str, labels: Tensor, size: int) -> None:
     """Raises InputError for labels outside the classes. On CUDA torch reports these, without a sync."""
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if traced or labels.device.type != "cpu" or not labels.numel():
+    if _unchecked(labels):
         return
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= size))
     if bool(wrong.any()):
         place = wrong.nonzero()[0].tolist()
         message = f"the labels of `{name}` hold {int(labels[tuple(place)])}, but its logits are {size}"
         raise InputError(Diagnostic("TFK072", message, f"labels are 0..{size - 1}, or {IGNORED} for labels to ignore"))
+
+
+def _unchecked(labels: Tensor) -> bool:
+    """Whether the numbers of labels are not read: while torch traces, and on a device, which would wait."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return traced or labels.device.type != "cpu"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..attention.choice import BoundBackend
 from ..cpu.packed_weight import SearchProducts, active, searching
 from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_whole
 from ..slots.lazy import load
 from ..slots.processor_kernels import BeamTopK, Float32Kernel
 from .attention_head import AttentionHead, head_of
@@ -32,6 +33,9 @@ from .runtime.inputs import check_ids, check_inputs, check_places, check_segment
 from .runtime.node_output import NodeOutput
 from .site_backends import AttentionNode, AttentionSiteUse, ResolveBackends, SiteBackends
 from .tokens import Tokens
+
+MOST_POSITIONS = 2**24
+"""Rows, and positions in a cache, that decoding starts with: an error comes before the memory is full."""
 
 
 class GraphExecutor:
@@ -425,8 +429,8 @@ class Model(Placed):
                 if children.get(name) is not child:
                     self.built.check(self)
                     break
-        segments = segments or {}
-        padding = check_inputs(self.plan, wanted, inputs, masks or {}, lengths or {}, segments, self._placed_parameter())
+        masks, lengths, segments = ({} if table is None else table for table in (masks, lengths, segments))
+        padding = check_inputs(self.plan, wanted, inputs, masks, lengths, segments, self._placed_parameter())
         return ForwardContext(dict(inputs), padding, dict(segments), wanted=self._sites(weights))
 
 
@@ -453,12 +457,13 @@ def _batch_of(inputs: Mapping[str, Tensor], batch: int | None, capacity: int) ->
     Raises:
         InputError: the number is missing, below 1 or not that of the inputs; or the capacity is below 1.
     """
-    if capacity < 1:
-        raise InputError(Diagnostic("TFK073", f"capacity is {capacity}", "reserve at least one position"))
+    check_whole("capacity", capacity, 1, MOST_POSITIONS, "TFK073")
+    if batch is not None:
+        check_whole("batch", batch, 1, MOST_POSITIONS, "TFK070")
     rows = next((ids.shape[0] for ids in inputs.values()), batch)
     if rows is None:
         raise InputError(Diagnostic("TFK073", "a model without another input needs `batch`", "start(batch=...)"))
-    if rows < 1 or batch not in (None, rows):
+    if batch not in (None, rows):
         raise InputError(Diagnostic("TFK070", f"`batch` is {batch}, the inputs have {rows} rows", "leave `batch` out"))
     return rows
 

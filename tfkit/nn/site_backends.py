@@ -11,6 +11,7 @@ from torch import nn
 
 from ..attention.choice import BackendChoice
 from ..errors import Diagnostic, InputError
+from ..errors.arguments import in_words
 from .multi_head import MultiHeadAttention
 
 ResolveBackends = Callable[[Mapping[str, Any], torch.device | None, torch.dtype | None], dict[str, BackendChoice]]
@@ -77,9 +78,12 @@ class SiteBackends:
         """The sites that match any of the patterns, in which `*` stands for any text.
 
         Raises:
-            InputError: a pattern matches no site.
+            InputError: a pattern is no text, or matches no site.
         """
-        patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+        patterns = [patterns] if isinstance(patterns, str) else list(patterns) if isinstance(patterns, Iterable) else [patterns]
+        if other := [pattern for pattern in patterns if not isinstance(pattern, str)]:
+            message = f"{in_words(other[0])} is no name of an attention site"
+            raise InputError(Diagnostic("TFK076", message, "give names, or patterns such as `decoder.*`"))
         if not patterns:
             return frozenset()
         known = [site for _, _, site in self.uses()]

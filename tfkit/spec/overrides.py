@@ -18,6 +18,8 @@ from .reader import read_value
 
 FIXED = ("tfkit", "extends")
 FLAG = "--set "
+MOST = 1_000
+"""Overrides of a command. The time grows with their square."""
 
 
 def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics: Diagnostics) -> Located:
@@ -25,8 +27,14 @@ def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics
 
     The last override of a path wins. An override without effect is an error: `norm.eps=1e-5` before `norm.kind=rms_norm`,
     which replaces all options. `expect` describes the model of the file without overrides, so an override removes it unless
-    another override sets it.
+    another override sets it. Raises SpecError for too many overrides.
     """
+    if len(overrides) > MOST:
+        message = f"{len(overrides):,} overrides are given, and at most {MOST:,} are read"
+        diagnostics.add(
+            "TFK017", Location(f"{FLAG}{short(overrides[MOST])}"), "", message, "write them in a file that `extends` this one"
+        )
+        raise diagnostics.error()
     keys = {override.partition("=")[0].split(".")[0] for override in overrides}
     if keys - OWN and "expect" not in keys:
         root = root.holding({key: child for key, child in root.mapping.items() if key != "expect"})

@@ -25,7 +25,7 @@ from ..data import (
     roles_for,
     windows_of,
 )
-from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_whole
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
@@ -125,11 +125,9 @@ class Answerer:
         self.model, self.tokeniser, self.unanswerable = model, tokeniser, unanswerable
         self.stride, self.max_answer, self.batch_tokens = stride, max_answer, batch_tokens
         self.frame = tokeniser.pair_frame
-        shortest = len(self.frame) + 2
-        if max_length < shortest or min(stride, max_answer, batch_tokens) < 1:
-            message = f"max_length is {max_length}, stride {stride}, max_answer {max_answer}, batch_tokens {batch_tokens}"
-            fix = f"a row has at least {shortest} tokens with its special tokens; the others are at least 1"
-            raise InputError(Diagnostic("TFK078", message, fix))
+        check_whole("max_length", max_length, len(self.frame) + 2)  # a row holds the special tokens and one of each text
+        for name, value in (("stride", stride), ("max_answer", max_answer), ("batch_tokens", batch_tokens)):
+            check_whole(name, value)
         self.roles = roles_for(model.plan, "spans")
         self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
         check_ids(model.plan, self.roles, {"target": tokeniser})
@@ -192,8 +190,7 @@ class Answerer:
         Raises:
             InputError: `best` is less than 1, or the probabilities of a question are NaN.
         """
-        if best < 1:
-            raise InputError(Diagnostic("TFK078", f"best is {best}", "it is at least 1"))
+        check_whole("best", best)
         for group in groups(questions, chunk):
             yield from self._answer_chunk(group, best)
 

@@ -26,6 +26,7 @@ from ..data import (
     roles_for,
 )
 from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_whole
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
@@ -87,15 +88,8 @@ class Classifier:
         self.model, self.tokeniser, self.labels = model, tokeniser, tuple(labels)
         self.batch_tokens, self.pairs = batch_tokens, pairs
         self.frame = tokeniser.pair_frame if pairs else tokeniser.text_frame
-        shortest = len(self.frame) + 1 + pairs
-        if max_length < shortest or batch_tokens < 1:
-            message = f"max_length is {max_length}, batch_tokens is {batch_tokens}"
-            what = "a pair of texts" if pairs else "a text"
-            raise InputError(
-                Diagnostic(
-                    "TFK078", message, f"{what} has at least {shortest} tokens with its special tokens, a batch at least 1"
-                )
-            )
+        check_whole("max_length", max_length, len(self.frame) + 1 + pairs)  # the special tokens, and one of each text
+        check_whole("batch_tokens", batch_tokens)
         self.roles = roles_for(model.plan, "pairs" if pairs else "classification")
         self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
         check_ids(model.plan, self.roles, {"target": tokeniser})

@@ -23,7 +23,7 @@ from ..data import (
     roles_for,
     word_pieces,
 )
-from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_whole
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
@@ -77,11 +77,8 @@ class Tagger:
         batch_tokens: int = 4096,
     ) -> None:
         self.model, self.tokeniser, self.tags, self.batch_tokens = model, tokeniser, tuple(tags), batch_tokens
-        shortest = 1 + len(tokeniser.text_frame)
-        if max_length < shortest or batch_tokens < 1:
-            message = f"max_length is {max_length}, batch_tokens is {batch_tokens}"
-            fix = f"a row has at least {shortest} tokens with its special tokens, a batch at least 1"
-            raise InputError(Diagnostic("TFK078", message, fix))
+        check_whole("max_length", max_length, 1 + len(tokeniser.text_frame))  # the special tokens, and one of the text
+        check_whole("batch_tokens", batch_tokens)
         self.roles = roles_for(model.plan, "tagged")
         self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
         check_ids(model.plan, self.roles, {"target": tokeniser})

@@ -11,7 +11,7 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, groups, read_tokenisers, roles_for
-from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_whole
 from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
@@ -82,14 +82,9 @@ class Translator:
     ) -> None:
         self.model, self.tokenisers, self.search = model, tokenisers, search or Search()
         self.batch_tokens, self.attention, self.workers = batch_tokens, tuple(attention), workers
-        shortest = 1 + len(tokenisers["source"].source_frame)
-        if max_source < shortest or batch_tokens < 1 or workers < 1:
-            message = f"max_source is {max_source}, batch_tokens is {batch_tokens}, workers is {workers}"
-            fix = (
-                f"a source has at least {shortest} tokens with its special tokens, a batch at least 1, and there is at least 1 "
-                "worker"
-            )
-            raise InputError(Diagnostic("TFK078", message, fix))
+        check_whole("max_source", max_source, 1 + len(tokenisers["source"].source_frame))  # the special tokens, and one more
+        check_whole("batch_tokens", batch_tokens)
+        check_whole("workers", workers)
         self.roles = roles_for(model.plan, "parallel")
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, tokenisers)

@@ -61,6 +61,8 @@ def check_inputs(
         message = f"missing inputs: {', '.join(missing) or 'none'}; unknown inputs: {', '.join(unknown) or 'none'}"
         raise InputError(Diagnostic("TFK073", message, f"`{plan.name}` takes {', '.join(wanted)}"))
     for label, table in (("masks", masks), ("lengths", lengths), ("segments", segments)):
+        if not isinstance(table, Mapping):
+            raise InputError(Diagnostic("TFK073", f"`{label}` is a {type(table).__name__}", f"{label}={{input: tensor}}"))
         for name in table:
             if name not in inputs:
                 raise InputError(Diagnostic("TFK073", f"{label} name `{name}`, which is no input of this call"))
@@ -177,8 +179,22 @@ def given_padding(name: str, shape: torch.Size, mask: Tensor | None, lengths: Te
                 f"the lengths of `{name}` are {lengths.dtype} {tuple(lengths.shape)}, its batch and length are {tuple(shape)}"
             )
             raise InputError(Diagnostic("TFK070", message, "lengths are integers, one per row"))
+        _check_lengths(name, lengths, shape[1])
         return Padding(lengths=lengths)
     return None
+
+
+def _check_lengths(name: str, lengths: Tensor, longest: int) -> None:
+    """Raises InputError unless lengths (B,) are 0 to the length of the rows. On CUDA an assertion avoids a sync."""
+    if torch.compiler.is_compiling() or lengths.is_meta or torch._C._are_functorch_transforms_active():
+        return
+    wrong = (lengths < 0) | (lengths > longest)
+    if lengths.device.type != "cpu":
+        torch._assert_async((~wrong).all(), f"TFK070: a length of `{name}` is outside 0..{longest}")
+    elif bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        message = f"`{name}` has rows of {longest}, and row {row} of its lengths is {int(lengths[row])}"
+        raise InputError(Diagnostic("TFK070", message, f"lengths are 0..{longest}"))
 
 
 def check_images(name: str, images: Tensor, rule: ImageRule, parameter: nn.Parameter | None) -> None:

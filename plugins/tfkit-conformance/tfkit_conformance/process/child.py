@@ -27,7 +27,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tfkit import Catalogue, Diagnostic, InputError, TfkitError, load_catalogue
+from tfkit import BuildError, Catalogue, Diagnostic, InputError, TfkitError, load_catalogue
 
 from .stored import Stored
 
@@ -50,17 +50,27 @@ def main() -> None:
         with _flash_implementation(task.get("flash_implementation")):
             say("answer", DOES[task["do"]](task, say))
     except TfkitError as error:
-        say("diagnostics", {"kind": type(error).__name__, "diagnostics": [asdict(each) for each in error.diagnostics]})
+        _say_diagnostics(say, error)
     except Exception as bug:
-        frames = [[str(frame.f_globals.get("__name__", "")), line] for frame, line in traceback.walk_tb(bug.__traceback__)]
+        stack = list(traceback.walk_tb(bug.__traceback__))
+        frames = [[str(frame.f_globals.get("__name__", "")), line] for frame, line in stack]
         said = " ".join(f"{type(bug).__name__}: {bug}".split())
-        say("bug", {"said": said, "frames": frames, "traceback": traceback.format_exc()})
+        if any(frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "torch" for frame, _ in stack):
+            _say_diagnostics(
+                say, BuildError(Diagnostic("TFK097", f"torch cannot be imported: {said[:200]}", "see `tfkit doctor`"))
+            )
+        else:
+            say("bug", {"said": said, "frames": frames, "traceback": traceback.format_exc()})
     except BaseException as leaving:
         say("left", f"{type(leaving).__name__}: {leaving}".removesuffix(": "))
         code = 1
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _say_diagnostics(say: Say, error: TfkitError) -> None:
+    say("diagnostics", {"kind": type(error).__name__, "diagnostics": [asdict(each) for each in error.diagnostics]})
 
 
 def _flash_implementation(name: str | None) -> AbstractContextManager[None]:

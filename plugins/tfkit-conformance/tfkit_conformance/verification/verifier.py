@@ -47,6 +47,7 @@ from .sites import site_checks
 from .truth import Measured, Reference, pooled, random_towards
 from .weights import shared_memory
 
+MOST_ROWS = 2**16
 WIDE = "float64"
 PARTS = (SUB_LAYERS, WHOLE_MODEL) = ("sub-layers", "whole model")
 
@@ -95,7 +96,7 @@ def verify(
         The properties are in `verification/properties.py`, the tolerances in `verification/rounding.py`.
     """
     began = time.perf_counter()
-    _check(devices, dtypes, batch, parts)
+    _check(devices, dtypes, batch, seed, parts)
     catalogue = catalogue or load_catalogue()
     given, words = _built(model, seed, catalogue)
     graph = graph_of(given.spec)
@@ -347,11 +348,14 @@ def _unused(subject: ModelUnderTest, backend: str) -> str:
     return f"{'; '.join(reasons)}; eager serves every call" if reasons else ""
 
 
-def _check(devices: Sequence[str], dtypes: Sequence[str], batch: int, parts: Sequence[str]) -> None:
+def _check(devices: Sequence[str], dtypes: Sequence[str], batch: Any, seed: Any, parts: Sequence[str]) -> None:
     if not parts or not set(parts) <= set(PARTS):
         raise InputError(Diagnostic("TFK073", f"parts are {', '.join(parts) or 'none'}", f"some of {', '.join(PARTS)}"))
     for name in dtypes:
         if name not in DTYPES:
             raise InputError(Diagnostic("TFK071", f"dtype {name!r} is none of {', '.join(DTYPES)}"))
-    if not devices or not dtypes or batch < 1:
-        raise InputError(Diagnostic("TFK073", "a device, a dtype and a row are needed at least"))
+    if not devices or not dtypes:
+        raise InputError(Diagnostic("TFK073", "a device and a dtype are needed at least"))
+    for name, number, low, high in (("batch", batch, 1, MOST_ROWS), ("seed", seed, 0, 2**63 - 1)):
+        if type(number) is not int or not low <= number <= high:
+            raise InputError(Diagnostic("TFK073", f"{name} is {number!r:.80}", f"it is a whole number from {low} to {high:,}"))

@@ -1,0 +1,33 @@
+"""Numbers that a caller passes: whole numbers and real numbers in a range, and the error for all others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .diagnostic import Diagnostic
+from .exceptions import InputError
+
+MOST = 2**63 - 1
+"""The largest integer of torch."""
+
+
+def check_whole(name: str, value: Any, smallest: int = 1, largest: int = MOST, code: str = "TFK078") -> None:
+    """Raises InputError if a setting is not a whole number in a range."""
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
+        rule = f"it is a whole number from {smallest} " + ("up" if largest == MOST else f"to {largest:,}")
+        raise InputError(Diagnostic(code, f"{name} is {in_words(value)}", rule))
+
+
+def check_number(name: str, value: Any, largest: float, zero: str = "") -> None:
+    """Raises InputError if a setting is not a number from 0 up to another; `zero` says what 0 means."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= largest:
+        rule = f"it is a number from 0{f' ({zero})' if zero else ''} to {largest:,.0f}"
+        raise InputError(Diagnostic("TFK078", f"{name} is {in_words(value)}", rule))
+
+
+def in_words(value: Any) -> str:
+    """A wrong value in a message. Python writes no integer of more than some thousand digits."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return f"a number of {math.floor(math.log10(abs(value))) + 1:,} digits"
+    return repr(value)[:80]
