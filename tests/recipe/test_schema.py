@@ -155,6 +155,7 @@ NONSENSE = [
             "activation_checkpointing: 1",
             "validation: {metric: blue}",
             "validation: {beams: 0}",
+            "validation: {beams: 101}",
             "validation: {lowercase: 'yes'}",
             "keeping: {last: 0}",
             "keeping: {best: 1.5}",

@@ -267,6 +267,7 @@ def test_a_client_that_does_not_read_is_cut_off():
         (GET + b"X: " + b"a" * 2000, 431, "headers_too_large"),
         (GET + b"X: " + b"a" * 2000 + b"\r\n\r\n", 431, "headers_too_large"),
         (GET + b"X: a\r\n" * 500 + b"\r\n", 431, "headers_too_large"),
+        (GET + b"a:b\r\n" * 190 + b"\r\n", 431, "headers_too_large"),
         (b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431, "headers_too_large"),
         (CHUNKED[:-2] % b"/translate" + b"Content-Length: 3\r\n\r\n0\r\n\r\n" + GET + b"\r\n", 400, "malformed_http"),
         (CHUNKED[:-2] % b"/health" + b"Content-Length: 3\r\n\r\n0\r\n\r\n" + GET + b"\r\n", 400, "malformed_http"),
@@ -274,7 +275,7 @@ def test_a_client_that_does_not_read_is_cut_off():
     ],
     ids=[
         "bytes", "http-0.9", "no-host", "two-hosts", "negative-length", "gzip", "chunk", "chunk-line", "half-of-a-long-head",
-        "long-head", "many-headers", "long-path", "two-lengths", "two-lengths-of-a-get", "chunks-in-1.0",
+        "long-head", "many-headers", "short-headers", "long-path", "two-lengths", "two-lengths-of-a-get", "chunks-in-1.0",
     ],
 )  # fmt: skip
 def test_what_is_no_valid_request_is_refused_and_the_connection_closed(sent, status, wanted):

@@ -102,7 +102,7 @@ class Validation(Options):
         OneOf("loss", "bleu", "chrf", "accuracy", "f1", "exact_match"),
         Field(description="the score that selects the best checkpoint"),
     ] = "loss"
-    beams: Annotated[Size, Field(description="beams of the scored translations; 1 is greedy")] = 1
+    beams: Annotated[Size, Field(le=100, description="beams of the scored translations; 1 is greedy")] = 1
     sentences: Annotated[Size, Field(description="the first rows, which are translated")] = 1000
     lowercase: Annotated[bool, Field(description="score without regard to case (sacrebleu -lc)")] = False
 

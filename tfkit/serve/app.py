@@ -73,7 +73,7 @@ class _Heads:
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
-        if size + sum(len(name) + len(value) for name, value in scope["headers"]) > self.limits.head:
+        if size + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"]) > self.limits.head:
             return head_too_large(self.limits.head)
         headers = Headers(scope=scope)
         if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
