@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -166,7 +165,9 @@ def test_commands_that_are_not_run_exist_with_their_options(name):
             path, options = documented.ROOT / script, re.findall(r" (--[\w-]+)", words)
             assert path.exists(), line
             if options:
-                source = path.read_text(encoding="utf-8") + Path(path.parent, "interleaved.py").read_text(encoding="utf-8")
+                source = path.read_text(encoding="utf-8")
+                helpers = [path.parent / f"{name}.py" for name in re.findall(r"^from (\w+) import", source, flags=re.M)]
+                source += "".join(helper.read_text(encoding="utf-8") for helper in helpers if helper.exists())
                 assert all(f'"{option}"' in source for option in options), line
         for command, rest in re.findall(r"\btfkit ([a-z]+)\b([^|<>]*)", words):
             options = [option for option in re.findall(r" (--?[a-z][\w-]*)", rest) if option != "--help"]

@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "images metrics serve train comparison starters doctor view look",
     "look": "errors files slots catalogue spec data generate builder io nn view lazy_names",
     "inspection": "slots attention cpu catalogue certificate graph nn builder io lazy_names",
-    "commands": "files view cli lazy_names",
+    "commands": "files graph view cli lazy_names",
     "__main__": "cli",
     "__init__": "lazy_names errors cpu catalogue spec graph nn builder io recipe generate text images metrics comparison",
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tfkit
 from tfkit.attention.choice import BackendChoice
-from tfkit.attention.types import Mask
+from tfkit.attention.types import AttentionInputs
 from tfkit.nn.model import Model
 from tfkit.nn.runtime import beam_tree as tree
 from tfkit.nn.runtime.decoding_state import DecodingState
@@ -109,10 +109,10 @@ def test_a_backend_without_such_masks_gets_copies(decoder_of: Callable[..., Mode
     site = "decoder.0.self_attention"
     select = BackendChoice.select
 
-    def poor(self: BackendChoice, query: Tensor, key: Tensor, value: Tensor, mask: Mask, *rest: Any) -> Any:
-        if self.site == site and mask.visible is not None:
+    def poor(self: BackendChoice, inputs: AttentionInputs, *rest: Any) -> Any:
+        if self.site == site and inputs.mask.visible is not None:
             raise tfkit.BackendRefused(tfkit.Diagnostic("TFK060", "no such masks"))
-        return select(self, query, key, value, mask, *rest)
+        return select(self, inputs, *rest)
 
     monkeypatch.setattr(BackendChoice, "select", poor)
     seen = []

@@ -59,5 +59,5 @@ HEADER = "{{'descr': {}, 'fortran_order': False, 'shape': {}}}"
 )
 def test_a_forged_header_is_refused(tmp_path, data, words):
     (tmp_path / "a.npy").write_bytes(data)
-    with pytest.raises(InputError, match=f"TFK107 .*a.npy {words}"):
+    with pytest.raises(InputError, match=f"TFK107 .*a.npy .*{words}"):
         features_in(str(tmp_path / "a.npy"))

@@ -12,7 +12,7 @@ import torch
 import tfkit
 
 ROOT = Path(tfkit.__file__).parent
-MAX_MODULES = 16
+MAX_MODULES = 18
 
 
 @pytest.mark.parametrize("spec", ["transformer-tiny", "gpt-char"])

@@ -54,8 +54,8 @@ def test_requested_backends_replace_those_of_every_site_only(described, catalogu
 
 def test_too_many_are_refused(described, monkeypatch):
     _, graph = described("gpt2.yaml")
-    monkeypatch.setattr(module, "MOST", 12)
+    monkeypatch.setattr(module, "MOST_SITES", 12)
     assert len(all_sites(graph)) == 12
-    monkeypatch.setattr(module, "MOST", 11)
+    monkeypatch.setattr(module, "MOST_SITES", 11)
     with pytest.raises(BuildError, match="TFK045"):
         all_sites(graph)

@@ -7,7 +7,7 @@ output = concat(head_1 .. head_H) W^O
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -51,6 +51,10 @@ class AttentionConfig(AttentionSettings):
     memory: str | None = None
     score: str = "dot"
     norm_all_heads: bool = False
+    settings: dict[str, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", settings_of(self))  # once, and not in every call
 
 
 @dataclass(frozen=True)
@@ -256,9 +260,9 @@ class MultiHeadAttention(nn.Module):
 
     def _inputs(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Bias | None) -> AttentionInputs:
         """The call with the settings of the site. Dropout acts in training only."""
-        config, settings = self.config, settings_of(self.config)
+        config, settings = self.config, self.config.settings
         if not self.training:
-            settings["dropout"] = 0.0
+            settings = {**settings, "dropout": 0.0}
         score = None if config.score == "dot" else self.score
         return AttentionInputs(query, key, value, mask, config.scale, bias, score=score, **settings)
 

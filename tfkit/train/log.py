@@ -66,7 +66,7 @@ class ValidationEntry(FileModel):
     signatures: dict[Name, str]
     best: bool
     seconds: Seconds
-    sample: tuple[str, str, str] | None = None
+    sample: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
 
 
 Entry = StepEntry | ValidationEntry

@@ -100,7 +100,7 @@ def test_wrong_input_is_refused_in_words(spec, catalogue):
         verify(spec, lengths={"src": 3}, catalogue=catalogue)
     with pytest.raises(InputError, match="float31"):
         verify(spec, dtypes=("float31",), catalogue=catalogue)
-    with pytest.raises(InputError, match="a row"):
+    with pytest.raises(InputError, match="batch is 0"):
         verify(spec, batch=0, catalogue=catalogue)
 
 
