@@ -167,4 +167,7 @@ def test_the_plugin_imports_nothing_without_an_option(pytester):
     words += "heavy = {name for name in sys.modules if name in ('torch', 'pydantic') or name.startswith('tfkit')}; "
     words += "print(int(code), sorted(heavy))"
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0 ['tfkit_conformance', 'tfkit_conformance.pytest_plugin']"
+    assert (
+        done.stdout.splitlines()[-1]
+        == "0 ['tfkit', 'tfkit.lazy_names', 'tfkit_conformance', 'tfkit_conformance.pytest_plugin']"
+    )

@@ -11,7 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from suite_reports import share_relations
 from tfkit import InputError
 from tfkit_conformance import Case, FunctionCall, Violation, check_callable, function_under_test, replay
-from tfkit_conformance.callables.locate import function_named, signature_named, transformers_function
+from tfkit_conformance.callables.check import signature_named
+from tfkit_conformance.callables.locate import function_named, transformers_function
 from tfkit_conformance.callables.probe import PLAIN, probe
 from tfkit_conformance.relations import RELATIONS
 from tfkit_conformance.suite.again import run_check

@@ -16,7 +16,9 @@ from ..snippets import function_snippet
 from ..suite.conformance import check_backend
 from ..suite.runner import Event
 from .adaptor import STRIDES, FunctionCall, FunctionUnderTest, Rendering, Signature
-from .locate import check_features, check_form, signature_named
+from .dense import DENSE
+from .flash import FLASH
+from .locate import check_features, check_form, error_of, nearest, object_named
 from .probe import SIZES, Probe, probe
 
 INDEXED_BY_QUERY = ("output", "visible", "weights", "lse", "gradient of query")
@@ -96,6 +98,22 @@ def _mask_element(call: FunctionCall, finding: Finding) -> str:
 
 
 ARGUMENTS = "arguments"
+
+
+def signature_named(name: str | Signature) -> Signature:
+    """A known signature, or an author's own as "module:name". Raises InputError."""
+    if isinstance(name, Signature):
+        return name
+    if ":" in name:
+        found = object_named(name, "--signature")
+        if not isinstance(found, Signature):
+            fix = "make it with tfkit_conformance.Signature"
+            raise error_of(f"--signature: `{name}` is a {type(found).__name__}, not a Signature", fix)
+        return found
+    known = {each.name: each for each in (*DENSE, *FLASH)}
+    if name not in known:
+        raise error_of(f"there is no signature `{name}`", nearest(name, known, "signatures"))
+    return known[name]
 
 
 def function_under_test(

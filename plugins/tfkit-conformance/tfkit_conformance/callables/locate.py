@@ -21,7 +21,7 @@ def function_named(target: str) -> Callable[..., Any]:
     """The function of "module:name"; the working directory is searched last. Raises InputError."""
     found = object_named(target, "--callable")
     if not callable(found):
-        raise _error(f"--callable: `{target}` is a {type(found).__name__}, not a function", "name a function")
+        raise error_of(f"--callable: `{target}` is a {type(found).__name__}, not a function", "name a function")
     function: Callable[..., Any] = found
     return function
 
@@ -31,13 +31,13 @@ def object_named(target: str, option: str) -> Any:
     module_name, colon, name = target.partition(":")
     if not (colon and name and all(part.isidentifier() for part in (*module_name.split("."), *name.split(".")))):
         fix = "write the module, a colon and the name, for instance my_package.kernels:attention"
-        raise _error(f"{option}: `{target}` is not MODULE:NAME", fix)
+        raise error_of(f"{option}: `{target}` is not MODULE:NAME", fix)
     found: Any = imported(option, module_name)
     at = module_name
     for part in name.split("."):
         if not hasattr(found, part):
             public = [each for each in dir(found) if not each.startswith("_")]
-            raise _error(f"{option}: `{at}` has no `{part}`", nearest(part, public, "it has"))
+            raise error_of(f"{option}: `{at}` has no `{part}`", nearest(part, public, "it has"))
         found, at = getattr(found, part), f"{at}.{part}"
     return found
 
@@ -53,7 +53,7 @@ def imported(option: str, module_name: str) -> Any:
         if reason.name is None or not f"{module_name}.".startswith(f"{reason.name}."):
             raise _failed(option, module_name, reason) from None
         fix = f"install it, or run the command in the directory that holds {module_name.partition('.')[0]}"
-        raise _error(f"{option}: there is no module `{reason.name}`", fix) from None
+        raise error_of(f"{option}: there is no module `{reason.name}`", fix) from None
     except Exception as reason:  # whatever the author's module raises is the answer
         raise _failed(option, module_name, reason) from None
 
@@ -63,44 +63,25 @@ def transformers_function(name: str) -> Callable[..., Any]:
     try:
         from transformers import AttentionInterface
     except ImportError as reason:
-        raise _error(f"--huggingface: transformers cannot be imported: {reason}", "pip install transformers") from None
+        raise error_of(f"--huggingface: transformers cannot be imported: {reason}", "pip install transformers") from None
     if name == "eager":
         from transformers.models.llama.modeling_llama import eager_attention_forward
 
         return eager_attention_forward
     known: Mapping[str, Any] = AttentionInterface()  # type: ignore[no-untyped-call]
     if name not in known:
-        raise _error(
+        raise error_of(
             f"--huggingface: transformers has no attention function `{name}`", nearest(name, ["eager", *known], "known")
         )
     function: Callable[..., Any] = known[name]
     return function
 
 
-def signature_named(name: str | Signature) -> Signature:
-    """A known signature, or an author's own as "module:name". Raises InputError."""
-    from .dense import DENSE
-    from .flash import FLASH
-
-    if isinstance(name, Signature):
-        return name
-    if ":" in name:
-        found = object_named(name, "--signature")
-        if not isinstance(found, Signature):
-            fix = "make it with tfkit_conformance.Signature"
-            raise _error(f"--signature: `{name}` is a {type(found).__name__}, not a Signature", fix)
-        return found
-    known = {each.name: each for each in (*DENSE, *FLASH)}
-    if name not in known:
-        raise _error(f"there is no signature `{name}`", nearest(name, known, "signatures"))
-    return known[name]
-
-
 def check_features(names: Iterable[str], known: Iterable[str], signature: str) -> frozenset[str]:
     """The features. Raises InputError for one that the signature has not."""
     asked, features = frozenset(names), sorted(known)
     for name in sorted(asked - set(features)):
-        raise _error(f"--supports: the signature {signature} has no feature `{name}`", nearest(name, features, "features"))
+        raise error_of(f"--supports: the signature {signature} has no feature `{name}`", nearest(name, features, "features"))
     return asked
 
 
@@ -115,7 +96,7 @@ def check_form(name: str, function: Callable[..., Any], signature: Signature, ca
     except TypeError as reason:
         has = ", ".join(map(str, takes.parameters.values())) or "none"
         message = f"{name} cannot be called as {signature.name}: {reason}. Its parameters: {has}"
-        raise _error(message, f"the form is {signature.definition}; choose another --signature or write one") from None
+        raise error_of(message, f"the form is {signature.definition}; choose another --signature or write one") from None
 
 
 def nearest(name: str, known: Iterable[str], what: str) -> str:
@@ -127,8 +108,8 @@ def nearest(name: str, known: Iterable[str], what: str) -> str:
 
 def _failed(option: str, module: str, reason: Exception) -> InputError:
     said = " ".join(str(reason).split())[:300]
-    return _error(f"{option}: importing `{module}` raised {type(reason).__name__}: {said}", "repair the module")
+    return error_of(f"{option}: importing `{module}` raised {type(reason).__name__}: {said}", "repair the module")
 
 
-def _error(message: str, fix: str) -> InputError:
+def error_of(message: str, fix: str) -> InputError:
     return InputError(Diagnostic(CODE, message, fix))

@@ -100,7 +100,7 @@ def subject_of(task: Task) -> BackendUnderTest:
 
 
 def _under_test(task: Task, dtypes: tuple[str, ...], device: str) -> FunctionUnderTest:
-    from ..callables.locate import signature_named
+    from ..callables.check import signature_named
 
     given = task["function"]
     form = signature_named(given["signature"])
