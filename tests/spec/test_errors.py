@@ -135,6 +135,11 @@ ROWS = {
         "source:  {kind: tokens}\n  a.b: {kind: tokens}",
         [("TFK013", 14, 3, "nodes.a.b", "cannot name a node")],
     ),
+    "a name with a ligature": (
+        "source:  {kind: tokens}",
+        "source:  {kind: tokens}\n  \ufb01: {kind: tokens}",
+        [("TFK013", 14, 3, "nodes.\ufb01", "cannot name a node")],
+    ),
     "the name of an attribute": (
         "source:  {kind: tokens}",
         "source:  {kind: tokens}\n  _modules: {kind: tokens}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any, get_args
+from unicodedata import is_normalized
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -30,8 +31,9 @@ PATTERN = tuple(name for name in Layer.model_fields if name not in GROUP)
 
 
 def is_name(text: str) -> bool:
-    """Whether a node or a sub-layer may have this name. One underscore more, and it could be an attribute of a torch module."""
-    return text.isidentifier() and not text.startswith("_")
+    """Whether a node or a sub-layer may have this name. One that starts with an underscore could be an attribute of a torch
+    module, and Python reads two names as one if their normal forms are equal."""
+    return text.isidentifier() and not text.startswith("_") and is_normalized("NFKC", text)
 
 
 class Grammar:
