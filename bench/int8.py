@@ -2,7 +2,7 @@
 
     python bench/int8.py [--rounds 9]
 
-Measures what the limits in `tfkit/cpu/int8.py` are derived from. Processor time of one thread.
+The limits in `tfkit/cpu/int8.py` come from these times: processor time of one thread.
 """
 
 from __future__ import annotations

@@ -6,8 +6,11 @@ import re
 
 import pytest
 
+import tfkit
 from command_line import SMALL
+from tfkit import graph_of
 from tfkit.cli import main
+from tfkit.graph.rules import MAX_SUBLAYERS
 
 
 @pytest.fixture
@@ -45,11 +48,20 @@ def test_fewer_sublayers_and_the_option_make_it(words, small, capsys):
     assert not capsys.readouterr().err
 
 
-def test_the_memory_of_the_trial_counts(small, capsys):
-    assert main(["build", small, "--set", "defaults.d_model=4", "--set", "defaults.vocab_size=900000000"]) == 2
+def test_the_help_names_the_limit(capsys):
+    assert main(["build", "--help"]) == 0
+    assert f"more than {MAX_SUBLAYERS:,} sub-layers" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_memory_of_the_trial_counts(small, capsys, monkeypatch):
+    graph = graph_of(tfkit.load_spec(small))
+    free = 4 * graph.parameters() + 100
+    monkeypatch.setattr("tfkit.builder.initialisation.available_memory", lambda device: free)
+    tfkit.build(small)
+    assert main(["build", small]) == 2
     assert re.search(
-        r"small.yaml:\d+:\d+: TFK045 nodes\.source: the parameters need 14,4\d\d,\d{3},\d{3} bytes in torch\.float32, a "
-        r"forward pass of 3 rows \(source 8, target 7\) [\d,]+ more, and cpu has [\d,]+; make the model smaller",
+        rf"TFK045 nodes\.\w+: the parameters need {free - 100:,} bytes in torch\.float32, a forward pass of 3 rows "
+        rf"\(source 8, target 7\) [\d,]+ more, and cpu has {free:,} free; make the model smaller",
         capsys.readouterr().err,
     )
 
@@ -57,7 +69,7 @@ def test_the_memory_of_the_trial_counts(small, capsys):
 @pytest.mark.parametrize(
     ("position", "nodes", "message"),
     [
-        ("{kind: learned, max_len: 1000000000000}", 1, "there is not enough memory"),
+        ("{kind: learned, max_len: 1000000000000}", 1, "needs 32,000,000,000,000 bytes, and cpu has "),
         ("sinusoidal", 201, "201 position schemes"),
     ],
 )

@@ -39,20 +39,20 @@ def check_fits(spec: ModelSpec, graph: Graph, device: torch.device, dtype: torch
     counts = {name: node.count() + node.count(trainable=False) for name, node in graph.nodes.items()}
     parameters = sum(counts.values()) * dtype.itemsize
     activations = 0 if batch is None else total_elements(node_costs(graph, batch)) * dtype.itemsize
-    available = _available(device)
+    available = available_memory(device)
     if available is None or parameters + activations <= available:
         return
     what = f"the parameters need {parameters:,} bytes in {dtype}"
     if batch is not None:
         rows = ", ".join(f"{name} {length}" for name, length in batch.lengths.items())
         what += f", a forward pass of {batch.size} rows ({rows}) {activations:,} more"
-    rule = f"{what}, and {device} has {available:,}"
+    rule = f"{what}, and {device} has {available:,} {'free' if device.type == 'cpu' else 'in all'}"
     fix = "make the model smaller, choose a smaller dtype, or another device"
     raise BuildError(spec.diagnostic("TFK045", f"nodes.{max(counts, key=lambda name: counts[name])}", rule, fix))
 
 
-def _available(device: torch.device) -> int | None:
-    """The bytes that are free, where the system says so, or all bytes of the device; None if that is not known."""
+def available_memory(device: torch.device) -> int | None:
+    """The free bytes of the CPU, all bytes of a GPU, None for other devices. Only Linux says what is free; else it is all."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device_here(device)).total_memory
     if device.type != "cpu":

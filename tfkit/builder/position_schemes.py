@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..attention.positions import PositionRange
 from ..catalogue import Catalogue
-from ..errors import Diagnostic, InputError
+from ..errors import BuildError, Diagnostic, InputError
 from ..graph import Graph, Node, check_sublayers, graph_of
 from ..nn.model import Model
 from ..nn.position_values import PositionValues, bias_by_distance, embedded, rotated
@@ -19,7 +19,7 @@ from ..slots.layer import sequence
 from ..slots.options import Component
 from ..spec import ModelSpec
 from .assemble import build
-from .initialisation import initialise, materialise
+from .initialisation import available_memory, initialise, materialise
 
 MAX_SCHEMES = 200
 """Each takes a twentieth of a second to evaluate."""
@@ -158,7 +158,13 @@ def _learned(module: nn.Module) -> bool:
 def _fill(path: str, module: nn.Module, model: Model, graph: Graph, catalogue: Catalogue, read: ReadWeight | None) -> None:
     """Allocate the weights of one module, and initialise or read them."""
     names = {f"{path}.{name}" for name, _ in module.named_parameters()}
-    materialise(module, torch.device("cpu"), torch.float32)
+    cpu = torch.device("cpu")
+    needed = sum(parameter.numel() for parameter in module.parameters()) * torch.float32.itemsize
+    available = available_memory(cpu)
+    if available is not None and needed > available:
+        message = f"`{path}` needs {needed:,} bytes, and cpu has {available:,} free"
+        raise BuildError(Diagnostic("TFK045", message, "write a smaller `max_len`"))
+    materialise(module, cpu, torch.float32)
     if read is None:
         initialise(model, graph, catalogue, 0, names)
         return

@@ -23,8 +23,8 @@ MOST_PIECES = 1024
 """Pieces in which a body of 1 MiB may arrive; h11 takes 30 us for each, in which nobody else is answered."""
 
 
-class Pieces(h11.Connection):
-    """A state of HTTP/1.1 that refuses a body in very many pieces, such as chunks of one byte.
+class BoundedBody(h11.Connection):
+    """The parser of a connection, which refuses a body in very many pieces, such as chunks of one byte.
 
     Args:
         most: The largest number of pieces.
@@ -55,7 +55,9 @@ class Connection(H11Protocol):
     def __init__(self, limits: Limits, waiting: dict[Connection, None], **given: Any) -> None:
         super().__init__(**given)
         self.limits, self.waiting = limits, waiting
-        self.conn = Pieces(MOST_PIECES * max(1, limits.body >> 20), self.config.h11_max_incomplete_event_size or limits.head)
+        self.conn = BoundedBody(
+            MOST_PIECES * max(1, limits.body >> 20), self.config.h11_max_incomplete_event_size or limits.head
+        )
         self.head: asyncio.TimerHandle | None = None
         self.unread: asyncio.TimerHandle | None = None
 

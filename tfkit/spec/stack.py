@@ -14,8 +14,8 @@ from .inherit import Inheritance
 from .located import INVALID, Located, child_path, short
 from .merge import as_part, over
 
-MAX_SUBLAYERS = 1_000
-"""The largest number of sub-layers that a spec describes. Each takes a millisecond in every command."""
+MAX_DESCRIBED = 1_000
+"""The largest number of sub-layers that a spec describes, without repetitions. Each takes a millisecond."""
 
 
 def resolve_stack(node: Located, kind: NodeKind, inheritance: Inheritance) -> Located:
@@ -128,8 +128,8 @@ class _Stack:
         names = ["self_attention", *(["cross_attention"] if self.reads_memory else []), "ffn"]
         items = [self.standard(name) for name in names] if written is None else written.items
         self.inheritance.sublayers += len(items)
-        if self.inheritance.sublayers > MAX_SUBLAYERS:
-            message, fix = f"the layers up to here describe more than {MAX_SUBLAYERS:,} sub-layers", "let equal layers `repeat`"
+        if self.inheritance.sublayers > MAX_DESCRIBED:
+            message, fix = f"the layers up to here describe more than {MAX_DESCRIBED:,} sub-layers", "let equal layers `repeat`"
             self.diagnostics.fatal("TFK001", place.location, self.node.path, message, fix)
         seen: dict[str, int] = {}
         names_so_far: set[str] = set()
