@@ -52,12 +52,12 @@ HEADER = "{{'descr': {}, 'fortran_order': False, 'shape': {}}}"
         (npy(HEADER.format("'<M8'", "(2, 4)")), "holds datetime64"),
         (npy(HEADER.format("[('a', '<f4')]", "(2, 4)")), "holds "),
         (npy("{" * 100), "cannot be read as .npy"),
-        (npy("x", version=3), r"version \(3, 0\) of the format is unknown"),
+        (npy("x", version=3), r"cannot be read as .npy: version \(3, 0\) of the format is unknown"),
         (npz(), "cannot be read as .npy"),
         (b"", "cannot be read as .npy"),
     ],
 )
 def test_a_forged_header_is_refused(tmp_path, data, words):
     (tmp_path / "a.npy").write_bytes(data)
-    with pytest.raises(InputError, match=f"TFK107 .*a.npy .*{words}"):
+    with pytest.raises(InputError, match=f"TFK107 .*a.npy {words}"):
         features_in(str(tmp_path / "a.npy"))

@@ -104,9 +104,11 @@ def test_a_wrong_start(name: str, model: Model) -> None:
         model.start(**arguments)
 
 
-@pytest.mark.parametrize("batch", [None, 0, -1])
-def test_a_model_without_other_inputs_needs_a_batch(batch: int | None, model_of: Callable[..., Model]) -> None:
-    with pytest.raises(tfkit.InputError, match="batch"):
+@pytest.mark.parametrize(
+    ("batch", "message"), [(None, "`batch`"), (0, "batch is 0; it is a whole"), (-1, "batch is -1; it is")]
+)
+def test_a_model_without_other_inputs_needs_a_batch(batch: int | None, message: str, model_of: Callable[..., Model]) -> None:
+    with pytest.raises(tfkit.InputError, match=message):
         model_of("decoder").start(batch=batch)
 
 
