@@ -25,6 +25,7 @@ def modules_after(code: str) -> str:
         "graph_of(load_spec('specs/transformer-base.yaml', load_catalogue())).parameters()",
         "from tfkit.catalogue import load_catalogue; from tfkit.spec import json_schema; json_schema(load_catalogue())",
         "from tfkit.recipe import recipe_schema; recipe_schema()",
+        "import tfkit.interop.huggingface_import",
     ],
 )
 def test_no_torch_and_no_rich(code):

@@ -18,8 +18,8 @@ from tfkit.errors import TfkitError
 from tfkit.files import write_tensors
 from tfkit.interop.export import export
 from tfkit.interop.huggingface import write
-from tfkit.interop.huggingface_directory import KEPT_FILE
 from tfkit.interop.huggingface_import import ORIGIN, plan_import, run_import
+from tfkit.interop.kept_tensors import KEPT_FILE
 from tfkit.interop.views import converted, real
 
 from .models import make

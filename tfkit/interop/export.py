@@ -25,8 +25,8 @@ from ..files import FileModel, FileRecord, file_record
 from ..io.replacing import Kind, check_place, write_directory
 from ..nn.model import Model
 from ..slots.lazy import load
-from .huggingface_directory import KEPT_FILE
 from .huggingface_import import ORIGIN
+from .kept_tensors import KEPT_FILE
 
 LISTING = "tfkit-export.json"
 """The file with the sizes and digests of the others, so that a later export may replace them."""

@@ -23,8 +23,9 @@ from ..graph import graph_of
 from ..nn.model import Model
 from ..spec import ModelSpec, parse_spec, resolved
 from .config_template import config_of, configuration
-from .huggingface_directory import CONFIG, GENERATION, INDEX, WEIGHTS, unpack
+from .huggingface_directory import CONFIG, GENERATION, INDEX, WEIGHTS
 from .huggingface_import import ORIGIN, rules_for
+from .kept_tensors import unpack
 from .views import CONSTANTS, contiguous, converted
 from .weight_map import MapFile, shipped_maps
 

@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import model_validator
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import FileModel, FileRoot, Place, child, open_regular, read_model, read_places
@@ -216,31 +212,3 @@ class HuggingFaceDirectory:
         if data.nbytes != place.bytes:
             raise StoreError(Diagnostic("TFK143", f"{self.path / file} was cut off while it was read"))
         return data.view(bits).reshape(place.shape)
-
-
-# Tensors of an imported directory that no parameter holds: buffers, and tables of sinusoids with other last bits than ours.
-#
-# They stand in one file of the model, so that an export returns the bytes that came in.
-
-KEPT_FILE = "huggingface.safetensors"
-"""The file of an imported model that holds them."""
-LARGEST = 64 << 20
-"""At most this many bytes of buffers are kept; masks and tables of positions are smaller."""
-
-
-def pack(directory: HuggingFaceDirectory, tables: list[str], buffers: list[str]) -> bytes | None:
-    """The content of the file: tables, and buffers if they are not larger than `LARGEST`. None for no tensors."""
-    small = sum(directory.places[name][1].bytes for name in buffers) <= LARGEST
-    names = [*tables, *(buffers if small else ())]
-    dtypes = {name: getattr(torch, directory.places[name][1].dtype) for name in names}
-    found = {name: torch.from_numpy(directory.read(name)).view(dtype) for name, dtype in dtypes.items()}
-    return save(found) if found else None
-
-
-def unpack(texts: Mapping[str, str | bytes]) -> dict[str, Tensor]:
-    """The tensors by name, from the files of a model. Raises StoreError for an altered file."""
-    content = texts.get(KEPT_FILE, b"")
-    try:
-        return load(content.encode() if isinstance(content, str) else content) if content else {}
-    except SafetensorError as reason:
-        raise StoreError(Diagnostic("TFK082", f"{KEPT_FILE}: {reason}", "it was altered; import the model again")) from None

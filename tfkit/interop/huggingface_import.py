@@ -238,7 +238,7 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
             the model cannot be written.
     """
     from ..io.saving import ModelFiles, write_model  # torch
-    from .huggingface_directory import KEPT_FILE, pack
+    from .kept_tensors import KEPT_FILE, pack
 
     _check_tied(plan)
     computed, other = _compared_constants(plan)
