@@ -40,4 +40,4 @@ def check_labels(labels: Sequence[str], words: bool = False) -> None:
 
 def _shown(label: str) -> str:
     text = label if len(label) <= SHOWN else f"{label[: SHOWN - 3]}..."
-    return f"`{CONTROL_OR_LINE_END.sub(lambda found: f'U+{ord(found[0]):04X}', text)}`"
+    return f"`{CONTROL_OR_LINE_END.sub(lambda found: found[0].encode('unicode_escape').decode(), text)}`"
