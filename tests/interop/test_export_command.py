@@ -6,6 +6,7 @@ import io
 import json
 import runpy
 import sys
+from dataclasses import replace
 from importlib import util
 from pathlib import Path
 
@@ -117,14 +118,13 @@ def test_all_reasons_are_printed_and_nothing_is_written(catalogue, tmp_path, cap
     assert names(tmp_path) == ["model"]
 
 
+def write_half(model, texts, directory, **options):
+    (directory / "model.bin").write_bytes(b"half")
+    raise OSError(28, "No space left on device")
+
+
 def test_a_write_that_fails_leaves_nothing(saved, tmp_path, monkeypatch, capsys):
-    from tfkit.interop import ctranslate2 as target
-
-    def fails(model, texts, directory, **options):
-        (directory / "model.bin").write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(target, "write", fails)
+    monkeypatch.setitem(TARGETS, "ctranslate2", replace(TARGETS["ctranslate2"], write=f"{__name__}:write_half"))
     assert main(["export", str(saved), "--to", "ctranslate2", "-o", str(tmp_path / "out")]) == 1
     assert "TFK081" in capsys.readouterr().err
     assert names(tmp_path) == ["model"]

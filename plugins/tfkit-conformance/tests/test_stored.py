@@ -82,6 +82,7 @@ def test_a_case_of_a_law_names_its_part(stored):
         ({"findings": []}, "has findings but no `suite`"),
         ({"suite": SUITE, "findings": 3}, "`findings` is no list of objects"),
         ({"suite": SUITE, "findings": [3]}, "`findings` is no list of objects"),
+        ({"suite": SUITE, "findings": [{}] * 1_001}, "has 1,001 findings, and at most 1,000 are run again"),
         ({"suite": SUITE, "findings": []}, "does not say of which part it is"),
         ({"a": 1}, "is no report, no finding and no case"),
         ({"backend": "eager"}, "is no report, no finding and no case"),

@@ -20,6 +20,8 @@ from ..report import SUITE
 
 FIX = "replay a report that `tfkit conformance NAME --json FILE` wrote, one of its findings, or a case"
 DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
+MAX_FINDINGS = 1_000
+"""Findings of one report that are run again; `tfkit conformance` writes at most a few for each check."""
 NAMED = ("backend", "check", "device", "options", "suite")
 
 
@@ -58,6 +60,9 @@ def _report(path: str, data: dict[str, Any], name: str | None, device: str | Non
     findings = data["findings"]
     if not isinstance(findings, list) or not all(isinstance(each, dict) for each in findings):
         raise _unusable(f"{path}: `findings` is no list of objects", FIX)
+    if len(findings) > MAX_FINDINGS:
+        fix = "replay one finding at a time: a file may hold one of them"
+        raise _unusable(f"{path} has {len(findings):,} findings, and at most {MAX_FINDINGS:,} are run again", fix)
     if not all(isinstance(data.get(key), str) for key in ("slot", "name", "device")):
         raise _unusable(f"{path} does not say of which part it is (`slot`, `name`, `device`)", FIX)
     return [_one(f"{path}: findings[{number}]", each, name, device, data) for number, each in enumerate(findings)]
