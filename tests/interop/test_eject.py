@@ -176,6 +176,25 @@ def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
     assert sum("greedy" in result for result in check(tmp_path).values()) == 3
 
 
+POSITIONS = (
+    "{kind: relative_shaw, max_distance: 2, tables: stack}", "{kind: relative_shaw, max_distance: 2, tables: layer}",
+    "{kind: relative_t5, buckets: 6, max_distance: 5, tables: layer}", "{kind: relative_t5, buckets: 4, max_distance: 9}",
+    "{kind: relative_t5, buckets: 8, max_distance: 5}", "alibi", "rotary_half",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_position_scheme_is_written_for_every_place_of_its_tables(tmp_path, catalogue):
+    for number, position in enumerate(POSITIONS):
+        changes = [f"encoder.position={position}", f"decoder.position={position}"]
+        for scale in ("1.0", "0.3", "head_dim"):
+            words = [f"decoder.attention.scale={scale}", f"encoder.attention.scale={scale}"] if scale != "head_dim" else []
+            words = ["expect=null", *OVERRIDES["transformer-tiny"], *changes, *words]
+            spec = tfkit.load_spec(SPECS / "transformer-tiny.yaml", catalogue, words)
+            write_case(tmp_path, f"case_{number}_{scale.replace('.', '_')}", spec, catalogue)
+    assert len(check(tmp_path)) == 3 * len(POSITIONS)
+
+
 @pytest.mark.slow
 def test_the_part_of_a_plugin_writes_its_own_text(tmp_path, with_example):
     spec = tfkit.load_spec(EXAMPLE / "macaron.yaml", with_example, ["tokens.vocab_size=61", "defaults.d_model=24"])

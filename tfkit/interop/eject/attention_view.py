@@ -122,14 +122,14 @@ class AttentionView:
         self.sizes = sizes
         scheme = place.scheme
         self.rotates = scheme is not None and "queries_keys" in scheme.entry.acts
-        self.biased = scheme is not None and not place.own_scheme and "scores" in scheme.entry.acts
-        site = _position_site(o, c)
-        self._scheme = BoundPart(file, scheme, site) if scheme is not None and (self.rotates or place.own_scheme) else None
+        self._scheme = BoundPart(file, scheme, _position_site(o, c)) if scheme is not None else None
         self.own_scheme = self._scheme if place.own_scheme else None
+        biased = scheme is not None and not place.own_scheme and "scores" in scheme.entry.acts
+        self.reads_query = self._scheme is not None and self._scheme.offers("query_bias")
         self.score = _score(file, o, c)
         names = ["x", *(["memory"] if self.reads_other == "memory" else []), *(["rotation"] if self.rotates else []),
-                 *(["bias"] if self.biased else [])]  # fmt: skip
-        types = {"rotation": "tuple[Tensor, Tensor]"}
+                 *(["bias"] if biased else [])]  # fmt: skip
+        types = {"rotation": "tuple[Tensor, Tensor]", "bias": "nn.Module" if self.reads_query else "Tensor"}
         self._names = names
         mask = {"optional": ["mask: Tensor | None = None"], True: ["mask: Tensor"], False: []}[self.masked]
         self.signature = ", ".join(["self", *(f"{name}: {types.get(name, 'Tensor')}" for name in names), *mask])
@@ -146,6 +146,15 @@ class AttentionView:
         """The arguments of a call with the queries x."""
         given = {"x": x, "memory": self.place.memory or x}
         return ", ".join([*(given.get(name, name) for name in self._names), *([self.place.mask] if self.place.mask else [])])
+
+    @property
+    def position_bias(self) -> str:
+        """What the position scheme adds to the scores; empty without one."""
+        if self.own_scheme is None:
+            return ("bias(query)" if self.reads_query else "bias") if "bias" in self._names else ""
+        if self.reads_query:
+            return self.own_scheme.called("query_bias", "self.position", "query")
+        return self.own_scheme.called("bias", "self.position", "x.shape[1]")
 
     def rotate(self, x: str) -> str:
         assert self._scheme is not None

@@ -172,6 +172,14 @@ class BoundPart:
         """The constructor of its module; empty if it has none."""
         return str(self.part.new(self.name)).strip().replace(self.name, self.constructor, 1)
 
+    def offers(self, macro: str) -> bool:
+        """Whether its template has a macro."""
+        return hasattr(self.part, macro)
+
+    def called(self, macro: str, module: str, value: str) -> str:
+        """A macro with the module that `new` makes, if it has one."""
+        return str(getattr(self.part, macro)(module if self.new() else self.name, value)).strip()
+
     def __getattr__(self, macro: str) -> Callable[..., str]:
         return lambda *values: str(getattr(self.part, macro)(self.name, *values)).strip()
 

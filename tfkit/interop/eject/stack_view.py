@@ -43,6 +43,7 @@ class SublayerView:
             own = scheme is not None and scheme.entry.tables(scheme.options) == "layer"
             place = AttentionPlace(use_of(component, context), stack.uses, variable, mask, scheme, own)
             view["attention"] = AttentionView(file, o, context, place)
+        self.reads_query = "attention" in view and view["attention"].reads_query
         self.part: Any = file.template(component, c=context, **view)
         self.new = file.define(self.part)[1]
         self.scale = layer.constants.branch * o.residual_scale
@@ -83,7 +84,8 @@ class LayerView:
         self.title = {frozenset({"self_attention"}): "AttentionLayer", frozenset({"ffn"}): "FeedForwardLayer"}.get(
             frozenset(kinds), f"{stack.title}Layer"
         )
-        types = {"rotation": "tuple[Tensor, Tensor]"}
+        module = any(sublayer.reads_query for sublayer in self.sublayers)
+        types = {"rotation": "tuple[Tensor, Tensor]", "bias": "nn.Module" if module else "Tensor"}
         self.signature = ", ".join(["self", "x: Tensor", *(f"{name}: {types.get(name, 'Tensor')}" for name in stack.needs)])
         self.norms = {site: self.file.norm(layer.norm, self.file.const("D_MODEL", stack.width)) for site in self.sites}
         self.part: Any = render(LAYER, layer=self, file=self.file)
@@ -284,11 +286,11 @@ class StackView:
             if rotates:
                 lines.append(f"{name} = {self._scheme(index).tables('x.shape[1]')}")
             else:
-                own = self._scheme(index)
-                called = own.bias("x.shape[1]")
-                if self.positions and own.new():
-                    called = called.replace(own.name, f"self.positions[{index}]", 1)
-                lines.append(f"{name} = {called}  # (H, L, L)")
+                scheme, module = self._scheme(index), f"self.positions[{index}]"
+                if scheme.offers("query_bias"):
+                    lines.append(f"{name} = {module}  # reads the queries of each layer")
+                else:
+                    lines.append(f"{name} = {scheme.called('bias', module, 'x.shape[1]')}  # (H, L, L)")
         return lines
 
     def _mask_lines(self) -> Iterator[str]:
