@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -81,3 +83,48 @@ def test_pictures_of_position_schemes_are_bounded(position, nodes, message, tmp_
     error = capsys.readouterr().err
     assert "TFK045" in error
     assert message in error
+
+
+HEADS = """
+tfkit: 1
+name: s
+nodes:
+  source: {kind: tokens, vocab_size: 9, d_model: 4}
+  body:
+    {kind: stack, input: source, num_layers: 1, placement: pre, norm: layer_norm, position: alibi, sublayers: [self_attention],
+     attention: {num_heads: 257, head_dim: 1}}
+outputs: [body]
+"""
+IMAGE = """
+tfkit: 1
+name: s
+nodes:
+  image: {kind: patches, size: 65, patch: 1, channels: 1, d_model: 4, position: sinusoidal_2d}
+  body: {kind: stack, input: image, num_layers: 1, placement: pre, norm: layer_norm, sublayers: [self_attention],
+         attention: {num_heads: 1}}
+outputs: [body]
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (HEADS, "the position scheme of `body` has 257 heads, and at most 256 are evaluated; use fewer heads"),
+        (IMAGE, "the position scheme of `image` has 4,225 positions, and at most 4,096 are evaluated; use larger patches"),
+    ],
+)
+def test_the_picture_of_one_scheme_is_bounded(spec, message, tmp_path, capsys):
+    (tmp_path / "s.yaml").write_text(spec)
+    assert main(["positions", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "p.html")]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_memory_that_a_process_is_allowed_counts():
+    code = (
+        "import resource, torch; from tfkit.builder.initialisation import available_memory as free; here = torch.device('cpu');"
+    )
+    code += "resource.setrlimit(resource.RLIMIT_AS, (1 << 42, -1)); print(free(here));"
+    code += "resource.setrlimit(resource.RLIMIT_AS, (1 << 34, -1)); print(free(here))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[1]) < 1 << 34

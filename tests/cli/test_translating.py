@@ -109,6 +109,13 @@ def test_a_reference_without_text_is_no_reference(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("BLEU               0.00 ")
 
 
+def test_a_line_to_score_has_a_limit(tmp_path, capsys):
+    (tmp_path / "long").write_text("dog\n" + "a" * 100_001)
+    (tmp_path / "short").write_text("dog\ncat")
+    assert main(["score", str(tmp_path / "short"), str(tmp_path / "long")]) == 2
+    assert "long:2: the line has 100,001 characters, and at most 100,000 are scored" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["out", "reference"])
 def test_a_file_to_score_is_text(tmp_path, capsys, name):
     for each in ("out", "reference"):

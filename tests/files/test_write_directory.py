@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tfkit.errors import StoreError
-from tfkit.files import make_draft, replace_directory
+from tfkit.files import make_draft, make_folders, replace_directory
 
 
 def written(directory, text):
@@ -13,6 +13,18 @@ def written(directory, text):
     draft = make_draft(directory)
     (draft / "file").write_text(text)
     return draft
+
+
+def test_folders_are_made_at_any_depth(tmp_path):
+    place = tmp_path.joinpath(*["a"] * 1500)
+    make_folders(place)
+    make_folders(place)
+    assert place.is_dir()
+    for folder in [place, *place.parents][:1500]:
+        folder.rmdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        make_folders(tmp_path / "file")
 
 
 def test_a_draft_gets_the_name_and_the_previous_directory_is_removed(tmp_path):

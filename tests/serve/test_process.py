@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -46,6 +46,21 @@ def test_what_is_in_the_backlog_on_sigterm_is_answered(runs):
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)
         assert [each.getresponse().status for each in connections] == [200] * len(TEXTS)
+
+
+def test_one_request_of_a_connection_is_answered_after_sigterm(runs):
+    with ExitStack() as stack:
+        process, address = stack.enter_context(served(runs["translate"]))
+        process.send_signal(signal.SIGSTOP)  # so that all requests and the signal are there when it goes on
+        connection = stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=60))
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 300)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        answered = b""
+        with suppress(ConnectionResetError):  # the system resets a connection that is closed before all is read
+            while part := connection.recv(1 << 16):
+                answered += part
+        assert answered.count(b"HTTP/1.1 200") <= 1
 
 
 def test_more_clients_than_file_descriptors_leave_the_server_alive(runs):

@@ -120,6 +120,20 @@ def test_n_best_and_attention(trained):
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("the old dog", "a list of texts is expected, and this is one str of 11; write it in brackets"),
+        (b"dog", "a list of texts is expected, and this is one bytes of 3"),
+        ([("dog", "cat")], "a text must be a str, and one is of type tuple; pass a list of texts"),
+        ([3], "a text must be a str, and one is of type int"),
+    ],
+)
+def test_lines_are_a_list_of_texts(translator, lines, message):
+    with pytest.raises(InputError, match=message):
+        list(translator.translate(lines))
+
+
 def test_the_mode_of_the_model_is_left_as_it_was(translator):
     translator.model.train()
     list(translator.translate(["dog"]))

@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 from collections.abc import Container, Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -52,16 +53,25 @@ def check_fits(spec: ModelSpec, graph: Graph, device: torch.device, dtype: torch
 
 
 def available_memory(device: torch.device) -> int | None:
-    """The free bytes of the CPU, all bytes of a GPU, None for other devices. Only Linux says what is free; else it is all."""
+    """The free bytes of the CPU, all bytes of a GPU, None for other devices.
+
+    Only Linux says what is free; else it is all. `ulimit -v` may allow a process less.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device_here(device)).total_memory
     if device.type != "cpu":
         return None
+    page = os.sysconf("SC_PAGE_SIZE")
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            return int(dict(line.split(":") for line in lines)["MemAvailable"].split()[0]) << 10
+            free = int(dict(line.split(":") for line in lines)["MemAvailable"].split()[0]) << 10
+        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * page
     except (OSError, KeyError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return page * os.sysconf("SC_PHYS_PAGES")
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return free if limit == resource.RLIM_INFINITY else min(free, max(0, limit - used))
 
 
 def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int, only: Container[str] | None = None) -> None:

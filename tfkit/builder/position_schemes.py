@@ -23,6 +23,10 @@ from .initialisation import available_memory, initialise, materialise
 
 MAX_SCHEMES = 200
 """Each takes a twentieth of a second to evaluate."""
+MAX_ROWS = 4_096
+"""Positions of an image. Each is compared with each."""
+MAX_HEADS = 256
+"""Each has a curve of its own."""
 
 ReadWeight = Callable[[str], Tensor]
 """Reads a weight of a saved model by name."""
@@ -43,7 +47,8 @@ def position_values(
 
     Raises:
         SpecError: the model has too many sub-layers.
-        InputError: it has more than `MAX_SCHEMES` schemes.
+        InputError: it has more than `MAX_SCHEMES` schemes, or one has more than `MAX_ROWS` positions of an image or `MAX_HEADS`
+            heads.
     """
     graph = graph_of(spec)
     check_sublayers(spec, graph)
@@ -85,6 +90,7 @@ def _of_embeddings(node: Node, component: Component, module: Any) -> Evaluate:
     def evaluate(name: str, positions: int) -> Iterator[PositionValues]:
         site = getattr(node.options, "site", None)
         length = site.rows if site is not None and site.rows else min([positions, *_limits(node, component)])
+        _check(name, length, MAX_ROWS, "positions", "use larger patches, or a smaller image")
         width = node.options.d_model
         call = PositionRange(
             length, length, 0, 0, torch.device("cpu"), torch.float32, grid=site.grid if site is not None else None
@@ -144,11 +150,18 @@ def _of_attention(scale: float, site: Any, component: Component, module: Any) ->
             angles, similarity = rotated(module, site.head_dim, call)
             yield PositionValues(name, component.kind, "queries_keys", _learned(module), angles, similarity)
         if "scores" in component.entry.acts:
+            _check(name, site.heads, MAX_HEADS, "heads", "use fewer heads")
             causal = "causal" in site.mask_terms
             bias = bias_by_distance(module, site.heads, site.head_dim, scale, causal, call)
             yield PositionValues(name, component.kind, "scores", _learned(module), bias, None, first=1 - length)
 
     return evaluate
+
+
+def _check(name: str, number: int, most: int, what: str, fix: str) -> None:
+    if number > most:
+        message = f"the position scheme of `{name}` has {number:,} {what}, and at most {most:,} are evaluated"
+        raise InputError(Diagnostic("TFK045", message, fix))
 
 
 def _learned(module: nn.Module) -> bool:

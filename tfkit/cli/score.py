@@ -10,6 +10,8 @@ from .output import print_json, print_text
 from .packages import TEXT, need_packages
 
 NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lowercase", "chrf": "chrF2"}
+MAX_CHARACTERS = 100_000
+"""Of a line. The time that sacrebleu needs rises with the characters of a line."""
 TOKENISERS = ("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "none")
 
 
@@ -24,14 +26,19 @@ TOKENISERS = ("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "none")
 def command(translations: str, reference: str, tokenise: str | None, as_json: bool) -> int:
     """Score translations against a reference: BLEU and chrF.
 
-    Both files are plain text (or .gz), one sentence per line, not tokenised. sacrebleu tokenises them; its signature names the
-    tokeniser. `tfkit train` scores in the same way.
+    Both files are plain text (or .gz), one sentence per line, not tokenised, of at most 100,000 characters each. sacrebleu
+    tokenises them; its signature names the tokeniser. `tfkit train` scores in the same way.
     """
     need_packages("train", *TEXT, "sacrebleu")
     from ..data import rows
     from ..metrics import corpus_scores
 
     pairs = list(rows(translations, reference, descriptors=True))
+    for number, pair in enumerate(pairs, 1):
+        for path, line in zip((translations, reference), pair, strict=True):
+            if len(line) > MAX_CHARACTERS:
+                message = f"{path}:{number}: the line has {len(line):,} characters, and at most {MAX_CHARACTERS:,} are scored"
+                raise InputError(Diagnostic("TFK103", message, "write one sentence per line"))
     if not any(wanted.strip() for _, wanted in pairs):
         message = f"{reference}: no line of {len(pairs):,} has text"
         raise InputError(Diagnostic("TFK103", message, "name a reference that has text"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..catalogue import load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
 from ..errors.arguments import check_whole
-from ..files import FileModel, read_model, write_whole
+from ..files import FileModel, make_folders, read_model, write_whole
 from ..train.run_files import locked
 from .candidates import Candidate, Loaded, load_candidates
 from .results import CandidateResult, Comparison, RunResult
@@ -212,7 +212,7 @@ def _locked_directory(place: Path, loaded: Sequence[Loaded]) -> Iterator[None]:
         if place.exists() and not (place / MARK).is_file() and any(place.iterdir()):
             message = f"{place} exists and holds no comparison of recipes"
             raise StoreError(Diagnostic("TFK080", message, "name another --directory"))
-        place.mkdir(parents=True, exist_ok=True)
+        make_folders(place)
         if not (place / MARK).is_file():
             write_whole(place / MARK, '{"comparison": 1}\n')
         for each in loaded:

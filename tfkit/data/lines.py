@@ -114,6 +114,9 @@ def groups(items: Iterable[Item], size: int, characters: int = MAX_GROUP) -> Ite
     """Lists of `size` items, fewer where their texts have more than so many characters. If the iterable raises an exception,
     the items before it are yielded first."""
     check_whole("chunk", size)
+    if isinstance(items, (str, bytes)):
+        message = f"a list of texts is expected, and this is one {type(items).__name__} of {len(items):,}"
+        raise InputError(Diagnostic("TFK104", message, "write it in brackets, `[text]`"))
     group: list[Item] = []
     room = characters
     failure: Exception | None = None

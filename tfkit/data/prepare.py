@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import open_regular, write_whole
+from ..files import make_folders, open_regular, write_whole
 from ..recipe import Recipe
 from .corpus import TAGS, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
@@ -125,7 +125,7 @@ def prepare(
     held_out = held_out_rows(recipe, count_rows(recipe), bool(validation))
     labels = _labels(recipe, train)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folders(directory)
     except OSError as reason:
         raise StoreError(Diagnostic("TFK081", f"{directory} cannot be created: {reason.strerror}")) from None
     tokenisers = tokenisers or _tokenisers(recipe, train, vocab_size, held_out)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import write_whole
+from ..files import make_folders, write_whole
 from ..recipe import Recipe
 from ..slots.node import ImageRule
 from .corpus import CorpusWriter
@@ -70,7 +70,7 @@ def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
             message = f"{validation.source(number)}: the label `{label}` is not among the training images"
             raise InputError(Diagnostic("TFK115", message, f"known: {', '.join(f'`{each}`' for each in labels[:8])}"))
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folders(directory)
     except OSError as reason:
         raise StoreError(Diagnostic("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
     facts = {"train": _write(train, directory / TRAIN, lambda number: number not in held_out, numbers)}

@@ -64,6 +64,9 @@ class TextBounds:
         group: list[str] = []
         room = CALL_BYTES
         for text in texts:
+            if not isinstance(text, str):
+                fix = "pass a list of texts"
+                raise InputError(Diagnostic("TFK104", f"a text must be a str, and one is of type {type(text).__name__}", fix))
             self.check(text, share)
             size = 4 * len(text) * self._growth
             if group and size > room:

@@ -30,7 +30,7 @@ from .read import (
 )
 from .tensors import Place, check_header, compare_tensors, not_finite, read_header, read_places, write_tensors
 from .write import check_writable, replace_file, umask, write_whole
-from .write_directory import make_draft, replace_directory
+from .write_directory import make_draft, make_folders, replace_directory
 
 __all__ = [
     "FileRecord",
@@ -50,6 +50,7 @@ __all__ = [
     "file_record",
     "foreign",
     "make_draft",
+    "make_folders",
     "not_finite",
     "open_regular",
     "parse_form",

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from itertools import takewhile
 from pathlib import Path
 
 from .listing import check_removable, remove_written
 from .write import draft_prefix
+
+
+def make_folders(directory: Path) -> None:
+    """Create a directory and those above it, if they are missing. Raises OSError.
+
+    `Path.mkdir` calls itself for each of them, and fails beyond a thousand.
+    """
+    missing = takewhile(lambda folder: not folder.exists(), (directory, *directory.parents))
+    for folder in reversed([*missing]):
+        folder.mkdir(exist_ok=True)
+    directory.mkdir(exist_ok=True)  # fails for a file
 
 
 def make_draft(directory: Path) -> Path:

@@ -12,7 +12,17 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ..errors import Diagnostic, StoreError, TfkitError
-from ..files import FileModel, FileRecord, check_removable, file_record, make_draft, read_model, replace_directory, umask
+from ..files import (
+    FileModel,
+    FileRecord,
+    check_removable,
+    file_record,
+    make_draft,
+    make_folders,
+    read_model,
+    replace_directory,
+    umask,
+)
 from .layout import PLAN, SPEC, VERSIONS, WEIGHTS, Versions
 
 
@@ -48,7 +58,7 @@ def write_directory(directory: Path, write: Callable[[Path], None], kind: Kind =
         StoreError: it cannot be written. Its content is unchanged.
     """
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(directory.parent)
         draft = make_draft(directory)
     except (OSError, ValueError) as reason:  # ValueError: a NUL in the name
         raise StoreError(Diagnostic("TFK081", f"{directory.parent} cannot be written: {describe(reason)}")) from None

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from email.message import Message
 from itertools import islice
 from typing import Any
 
@@ -238,9 +239,12 @@ class Server:
         return _Stream(events(), ended)
 
     async def _body(self, request: HttpRequest) -> bytes:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise Refusal(415, "unsupported_media_type", "send JSON with `Content-Type: application/json`")
+        header = Message()
+        header["content-type"] = request.headers.get("content-type", "text/plain")
+        if header.get_content_type() != "application/json" or header.get_content_charset("utf-8") not in ("utf-8", "us-ascii"):
+            raise Refusal(415, "unsupported_media_type", "send JSON in UTF-8 with `Content-Type: application/json`")
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            raise Refusal(415, "unsupported_media_type", "send the body without `Content-Encoding`; no compression is read")
         limit, said = self.limits.body, request.headers.get("content-length", "")
         too_large = Refusal(413, "body_too_large", f"the body has more than {limit:,} bytes; send less", limit=limit)
         if said.isascii() and said.isdigit() and (len(said) > 18 or int(said) > limit):

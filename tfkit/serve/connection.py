@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -43,18 +44,31 @@ class BoundedBody(h11.Connection):
         return event
 
 
+@dataclass
+class Connections:
+    """What the connections of a server share.
+
+    Args:
+        waiting: Those that wait for their client, the one that waits for the longest time first.
+        stopping: Whether the server was asked to stop.
+    """
+
+    waiting: dict[Connection, None] = field(default_factory=dict)
+    stopping: bool = False
+
+
 class Connection(H11Protocol):
     """A connection.
 
     Args:
         limits: The limits of the server.
-        waiting: The connections of the server that wait for their client, the one that waits for the longest time first.
+        shared: What the connections of the server share.
         **given: What uvicorn gives to a connection.
     """
 
-    def __init__(self, limits: Limits, waiting: dict[Connection, None], **given: Any) -> None:
+    def __init__(self, limits: Limits, shared: Connections, **given: Any) -> None:
         super().__init__(**given)
-        self.limits, self.waiting = limits, waiting
+        self.limits, self.shared, self.waiting = limits, shared, shared.waiting
         self.conn = BoundedBody(
             MOST_PIECES * max(1, limits.body >> 20), self.config.h11_max_incomplete_event_size or limits.head
         )
@@ -101,6 +115,11 @@ class Connection(H11Protocol):
                 self.transport.abort()
             else:
                 self.flow.resume_reading()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.shared.stopping and self.cycle is not None:
+            self.cycle.keep_alive = False  # else a client could send requests ahead that take minutes to answer
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

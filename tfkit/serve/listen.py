@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from ..errors import Diagnostic, InputError
 from .app import Server
-from .connection import Connection
+from .connection import Connection, Connections
 from .limits import Limits
 
 BACKLOG = 2048
@@ -36,7 +37,8 @@ class HttpServer(uvicorn.Server):
 
     def __init__(self, server: Server, limits: Limits | None = None) -> None:
         limits = limits or server.limits
-        connection: Any = partial(Connection, limits, {})
+        self.shared = Connections()
+        connection: Any = partial(Connection, limits, self.shared)
         super().__init__(
             uvicorn.Config(
                 server.app(), log_level="error", access_log=False, loop="asyncio", http=connection, ws="none", lifespan="on",
@@ -45,6 +47,10 @@ class HttpServer(uvicorn.Server):
             )
         )  # fmt: skip
         self.warned = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.shared.stopping = True
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._accept_failed)

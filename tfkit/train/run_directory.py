@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import write_whole
+from ..files import make_folders, write_whole
 from .callbacks import CallbackList
 from .run_files import (
     CHECKPOINTS,
@@ -90,7 +90,7 @@ def new_run(directory: Path) -> Iterator[None]:
     """
     check_new(directory)
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(directory.parent)
         created = True
         try:
             directory.mkdir()

@@ -94,6 +94,8 @@ def test_the_layers_of_a_stack_are_checked_as_an_output(catalogue):
 
 
 def test_wrong_input_is_refused_in_words(spec, catalogue):
+    with pytest.raises(InputError, match="`backends` is empty; name a backend, or leave it out"):
+        verify(spec, backends=[])
     with pytest.raises(SpecError, match="no attention backend `egaer`"):
         verify(spec, backends=["egaer"], catalogue=catalogue)
     with pytest.raises(InputError, match="no input `src`"):

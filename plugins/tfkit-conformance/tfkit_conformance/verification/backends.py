@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tfkit import Catalogue, Diagnostic, Model, SpecError
+from tfkit import Catalogue, Diagnostic, InputError, Model, SpecError
 from tfkit.inspection import BoundBackend, bind
 
 NO_ATTENTION = "no attention"
@@ -34,6 +34,8 @@ def requested_backends(model: Model, names: Sequence[str] | None) -> dict[str, A
         return {NO_ATTENTION: None}
     written: dict[str, Any] = {}
     if names is not None:
+        if not names:
+            raise InputError(Diagnostic("TFK078", "`backends` is empty", "name a backend, or leave it out: all are verified"))
         written = dict.fromkeys(names)
     else:
         for attention, index, _ in model.attention_sites():
