@@ -128,3 +128,17 @@ def test_the_memory_that_a_process_is_allowed_counts():
     code += "resource.setrlimit(resource.RLIMIT_AS, (1 << 34, -1)); print(free(here))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout.split()[1]) < 1 << 34
+
+
+def test_a_png_has_at_most_200_nodes_and_an_svg_more(tmp_path, capsys):
+    nodes = "".join(
+        f"  n{number}: {{kind: dense, input: {'n' + str(number - 1) if number else 'source'}}}\n" for number in range(200)
+    )
+    text = f"tfkit: 1\nname: s\nnodes:\n  source: {{kind: tokens, vocab_size: 9, d_model: 4}}\n{nodes}outputs: [n199]\n"
+    (tmp_path / "s.yaml").write_text(text)
+    assert main(["show", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "p.png")]) == 2
+    assert (
+        "a PNG of 201 nodes takes minutes and gigabytes, and at most 200 are drawn; write .svg or .html"
+        in capsys.readouterr().err
+    )
+    assert main(["show", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "p.svg")]) == 0

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from ...errors import Diagnostic, InputError
 from .boxes import Rectangle, Text
 from .layout import FACTS, LEGEND, MARGIN, Drawing
 from .svg import HEADING, ROLES, style
@@ -20,6 +21,8 @@ POINTS = 72 / 100
 """Points of a pixel at 100 dots per inch."""
 COLOURS = dict(reversed(re.findall(r"--(\w+): (#\w+)", Path(__file__).with_name("drawing.css").read_text(encoding="utf-8"))))
 """The colours of the light theme, which the style sheet defines first."""
+MAX_NODES = 200
+"""Nodes of a PNG. Each takes a fortieth of a second."""
 SIZES = {"name": 13.0, "part-name": 12.0}
 BOLD = {"name", "part-name", "times", "mark"}
 DASHES = {"table": (0, (1, 2)), "reads": (0, (5, 3))}
@@ -31,7 +34,14 @@ def png(drawings: Sequence[tuple[str, Drawing]], dpi: int = 160) -> bytes:
     Args:
         drawings: the drawings with their headings, which only several drawings have.
         dpi: dots per inch; 100 give one dot for each pixel of the SVG.
+
+    Raises:
+        InputError: there are more than `MAX_NODES` nodes.
     """
+    nodes = sum(len(drawing.nodes) for _, drawing in drawings)
+    if nodes > MAX_NODES:
+        message = f"a PNG of {nodes:,} nodes takes minutes and gigabytes, and at most {MAX_NODES} are drawn"
+        raise InputError(Diagnostic("TFK045", message, "write .svg or .html"))
     top = HEADING if len(drawings) > 1 else 0
     width = sum(each.width for _, each in drawings)
     height = top + max(each.height for _, each in drawings)
