@@ -32,6 +32,13 @@ def test_every_file_is_a_regular_one(tmp_path):
     assert f"data.validation_source: {tmp_path} cannot be read: it is a directory" in describe_counts(recipe, *change)
 
 
+def test_a_file_that_is_no_text_is_not_read_whole(tmp_path):
+    recipe = write_task(tmp_path)
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 1 << 40)
+    assert "sparse:1:1: TFK101 the line is longer than" in describe_counts(recipe, f"data.source={tmp_path / 'sparse'}")
+
+
 def test_standard_input_is_no_file_that_can_be_read_twice(tmp_path):
     recipe = load_recipe(write_task(tmp_path), ['data.source="-"'])
     with pytest.raises(

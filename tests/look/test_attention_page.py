@@ -16,6 +16,7 @@ from tfkit.errors import InputError
 from tfkit.io import load
 from tfkit.look import AttentionFigure, Beam, Observation, Prediction, SiteWeights, attention
 from tfkit.look.attention_page import attention_page, head_statistics, rollouts
+from tfkit.look.request import with_targets
 from tfkit.recipe import load_recipe
 from tfkit.train import train
 from translation_task import write_task
@@ -231,6 +232,12 @@ def test_lines_join_each_query_with_the_keys_of_its_weights(tmp_path):
                 assert sorted(drawn, key=drawn.get) == sorted(drawn, key=lambda at: weights[at])
     text = (tmp_path / "lines.svg").read_text()
     assert all(each in text for each in ("$x$", "&lt;/text&gt;", ">head 2<"))
+
+
+@pytest.mark.parametrize(("texts", "targets"), [(["dog", "a" * 20_001], None), ("dog", "a" * 20_001)])
+def test_a_text_to_look_at_has_a_limit(texts, targets):
+    with pytest.raises(InputError, match="TFK161 a text has 20,001 characters, and at most 20,000 are read"):
+        with_targets(texts, targets)
 
 
 @pytest.mark.parametrize(("lines", "length", "layers"), [(True, 101, 1), (True, 3, 201), (False, 3, 101)])

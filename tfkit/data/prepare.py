@@ -121,8 +121,8 @@ def prepare(
         StoreError: The directory cannot be written.
     """
     train, validation = files_of(recipe)
-    sources = sources_of(recipe)
     held_out = held_out_rows(recipe, count_rows(recipe), bool(validation))
+    sources = sources_of(recipe)  # after the rows are counted: a file that is no text is refused before all of it is read
     labels = _labels(recipe, train)
     try:
         make_folders(directory)

@@ -93,6 +93,8 @@ def features_in(file: str) -> npt.NDArray[np.float32]:
 
 MOST_TEXTS = 32
 """The largest number of texts of a page."""
+MOST_CHARACTERS = 20_000
+"""Of a text, and of a target. They are cut to `max_tokens` after all of them were split."""
 
 
 def texts_in(file: str) -> list[str]:
@@ -128,7 +130,7 @@ def with_targets(texts: str | Sequence[str] | None, targets: str | Sequence[str]
         Pairs of text and target.
 
     Raises:
-        InputError: there are too many texts, or another number of targets.
+        InputError: there are too many texts, one is too long, or the number of targets is another.
     """
     read = [texts] if texts is None or isinstance(texts, str) else list(texts)
     written = [targets] if isinstance(targets, str) else [None] * len(read) if targets is None else list(targets)
@@ -137,4 +139,8 @@ def with_targets(texts: str | Sequence[str] | None, targets: str | Sequence[str]
     if len(read) != len(written):
         message = f"the number of texts is {len(read)}, that of targets {len(written)}"
         raise InputError(Diagnostic("TFK102", message, "give one target for each text, in the same order, or none"))
+    for text in (*read, *written):
+        if text is not None and len(text) > MOST_CHARACTERS:
+            message = f"a text has {len(text):,} characters, and at most {MOST_CHARACTERS:,} are read"
+            raise InputError(Diagnostic("TFK161", message, "shorten it: a page shows the first tokens"))
     return list(zip(read, written, strict=True))
