@@ -97,6 +97,14 @@ def test_files_hold_every_row_and_keep_cells_apart():
     assert '"verdict": "VERIFIED"' in FILES[".json"](data)
 
 
+def test_text_in_a_markdown_file_is_neither_a_link_nor_html():
+    data = {**report(row("<b>x</b>", "refused", message="[a](javascript:alert)")), "name": "<script>alert(1)</script>"}
+    markdown = FILES[".md"](data)
+    assert markdown.startswith("# \\<script>alert(1)\\</script>: ")
+    assert "| \\<b>x\\</b> |" in markdown
+    assert "\\[a](javascript:alert)" in markdown
+
+
 def test_no_cell_of_a_csv_file_is_a_formula_of_a_spreadsheet():
     rows = [row(text, worst=-1.5, message=text) for text in ("=1+1", "+1", "-1", "@SUM(A1)")]
     rows.append(row("\r=1", worst=-1.5, message="\t=1"))

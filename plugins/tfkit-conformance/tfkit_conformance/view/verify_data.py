@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -139,8 +140,8 @@ def as_json(data: Mapping[str, Any]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Text that does not end a table's cell."""
-    return shown(str(value)).replace("|", "\\|")
+    """Text that ends no cell of a table, and is neither a link nor HTML."""
+    return re.sub(r"[|<\[]", r"\\\g<0>", shown(str(value)))
 
 
 FILES: dict[str, Callable[[Mapping[str, Any]], str]] = {".md": markdown, ".csv": comma_separated, ".json": as_json}
