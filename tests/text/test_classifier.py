@@ -49,6 +49,11 @@ def test_the_accuracy_of_validation_is_the_accuracy_of_classify(run, classifier)
     assert set(made) == set(classifier.labels)
 
 
+def test_one_text_is_no_list_of_texts(classifier):
+    with pytest.raises(InputError, match="a list of texts is expected, and this is one str of 7"):
+        list(classifier.classify("old dog"))
+
+
 def test_probabilities_are_torchs_softmax_of_the_logits(run, classifier):
     model = load(model_in(run))
     for made in classifier.classify(["the dog sings", "old house", "red cat runs"]):

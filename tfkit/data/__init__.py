@@ -11,7 +11,7 @@ from .image_task import ImageTask, Normalisation, image_task
 from .imported_tokeniser import original_files, read_huggingface
 from .kinds import KINDS
 from .labels import check_labels
-from .lines import groups, lines, lines_of, rows
+from .lines import check_list, groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .prepare_images import check_images, prepare_images
 from .roles import Roles, check_ids, roles_of
@@ -71,6 +71,7 @@ __all__ = [
     "epoch_of",
     "fits",
     "files_of",
+    "check_list",
     "groups",
     "has_labels",
     "label_texts",

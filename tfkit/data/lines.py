@@ -114,9 +114,7 @@ def groups(items: Iterable[Item], size: int, characters: int = MAX_GROUP) -> Ite
     """Lists of `size` items, fewer where their texts have more than so many characters. If the iterable raises an exception,
     the items before it are yielded first."""
     check_whole("chunk", size)
-    if isinstance(items, (str, bytes)):
-        message = f"a list of texts is expected, and this is one {type(items).__name__} of {len(items):,}"
-        raise InputError(Diagnostic("TFK104", message, "write it in brackets, `[text]`"))
+    check_list(items)
     group: list[Item] = []
     room = characters
     failure: Exception | None = None
@@ -140,6 +138,13 @@ def groups(items: Iterable[Item], size: int, characters: int = MAX_GROUP) -> Ite
         yield group
     if not isinstance(failure, StopIteration):
         raise failure
+
+
+def check_list(items: object) -> None:
+    """Raises InputError for one text, which Python takes for a list of letters."""
+    if isinstance(items, (str, bytes)):
+        message = f"a list of texts is expected, and this is one {type(items).__name__} of {len(items):,}"
+        raise InputError(Diagnostic("TFK104", message, "write it in brackets, `[text]`"))
 
 
 def _characters(item: object) -> int:

@@ -17,6 +17,7 @@ from ..data import (
     TextTokeniser,
     check_classes,
     check_ids,
+    check_list,
     epoch_of,
     groups,
     padded,
@@ -147,6 +148,7 @@ class Classifier:
             InputError: A pair is given to a classifier of texts, or a text to one of pairs; or the probabilities of a text
                 are NaN.
         """
+        check_list(lines)
         for group in groups((self._sides(line) for line in lines), chunk):
             yield from self._classify_chunk(group)
 

@@ -40,7 +40,7 @@ def png(drawings: Sequence[tuple[str, Drawing]], dpi: int = 160) -> bytes:
     """
     nodes = sum(len(drawing.nodes) for _, drawing in drawings)
     if nodes > MAX_NODES:
-        message = f"a PNG of {nodes:,} nodes takes minutes and gigabytes, and at most {MAX_NODES} are drawn"
+        message = f"a PNG of {nodes:,} nodes takes too much time and memory, and at most {MAX_NODES} are drawn"
         raise InputError(Diagnostic("TFK045", message, "write .svg or .html"))
     top = HEADING if len(drawings) > 1 else 0
     width = sum(each.width for _, each in drawings)

@@ -21,7 +21,7 @@ from ..report import SUITE
 FIX = "replay a report that `tfkit conformance NAME --json FILE` wrote, one of its findings, or a case"
 DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 MAX_FINDINGS = 1_000
-"""Findings of one report that are run again; `tfkit conformance` writes at most a few for each check."""
+"""The most findings of one report that are run again."""
 NAMED = ("backend", "check", "device", "options", "suite")
 
 
