@@ -93,6 +93,12 @@ def test_the_diff_touches_at_most_8_files_of_the_core_and_4_of_the_kit():
     assert all(file.startswith(("tfkit/", f"{KIT}/tfkit_conformance/")) for file in files)
 
 
+def test_the_diff_applies():
+    command = ["git", "apply", "--check", "-"]
+    done = subprocess.run(command, cwd=ROOT, input=DIFF, text=True, capture_output=True, check=False)
+    assert not done.returncode, f"the diff of CONTRIBUTING.md does not apply; write it anew: {done.stderr}"
+
+
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `USE` prints in a copy of the repository with the diff."""
@@ -100,8 +106,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for part in ("tfkit", KIT, "specs"):
         shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run(["git", "init", "--quiet"], cwd=copy, check=True)
-    applied = subprocess.run(["git", "apply", "-"], cwd=copy, input=DIFF, text=True, capture_output=True, check=False)
-    assert not applied.returncode, f"the diff of CONTRIBUTING.md does not apply; write it anew: {applied.stderr}"
+    subprocess.run(["git", "apply", "-"], cwd=copy, input=DIFF, text=True, check=True)
     path = os.pathsep.join([str(copy), str(copy / KIT)])
     environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-c", USE]
