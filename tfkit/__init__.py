@@ -1,5 +1,5 @@
 """tfkit: a YAML spec becomes a running Transformer in which every part is a plugin, and swaps that should not matter are
-proven not to. See the README for the language, the contract of attention and the commands.
+proven not to. The spec language, the attention contract and the commands are in docs/.
 
     model = tfkit.build("specs/transformer-base.yaml")
     logits = model(source=ids, target=ids).logits

@@ -1,7 +1,7 @@
 """The capabilities that an attention backend declares, and the request of an attention site.
 
-Every field of `Capabilities` defaults to "no". The check of a spec, `auto`, `tfkit plan`, the support table of the README and
-the conformance tests all read this object: a declared feature must work, and any other feature is refused.
+Every field of `Capabilities` defaults to "no". The check of a spec, `auto`, `tfkit plan`, the table of docs/guides/backends.md
+and the conformance tests all read this object: a declared feature must work, and any other feature is refused.
 """
 
 from __future__ import annotations

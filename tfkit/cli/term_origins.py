@@ -1,4 +1,4 @@
-"""Which value of a spec makes a feature of attention necessary that a backend refuses: `key_visible` comes from `pad_id`."""
+"""Finds the spec value behind a refused attention feature: `key_visible` comes from `pad_id`."""
 
 from __future__ import annotations
 

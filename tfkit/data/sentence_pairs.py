@@ -104,7 +104,7 @@ def _rows_of(documents: list[Document], at: int, frame: PairFrame, max_length: i
 
 
 def _filled(sentences: list[list[int]], start: int, size: int) -> int:
-    """The end of the fewest sentences from `start` on with `size` tokens, or of all; at least one."""
+    """The index after the shortest run of sentences from `start` that has `size` tokens, or after the last sentence."""
     end, tokens = start + 1, len(sentences[start])
     while end < len(sentences) and tokens < size:
         tokens += len(sentences[end])

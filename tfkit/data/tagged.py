@@ -69,5 +69,5 @@ def tagged_rows(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], rec
 
 
 def word_pieces(words: Sequence[str], tokeniser: TextTokeniser) -> list[list[int]]:
-    """The ids of every word; of a word without a piece, that of the unknown token."""
+    """Token ids of each word; the unknown token for a word without pieces."""
     return [ids or [tokeniser.unknown_id] for ids in tokeniser.encode(list(words))]

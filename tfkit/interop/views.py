@@ -1,6 +1,6 @@
-"""Views: how tensors of ours are stored in a tensor of theirs. Each view has an exact inverse, and only moves elements.
+"""Views: how tfkit's tensors are stored in an external tensor. Each view has an exact inverse, and only moves elements.
 
-A rule lists its views from ours to theirs. The inverse applies the inverses in reverse order.
+A rule lists its views from tfkit's tensors to the external one. The inverse applies the inverses in reverse order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Weight maps: one data file per architecture, which says how its `config.json` is a spec and its tensors are ours.
+"""Weight maps: one data file per architecture, which says how its `config.json` maps to a spec and its
+tensors to tfkit's parameters.
 
     config        every key that matters, with the value that transformers takes where it is absent
     spec          a spec in which `$key` stands for the value of a key
@@ -108,10 +109,10 @@ class MapFile(FileModel):
 
 @dataclass(frozen=True)
 class Rule:
-    """One tensor of theirs, or one per layer.
+    """One tensor of the external file, or one per layer.
 
     Args:
-        ours: our tensors, or modules for all their tensors; `{i}` is the number of a layer.
+        ours: tfkit's tensors, or modules for all their tensors; `{i}` is the number of a layer.
         views: from ours to theirs, as the map writes them.
         when: by key of the configuration, the values with which the rule holds.
     """
@@ -262,7 +263,7 @@ UNSUPPORTED = {name: reason for reason, names in _REASONS.items() for name in na
 
 @dataclass(frozen=True)
 class TensorRule:
-    """One tensor of theirs and the tensors of ours in it.
+    """One tensor of the external file, and tfkit's tensors in it.
 
     Args:
         ours: our names.

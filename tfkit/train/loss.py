@@ -291,7 +291,7 @@ LARGEST_LABELLED_SHARE = 0.5
 
 @contextmanager
 def labelled_rows(nodes: nn.ModuleDict, labels: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """Let token logits of an output be computed for its labelled tokens only, if these are few.
+    """In this context, compute token logits for labelled tokens only, if they are few.
 
     Args:
         nodes: the nodes of the model.

@@ -50,7 +50,7 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     how = sorted({each["estimated"] for each in shown_rows if each["estimated"]})
     if how:
         unlock = "`tfkit bench auto --device cuda` measures this device"
-        parts += ["", Text(f"figures marked (estimated) were measured by nobody: {'; '.join(how)}. {unlock}", "dim")]
+        parts += ["", Text(f"figures marked (estimated) are not measurements: {'; '.join(how)}. {unlock}", "dim")]
     if "float32_products" in data:
         parts += ["", Text(f"float32 products of decoding: {float32_products(data['float32_products'])}", "dim")]
     if "products" in data:

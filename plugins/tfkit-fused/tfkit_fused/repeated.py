@@ -1,4 +1,4 @@
-"""A kernel that is launched again as it was before, without Triton's look at each of its arguments."""
+"""Launches a kernel again as before, skipping Triton's inspection of the arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the template of multi-head attention asks about its place in the model."""
+"""The variables of the template of multi-head attention."""
 
 from __future__ import annotations
 

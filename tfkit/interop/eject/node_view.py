@@ -1,4 +1,4 @@
-"""What the template of a node asks about its place in the model, and the lines of the model's forward pass."""
+"""The variables of the templates of nodes, and the lines of the model's forward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the template of a stack asks: its layers, masks, positions and the order of its layers."""
+"""The variables of the template of a stack: its layers, their order, masks and positions."""
 
 from __future__ import annotations
 

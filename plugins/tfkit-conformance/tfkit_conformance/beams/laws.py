@@ -1,5 +1,5 @@
-"""What every beam top-k owes: the right values in order, defined ties, NaN and infinities, sentences that do not depend on
-each other; and what its `greedy` owes, if it has one."""
+"""The laws of every beam top-k: the right values in order, defined ties, NaN and infinities, sentences that do not depend on
+each other; and the laws of its `greedy`, if it has one."""
 
 from __future__ import annotations
 

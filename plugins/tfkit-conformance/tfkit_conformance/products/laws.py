@@ -1,4 +1,4 @@
-"""What every product in a lower precision owes: its bound, rows that do not depend on each other, the ends of float32."""
+"""The laws of every product in a lower precision: its bound, rows that do not depend on each other, the ends of float32."""
 
 from __future__ import annotations
 
