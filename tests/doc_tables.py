@@ -34,7 +34,8 @@ WRITTEN = {
     "backend": "attention: {backend: sdpa}", "score": "attention: {score: additive}", "position": "position: alibi",
     "norm": "norm: {kind: rms_norm, eps: 1.0e-6}", "placement": "placement: pre", "activation": "ffn: {activation: swiglu}",
     "sublayer": "sublayers: [self_attention, ffn]", "node": "encoder: {kind: stack}", "init": "init: bert",
-    "cell": "encoder: {kind: rnn, cell: lstm}", "weight_map": "", "int8_kernel": "", "float32_kernel": "", "beam_top_k": "",
+    "cell": "encoder: {kind: rnn, cell: lstm}", "score_filter": "", "weight_map": "", "int8_kernel": "",
+    "float32_kernel": "", "beam_top_k": "",
 }  # fmt: skip
 """How a spec names an entry of each slot; nothing where only commands name it."""
 

@@ -55,13 +55,16 @@ def test_a_resolved_spec_loads_back_equal(name: str, specs: dict[str, tfkit.Mode
     assert to_yaml(again) == text
 
 
+NOT_IN_SPECS = ("weight_map", "int8_kernel", "beam_top_k", "score_filter")
+
+
 def test_every_builtin_part_of_every_slot_is_used(specs: dict[str, tfkit.ModelSpec], catalogue: tfkit.Catalogue) -> None:
     used = {id(part.entry) for spec in specs.values() for part in parts_in(spec)}
     unused = [
         f"{slot} {name}"
         for slot, registered in catalogue.registered.items()
         for name, offer in registered.items()
-        if offer.plugin == "builtin" and slot not in ("weight_map", "int8_kernel", "beam_top_k") and id(offer.entry) not in used
+        if offer.plugin == "builtin" and slot not in NOT_IN_SPECS and id(offer.entry) not in used
     ]
     assert unused == []
 

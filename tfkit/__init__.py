@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     __version__: str
 
     from .builder import build as build
-    from .catalogue import Catalogue as Catalogue, load_catalogue as load_catalogue
+    from .catalogue import Catalogue as Catalogue, load_catalogue as load_catalogue, score_filter as score_filter
     from .comparison import Candidate as Candidate, Comparison as Comparison, compare_recipes as compare_recipes
     from .cpu.product_table_file import use_cpu_table as use_cpu_table
     from .errors import (

@@ -31,7 +31,7 @@ from .errors import Diagnostic, InputError, PluginError
 from .files import read_text
 from .hooks import SLOTS
 from .slots.aliases import did_you_mean, meant
-from .slots.options import CONTRACT, Entry, Options
+from .slots.options import CONTRACT, Component, Entry, Options
 
 LAZY = frozenset({"attend", "prepare", "build", "function", "pack", "multiply"})
 """Fields of entries that name code as "module:function"."""
@@ -204,6 +204,34 @@ def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
         PluginError: two plugins register one name, a hook's name is misspelt, or an entry is invalid for its slot.
     """
     return _installed(entry_points, _places()) if points is None else _collected(points)
+
+
+def score_filter(kind: str, catalogue: Catalogue | None = None, **options: Any) -> Component:
+    """A score filter for a search: `score_filter("no_repeat_ngram", size=3)`.
+
+    Args:
+        kind: name of the filter in the slot `score_filter`.
+        catalogue: the installed filters.
+        **options: its options.
+
+    Returns:
+        The filter, for the argument `filters` of a search.
+
+    Raises:
+        InputError: there is no such filter, or its options are wrong.
+    """
+    catalogue = catalogue or load_catalogue()
+    entry = catalogue.find("score_filter", kind)
+    if entry is None:
+        fix = catalogue.why_missing("score_filter", kind)
+        raise InputError(Diagnostic("TFK078", f"there is no score filter `{kind}`", fix))
+    try:
+        return Component(entry, entry.options(**options))
+    except ValidationError as reason:
+        first = reason.errors()[0]
+        at, known = ".".join(map(str, first["loc"])), ", ".join(entry.options.model_fields)
+        message = f"score filter `{kind}`: {at}: {first['msg']}"
+        raise InputError(Diagnostic("TFK078", message, f"its options: {known}")) from None
 
 
 def _places() -> tuple[tuple[str, int], ...]:

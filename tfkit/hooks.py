@@ -15,6 +15,7 @@ from .slots.placement import Placement
 from .slots.position import PositionScheme
 from .slots.processor_kernels import BeamTopK, Float32Kernel, Int8Kernel
 from .slots.score import ScoreFunction
+from .slots.score_filter import ScoreFilter
 from .slots.sublayer import SublayerKind
 from .slots.weight_map import WeightMap
 
@@ -101,6 +102,12 @@ def tfkit_int8_kernels() -> list[Int8Kernel]:
 
 
 @hookspec
+def tfkit_score_filters() -> list[ScoreFilter]:
+    """Score filters: what changes the scores of the next token before a search selects one."""
+    return []
+
+
+@hookspec
 def tfkit_beam_top_k() -> list[BeamTopK]:
     """Beam top-k: how a beam search on a CPU selects the best continuations of a step."""
     return []
@@ -118,6 +125,7 @@ SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "node": ("tfkit_node_kinds", NodeKind),
     "init": ("tfkit_initialisers", Initialiser),
     "weight_map": ("tfkit_weight_maps", WeightMap),
+    "score_filter": ("tfkit_score_filters", ScoreFilter),
     "float32_kernel": ("tfkit_float32_kernels", Float32Kernel),
     "int8_kernel": ("tfkit_int8_kernels", Int8Kernel),
     "beam_top_k": ("tfkit_beam_top_k", BeamTopK),

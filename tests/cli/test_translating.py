@@ -60,6 +60,32 @@ def test_samples_without_a_seed_are_drawn(run, monkeypatch, capsys):
     assert sampled("--seed", "1") == sampled("--seed", "1")
 
 
+def test_filters_are_used(run, monkeypatch, capsys):
+    def tokens(*words):
+        typed(monkeypatch, "a b c\n")
+        assert main(["translate", str(run), "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)["hypotheses"][0]["pieces"]
+
+    assert tokens("--filter", 'min_tokens:{"tokens": 9}')[8:]
+    said = tokens("--filter", "no_repeat_ngram:size=1", "--filter", "min_tokens:tokens=9")
+    assert len(said) == len(set(said)) >= 9
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("no_repeat:size=2", "TFK078 there is no score filter `no_repeat`; did you mean `no_repeat_ngram`?"),
+        ("suppress", "TFK078 score filter `suppress`: ids: Field required; its options: ids"),
+        ("suppress:ids", "TFK090 argument --filter: KIND:OPTION=VALUE is expected, as suppress:ids=[0,5], `suppress:ids` is"),
+        ("suppress:ids=[90]", "TFK072 a score filter names the id 90, and the vocabulary has 90 ids; ids are 0..89"),
+    ],
+)
+def test_wrong_filters(written, message, run, monkeypatch, capsys):
+    typed(monkeypatch, "a b c\n")
+    assert main(["translate", str(run), "--filter", written]) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
 def test_json_is_one_event_a_line(tmp_path, capsys):
     recipe = write_task(tmp_path)
     assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--json", "--set", "stopping.max_steps=3"]) == 0

@@ -11,7 +11,7 @@ from torch import Tensor
 import tfkit
 
 from .comparison import all_in_float64, compare, copy_weights, shake
-from .generation import TOKENS, generated, talkative
+from .generation import TOKENS, filtered, generated, talkative
 from .name_maps import NameMap
 
 LENGTHS = (31, 17, 1, 6)
@@ -65,3 +65,14 @@ class Family:
         made = tfkit.greedy(ours, prompt=prompt, max_new_tokens=TOKENS)
         assert made.ids.tolist() == generated(theirs, prompt, end, made.fill_id, **given)[:, length:].tolist()
         return made
+
+    def check_filters(self, shrunk: Any, prompt: Tensor) -> None:
+        """Both decode the same tokens with filters that count the tokens of the prompt, too."""
+        theirs, end = talkative(self.peer, prompt, prompt.shape[1])
+        ours = shrunk(self.spec, *self.overrides, f"tokens.end_id={end}")
+        copy_weights(ours, theirs, self.names)
+        plain = tfkit.greedy(ours, prompt=prompt, max_new_tokens=TOKENS)
+        for label in ("bad words", "no bigram twice", "repetition", "several"):
+            settings, filters = filtered(plain.ids[int(plain.lengths.argmax())].tolist(), 17)[label]
+            rows = generated(theirs, prompt, end, plain.fill_id, **settings)[:, prompt.shape[1] :].tolist()
+            assert tfkit.greedy(ours, prompt=prompt, max_new_tokens=TOKENS, filters=filters).ids.tolist() == rows, label

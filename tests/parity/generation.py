@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import tfkit
+
 from .comparison import all_in_float64
 
 TOKENS = 20
@@ -33,6 +35,37 @@ def searched(
             return_dict_in_generate=True, output_scores=True, **rules, **given,
         )  # fmt: skip
     return made.sequences, made.sequences_scores
+
+
+def filtered(tokens: list[int], first: int) -> dict[str, tuple[dict[str, Any], list[Any]]]:
+    """By name, settings of Hugging Face's `generate` and the score filters that say the same. `tokens` is a sequence that the
+    model says without them, `first` a token that it does not begin with."""
+    often = max(set(tokens), key=tokens.count)
+    seldom = min(set(tokens), key=tokens.count)
+    words = [[tokens[0]], tokens[2:4], tokens[3:6]]
+    some = sorted({*tokens[1::2], first})
+    make = tfkit.score_filter
+    return {
+        "suppress": ({"suppress_tokens": [often, first]}, [make("suppress", ids=[often, first])]),
+        "suppress first": ({"begin_suppress_tokens": [tokens[0]]}, [make("suppress_first", ids=[tokens[0]])]),
+        "bad words": ({"bad_words_ids": words}, [make("bad_words", sequences=words)]),
+        "forced first": ({"forced_bos_token_id": first}, [make("forced_first", id=first)]),
+        "forced last": ({"forced_eos_token_id": seldom}, [make("forced_last", id=seldom)]),
+        "min tokens": ({"min_new_tokens": 13}, [make("min_tokens", tokens=13)]),
+        "no bigram twice": ({"no_repeat_ngram_size": 2}, [make("no_repeat_ngram", size=2)]),
+        "no token twice": ({"no_repeat_ngram_size": 1}, [make("no_repeat_ngram", size=1)]),
+        "repetition": ({"repetition_penalty": 1.7}, [make("repetition_penalty", factor=1.7)]),
+        "wanted repetition": ({"repetition_penalty": 0.6}, [make("repetition_penalty", factor=0.6)]),
+        "several": (
+            {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "min_new_tokens": 5, "suppress_tokens": some},
+            [
+                make("repetition_penalty", factor=1.3),
+                make("no_repeat_ngram", size=3),
+                make("min_tokens", tokens=5),
+                make("suppress", ids=some),
+            ],
+        ),
+    }
 
 
 def talkative(built: Callable[[int], Any], ids: Tensor, skip: int, **given: Any) -> tuple[Any, int]:

@@ -145,6 +145,11 @@ def test_greedy_tokens(shrunk, padded, name):
     FAMILIES[name].check_greedy(shrunk, padded((5, 5, 5), VOCABULARY)[0])
 
 
+@pytest.mark.slow
+def test_filters_count_the_tokens_of_the_prompt(shrunk, padded):
+    FAMILIES["gpt2"].check_filters(shrunk, padded((5, 5, 5), VOCABULARY)[0])
+
+
 def test_greedy_tokens_after_prompts_padded_on_the_left(shrunk, padded):
     prompt, real = (tensor.flip(1) for tensor in padded((9, 4, 6), VOCABULARY))
     given = {"attention_mask": real.long()}

@@ -14,7 +14,7 @@ import tfkit
 
 from . import name_maps
 from .comparison import all_in_float64, compare, copy_weights, shake, values_of
-from .generation import TOKENS, generated, searched, talkative, unprejudice
+from .generation import TOKENS, filtered, generated, searched, talkative, unprejudice
 
 VOCABULARY = 61
 
@@ -117,6 +117,9 @@ FAMILIES = {
 }
 
 
+BEAM_FILTERS = {"forced first", "forced last", "no bigram twice", "repetition", "several"}
+
+
 def built(name: str, seed: int = 0) -> Any:
     with all_in_float64():
         peer = FAMILIES[name].peer().eval()
@@ -217,6 +220,34 @@ def test_beams(shrunk, padded, name):
             assert set(sequence[1 + len(one.ids) :]) <= {pad, end}
             lengths.add((len(one.ids), one.finished))
     assert len(lengths) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "beams"), [("marian", BEAM_FILTERS), ("bart-base", {"several"}), ("t5-small", {"forced first"})]
+)
+def test_filtered_searches(shrunk, padded, name, beams):
+    """With the same filters both say the same: greedily, and the beams with the same scores."""
+    ours, theirs, source, end, given = speaking(shrunk, padded, name)
+    pad, model, rules = FAMILIES[name].pad, ours(end), {"beams": 4, "n_best": 3}
+    plain = generated(theirs, source, end, pad, **given)[:, 1:].tolist()
+    changed = 0
+    for label, (settings, filters) in filtered(plain[0], 17).items():
+        if name == "marian":
+            rows = generated(theirs, source, end, pad, **settings, **given)[:, 1:].tolist()
+            assert tfkit.greedy(model, source=source, max_new_tokens=TOKENS, filters=filters).ids.tolist() == rows, label
+            changed += rows != plain
+        if label in beams:
+            sequences, scores = searched(theirs, source, end, pad, penalty=1.0, **rules, **settings, **given)
+            penalty = tfkit.PowerLengthPenalty(1.0)
+            found = tfkit.beam_search(
+                model, source=source, max_new_tokens=TOKENS, length_penalty=penalty, filters=filters, **rules
+            )
+            hypotheses = [one for row in found for one in row]
+            torch.testing.assert_close(torch.tensor([one.score for one in hypotheses], dtype=scores.dtype), scores)
+            for one, sequence in zip(hypotheses, sequences.tolist(), strict=True):
+                assert one.ids.tolist() == sequence[1 : 1 + len(one.ids)], label
+    assert name != "marian" or changed >= 9
 
 
 def test_only_hugging_face_keeps_marians_start_token_out_of_training(shrunk, padded):

@@ -14,6 +14,7 @@ from ..plugin import (
     Norm,
     Placement,
     PositionScheme,
+    ScoreFilter,
     ScoreFunction,
     SublayerKind,
     WeightMap,
@@ -28,6 +29,7 @@ from .norm.entries import ENTRIES as NORMS
 from .placement.entries import ENTRIES as PLACEMENTS
 from .position.entries import ENTRIES as POSITIONS
 from .score.entries import ENTRIES as SCORES
+from .score_filter.entries import ENTRIES as SCORE_FILTERS
 from .sublayer.entries import ENTRIES as SUBLAYERS
 
 _SUMMARIES = {
@@ -123,6 +125,11 @@ def tfkit_initialisers() -> list[Initialiser]:
 @hookimpl
 def tfkit_weight_maps() -> list[WeightMap]:
     return WEIGHT_MAPS
+
+
+@hookimpl
+def tfkit_score_filters() -> list[ScoreFilter]:
+    return SCORE_FILTERS
 
 
 @hookimpl

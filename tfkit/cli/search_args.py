@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..files import parse_json
 from .options import Declared, OneOf, number, seed as seed_number, whole
 from .usage import usage_error
 
@@ -18,6 +19,26 @@ if TYPE_CHECKING:
 
 SEED_BITS = 32
 """Bits of a seed that is drawn: short enough to be typed."""
+
+
+def filter_words(value: str) -> tuple[str, dict[str, Any]]:
+    """Parse `KIND:OPTION=VALUE`, with a value in JSON, or `KIND:{"option": value, ...}`.
+
+    Args:
+        value: the text of the option.
+
+    Returns:
+        The name of the filter and its options.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    kind, _, rest = value.partition(":")
+    name, _, written = rest.partition("=")
+    try:
+        return kind, parse_json(rest) if rest.startswith("{") else {name: parse_json(written)} if rest else {}
+    except ValueError:
+        raise ValueError(f"KIND:OPTION=VALUE is expected, as suppress:ids=[0,5], `{value}` is written") from None
 
 
 def search_options(beams: int) -> Callable[[Declared], Declared]:
@@ -34,6 +55,10 @@ def search_options(beams: int) -> Callable[[Declared], Declared]:
         click.option("--temperature", type=number, metavar="T", show_default="1", help="Of --sample."),
         click.option("--top-k", type=whole, metavar="K", help="Draw from the K likeliest tokens."),
         click.option("--top-p", type=number, metavar="P", help="Draw from the likeliest tokens that make up P."),
+        click.option(
+            "--filter", type=filter_words, metavar="KIND:OPTION=VALUE", multiple=True,
+            help="Score filter, as no_repeat_ngram:size=3. May be repeated.",
+        ),
         click.option("--seed", type=seed_number, metavar="N", help="Of --sample; one seed, one result (default: drawn)."),
     ]  # fmt: skip
 
@@ -72,12 +97,15 @@ def check_workers(workers: int | None, device: str, model: Model) -> None:
 
 def search_of(
     usual_beams: int, *, beams: int | None, n_best: int, penalty: str | None, alpha: float | None, sample: bool,
-    temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None, **limits: Any,
+    temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None,
+    filter: tuple[tuple[str, dict[str, Any]], ...] = (), **limits: Any,
 ) -> Search:  # fmt: skip
     """The search of these options. A seed that is needed and not given is drawn and named on standard error. Raises UsageError
     for options that exclude each other, InputError for wrong values."""
+    from ..catalogue import score_filter
     from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
 
+    limits["filters"] = [score_filter(kind, **options) for kind, options in filter]
     sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling: dict[str, Any] = {name: value for name, value in sampled.items() if value is not None}
     searching = [name for name, value in {"beams": beams, "penalty": penalty, "alpha": alpha}.items() if value is not None]

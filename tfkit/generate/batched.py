@@ -233,6 +233,7 @@ class BatchedSearch:
             "target": self.target,
             "output": self.output,
             "attention": self.attention,
+            "filters": search.filters,
         }
         if (emit := self.emit) is not None:
 

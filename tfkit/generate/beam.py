@@ -14,7 +14,7 @@ Of equal scores the hypothesis that ended earlier wins, then the lower beam, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,10 +25,12 @@ from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_whole
 from ..nn.model import Model
 from ..nn.outputs import Outputs
+from ..nn.prefix import Prefix
 from .hypotheses import BeamHistory, FinishedHypotheses, Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
 from .prefill import MOST_ROWS, GenerationState, prefill
-from .top_k import best_continuations, fastest
+from .score_filters import Filter, ScoreFilters, filters_of, refuse_dead_ends
+from .top_k import best_continuations, best_of, fastest
 
 GNMT = GnmtLengthPenalty()
 
@@ -48,6 +50,7 @@ def beam_search(
     lengths: Mapping[str, Tensor] | None = None,
     segments: Mapping[str, Tensor] | None = None,
     attention: Iterable[str] = (),
+    filters: Sequence[Filter] = (),
     **inputs: Tensor,
 ) -> list[list[Hypothesis]]:
     """Find the most probable sequences of every row.
@@ -66,6 +69,7 @@ def beam_search(
         lengths: As in `greedy`.
         segments: As in `greedy`.
         attention: Sites (`decoder.*.cross_attention`) whose weights every hypothesis holds.
+        filters: As in `greedy`, but they change log-probabilities, and these are what hypotheses are ranked by and hold.
         **inputs: As in `greedy`.
 
     Returns:
@@ -75,8 +79,9 @@ def beam_search(
         InputError: A setting is out of range, or the logits are NaN; and as `greedy`.
     """
     check_beams(beams, n_best, length_penalty)
+    filter_scores = filters_of(filters)
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
-    search = _BeamSearch(model, start, beams, n_best, length_penalty)
+    search = _BeamSearch(model, start, beams, n_best, length_penalty, filter_scores)
     del start  # its logits
     while search.advance():
         search.read(model.step(search.decoding, search.chosen, True, attention))
@@ -104,13 +109,15 @@ class _BeamSearch:
         found: The hypotheses of complete sentences.
     """
 
-    def __init__(self, model: Model, start: GenerationState, beams: int, n_best: int, penalty: LengthPenalty) -> None:
+    def __init__(
+        self, model: Model, start: GenerationState, beams: int, n_best: int, penalty: LengthPenalty, filters: ScoreFilters
+    ) -> None:
         self.model, self.decoding, self.output = model, start.decoding, start.output
         self.top_k = fastest(model.beam_top_k)
         self.end, self.beams, self.penalty = start.rule.end_id, beams, penalty
         batch, device = start.decoding.batch, start.logits.device
         self.wide = torch.promote_types(start.logits.dtype, torch.float32)
-        self.limits = start.limits
+        self.limits, self.prompt, self.filters = start.limits, start.prompt, filters
         self.max_penalties = penalty.at(start.limits.to(self.wide))  # (S,)
         self.sentences = torch.arange(batch, device=device)
         self.totals = torch.zeros(batch, 1, dtype=self.wide, device=device)
@@ -142,7 +149,10 @@ class _BeamSearch:
         top_k = self.top_k if in_float32 else best_continuations
         # At most `width` <= k candidates end, one per live hypothesis. Of the best 2 k candidates at least k then stay live, if
         # there are that many.
-        totals, index, log_probs = top_k(self.logits, self.totals, 2 * k)  # (S, 2 k) each
+        if self.filters:
+            totals, index, log_probs = best_of(self._filtered().view(S, width, V), self.totals, 2 * k)
+        else:
+            totals, index, log_probs = top_k(self.logits, self.totals, 2 * k)  # (S, 2 k) each
         del self.logits  # The logits of the next step are written to this memory.
         parents, tokens = index // V, index % V
         rows = parents + torch.arange(S, device=parents.device)[:, None] * width
@@ -180,6 +190,18 @@ class _BeamSearch:
         self.model.branch(self.decoding, rows.flatten(), k, remaining)
         self.chosen = tokens.view(-1, 1)
         return True
+
+    def _filtered(self) -> Tensor:
+        """The log-probabilities (S * k, V) of the next token after the filters."""
+        S, width = self.totals.shape
+        prompts = self.prompt[self.sentences].repeat_interleave(width, 0)
+        ids = torch.cat([prompts, self.history.ids.flatten(0, 1)], 1)
+        remaining = (self.limits - self.length).repeat_interleave(width, 0)
+        log_probs = self.filters(self.logits.log_softmax(1), Prefix(ids, self.length, remaining, self.end))
+        best = (log_probs.view(S, width, -1).amax(2) + self.totals).amax(1)  # (S,)
+        dead = (best == -torch.inf) & (self.finished.scores[:, 0] == -torch.inf)
+        refuse_dead_ends(dead, self.sentences, self.length)
+        return log_probs
 
     def _store(
         self, totals: Tensor, rows: Tensor, tokens: Tensor, log_probs: Tensor, ended: Tensor, last: Tensor

@@ -11,8 +11,10 @@ from torch.nn import functional
 
 from ..errors import Diagnostic, InputError
 from ..nn.model import Model
+from ..nn.prefix import Prefix
 from .hypotheses import Hypothesis
 from .prefill import GenerationState
+from .score_filters import NO_FILTERS, ScoreFilters, refuse_dead_ends
 from .step_graphs import StepGraphs
 
 Emit = Callable[[Tensor, Tensor], None]
@@ -65,7 +67,7 @@ class Generated:
 
 def decode_loop(
     model: Model, start: GenerationState, pick: Pick, scores: bool, sites: Iterable[str], emit: Emit | None = None,
-    graphs: StepGraphs | None = None,
+    graphs: StepGraphs | None = None, filters: ScoreFilters = NO_FILTERS,
 ) -> Generated:  # fmt: skip
     """Generate until all rows have ended. Rows that have ended are removed from the batch; a captured step computes all rows.
 
@@ -76,6 +78,7 @@ def decode_loop(
         sites: Sites whose attention weights are returned.
         emit: Is given the tokens of every step.
         graphs: Captured steps of the model, or None.
+        filters: Change the logits of which `pick` selects; log-probabilities stay those of the model.
 
     Returns:
         The tokens of all rows.
@@ -96,7 +99,13 @@ def decode_loop(
     rows = torch.arange(batch, device=device)
     fed = torch.zeros_like(rows)
     for step in range(max_tokens):
-        chosen = pick(logits, rows, step)
+        scores_of_tokens = logits
+        if filters:
+            so_far = torch.cat([start.prompt[rows], ids[rows, :step]], 1)
+            prefix = Prefix(so_far, step, start.limits[rows] - step, rule.end_id)
+            scores_of_tokens = filters(logits.to(wide, copy=True), prefix)
+            refuse_dead_ends(scores_of_tokens.amax(1) == -torch.inf, rows, step)
+        chosen = pick(scores_of_tokens, rows, step)
         ids[rows, step] = chosen
         if emit is not None:
             emit(rows, chosen)

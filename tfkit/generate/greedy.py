@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from ..nn.model import Model
 from .decode_loop import Emit, Generated, decode_loop
 from .prefill import prefill
+from .score_filters import Filter, filters_of
 from .step_graphs import StepGraphs
 from .top_k import fastest_greedy
 
@@ -29,6 +30,7 @@ def greedy(
     attention: Iterable[str] = (),
     emit: Emit | None = None,
     graphs: StepGraphs | None = None,
+    filters: Sequence[Filter] = (),
     **inputs: Tensor,
 ) -> Generated:
     """Generate the most probable token at every step, until each row has its end token.
@@ -48,6 +50,8 @@ def greedy(
         attention: Sites (`decoder.*.cross_attention`) whose weights are returned.
         emit: Is given the indices of rows (R,) and their new ids (R,) at every step.
         graphs: Captured steps of the model: `tfkit.generate.StepGraphs(model)`.
+        filters: Change the scores of the next token, in this order: `tfkit.score_filter(...)`, or functions of the scores
+            (R, V) and a `tfkit.plugin.Prefix`. Log-probabilities stay those of the model.
         **inputs: (B, L) ids of inputs by name.
 
     Returns:
@@ -57,6 +61,9 @@ def greedy(
         InputError: Target, output or start token are ambiguous; a limit is below 1; padding of the prompt would shift
             positions.
     """
+    filter_scores = filters_of(filters)
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
     most_probable = fastest_greedy(model.beam_top_k)
-    return decode_loop(model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs)
+    return decode_loop(
+        model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs, filter_scores
+    )

@@ -30,6 +30,7 @@ class GenerationState:
         output: The name of the logits.
         rule: The special ids of the target.
         decoding: The keys and values, and the encoded inputs.
+        prompt: (B, N) the ids before the first new token, -1 for padding.
         logits: (B, V) of the first new token.
         limits: (B,) int64, the largest number of new tokens of each row.
         max_tokens: The largest of these.
@@ -40,6 +41,7 @@ class GenerationState:
     output: str
     rule: InputRule
     decoding: DecodingState
+    prompt: Tensor
     logits: Tensor
     limits: Tensor
     max_tokens: int
@@ -101,7 +103,8 @@ def prefill(
     _check_sites(model, attention, weights)
     logits, limits = outputs[output][:, -1], _limits(max_new_tokens, batch, device)
     per_row = isinstance(max_new_tokens, Tensor)
-    return GenerationState(output, rule, decoding, logits, limits, max_tokens, per_row, weights)
+    before = prompt if decoding.visible is None else torch.where(decoding.visible, prompt, -1)
+    return GenerationState(output, rule, decoding, before, logits, limits, max_tokens, per_row, weights)
 
 
 def _by_name(

@@ -24,6 +24,7 @@ from ..nn.model import Model
 from .decode_loop import Emit, decode_loop
 from .hypotheses import Hypothesis
 from .prefill import MOST_ROWS, prefill
+from .score_filters import Filter, filters_of
 from .step_graphs import StepGraphs
 from .top_k import best, fastest_greedy
 
@@ -50,6 +51,7 @@ def sample(
     attention: Iterable[str] = (),
     emit: Emit | None = None,
     graphs: StepGraphs | None = None,
+    filters: Sequence[Filter] = (),
     **inputs: Tensor,
 ) -> list[list[Hypothesis]]:
     """Sample sequences for every row.
@@ -74,6 +76,7 @@ def sample(
         attention: Sites whose weights every hypothesis holds.
         emit: As in `greedy`; the samples of a row are rows of their own.
         graphs: As in `greedy`.
+        filters: As in `greedy`; before temperature, top-k and top-p.
         **inputs: As in `greedy`.
 
     Returns:
@@ -87,6 +90,7 @@ def sample(
         https://arxiv.org/abs/1904.09751
     """
     check_sampling(temperature, top_k, top_p, seed, samples)
+    filter_scores = filters_of(filters)
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
     batch, device = start.decoding.batch, start.logits.device
     if streams is not None:
@@ -95,7 +99,9 @@ def sample(
         copies = torch.arange(batch, device=device).repeat_interleave(samples)
         start.decoding.reorder(copies)
         weights = {site: tensor[copies] for site, tensor in start.weights.items()}
-        start = replace(start, logits=start.logits[copies], limits=start.limits[copies], weights=weights)
+        start = replace(
+            start, prompt=start.prompt[copies], logits=start.logits[copies], limits=start.limits[copies], weights=weights
+        )
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
     most_probable = fastest_greedy(model.beam_top_k)
     uniforms = _uniforms(seed, range(batch) if streams is None else streams, samples, start.max_tokens).to(device)
@@ -105,7 +111,7 @@ def sample(
             return most_probable(logits)
         return _draw(logits, uniforms[rows, step], temperature, top_k, top_p)
 
-    found = decode_loop(model, start, pick, True, attention, emit, graphs).hypotheses()
+    found = decode_loop(model, start, pick, True, attention, emit, graphs, filter_scores).hypotheses()
     return [[one for (one,) in found[row : row + samples]] for row in range(0, len(found), samples)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -12,6 +13,7 @@ from .beam import GNMT, check_beams
 from .penalty import LengthPenalty
 from .prefill import MOST_TOKENS
 from .sample import check_sampling
+from .score_filters import Filter, filters_of
 
 SETTINGS_OF = {
     "greedy": frozenset[str](),
@@ -38,6 +40,7 @@ class Search:
         seed: For `sample`, as in `tfkit.sample`.
         length_factor: New tokens per source token; 1 in "Attention Is All You Need".
         extra_length: Further new tokens; 50 in "Attention Is All You Need".
+        filters: Change the scores of the next token, as in `tfkit.greedy` and `tfkit.beam_search`.
 
     Raises:
         InputError: A value is out of range, or a setting of another kind is given.
@@ -53,6 +56,7 @@ class Search:
     seed: int | None = None
     length_factor: float = 1.0
     extra_length: int = 50
+    filters: Sequence[Filter] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in SETTINGS_OF:
@@ -69,6 +73,7 @@ class Search:
             check_beams(self.beams, self.n_best, self.length_penalty)
         elif self.kind == "sample":
             check_sampling(self.temperature, self.top_k, self.top_p, self.seed, self.n_best)
+        filters_of(self.filters)
         factor, extra = self.length_factor, self.extra_length
         check_number("length_factor", factor, MOST_TOKENS)
         check_whole("extra_length", extra, 0, MOST_TOKENS)

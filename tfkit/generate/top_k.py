@@ -31,6 +31,11 @@ def best_continuations(logits: Tensor, totals: Tensor, count: int) -> tuple[Tens
     S, k = totals.shape
     # In place: allocating a tensor of this size takes longer than the arithmetic.
     log_probs = torch.log_softmax(logits, 1, out=logits).view(S, k, -1)
+    return best_of(log_probs, totals, count)
+
+
+def best_of(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As `best_continuations`, of log-probabilities (S, k, V)."""
     values, indices = best_tokens(log_probs, totals, count)
     return values, indices, log_probs.flatten(1).gather(1, indices)
 

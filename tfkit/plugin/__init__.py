@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         InputError as InputError,
     )
     from ..hooks import hookimpl as hookimpl
+    from ..nn.prefix import Prefix as Prefix
     from ..slots.activation import Activation as Activation
     from ..slots.cell import Cell as Cell, CellSite as CellSite
     from ..slots.init import Initialiser as Initialiser
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from ..slots.position import PositionScheme as PositionScheme
     from ..slots.processor_kernels import BeamTopK as BeamTopK, Float32Kernel as Float32Kernel, Int8Kernel as Int8Kernel
     from ..slots.score import ScoreFunction as ScoreFunction
+    from ..slots.score_filter import ScoreFilter as ScoreFilter
     from ..slots.sublayer import SublayerKind as SublayerKind, SublayerOptions as SublayerOptions
     from ..slots.weight_map import WeightMap as WeightMap
 
