@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tfkit.data import Corpus
-from tfkit.data.corpus import CHUNK, CorpusWriter
+from tfkit.data.corpus import CHUNK, MAX_FOOTER, CorpusWriter
 from tfkit.errors import StoreError
 
 
@@ -149,3 +149,18 @@ def test_columns_and_ranges_are_those_of_the_training(tmp_path):
     ):
         with pytest.raises(StoreError, match=message):
             check(sizes, spans, **columns)
+
+
+def test_a_large_footer_is_refused_before_it_is_read(tmp_path):
+    schema = pa.schema([("target", pa.list_(pa.int32()))], {"a": "x" * (MAX_FOOTER + 1)})
+    with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(pa.record_batch([IDS], schema=schema))
+    with pytest.raises(StoreError, match=r"its footer has [0-9,]+ bytes, and 1 to 16,777,216 are expected"):
+        Corpus(tmp_path / "c.arrow")
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 100])
+def test_a_file_of_zeros_is_refused(tmp_path, size):
+    (tmp_path / "c.arrow").write_bytes(bytes(size))
+    with pytest.raises(StoreError, match="cannot be read"):
+        Corpus(tmp_path / "c.arrow")

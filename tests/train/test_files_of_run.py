@@ -185,3 +185,42 @@ def test_the_best_model_is_no_link(run):
     folder.symlink_to(run / "others")
     with pytest.raises(TfkitError, match=r"TFK082 .*models is a link"):
         model_in(run)
+
+
+def changed_facts(run: Path, change) -> None:
+    path = run / "data" / "facts.json"
+    facts = json.loads(path.read_text())
+    change(facts["corpora"])
+    path.write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda corpora: corpora["train"].update(kept=10**15), "rows, and facts.json counts 1,000,000,000,000,000"),
+        (lambda corpora: corpora["validation"].update(kept=1), "rows, and facts.json counts 1"),
+        (lambda corpora: corpora["train"]["tokens"].update(source=5), "tokens of `source`, and facts.json counts 5"),
+        (lambda corpora: corpora["train"]["tokens"].pop("target"), "tokens of `target`, and facts.json counts 0"),
+    ],
+)
+def test_counts_that_the_corpus_does_not_have_are_refused(run, change, message):
+    changed_facts(run, change)
+    with pytest.raises(TfkitError, match=message):
+        resume(run)
+
+
+def test_the_name_of_the_best_model_is_that_of_a_file(run):
+    best = run / "models" / "best.json"
+    best.write_text(json.dumps({**json.loads(best.read_text()), "model": "x" * 900_000}))
+    with pytest.raises(TfkitError) as refused:
+        model_in(run)
+    assert "at most 255" in str(refused.value)
+    assert len(str(refused.value)) < 1_000
+
+
+@pytest.mark.parametrize("folder", ["checkpoints", "models"])
+def test_a_run_with_very_many_checkpoints_is_refused(run, folder):
+    for number in range(10_000):
+        (run / folder / f"step-{100 + number}").mkdir()
+    with pytest.raises(TfkitError, match=f"{folder} holds more than 10,000 files and directories"):
+        resume(run)

@@ -32,6 +32,8 @@ SMALL_ROWS, SMALL_BYTES = CHUNK // 10, 1 << 20
 """A chunk with fewer rows and bytes is the last one: each takes memory, even without a row."""
 MAX_METADATA = 1 << 16
 """The most bytes of the metadata of a message: types of columns, or places of buffers."""
+MAX_FOOTER = 1 << 24
+"""The most bytes of the footer, which lists the place of every part."""
 MAX_COLUMNS = 16
 
 
@@ -68,7 +70,9 @@ class Corpus:
         self.path = Path(path)
         try:
             with pa.memory_map(str(path)) as file:
-                table = pa.Table.from_batches(_batches(file), pa.ipc.open_file(file).schema)
+                _check_footer(file)
+                listed = pa.ipc.open_file(file)
+                table = pa.Table.from_batches(_batches(file, listed.num_record_batches), listed.schema)
         except (OSError, ValueError, struct.error, pa.ArrowException) as reason:
             raise self.damaged(f"it cannot be read: {' '.join(str(reason).split())}") from None
         self.texts: dict[str, Any] = {}
@@ -134,9 +138,17 @@ class Corpus:
         return [str(text) for text in self.texts[column].slice(0, count).to_pylist()]
 
 
-def _batches(file: Any) -> Iterator[Any]:
-    """The checked chunks of a file. Raises ValueError."""
-    count = pa.ipc.open_file(file).num_record_batches
+def _check_footer(file: Any) -> None:
+    """Check the size of the footer, which pyarrow reads whole, before pyarrow does. Raises ValueError."""
+    end = file.size() - struct.calcsize("<i6s")
+    file.seek(max(end, 0))
+    size, _ = struct.unpack("<i6s", file.read())
+    if not 0 < size <= min(end, MAX_FOOTER):
+        raise ValueError(f"its footer has {size:,} bytes, and 1 to {min(end, MAX_FOOTER):,} are expected")
+
+
+def _batches(file: Any, count: int) -> Iterator[Any]:
+    """The checked chunks of a file, of which its footer lists `count`. Raises ValueError."""
     file.seek(8)  # behind the name of the format; the messages follow, and then the footer
     schema, small = None, False
     for message in pa.ipc.MessageReader.open_stream(file):

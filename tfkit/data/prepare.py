@@ -169,8 +169,10 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         sizes |= {name: 2 if name == "random" else len(found.labels) for name in kind.numbers}
     train = Corpus(directory / TRAIN)
     validation = Corpus(directory / VALIDATION) if "validation" in facts else None
-    for corpus in filter(None, (train, validation)):
-        corpus.check(sizes, kind.spans)
+    for name, corpus in (("train", train), ("validation", validation)):
+        if corpus is not None:
+            corpus.check(sizes, kind.spans)
+            _check_counts(corpus, facts[name])
     if not all(lengths.all() for lengths in train.lengths.values()):
         raise train.damaged("a row has no token")
     longest = max(int(lengths.max()) for lengths in train.lengths.values())
@@ -179,6 +181,15 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         fix = f"write at least {longest}, or a smaller `batching.max_length`"
         raise InputError(recipe.diagnostic("TFK109", "batching.tokens", message, fix))
     return Data(tokenisers, train, validation, facts, tuple(found.labels), found.spans)
+
+
+def _check_counts(corpus: Corpus, counts: CorpusCounts) -> None:
+    """Raises StoreError unless `facts.json` counts the rows and the tokens that a corpus holds."""
+    held = {"rows": (counts.kept, len(corpus))}
+    held |= {f"tokens of `{name}`": (counts.tokens.get(name, 0), int(at.sum())) for name, at in corpus.lengths.items()}
+    for what, (counted, number) in held.items():
+        if counted != number:
+            raise corpus.damaged(f"it has {number:,} {what}, and {FACTS} counts {counted:,}")
 
 
 def held_out_rows(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:

@@ -37,6 +37,8 @@ from .run_files import (
 
 _NOTE = f"`tfkit train` did not finish the preparation of this run. `tfkit train ... -o` starts over; then {RECIPE} appears.\n"
 _DIRECTORY_DRAFT = re.compile(r"\.(step-[0-9]+)\.\w+\.(draft|old)", re.ASCII)
+MAX_ENTRIES = 10_000
+"""The most files and directories in a directory of a run. Each checkpoint and each saved model is one."""
 _MAX_NAMED = 3
 """The largest number of files that a message names."""
 
@@ -139,6 +141,10 @@ def old_run(directory: Path) -> Iterator[None]:
 def check_inside(directory: Path) -> None:
     """Raises StoreError if an entry that tfkit reads or writes in a run is a link, a special file, or a file in place of a
     directory."""
+    for name in FOLDERS:
+        if is_folder(directory / name) and len(entries(directory / name, MAX_ENTRIES + 1)) > MAX_ENTRIES:
+            message = f"{directory / name} holds more than {MAX_ENTRIES:,} files and directories"
+            raise StoreError(Diagnostic("TFK080", message, "remove those that `tfkit train` did not write"))
     diagnostics: list[Diagnostic] = []
     for root, folders, files in os.walk(directory):
         top = Path(root) == directory

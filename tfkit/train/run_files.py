@@ -26,6 +26,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -135,10 +136,11 @@ def is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def entries(folder: Path) -> list[Path]:
-    """The entries of a folder; none if it cannot be read."""
+def entries(folder: Path, most: int | None = None) -> list[Path]:
+    """The entries of a folder, at most the first `most`; none if it cannot be read."""
     try:
-        return list(folder.iterdir())
+        with os.scandir(folder) as found:
+            return [folder / entry.name for entry in islice(found, most)]
     except OSError:
         return []
 
