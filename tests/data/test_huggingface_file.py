@@ -81,6 +81,7 @@ HOSTILE: dict[str, tuple[str, str, Any, str]] = {
     "id twice": ("bert", "model.vocab.[PAD]", 1, 'added_tokens: "[PAD]" has the ids 1 and 0'),
     "dropout": ("gpt2", "model.dropout", 0.5, "model.dropout: Input should be None"),
     "merge": ("gpt2", "model.merges", [["a"]], "model.merges.0: List should have at least 2 items"),
+    "very many merges": ("gpt2", "model.merges", [["a", "b"]] * 99_999, "there are 99,999 merges for "),
     "merge of nothing": ("gpt2", "model.merges", [["qq", "zz"]], "Token `qq` out of vocabulary"),
     "unknown id": ("t5", "model.unk_id", 10**6, "no piece has the id 1000000"),
     "added id": ("bert", "added_tokens.0.content", "<new>", '"[PAD]" and "<new>" have the id 0'),

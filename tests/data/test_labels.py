@@ -18,6 +18,7 @@ from tfkit.spec import load_spec
 BAD = {
     "good\nforged": "holds the control character U\\+000A", "a\tb": "U\\+0009", "a\rb": "U\\+000D", "\x1b[31m": "U\\+001B",
     "a\u2028b": "U\\+2028", "a\u202eb": "U\\+202E", "a\u200bb": "U\\+200B",
+    "long" * 251: "the label `long.*` has 1,004 characters, and at most 1,000 are read",
     "a\x85b": "U\\+0085", "": "a label is empty", "  ": "a label is empty",
 }  # fmt: skip
 

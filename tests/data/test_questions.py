@@ -77,6 +77,10 @@ WRONG = {
     "answers of another kind": ("a.jsonl", [{**GOOD, "answers": [3]}], r"`answers` is no list of objects"),
     "no context": ("a.jsonl", [{"question": "who?"}], r"`context` is missing"),
     "no answer": ("a.jsonl", [{"question": "who?", "context": "Bob"}], r"`answer` is missing"),
+    "very many answers": (
+        "a.jsonl", [{**GOOD, "answers": [{"text": "Bob", "answer_start": 8}] * 1001}],
+        r":1:1: TFK135 the question has 1,001 answers",
+    ),
     "a number": ("a.jsonl", [{**GOOD, "context": 3}], r"`context` is no text"),
     "no object": ("a.jsonl", [[1]], r":1:1: TFK135 the line is no object"),
     "no JSON": ("a.jsonl", "{nope\n", r":1:1: TFK135 the line is not valid JSON"),

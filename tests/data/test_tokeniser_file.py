@@ -95,6 +95,7 @@ HOSTILE = {
         "bpe", "model.vocab", {**MADE["bpe"]["model"]["vocab"], "x" * (MAX_PIECE + 1): len(PIECES)}, "at most 256 characters",
     ),
     "merge of three": ("bpe", "model.merges.0", ["a", "b", "c"], "model.merges.0: List should have at most 2 items"),
+    "very many merges": ("bpe", "model.merges", [["a", "b"]] * 9_999, "there are 9,999 merges for "),
     "merge of unknown tokens": ("bpe", "model.merges.0", ["qq", "zz"], "Token `qq` out of vocabulary"),
     "other specials": ("bpe", "added_tokens.2.content", "<end>", 'added_tokens: ["<pad>", "<s>", "<end>", "<unk>"], tfkit\'s'),
     "specials missing": ("bpe", "added_tokens", [], "added_tokens: [], tfkit's are <pad>, <s>, </s>, <unk>"),

@@ -57,8 +57,8 @@ def test_no_gpu_at_all(move: Callable[[Model], Any], model: Model) -> None:
         move(model)
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "gpu", "xpu:7"])
-def test_nothing_is_built_on_a_device_that_is_not_here(device: str, spec_of: Callable[..., tfkit.ModelSpec]) -> None:
+@pytest.mark.parametrize("device", ["cuda:99", "gpu", "xpu:7", "cpu:7", b"cpu"])
+def test_nothing_is_built_on_a_device_that_is_not_here(device: Any, spec_of: Callable[..., tfkit.ModelSpec]) -> None:
     with pytest.raises(tfkit.BuildError, match=f"TFK046 there is no device {device} here"):
         tfkit.build(spec_of(), device=device)
 

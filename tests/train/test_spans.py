@@ -10,7 +10,7 @@ import torch
 from encoder_tasks import questions, recipe_for, validations
 from tfkit.cli import main
 from tfkit.data import BatchShapes, Corpus, Roles, Task, read_tokenisers
-from tfkit.data.spans import span_rows
+from tfkit.data.spans import span_rows, windows_of
 from tfkit.errors import InputError
 from tfkit.io import load, model_in
 from tfkit.recipe import load_recipe
@@ -147,6 +147,14 @@ def test_the_command(run, monkeypatch, capsys):
     assert "<stdin>:2: " in err
     assert "tokens, the first 10 were read" in err
     assert "<stdin>:3:1: TFK135 the line has no tab" in err
+
+
+def test_windows_that_read_a_context_very_often_are_refused():
+    question, context, room = 3, 10_000, 384
+    assert len(windows_of(question, context, room, 6)) == 1605
+    with pytest.raises(InputError, match=r"TFK136 windows of 381 tokens, 1 from one to the next, read each token 381 times"):
+        windows_of(question, context, room, 1)
+    assert windows_of(question, 381, room, 1) == [range(381)]
 
 
 def test_other_models_and_settings(run):

@@ -12,10 +12,12 @@ from ..errors import Diagnostic, InputError
 from ..files import FileModel
 from .huggingface_steps import STEPS
 from .text_frame import Frame, PairFrame, frames_of
-from .tokeniser_file import MAX_IDS, SEQUENCES, Piece, Vocabulary, scored_pieces, shown
+from .tokeniser_file import MAX_IDS, SEQUENCES, Piece, Vocabulary, check_merges, scored_pieces, shown
 
 MAX_STEPS = 16
 """The most steps of a part, those in sequences included."""
+MAX_MERGES = 8
+"""The most merges for each piece; Gemma's tokeniser, with all splits of its pieces, has 2."""
 MAX_GROWTH = {"normalizer": 1024, "decoder": 64}
 """How many times as many characters the steps of a part may make of a text; those of ALBERT 648."""
 FIX = "the guide to tokenisers lists the parts that tfkit runs from a file"
@@ -47,6 +49,12 @@ class Bpe(FileModel):
     ignore_merges: bool = False
     vocab: Vocabulary
     merges: Annotated[list[Annotated[list[Piece], Field(min_length=2, max_length=2)]], Field(max_length=MAX_IDS)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bounded(cls, data: Any) -> Any:
+        check_merges(data, MAX_MERGES)
+        return data
 
     @model_validator(mode="after")
     def _continued(self) -> Bpe:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from ..errors.control_characters import CONTROL_OR_LINE_END
 
+MAX_LABEL = 1_000
+"""The most characters of a label."""
 SHOWN = 60
 """Characters of a label in a message."""
 
@@ -22,6 +24,8 @@ def label_fault(label: str, word: bool = False) -> str:
     """
     if found := CONTROL_OR_LINE_END.search(label):
         return f"the label {_shown(label)} holds the control character U+{ord(found[0]):04X}"
+    if len(label) > MAX_LABEL:
+        return f"the label {_shown(label)} has {len(label):,} characters, and at most {MAX_LABEL:,} are read"
     if word and len(label.split()) > 1:
         return f"the tag {_shown(label)} holds white space"
     return "" if label.strip() else "a label is empty"

@@ -19,6 +19,8 @@ from .lines import lines
 
 MAX_JSON, MAX_VALUES = 48 << 20, 2_000_000
 """The size limit of a JSON document, in bytes, and the most values that it may hold: SQuAD 2.0 has 42 MB and 1.4 million."""
+MAX_ANSWERS = 1_000
+"""The most answers of a question: SQuAD has 6."""
 COLUMNS = ("question", "context", "answer", "answer_start")
 _QUESTION = re.compile(r'"question"\s*:')  # in a string the quotes would be escaped
 Answers = list[tuple[str, int]]
@@ -149,6 +151,9 @@ def _answers(record: Mapping[str, Any], location: Location) -> Answers:
         raise _wrong("`answer` is missing", fix, location)
     elif record["answer"] not in (None, ""):
         pairs = [(record["answer"], record.get("answer_start"))]
+    if len(pairs) > MAX_ANSWERS:
+        message = f"the question has {len(pairs):,} answers, and at most {MAX_ANSWERS:,} are read"
+        raise _wrong(message, "leave out equal ones", location)
     for text, start in pairs:
         if not isinstance(text, str) or not text:
             raise _wrong("an answer has no text", 'a question without an answer has no answers, or the answer ""', location)

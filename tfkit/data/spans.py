@@ -23,6 +23,8 @@ from .lines import groups
 from .questions import location_of
 from .tokeniser import Ranges, TextTokeniser
 
+MAX_READS = 64
+"""The most windows that may read one token of a context."""
 CONTEXTS = 200
 """Contexts encoded in one call: their pieces with their places take more memory than ids."""
 SPANS = "spans.json"
@@ -53,13 +55,17 @@ def windows_of(question: int, context: int, room: int, stride: int, location: Lo
         At least one window.
 
     Raises:
-        InputError: The question leaves no room.
+        InputError: The question leaves no room, or the windows would read the context too often.
     """
     if question >= room:
         message = f"the question has {question:,} tokens, and a row has room for {room:,} with its context"
         raise InputError(Diagnostic("TFK136", message, "shorten the question, or allow longer rows", location=location))
     room -= question
     step = min(stride, -(-room // 2))
+    if context > room > step * MAX_READS:
+        message = f"windows of {room:,} tokens, {step:,} from one to the next, read each token {room // step:,} times"
+        fix = f"write a stride of at least {-(-room // MAX_READS)}: at most {MAX_READS} times"
+        raise InputError(Diagnostic("TFK136", message, fix, location=location))
     starts = range(0, max(1, context - room + step), step)
     return [range(start, min(start + room, context)) for start in starts]
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from ..errors import Diagnostic, InputError
 from ..files import FileModel
@@ -68,6 +68,14 @@ class AddedToken(FileModel):
     special: Literal[True]
 
 
+def check_merges(model: Any, most: int) -> None:
+    """Raises ValueError if the JSON of a BPE model has more than `most` merges for each piece."""
+    vocab, merges = (model.get(name) if isinstance(model, dict) else None for name in ("vocab", "merges"))
+    if isinstance(vocab, dict) and isinstance(merges, list) and len(merges) > most * len(vocab):
+        message = f"there are {len(merges):,} merges for {len(vocab):,} pieces"
+        raise ValueError(f"{message}, and at most {most} for each piece" if most > 1 else f"{message}: a merge makes one piece")
+
+
 class Bpe(FileModel):
     type: Literal["BPE"]
     dropout: None
@@ -79,6 +87,12 @@ class Bpe(FileModel):
     ignore_merges: Literal[False]
     vocab: Vocabulary
     merges: Annotated[list[Annotated[list[Piece], Field(min_length=2, max_length=2)]], Field(max_length=MAX_IDS)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bounded(cls, data: Any) -> Any:
+        check_merges(data, 1)
+        return data
 
 
 class Unigram(FileModel):

@@ -16,7 +16,11 @@ Own = TypeVar("Own", bound="Placed")
 def device_here(device: Any) -> torch.device:
     """The device of that name. Raises BuildError if this machine or this build of torch lacks it."""
     try:
+        if isinstance(device, bytes):
+            raise TypeError("a device is a text or a torch.device")
         found = torch.device(device)
+        if found.type == "cpu" and found.index:
+            raise RuntimeError("all processors are one device, cpu")
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError, ImportError) as reason:
         words = str(reason).strip().splitlines()
