@@ -116,11 +116,14 @@ def stack_costs(options: StackOptions, context: NodeContext, sizes: Mapping[str,
 
 
 def stack_sites(options: StackOptions, context: NodeContext) -> Iterator[tuple[str, AttentionSite]]:
-    for index, (_, layer) in enumerate(sequence(options.layers)):
-        for sublayer in layer.sublayers or ():
-            site = sublayer.entry.site(sublayer.options, sublayer_context(options, context, layer, sublayer))
-            if site is not None:
-                yield f"{index}.{sublayer.options.name}", site
+    sites: dict[int, list[tuple[str, AttentionSite]]] = {}  # of each leaf once, however often it is repeated
+    for layer in (leaf.layer for leaf in leaves(options.layers)):
+        contexts = ((part, sublayer_context(options, context, layer, part)) for part in layer.sublayers or ())
+        of_layer = ((part.options.name, part.entry.site(part.options, inner)) for part, inner in contexts)
+        sites[id(layer)] = [(name, site) for name, site in of_layer if site is not None]
+    if any(sites.values()):
+        for index, (_, layer) in enumerate(sequence(options.layers)):
+            yield from ((f"{index}.{name}", site) for name, site in sites[id(layer)])
 
 
 def stack_rules(options: StackOptions, context: NodeContext) -> tuple[Rule, ...]:

@@ -6,6 +6,7 @@ shared tables and other edges leave a box at its side and run in the gutters bet
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -124,12 +125,13 @@ def _rows(nodes: Sequence[Mapping[str, Any]], columns: Mapping[str, int]) -> dic
         above = [rows[ref] + 1 for ref in _inputs(node)]
         above += [rows[ref] + (columns[ref] == columns[node["name"]]) for ref in _read_by(node)]
         rows[node["name"]] = max(above, default=0)
+    readers: dict[str, list[int]] = defaultdict(list)  # the rows of the nodes that read a node
+    for node in nodes:
+        for ref in _read_by(node):
+            readers[ref].append(rows[node["name"]])
     for node in nodes:  # inputs of the model stand just above the first node that reads them
-        readers = [
-            rows[each["name"]] for each in nodes if node["name"] in (ref.split(".")[0] for ref in each["reads"].values())
-        ]
-        if not node["reads"] and readers:
-            rows[node["name"]] = max(min(readers) - 1, 0)
+        if not node["reads"] and readers[node["name"]]:
+            rows[node["name"]] = max(min(readers[node["name"]]) - 1, 0)
     return rows
 
 
@@ -144,6 +146,10 @@ class _Router:
             (ref.split(".")[0], node["name"], _role(field)) for node in data["nodes"] for field, ref in node["reads"].items()
         ]
         self.wanted += [(node["shares"], node["name"], "table") for node in data["nodes"] if node["shares"]]
+        self.taken = {(columns[name], rows[name]) for name in boxes}
+        self.arriving: dict[str, list[tuple[str, str]]] = defaultdict(list)  # sources and roles by target
+        for source, target, role in self.wanted:
+            self.arriving[target].append((source, role))
         self.lanes: dict[int, list[tuple[str, str]]] = {}
         for source, target, role in self.wanted:
             if not self._direct(source, target, role):
@@ -172,7 +178,7 @@ class _Router:
         if role != "input":
             return False
         between = range(self.rows[source] + 1, self.rows[target])
-        return not any(self.columns[name] == self.columns[source] and self.rows[name] in between for name in self.boxes)
+        return not any((self.columns[source], row) in self.taken for row in between)
 
     def _gutters(self, source: str, target: str) -> tuple[int, int]:
         """The gutters in which an edge leaves and arrives; gutter n is right of column n."""
@@ -196,7 +202,7 @@ class _Router:
 
     def _down(self, source: str, target: str) -> tuple[Point, ...]:
         row = self.rows[target]
-        arriving = [a for a, b, role in self.wanted if b == target and self._direct(a, b, role)]
+        arriving = [start for start, role in self.arriving[target] if self._direct(start, target, role)]
         x = self._centre(source)
         end = self._centre(target) + 36 * (arriving.index(source) - (len(arriving) - 1) / 2)
         start = Point(x, self.rows[source], source, self._bottoms(source))
