@@ -102,7 +102,7 @@ def _depth(node: Node) -> int:
 
 
 def _expanded(node: Node) -> Iterator[tuple[ParameterGroup, Parameter]]:
-    for group in node.parameter_groups():
+    for group in node.parameter_groups:
         for parameter in group.expanded():
             yield group, parameter
 

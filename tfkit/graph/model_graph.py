@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..slots.layer import Layer, applications
@@ -101,12 +102,9 @@ class Node:
     def options(self) -> Any:
         return self.part.options
 
+    @cached_property
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The parameters, grouped by repetition.
-
-        Returns:
-            The groups, not expanded.
-        """
+        """The parameters, grouped by repetition, not expanded."""
         return self.kind.parameters(self.options, self.context)
 
     def parameters(self) -> Iterator[Parameter]:
@@ -115,7 +113,7 @@ class Node:
         Returns:
             Each parameter with its path below the node.
         """
-        for group in self.parameter_groups():
+        for group in self.parameter_groups:
             yield from group.expanded()
 
     def count(self, trainable: bool = True) -> int:
@@ -127,7 +125,7 @@ class Node:
         Returns:
             The number of elements of these parameters.
         """
-        return sum(group.size(trainable) for group in self.parameter_groups())
+        return sum(group.size(trainable) for group in self.parameter_groups)
 
     def sublayers(self) -> int:
         """The number of sub-layers that a forward pass runs. A shared one counts each time; the layers of an RNN count as

@@ -174,7 +174,7 @@ def differing_tensors(a: Graph, b: Graph) -> list[dict[str, Any]]:
 
 
 def _tensors(graph: Graph) -> dict[str, Parameter]:
-    groups = [group for node in graph.nodes.values() for group in node.parameter_groups()]
+    groups = [group for node in graph.nodes.values() for group in node.parameter_groups]
     if sum(group.times * len(group.parameters) for group in groups) > MAX_TENSORS:
         raise BuildError(Diagnostic("TFK045", f"{graph.name} has more than {MAX_TENSORS:,} tensors", "make num_layers smaller"))
     return {f"nodes.{node.name}.{each.name}": each for node in graph.nodes.values() for each in node.parameters()}

@@ -43,7 +43,7 @@ def layers_data(node: Node, batch: Batch, sites: Mapping[str, AttentionSite]) ->
 def parameters_by_path(node: Node) -> dict[str, int]:
     """Trainable parameters by path. Those of repeated layers are under the path of the first."""
     found: dict[str, int] = {}
-    for group in node.parameter_groups():
+    for group in node.parameter_groups:
         first = next(iter(group.prefixes()), None)
         for parameter in group.parameters if first is not None else ():
             path = f"{first}.{parameter.name}" if first else parameter.name

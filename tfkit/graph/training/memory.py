@@ -109,7 +109,7 @@ def weights_of(graph: Graph) -> Weights:
     times: dict[tuple[str, str], int] = {}
     root: list[Parameter] = []
     for name, node in graph.nodes.items():
-        for group in node.parameter_groups():
+        for group in node.parameter_groups:
             first = next(islice(group.prefixes(), 1))
             if first.startswith("layers.") and node.signal.depth:
                 layers[name, first] += group.parameters
