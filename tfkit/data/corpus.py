@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,10 @@ SMALL_ROWS, SMALL_BYTES = CHUNK // 10, 1 << 20
 MAX_METADATA = 1 << 16
 """The most bytes of the metadata of a message: types of columns, or places of buffers."""
 MAX_COLUMNS = 16
+CONTINUES = 0xFFFFFFFF
+"""What each message begins with; the size of its metadata follows."""
+ENDING, PLACE = 10, 24
+"""The last bytes of a file, the size of the footer and the name of the format; and the bytes of a place of a part in it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Corpus:
         self.path = Path(path)
         try:
             with pa.memory_map(str(path)) as file:
-                table = pa.Table.from_batches(_batches(file), pa.ipc.open_file(file).schema)
+                table = _table(file)
         except (OSError, ValueError, struct.error, pa.ArrowException) as reason:
             raise self.damaged(f"it cannot be read: {' '.join(str(reason).split())}") from None
         self.texts: dict[str, Any] = {}
@@ -134,16 +138,13 @@ class Corpus:
         return [str(text) for text in self.texts[column].slice(0, count).to_pylist()]
 
 
-def _batches(file: Any) -> Iterator[Any]:
-    """The checked chunks of a file. Raises ValueError."""
-    count = pa.ipc.open_file(file).num_record_batches
-    file.seek(8)  # behind the name of the format; the messages follow, and then the footer
-    schema, small = None, False
-    for message in pa.ipc.MessageReader.open_stream(file):
-        if message.metadata.size > MAX_METADATA:
-            raise ValueError(
-                f"the metadata of a part have {message.metadata.size:,} bytes, at most {MAX_METADATA:,} are expected"
-            )
+def _table(file: Any) -> Any:
+    """The checked rows of a file. Its footer, which says where the messages are, is not needed. Raises ValueError."""
+    if file.read(8) != b"ARROW1\0\0":
+        raise ValueError("it does not begin as a file of Arrow")
+    schema, small, batches = None, False, []
+    while _size_of_metadata(file):
+        message = pa.ipc.read_message(file)
         if schema is None:
             schema = pa.ipc.read_schema(message)
             _check_columns(schema)
@@ -158,10 +159,35 @@ def _batches(file: Any) -> Iterator[Any]:
         batch.validate(full=True)
         if any(column.null_count or (pa.types.is_list(column.type) and column.values.null_count) for column in batch.columns):
             raise ValueError("it holds nulls")
-        small, count = batch.num_rows < SMALL_ROWS and message.body.size < SMALL_BYTES, count - 1
-        yield batch
-    if count:
-        raise ValueError("its footer lists other parts than it has")
+        small = batch.num_rows < SMALL_ROWS and message.body.size < SMALL_BYTES
+        batches.append(batch)
+    _check_end(file, len(batches))
+    return pa.Table.from_batches(batches, schema)
+
+
+def _size_of_metadata(file: Any) -> int:
+    """The size of the metadata of the message that comes next, which pyarrow would read whole; 0 at the end, which is read.
+    Raises ValueError."""
+    at = file.tell()
+    mark, size = struct.unpack("<II", file.read(8))
+    if mark != CONTINUES:
+        raise ValueError(f"no part begins at byte {at:,}")
+    if size > MAX_METADATA:
+        raise ValueError(f"the metadata of a part have {size:,} bytes, at most {MAX_METADATA:,} are expected")
+    if size:
+        file.seek(at)
+    return int(size)
+
+
+def _check_end(file: Any, parts: int) -> None:
+    """Raises ValueError unless the rest of a file is a footer for so many parts."""
+    rest, most = file.size() - file.tell() - ENDING, MAX_METADATA + PLACE * parts
+    file.seek(max(0, file.size() - ENDING))
+    size, name = struct.unpack("<i6s", file.read(ENDING))
+    if name != b"ARROW1" or size != rest:
+        raise ValueError("it does not end with the footer of a file of Arrow")
+    if size > most:
+        raise ValueError(f"its footer has {size:,} bytes, at most {most:,} are expected")
 
 
 def _check_columns(schema: Any) -> None:
