@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +122,9 @@ def prepare(
     """
     train, validation = files_of(recipe)
     held_out = held_out_rows(recipe, count_rows(recipe), bool(validation))
-    sources = sources_of(recipe)  # after the rows are counted: a file that is no text is refused before all of it is read
+    if validation:
+        deque(text_rows(recipe, validation), 0)
+    sources = sources_of(recipe)  # after the rows are read: a file that is no text is not read whole
     labels = _labels(recipe, train)
     try:
         make_folders(directory)
