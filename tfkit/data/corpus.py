@@ -36,7 +36,7 @@ MAX_COLUMNS = 16
 CONTINUES = 0xFFFFFFFF
 """What each message begins with; the size of its metadata follows."""
 ENDING, PLACE = 10, 24
-"""The last bytes of a file, the size of the footer and the name of the format; and the bytes of a place of a part in it."""
+"""The last bytes of a file, with the size of the footer; and the bytes of the place of a part in it."""
 
 
 @dataclass(frozen=True)
