@@ -38,6 +38,15 @@ def test_idx_files_are_read(tmp_path: Path, packed: bool) -> None:
     assert idx_labels(str(labels)) == [str(label) for label in classes]
 
 
+def test_a_file_that_is_no_idx_file_is_not_read_whole(tmp_path: Path) -> None:
+    images, labels = write_idx(tmp_path)
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 1 << 40)
+    sparse = [f"data.validation_{name}={tmp_path / 'sparse'}" for name in ("images", "labels")]
+    with pytest.raises(InputError, match="sparse cannot be read: its values have type 0x00"):
+        prepared(tmp_path, f"data.images={images}", f"data.labels={labels}", *sparse)
+
+
 def test_a_folder_and_idx_files_give_the_same_corpora(tmp_path: Path) -> None:
     """The held-out images are chosen by seed, and every image is in one of the two."""
     images, labels = write_idx(tmp_path)

@@ -39,6 +39,15 @@ def test_a_file_that_is_no_text_is_not_read_whole(tmp_path):
     assert "sparse:1:1: TFK101 the line is longer than" in describe_counts(recipe, f"data.source={tmp_path / 'sparse'}")
 
 
+def test_validation_text_that_is_no_text_is_not_read_whole(tmp_path):
+    recipe = write_task(tmp_path)
+    for name in ("sparse.src", "sparse.trg"):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, 1 << 40)
+    changes = [f"data.validation_source={tmp_path / 'sparse.src'}", f"data.validation_target={tmp_path / 'sparse.trg'}"]
+    assert "sparse.src:1:1: TFK101 the line is longer than" in describe_counts(recipe, "data.held_out=null", *changes)
+
+
 def test_standard_input_is_no_file_that_can_be_read_twice(tmp_path):
     recipe = load_recipe(write_task(tmp_path), ['data.source="-"'])
     with pytest.raises(

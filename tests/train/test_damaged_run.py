@@ -155,6 +155,40 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole,
     assert resume(whole).progress.step == 24
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("corpora.train.kept", 10**15, r": corpora.train: `read` is 108, and 1,000,000,000,000,000 rows were kept"),
+        ("corpora.train", {"read": 9, "kept": 9}, r": `corpora.train` has 9 rows, and train.arrow has 108;"),
+        (
+            "corpora.validation.tokens.target",
+            7,
+            r": `corpora.validation` has 7 tokens of target, and",
+        ),
+        ("corpora.validation", None, r": it has no counts of validation.arrow, and the file is there;"),
+        (
+            "corpora.train.left_out",
+            {"x" * 999: 0},
+            r": corpora.train.left_out.x{80}.*: String should have",
+        ),
+    ],
+)
+def test_counts_of_a_corpus_are_those_of_its_rows(whole, place, value, message):
+    path = whole / "data" / "facts.json"
+    facts = json.loads(path.read_text())
+    *parts, last = place.split(".")
+    part = facts
+    for name in parts:
+        part = part[name]
+    if value is None:
+        del part[last]
+    else:
+        part[last] = value
+    path.write_text(json.dumps(facts))
+    with pytest.raises(StoreError, match=f"TFK082 {path}{message}"):
+        resume(whole)
+
+
 LINE = {"kind": "step", "step": 3, "epoch": 1, "loss": 1.0, "nll": 1.0, "rate": 0.1, "norm": 1.0}
 LINE |= {"source_tokens": 5, "target_tokens": 5, "seconds": 0.1}
 

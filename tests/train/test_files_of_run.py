@@ -187,28 +187,6 @@ def test_the_best_model_is_no_link(run):
         model_in(run)
 
 
-def changed_facts(run: Path, change) -> None:
-    path = run / "data" / "facts.json"
-    facts = json.loads(path.read_text())
-    change(facts["corpora"])
-    path.write_text(json.dumps(facts))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda corpora: corpora["train"].update(kept=10**15), "rows, and facts.json counts 1,000,000,000,000,000"),
-        (lambda corpora: corpora["validation"].update(kept=1), "rows, and facts.json counts 1"),
-        (lambda corpora: corpora["train"]["tokens"].update(source=5), "tokens of `source`, and facts.json counts 5"),
-        (lambda corpora: corpora["train"]["tokens"].pop("target"), "tokens of `target`, and facts.json counts 0"),
-    ],
-)
-def test_counts_that_the_corpus_does_not_have_are_refused(run, change, message):
-    changed_facts(run, change)
-    with pytest.raises(TfkitError, match=message):
-        resume(run)
-
-
 def test_the_name_of_the_best_model_is_that_of_a_file(run):
     best = run / "models" / "best.json"
     best.write_text(json.dumps({**json.loads(best.read_text()), "model": "x" * 900_000}))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,11 @@ SMALL_ROWS, SMALL_BYTES = CHUNK // 10, 1 << 20
 """A chunk with fewer rows and bytes is the last one: each takes memory, even without a row."""
 MAX_METADATA = 1 << 16
 """The most bytes of the metadata of a message: types of columns, or places of buffers."""
-MAX_FOOTER = 1 << 24
-"""The most bytes of the footer, which lists the place of every part."""
 MAX_COLUMNS = 16
+CONTINUES = 0xFFFFFFFF
+"""What each message begins with; the size of its metadata follows."""
+ENDING, PLACE = 10, 24
+"""The last bytes of a file, with the size of the footer; and the bytes of the place of a part in it."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,7 @@ class Corpus:
         self.path = Path(path)
         try:
             with pa.memory_map(str(path)) as file:
-                _check_footer(file)
-                listed = pa.ipc.open_file(file)
-                table = pa.Table.from_batches(_batches(file, listed.num_record_batches), listed.schema)
+                table = _table(file)
         except (OSError, ValueError, struct.error, pa.ArrowException) as reason:
             raise self.damaged(f"it cannot be read: {' '.join(str(reason).split())}") from None
         self.texts: dict[str, Any] = {}
@@ -138,24 +138,13 @@ class Corpus:
         return [str(text) for text in self.texts[column].slice(0, count).to_pylist()]
 
 
-def _check_footer(file: Any) -> None:
-    """Check the size of the footer, which pyarrow reads whole, before pyarrow does. Raises ValueError."""
-    end = file.size() - struct.calcsize("<i6s")
-    file.seek(max(end, 0))
-    size, _ = struct.unpack("<i6s", file.read())
-    if not 0 < size <= min(end, MAX_FOOTER):
-        raise ValueError(f"its footer has {size:,} bytes, and 1 to {min(end, MAX_FOOTER):,} are expected")
-
-
-def _batches(file: Any, count: int) -> Iterator[Any]:
-    """The checked chunks of a file, of which its footer lists `count`. Raises ValueError."""
-    file.seek(8)  # behind the name of the format; the messages follow, and then the footer
-    schema, small = None, False
-    for message in pa.ipc.MessageReader.open_stream(file):
-        if message.metadata.size > MAX_METADATA:
-            raise ValueError(
-                f"the metadata of a part have {message.metadata.size:,} bytes, at most {MAX_METADATA:,} are expected"
-            )
+def _table(file: Any) -> Any:
+    """The checked rows of a file. Its footer, which says where the messages are, is not needed. Raises ValueError."""
+    if file.read(8) != b"ARROW1\0\0":
+        raise ValueError("it does not begin as a file of Arrow")
+    schema, small, batches = None, False, []
+    while _size_of_metadata(file):
+        message = pa.ipc.read_message(file)
         if schema is None:
             schema = pa.ipc.read_schema(message)
             _check_columns(schema)
@@ -170,10 +159,35 @@ def _batches(file: Any, count: int) -> Iterator[Any]:
         batch.validate(full=True)
         if any(column.null_count or (pa.types.is_list(column.type) and column.values.null_count) for column in batch.columns):
             raise ValueError("it holds nulls")
-        small, count = batch.num_rows < SMALL_ROWS and message.body.size < SMALL_BYTES, count - 1
-        yield batch
-    if count:
-        raise ValueError("its footer lists other parts than it has")
+        small = batch.num_rows < SMALL_ROWS and message.body.size < SMALL_BYTES
+        batches.append(batch)
+    _check_end(file, len(batches))
+    return pa.Table.from_batches(batches, schema)
+
+
+def _size_of_metadata(file: Any) -> int:
+    """The size of the metadata of the message that comes next, which pyarrow would read whole; 0 at the end, which is read.
+    Raises ValueError."""
+    at = file.tell()
+    mark, size = struct.unpack("<II", file.read(8))
+    if mark != CONTINUES:
+        raise ValueError(f"no part begins at byte {at:,}")
+    if size > MAX_METADATA:
+        raise ValueError(f"the metadata of a part have {size:,} bytes, at most {MAX_METADATA:,} are expected")
+    if size:
+        file.seek(at)
+    return int(size)
+
+
+def _check_end(file: Any, parts: int) -> None:
+    """Raises ValueError unless the rest of a file is a footer for so many parts."""
+    rest, most = file.size() - file.tell() - ENDING, MAX_METADATA + PLACE * parts
+    file.seek(max(0, file.size() - ENDING))
+    size, name = struct.unpack("<i6s", file.read(ENDING))
+    if name != b"ARROW1" or size != rest:
+        raise ValueError("it does not end with the footer of a file of Arrow")
+    if size > most:
+        raise ValueError(f"its footer has {size:,} bytes, at most {most:,} are expected")
 
 
 def _check_columns(schema: Any) -> None:

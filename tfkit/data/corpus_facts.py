@@ -14,6 +14,8 @@ from .spans import SpanFacts
 
 FACTS = "facts.json"
 _Whole = Annotated[int, Field(ge=0, lt=1 << 53)]
+_Reasons = Annotated[dict[Annotated[str, Field(max_length=200)], _Whole], Field(max_length=20)]
+"""Counts by the reasons to leave a row out, which are printed."""
 
 
 class CorpusCounts(BaseModel):
@@ -32,8 +34,8 @@ class CorpusCounts(BaseModel):
 
     read: _Whole = 0
     kept: _Whole = 0
-    left_out: dict[str, _Whole] = {}
-    first: dict[str, _Whole] = {}
+    left_out: _Reasons = {}
+    first: _Reasons = {}
     tokens: dict[str, _Whole] = {}
     digest: str = ""
 
@@ -41,6 +43,8 @@ class CorpusCounts(BaseModel):
     def _agrees(self) -> CorpusCounts:
         if self.left_out.keys() != self.first.keys():
             raise ValueError("`left_out` and `first` give the same reasons")
+        if self.read != (both := self.kept + sum(self.left_out.values())):
+            raise ValueError(f"`read` is {self.read:,}, and {both:,} rows were kept or left out")
         return self
 
     def leave_out(self, reason: str, line: int) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import os
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +123,9 @@ def prepare(
     """
     train, validation = files_of(recipe)
     held_out = held_out_rows(recipe, count_rows(recipe), bool(validation))
-    sources = sources_of(recipe)  # after the rows are counted: a file that is no text is refused before all of it is read
+    if validation:
+        deque(text_rows(recipe, validation), 0)
+    sources = sources_of(recipe)  # after the rows are read: a file that is no text is not read whole
     labels = _labels(recipe, train)
     try:
         make_folders(directory)
@@ -169,10 +172,18 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         sizes |= {name: 2 if name == "random" else len(found.labels) for name in kind.numbers}
     train = Corpus(directory / TRAIN)
     validation = Corpus(directory / VALIDATION) if "validation" in facts else None
+    if validation is None and os.path.lexists(directory / VALIDATION):
+        raise _other_counts(directory, f"it has no counts of {VALIDATION}, and the file is there")
     for name, corpus in (("train", train), ("validation", validation)):
         if corpus is not None:
             corpus.check(sizes, kind.spans)
-            _check_counts(corpus, facts[name])
+            _check_counts(directory, name, facts[name], corpus, tuple(kind.files))
+    if (found.spans is not None) != kind.spans:
+        raise _other_counts(directory, f"`spans` is {'missing' if kind.spans else 'there'}")
+    if found.spans is not None:
+        longest = int((train.numbers["end"] - train.numbers["start"]).max()) + 1
+        if longest != (said := found.spans.max_answer):
+            raise _other_counts(directory, f"the longest answer has {said:,} tokens, and in {TRAIN} it has {longest:,}")
     if not all(lengths.all() for lengths in train.lengths.values()):
         raise train.damaged("a row has no token")
     longest = max(int(lengths.max()) for lengths in train.lengths.values())
@@ -183,13 +194,21 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
     return Data(tokenisers, train, validation, facts, tuple(found.labels), found.spans)
 
 
-def _check_counts(corpus: Corpus, counts: CorpusCounts) -> None:
-    """Raises StoreError unless `facts.json` counts the rows and the tokens that a corpus holds."""
-    held = {"rows": (counts.kept, len(corpus))}
-    held |= {f"tokens of `{name}`": (counts.tokens.get(name, 0), int(at.sum())) for name, at in corpus.lengths.items()}
-    for what, (counted, number) in held.items():
-        if counted != number:
-            raise corpus.damaged(f"it has {number:,} {what}, and {FACTS} counts {counted:,}")
+def _check_counts(directory: Path, name: str, counts: CorpusCounts, corpus: Corpus, columns: Sequence[str]) -> None:
+    """Raises StoreError unless a corpus has the rows and the tokens that its counts say."""
+    pairs = [("rows", counts.kept, len(corpus))]
+    for column in columns:
+        found = int(corpus.lengths[column].sum(dtype=np.int64))
+        pairs.append((f"tokens of {column}", counts.tokens.get(column, 0), found))
+    for what, said, found in pairs:
+        if said != found:
+            message = f"`corpora.{name}` has {said:,} {what}, and {corpus.path.name} has {found:,}"
+            raise _other_counts(directory, message)
+
+
+def _other_counts(directory: Path, message: str) -> StoreError:
+    fix = "one of the two was altered: start a new run"
+    return StoreError(Diagnostic("TFK082", f"{directory / FACTS}: {message}", fix))
 
 
 def held_out_rows(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:

@@ -54,7 +54,6 @@ def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
     """
     check_normalisation(recipe, rule)
     options = recipe.data.options
-    sources = sources_of(recipe)
     train = labelled_files(options.images, options.labels, recipe, rule, KEYS)
     validated = options.validation_images is not None
     validation = (
@@ -69,6 +68,7 @@ def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
         if label not in numbers:
             message = f"{validation.source(number)}: the label `{label}` is not among the training images"
             raise InputError(Diagnostic("TFK115", message, f"known: {', '.join(f'`{each}`' for each in labels[:8])}"))
+    sources = sources_of(recipe)  # after their sizes were compared with what their headers say
     try:
         make_folders(directory)
     except OSError as reason:

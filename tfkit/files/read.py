@@ -36,6 +36,8 @@ MAX_DIGITS = 308
 """How many digits an integer of JSON may have: so many that a number of 64 bits can be as large."""
 MAX_NAMED = 3
 """Errors and unknown keys that a message names, at most."""
+MAX_KEY = 80
+"""Characters of a key that a message names, at most."""
 _DESCRIPTOR = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -329,7 +331,8 @@ def refusals(error: ValidationError) -> list[str]:
     found = []
     for each in error.errors(include_url=False):
         expected = "an object is expected" if each["type"] == "model_type" else each["msg"].removeprefix("Value error, ")
-        found.append(f"{'.'.join(map(str, each['loc'])) or 'the content'}: {expected}")
+        place = ".".join(str(key)[:MAX_KEY] for key in each["loc"])
+        found.append(f"{place or 'the content'}: {expected}")
     return found
 
 
