@@ -16,14 +16,14 @@ Own = TypeVar("Own", bound="Placed")
 def device_here(device: Any) -> torch.device:
     """The device of that name. Raises BuildError if this machine or this build of torch lacks it."""
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        torch_device = torch.device(device)
+        torch.empty(0, device=torch_device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError, ImportError) as reason:
         words = str(reason).strip().splitlines()
         message = f"there is no device {device} here: {words[0] if words else type(reason).__name__}"
         fix = 'use the device "cpu" (`--device cpu`), or `tfkit plan` to plan for one that is not there'
         raise BuildError(Diagnostic("TFK046", message, fix)) from None
-    return found
+    return torch_device
 
 
 class Placed(nn.Module):
