@@ -81,8 +81,8 @@ class Catalogue:
         """
         if slot == "backend" and name == AUTO.name:
             return AUTO
-        found = self.registered[slot].get(name)
-        return found.entry if found else None
+        registration = self.registered[slot].get(name)
+        return registration.entry if registration else None
 
     def __deepcopy__(self, memo: object) -> Catalogue:
         return self  # immutable
@@ -118,11 +118,11 @@ class Catalogue:
         Returns:
             Each entry without a required option, with its default options.
         """
-        found = []
+        ready_entries = []
         for entry in self.entries(slot):
             with suppress(ValidationError):
-                found.append((entry, entry.options()))
-        return tuple(found)
+                ready_entries.append((entry, entry.options()))
+        return tuple(ready_entries)
 
     def why_missing(self, slot: str, name: str) -> str:
         """Explain why there is no entry with a name.
@@ -236,11 +236,11 @@ def score_filter(kind: str, catalogue: Catalogue | None = None, **options: Any) 
 
 def _places() -> tuple[tuple[str, int], ...]:
     """The directories of Python's path, and when something was last installed in each."""
-    found = []
+    places = []
     for place in sys.path:
         with suppress(OSError):
-            found.append((place, os.stat(place or ".").st_mtime_ns))
-    return tuple(found)
+            places.append((place, os.stat(place or ".").st_mtime_ns))
+    return tuple(places)
 
 
 @lru_cache(maxsize=1)
@@ -337,7 +337,7 @@ def _check_entry(entry: Any, kind: type[Entry], slot: str, hook: str, distributi
             f"`{entry.name}` was written for contract {entry.contract}, this tfkit has contract {CONTRACT}",
             "install a version of the plugin for this contract",
         )
-    for name in LAZY.intersection(each.name for each in fields(entry)):
+    for name in LAZY.intersection(entry_field.name for entry_field in fields(entry)):
         reference = getattr(entry, name)
         if isinstance(reference, str) and not re.fullmatch(r"[\w.]+:\w+", reference):
             refuse(f"`{name}` of `{entry.name}` is `{reference}`", 'code is named "module:function"')

@@ -69,11 +69,11 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise
         raise BuildError(
             Diagnostic("TFK097", f"sacrebleu's tokeniser `{tokenise}` needs a package that is not installed", fix)
         ) from None
-    found = {}
+    scores = {}
     for name, metric in metrics.items():
         result = metric.corpus_score(list(hypotheses), [list(references)])
-        found[name] = Score(name, float(result.score), str(metric.get_signature()), str(result))
-    return found
+        scores[name] = Score(name, float(result.score), str(metric.get_signature()), str(result))
+    return scores
 
 
 def answer_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:
@@ -100,10 +100,10 @@ def answer_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) -
         raise InputError(Diagnostic("TFK103", "there is no answer to score"))
     exact = words = 0.0
     for answer, correct in zip(answers, references, strict=True):
-        found = _words(answer)
+        answer_words = _words(answer)
         golds = [gold for gold in map(_words, correct) if gold] or [[]]
-        exact += any(found == gold for gold in golds)
-        words += max(_overlap(found, gold) for gold in golds)
+        exact += any(answer_words == gold for gold in golds)
+        words += max(_overlap(answer_words, gold) for gold in golds)
     values = {"exact_match": 100 * exact / len(answers), "f1": 100 * words / len(answers)}
     signature = "SQuAD 2.0 evaluation, in per cent"
     return {name: Score(name, value, signature, f"{value:.2f} %") for name, value in values.items()}
@@ -115,8 +115,8 @@ def _words(text: str) -> list[str]:
     return re.sub(r"\b(a|an|the)\b", " ", plain).split()
 
 
-def _overlap(found: list[str], gold: list[str]) -> float:
+def _overlap(words: list[str], gold: list[str]) -> float:
     """F1 of the words of an answer."""
-    if not found or not gold:
-        return float(found == gold)
-    return 2 * (Counter(found) & Counter(gold)).total() / (len(found) + len(gold))
+    if not words or not gold:
+        return float(words == gold)
+    return 2 * (Counter(words) & Counter(gold)).total() / (len(words) + len(gold))

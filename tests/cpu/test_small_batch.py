@@ -40,7 +40,7 @@ def test_gradients_take_the_ordinary_way():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("batch", "length"), [(300, 1), (40, 7)])
 def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, monkeypatch):
-    monkeypatch.setattr(small_batch, "ENOUGH", 1)
+    monkeypatch.setattr(small_batch, "MIN_PLAIN_WORK", 1)
     monkeypatch.setattr(small_batch, "RULE", Rule(onednn=True))  # whichever is faster on this processor
     called = []
     if (product := products.probe()) is not None:
@@ -60,7 +60,7 @@ def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, m
     with torch.no_grad():
         assert torch.equal(in_search(linear, x), functional.linear(x, linear.weight, linear.bias))
     monkeypatch.undo()
-    monkeypatch.setattr(small_batch, "ENOUGH", 1)
+    monkeypatch.setattr(small_batch, "MIN_PLAIN_WORK", 1)
     monkeypatch.setattr(small_batch, "RULE", Rule(onednn=True))
     with torch.no_grad(), torch.autocast("cpu"):
         assert in_search(linear, x).dtype == torch.bfloat16

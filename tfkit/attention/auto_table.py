@@ -145,7 +145,7 @@ class AutoTable(Sequence[AutoRow]):
         """All rows. Raises PluginError if a file is missing or invalid."""
         from importlib.resources import files
 
-        found: list[AutoRow] = []
+        rows: list[AutoRow] = []
         for file in self.files:
             where = f"{self.package}/{file}"
             try:
@@ -154,8 +154,8 @@ class AutoTable(Sequence[AutoRow]):
                 raise PluginError(Diagnostic("TFK062", f"{where} cannot be read: {reason}", "reinstall the plugin")) from None
             except InputError as error:
                 raise PluginError(error.diagnostics) from None
-            found += table.get(self.backend, ())
-        return (*found, *self.more)
+            rows += table.get(self.backend, ())
+        return (*rows, *self.more)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -216,13 +216,15 @@ def parse_table(text: str, where: str) -> dict[str, tuple[AutoRow, ...]]:
     if (count := sum(map(len, table.rows.values()))) > MOST_ROWS:
         raise refuse(f"it has {count:,} rows, and at most {MOST_ROWS:,} are read")
     shared = {"device": table.device, "capability": table.capability, "measured": measured_on(data)}
-    found: dict[str, tuple[AutoRow, ...]] = {}
+    rows_by_backend: dict[str, tuple[AutoRow, ...]] = {}
     for backend, rows in table.rows.items():
         try:
-            found[backend] = tuple(AutoRow.model_validate_json(json.dumps({**row, **shared}, allow_nan=False)) for row in rows)
+            rows_by_backend[backend] = tuple(
+                AutoRow.model_validate_json(json.dumps({**row, **shared}, allow_nan=False)) for row in rows
+            )
         except ValidationError as error:
             raise refuse(f"the rows of `{backend}`: {refusals(error)[0]}") from None
-    return found
+    return rows_by_backend
 
 
 def measured_on(data: dict[str, Any]) -> str:

@@ -164,7 +164,7 @@ class BackendChoice:
             candidate.kind
             for candidate in self.candidates
             if not candidate.entry.threads
-            and device in {each.kind for each in candidate.entry.capabilities.devices}
+            and device in {supported.kind for supported in candidate.entry.capabilities.devices}
             and (not self.automatic or any(row.device == device for row in candidate.entry.auto))
         ]
 
@@ -205,11 +205,11 @@ class BackendChoice:
         if torch.compiler.is_compiling():
             traced: int = self._select_traced(call, torch.compiler.is_exporting())
             return self.candidates[traced]
-        found: int | None = self.decided.get(call)  # type: ignore[call-overload]
-        if found is None:
+        index: int | None = self.decided.get(call)  # type: ignore[call-overload]
+        if index is None:
             call_class = CallClass._make(call)
-            found = self.decided[call_class] = self.check_request(call_class.request())
-        return self.candidates[found]
+            index = self.decided[call_class] = self.check_request(call_class.request())
+        return self.candidates[index]
 
     def _lengths(self, device: str, queries: int, keys: int) -> tuple[int | None, int | None]:
         """The lengths of the class of a call.
@@ -278,12 +278,12 @@ class BackendChoice:
 
 def _cuts(candidates: tuple[BoundBackend, ...], name: str) -> dict[str, list[int]]:
     """By device, the numbers at which a class of calls ends: of `lengths` or of `scores`."""
-    found: dict[str, set[int]] = {}
+    cuts: dict[str, set[int]] = {}
     for candidate in candidates:
         for row in candidate.entry.auto:
             low, high = getattr(row, name)
-            found.setdefault(row.device, set()).update(end for end in (low - 1, high) if end)
-    return {device: sorted(ends) for device, ends in found.items() if ends}
+            cuts.setdefault(row.device, set()).update(end for end in (low - 1, high) if end)
+    return {device: sorted(ends) for device, ends in cuts.items() if ends}
 
 
 def _bias_tensor(bias: Bias) -> Tensor:

@@ -170,26 +170,26 @@ def require_capabilities(name: str, can: Capabilities) -> Callable[[AttentionInp
 
 
 def _tests(can: Capabilities) -> list[tuple[str, Test]]:
-    found: list[tuple[str, Test]] = []
+    tests: list[tuple[str, Test]] = []
     if "*" not in can.scores:
-        found.append(("score functions", lambda inputs: inputs.score is not None))
-    found += [(feature.words, present) for feature, present in PRESENCE if not feature.declared(can)]
+        tests.append(("score functions", lambda inputs: inputs.score is not None))
+    tests += [(feature.words, present) for feature, present in PRESENCE if not feature.declared(can)]
     if not can.value_dim_differs:
-        found.append(("a value dim other than head_dim", lambda inputs: inputs.query.shape[3] != inputs.value.shape[3]))
+        tests.append(("a value dim other than head_dim", lambda inputs: inputs.query.shape[3] != inputs.value.shape[3]))
     undeclared = frozenset(MASK_TERMS) - can.mask_terms
     if undeclared:
-        found.append((f"mask terms {', '.join(sorted(undeclared))}", lambda inputs: bool(undeclared & inputs.mask.terms())))
+        tests.append((f"mask terms {', '.join(sorted(undeclared))}", lambda inputs: bool(undeclared & inputs.mask.terms())))
     for kind, name in BIAS_NAMES.items():
         if name not in can.bias_kinds:
-            found.append((f"a {name} bias", partial(_has_bias, kind)))
+            tests.append((f"a {name} bias", partial(_has_bias, kind)))
         elif name not in can.bias_gradient:
-            found.append((f"the gradient of a {name} bias", partial(_needs_gradient, kind)))
+            tests.append((f"the gradient of a {name} bias", partial(_needs_gradient, kind)))
     dtypes = tuple(getattr(torch, dtype) for dtype in sorted(can.dtypes))
-    found.append((f"dtypes other than {', '.join(sorted(can.dtypes))}", lambda inputs: inputs.query.dtype not in dtypes))
+    tests.append((f"dtypes other than {', '.join(sorted(can.dtypes))}", lambda inputs: inputs.query.dtype not in dtypes))
     allowed = can.head_dim
     if allowed is not None and (allowed.minimum, allowed.maximum, allowed.multiple) != (1, None, 1):
-        found.append((f"head_dim outside {allowed}", _outside(allowed)))
-    return found
+        tests.append((f"head_dim outside {allowed}", _outside(allowed)))
+    return tests
 
 
 def _outside(allowed: Range) -> Test:

@@ -98,8 +98,8 @@ def flash_calls(mask: Mask, shapes: Shapes, single: bool = False) -> FlashCalls:
         reason = "a kernel with FlashAttention's arguments has no window over keys of which some are hidden"
         raise BackendRefused(Diagnostic("TFK060", reason, "choose another backend"))
     B, Q, K = shapes.batch, shapes.queries, shapes.keys
-    given = (mask.key_lengths, mask.query_lengths, mask.key_visible)
-    uniform = all(term is None for term in given) and not isinstance(mask.offset, Tensor)
+    row_terms = (mask.key_lengths, mask.query_lengths, mask.key_visible)
+    uniform = all(term is None for term in row_terms) and not isinstance(mask.offset, Tensor)
     rows = 1 if uniform else B
     offsets = mask.offset.tolist() if isinstance(mask.offset, Tensor) else [mask.offset or 0] * rows
     queries = _lengths(mask.query_lengths, Q, rows)
@@ -113,10 +113,10 @@ def flash_calls(mask: Mask, shapes: Shapes, single: bool = False) -> FlashCalls:
     groups: dict[tuple[bool, int | None], list[Sequence]] = {}
     for row in range(rows):
         if visible is not None:
-            found = _runs(row, offsets[row], queries[row], visible[row], mask.causal)
+            parts = _runs(row, offsets[row], queries[row], visible[row], mask.causal)
         else:
-            found = _cut(row, offsets[row], queries[row], keys[row], left, right, single)
-        for causal, reach, sequence in found:
+            parts = _cut(row, offsets[row], queries[row], keys[row], left, right, single)
+        for causal, reach, sequence in parts:
             groups.setdefault((causal, reach), []).append(sequence)
     whole = uniform and all(len(sequences) == 1 for sequences in groups.values())
     calls = tuple(
@@ -157,17 +157,17 @@ def run_flash_calls(inputs: AttentionInputs, kernel: FlashKernel) -> AttentionOu
         if call.query_index is None or call.key_index is None:
             [one] = call.sequences
             rows = slice(one.start, one.start + one.queries)
-            found, found_lse = kernel(inputs, call, query[:, rows], key[:, : one.keys], value[:, : one.keys])
-            output = found if one.queries == Q else torch.slice_scatter(output, found, 1, rows.start, rows.stop)
-            if lse is not None and found_lse is not None:
-                lse[:, rows] = found_lse.detach().transpose(1, 2)
+            kernel_output, kernel_lse = kernel(inputs, call, query[:, rows], key[:, : one.keys], value[:, : one.keys])
+            output = kernel_output if one.queries == Q else torch.slice_scatter(output, kernel_output, 1, rows.start, rows.stop)
+            if lse is not None and kernel_lse is not None:
+                lse[:, rows] = kernel_lse.detach().transpose(1, 2)
         else:
             tokens = query.flatten(0, 1)[call.query_index]
             keys, values = (tensor.flatten(0, 1)[call.key_index] for tensor in (key, value))
-            found, found_lse = kernel(inputs, call, tokens, keys, values)
-            output = output.flatten(0, 1).index_copy(0, call.query_index, found).view(B, Q, H, -1)
-            if lse is not None and found_lse is not None:
-                lse.view(B * Q, H)[call.query_index] = found_lse.detach().mT
+            kernel_output, kernel_lse = kernel(inputs, call, tokens, keys, values)
+            output = output.flatten(0, 1).index_copy(0, call.query_index, kernel_output).view(B, Q, H, -1)
+            if lse is not None and kernel_lse is not None:
+                lse.view(B * Q, H)[call.query_index] = kernel_lse.detach().mT
     return AttentionOutput(output.transpose(1, 2), lse=None if lse is None else lse.transpose(1, 2))
 
 
@@ -191,16 +191,16 @@ def _cut(
     first = 0 if right is None else max(0, -(offset + right))
     end = queries if left is None else min(queries, keys + left - offset)
     closed = first if right is None else min(end, max(first, keys - offset - right))
-    found: list[tuple[bool, int | None, Sequence]] = []
+    parts: list[tuple[bool, int | None, Sequence]] = []
     if right is not None and closed > first:
         reach = None if left is None else left + right
-        found.append((True, reach, Sequence(row, first, closed - first, offset + closed + right)))
+        parts.append((True, reach, Sequence(row, first, closed - first, offset + closed + right)))
     step = 1 if single else max(1, end - closed)
     for start in range(closed, end, step):
         count = min(step, end - start)
         reach = None if left is None else left + keys - offset - start - count
-        found.append((False, reach, Sequence(row, start, count, keys)))
-    return found
+        parts.append((False, reach, Sequence(row, start, count, keys)))
+    return parts
 
 
 def _runs(row: int, offset: int, queries: int, visible: Tensor, causal: bool) -> list[tuple[bool, int | None, Sequence]]:
@@ -210,16 +210,16 @@ def _runs(row: int, offset: int, queries: int, visible: Tensor, causal: bool) ->
         return [(False, None, Sequence(row, 0, queries, int(counts[-1])))] if queries and int(counts[-1]) else []
     positions = (offset + torch.arange(queries, device="cpu")).clamp(max=len(visible) - 1)
     seen = torch.where(positions < 0, 0, counts[positions.clamp(min=0)]).tolist()
-    found: list[tuple[bool, int | None, Sequence]] = []
+    runs: list[tuple[bool, int | None, Sequence]] = []
     at = next((query for query, keys in enumerate(seen) if keys), queries)
     while at < queries:
         end = at + 1
         step = seen[end] - seen[at] if end < queries else 0
         while end < queries and seen[end] - seen[end - 1] == step:
             end += 1
-        found.append((step == 1, None, Sequence(row, at, end - at, seen[end - 1])))
+        runs.append((step == 1, None, Sequence(row, at, end - at, seen[end - 1])))
         at = end
-    return found
+    return runs
 
 
 def _every(sequences: list[Sequence], batch: int, uniform: bool) -> list[Sequence]:

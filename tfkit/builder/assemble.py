@@ -198,11 +198,11 @@ def _labels(
 
 def _followers(graph: Graph, name: str) -> frozenset[str]:
     """The nodes whose output depends on an input node, itself included."""
-    found = {name}
+    followers = {name}
     for other, node in graph.nodes.items():
-        if found & {base(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)}:
-            found.add(other)
-    return frozenset(found)
+        if followers & {base(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)}:
+            followers.add(other)
+    return frozenset(followers)
 
 
 def _undecodable(graph: Graph, following: frozenset[str]) -> str | None:

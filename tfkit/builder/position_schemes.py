@@ -57,19 +57,19 @@ def position_values(
     if len(uses) > MAX_SCHEMES:
         message = f"`{spec.name}` has {len(uses):,} position schemes, and at most {MAX_SCHEMES} are evaluated"
         raise InputError(Diagnostic("TFK045", message, "use fewer layers that have schemes of their own"))
-    found: dict[Any, PositionValues] = {}
+    distinct: dict[Any, PositionValues] = {}
     with torch.no_grad():
         for name, path, component, module, evaluate in uses:
             _fill(path, module, model, graph, catalogue, read)
             weights = any(True for _ in module.parameters())
             for values in evaluate(name, positions):
                 key = (values.kind, values.place, repr(component.options), values.table.shape, values.first, weights and name)
-                other = found.get(key)
+                other = distinct.get(key)
                 same = other is not None and torch.equal(other.table, values.table)
-                found[key if same or other is None else (key, name)] = (
+                distinct[key if same or other is None else (key, name)] = (
                     replace(values, name=f"{other.name}, {name}") if same and other else values
                 )
-    return list(found.values())
+    return list(distinct.values())
 
 
 Evaluate = Callable[[str, int], Iterator[PositionValues]]
@@ -126,7 +126,7 @@ def _in_attention(graph: Graph, model: Model) -> Iterator[Use]:
             module = model.nodes[node].get_submodule(f"positions.{config.scheme}")
             name = node if config.scheme == 0 else f"{node} (scheme {config.scheme})"
         else:
-            path = next(f"{path}.position" for path, each in model.named_modules() if each is use.attention)
+            path = next(f"{path}.position" for path, submodule in model.named_modules() if submodule is use.attention)
             name = use.site
         if id(module) in seen:
             continue

@@ -173,7 +173,7 @@ def subject_of(slot: str, name: str, catalogue: Catalogue) -> dict[str, Any]:
         facts = {"distribution": distribution, "distribution_version": versions.get(distribution, "")}
         facts["declaration"] = declaration_of(registration.entry)
         source = source_digests(modules_of(registration.entry))
-    missing = [module for module, found in source.items() if not found]
+    missing = [module for module, sha256 in source.items() if not sha256]
     if missing or not source:
         raise _unusable(f"the source of {name} is not found: {', '.join(missing) or 'it names no module'}")
     return {

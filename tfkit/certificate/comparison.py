@@ -122,7 +122,7 @@ def installed_certificates(catalogue: Catalogue) -> list[InstalledCertificate]:
     Returns:
         The certificates, by distribution and file.
     """
-    found = []
+    installed = []
     listed = {name for name, *_ in catalogue.plugins} | {broken.plugin for broken in catalogue.broken}
     for point in entry_points(group="tfkit"):
         if point.name not in listed:
@@ -139,7 +139,7 @@ def installed_certificates(catalogue: Catalogue) -> list[InstalledCertificate]:
                     other = f"distribution: {certificate.distribution or 'none'}, shipped by {distribution}"
                     comparison = replace(comparison, changed=(other, *comparison.changed))
             except InputError as error:
-                found.append(InstalledCertificate(distribution, str(file), reason=error.diagnostics[0].message))
+                installed.append(InstalledCertificate(distribution, str(file), reason=error.diagnostics[0].message))
             else:
-                found.append(InstalledCertificate(distribution, str(file), certificate, comparison))
-    return sorted(found, key=lambda each: (each.distribution, each.file))
+                installed.append(InstalledCertificate(distribution, str(file), certificate, comparison))
+    return sorted(installed, key=lambda entry: (entry.distribution, entry.file))

@@ -36,16 +36,18 @@ def declaration_of(entry: Any) -> dict[str, Any]:
 def modules_of(entry: Any) -> list[str]:
     """The modules that the code of an entry is in, its functions included. Those of tfkit's contract are left out. So is that
     of its options, whose names and defaults are part of the declaration."""
-    found = set()
+    modules = set()
     for field in fields(entry):
         value = getattr(entry, field.name)
         if field.name in LEFT_OUT:
             continue
         if isinstance(value, str) and ":" in value:
-            found.add(value.partition(":")[0])
+            modules.add(value.partition(":")[0])
         elif callable(value) and field.name != "options":
-            found.add(str(value.__module__))
-    return sorted(name for name in found if name.split(".")[0] != "tfkit" or name.startswith(("tfkit.builtin.", "tfkit.cpu.")))
+            modules.add(str(value.__module__))
+    return sorted(
+        name for name in modules if name.split(".")[0] != "tfkit" or name.startswith(("tfkit.builtin.", "tfkit.cpu."))
+    )
 
 
 def digest(data: Any) -> str:
@@ -120,27 +122,27 @@ def source_digests(modules: Iterable[str], folder: Path | None = None) -> dict[s
     """
     waiting = sorted(set(modules))
     packages = tuple({package for module in waiting for package in _packages(module)})
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     read = 0
     while waiting:
         module = waiting.pop()
-        if module in found:
+        if module in digests:
             continue
-        if len(found) == MODULES:
+        if len(digests) == MODULES:
             raise InputError(Diagnostic("TFK098", f"{module} and what it imports are more than {MODULES:,} modules"))
         file = locate(module, folder)
-        found[module] = ""
+        digests[module] = ""
         with suppress(OSError):
             if file is not None and file.suffix != ".py":
-                found[module] = file_record(file.resolve())["sha256"]
+                digests[module] = file_record(file.resolve())["sha256"]
             elif file is not None:
                 read += file.stat().st_size
                 if read > MOST_BYTES:
                     message = f"{module} and the modules before it hold more than {MOST_BYTES:,} bytes of Python"
                     raise InputError(Diagnostic("TFK098", message, "a part imports less of its own package"))
-                found[module], imported = _read(file, module, folder)
+                digests[module], imported = _read(file, module, folder)
                 waiting += [name for name in imported if any(f"{name}.".startswith(f"{package}.") for package in packages)]
-    return dict(sorted(found.items()))
+    return dict(sorted(digests.items()))
 
 
 def _read(file: Path, module: str, folder: Path | None) -> tuple[str, list[str]]:
@@ -243,18 +245,18 @@ def environment(device: str, distribution: str, gpu: str = "") -> dict[str, str]
     Returns:
         Versions and names by what they are of.
     """
-    found = {"python": platform.python_version(), "machine": platform.machine()}
+    facts = {"python": platform.python_version(), "machine": platform.machine()}
     packages = {"tfkit", "torch"}
     if distribution not in ("", "tfkit"):
         packages |= _required_by(distribution)
     for package in sorted(packages):
         with suppress(PackageNotFoundError):
-            found[package] = version(package).partition("+")[0]
+            facts[package] = version(package).partition("+")[0]
     if device == "cpu":
-        found["instruction set"] = instruction_set()
+        facts["instruction set"] = instruction_set()
     else:
-        found["gpu"] = gpu or gpu_here()
-    return found
+        facts["gpu"] = gpu or gpu_here()
+    return facts
 
 
 def gpu_here() -> str:
@@ -262,14 +264,16 @@ def gpu_here() -> str:
     with suppress(OSError):
         for folder in sorted(Path(_GPUS).iterdir()):
             text = (folder / "information").read_text(encoding="utf-8", errors="replace")
-            if found := re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE):
-                return found[1]
+            if match := re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE):
+                return match[1]
     return ""
 
 
 def _required_by(distribution: str) -> set[str]:
     """The packages that a distribution requires, without those of its extras."""
     with suppress(PackageNotFoundError):
-        names = [_REQUIREMENT.match(each) for each in requires(distribution) or () if "extra ==" not in each]
+        names = [
+            _REQUIREMENT.match(requirement) for requirement in requires(distribution) or () if "extra ==" not in requirement
+        ]
         return {name[0].lower() for name in names if name}
     return set()

@@ -55,7 +55,7 @@ def load_candidates(candidates: Sequence[Candidate], catalogue: Catalogue) -> li
     for name, candidate in zip(unique_names(candidates), candidates, strict=True):
         recipe = load_recipe(candidate.recipe, candidate.overrides)
         loaded.append(Loaded(name, candidate, recipe, _digest(recipe, catalogue)))
-    diagnostics = [each for other in loaded for each in _reasons(loaded[0], other)]
+    diagnostics = [diagnostic for other in loaded for diagnostic in _reasons(loaded[0], other)]
     if diagnostics:
         raise InputError(diagnostics)
     return loaded
@@ -63,11 +63,11 @@ def load_candidates(candidates: Sequence[Candidate], catalogue: Catalogue) -> li
 
 def unique_names(candidates: Sequence[Candidate]) -> list[str]:
     """The names: given ones, or those of the files, with those of their directories where two files have one name."""
-    paths = [Path(each.recipe).absolute() for each in candidates]
-    names = [each.name or path.stem for each, path in zip(candidates, paths, strict=True)]
+    paths = [Path(candidate.recipe).absolute() for candidate in candidates]
+    names = [candidate.name or path.stem for candidate, path in zip(candidates, paths, strict=True)]
     names = [
-        f"{path.parent.name}-{name}" if names.count(name) > 1 and not each.name else name
-        for name, each, path in zip(names, candidates, paths, strict=True)
+        f"{path.parent.name}-{name}" if names.count(name) > 1 and not candidate.name else name
+        for name, candidate, path in zip(names, candidates, paths, strict=True)
     ]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -88,18 +88,20 @@ def _reasons(first: Loaded, other: Loaded) -> list[Diagnostic]:
         return [refused("data", f"`{other.name}` has no validation data", "name validation files, or write `held_out`")]
     if other is first:
         return []
-    found = []
+    diagnostics = []
     if _metric(first.recipe) != _metric(other.recipe):
         message = f"`{first.name}` and `{other.name}` have different settings of the score: "
         message += f"{_metric(first.recipe)} and {_metric(other.recipe)}"
-        found.append(refused("validation", message, "write the same `validation` in both"))
+        diagnostics.append(refused("validation", message, "write the same `validation` in both"))
     if _validation_data(first.recipe) != _validation_data(other.recipe):
         message = f"`{first.name}` and `{other.name}` have different validation data"
-        found.append(refused("data", message, "name the same validation files, or hold out as many rows of the same files"))
+        diagnostics.append(
+            refused("data", message, "name the same validation files, or hold out as many rows of the same files")
+        )
     elif _metric(other.recipe)["metric"] == "loss" and _tokens(first.recipe) != _tokens(other.recipe):
         message = f"`{first.name}` and `{other.name}` have different tokenisers, and a loss per token depends on them"
-        found.append(refused("tokeniser", message, "use one tokeniser, or a metric of text such as `bleu`"))
-    return found
+        diagnostics.append(refused("tokeniser", message, "use one tokeniser, or a metric of text such as `bleu`"))
+    return diagnostics
 
 
 def _metric(recipe: Recipe) -> dict[str, Any]:

@@ -90,8 +90,8 @@ class CandidateResult:
     @cached_property
     def scores(self) -> dict[int, float]:
         """The finite scores by seed."""
-        found = {seed: run.score for seed, run in self.runs.items()}
-        return {seed: score for seed, score in found.items() if score is not None and math.isfinite(score)}
+        scores = {seed: run.score for seed, run in self.runs.items()}
+        return {seed: score for seed, score in scores.items() if score is not None and math.isfinite(score)}
 
     @property
     def mean(self) -> float:

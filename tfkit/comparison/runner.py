@@ -139,7 +139,7 @@ def compare_recipes(
         InputError: The recipes cannot be compared, or the directory holds runs of other recipes.
         StoreError: The directory cannot be written, or a result in it is damaged.
     """
-    candidates = [each if isinstance(each, Candidate) else Candidate(os.fspath(each)) for each in recipes]
+    candidates = [recipe if isinstance(recipe, Candidate) else Candidate(os.fspath(recipe)) for recipe in recipes]
     if not candidates or not seeds:
         raise InputError(Diagnostic("TFK160", "a comparison needs a recipe and a seed"))
     for seed in seeds:
@@ -150,20 +150,20 @@ def compare_recipes(
         raise InputError(Diagnostic("TFK160", "a seed is there twice", "name each seed once"))
     loaded = load_candidates(candidates, load_catalogue())
     place = Path(directory)
-    runs = [Run(each, seed, place / each.name / f"seed-{seed}") for seed in seeds for each in loaded]
+    runs = [Run(loaded_recipe, seed, place / loaded_recipe.name / f"seed-{seed}") for seed in seeds for loaded_recipe in loaded]
     with _locked_directory(place, loaded):
-        finished = {(run.loaded.name, run.seed): found for run in runs if (found := _finished(run))}
+        finished = {(run.loaded.name, run.seed): result for run in runs if (result := _finished(run))}
         failures: dict[tuple[str, int], str] = {}
 
         def ended(run: Run, error: str) -> None:
             key = (run.loaded.name, run.seed)
-            found = None if error else _finished(run)
-            if found is None:
+            result = None if error else _finished(run)
+            if result is None:
                 failures[key] = error or "it wrote no result"
             else:
-                finished[key] = found
+                finished[key] = result
             if on_run_end is not None:
-                on_run_end(*key, found or failures[key])
+                on_run_end(*key, result or failures[key])
 
         waiting = [run for run in runs if (run.loaded.name, run.seed) not in finished]
         _train(waiting, workers or (1 if device.startswith("cuda") else len(os.sched_getaffinity(0))), Workers(device), ended)
@@ -172,12 +172,12 @@ def compare_recipes(
         tuple(seeds),
         tuple(
             CandidateResult(
-                each.name,
-                {seed: finished[each.name, seed] for seed in seeds if (each.name, seed) in finished},
-                {seed: failures[each.name, seed] for seed in seeds if (each.name, seed) in failures},
-                place / each.name,
+                loaded_recipe.name,
+                {seed: finished[loaded_recipe.name, seed] for seed in seeds if (loaded_recipe.name, seed) in finished},
+                {seed: failures[loaded_recipe.name, seed] for seed in seeds if (loaded_recipe.name, seed) in failures},
+                place / loaded_recipe.name,
             )
-            for each in loaded
+            for loaded_recipe in loaded
         ),
     )
 
@@ -199,10 +199,10 @@ def _finished(run: Run) -> RunResult | None:
     """The result of a run; None if it has none. Raises InputError for the result of another recipe."""
     if not run.result.exists():
         return None
-    found = read_model(run.result, RunResult, _RESULT_BYTES)
-    if found.digest != run.loaded.digest:
+    result = read_model(run.result, RunResult, _RESULT_BYTES)
+    if result.digest != run.loaded.digest:
         raise _other_recipe(run.result)
-    return found
+    return result
 
 
 @contextmanager
@@ -215,19 +215,19 @@ def _locked_directory(place: Path, loaded: Sequence[Loaded]) -> Iterator[None]:
         make_folders(place)
         if not (place / MARK).is_file():
             write_whole(place / MARK, '{"comparison": 1}\n')
-        for each in loaded:
-            (place / each.name).mkdir(parents=True, exist_ok=True)
+        for loaded_recipe in loaded:
+            (place / loaded_recipe.name).mkdir(parents=True, exist_ok=True)
     except OSError as reason:
         message = f"{place} cannot be written: {reason.strerror}"
         raise StoreError(Diagnostic("TFK081", message, "name another --directory")) from None
     with locked(place):
-        for each in loaded:
-            path = place / each.name / "recipe.digest.json"
+        for loaded_recipe in loaded:
+            path = place / loaded_recipe.name / "recipe.digest.json"
             if path.exists():
-                if read_model(path, RecipeDigest, _RESULT_BYTES).digest != each.digest:
+                if read_model(path, RecipeDigest, _RESULT_BYTES).digest != loaded_recipe.digest:
                     raise _other_recipe(path)
             else:
-                write_whole(path, RecipeDigest(digest=each.digest).model_dump_json() + "\n")
+                write_whole(path, RecipeDigest(digest=loaded_recipe.digest).model_dump_json() + "\n")
         yield
 
 

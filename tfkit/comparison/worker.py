@@ -40,7 +40,7 @@ class ParameterCount:
         self.parameters = 0
 
     def on_train_start(self, trainer: Trainer, changes: list[str]) -> None:
-        self.parameters = sum(each.numel() for each in trainer.step.model.parameters())
+        self.parameters = sum(parameter.numel() for parameter in trainer.step.model.parameters())
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: None
@@ -58,8 +58,8 @@ def run_job(job: Job) -> None:
 
 def _result(job: Job, outcome: Outcome, parameters: int) -> RunResult:
     metric = load_recipe(Path(job.directory) / "recipe.yaml").validation
-    validations = [each for each in read_log(Path(job.directory) / "log.jsonl") if isinstance(each, ValidationEntry)]
-    best = next((each for each in reversed(validations) if each.best), None)
+    validations = [entry for entry in read_log(Path(job.directory) / "log.jsonl") if isinstance(entry, ValidationEntry)]
+    best = next((validation for validation in reversed(validations) if validation.best), None)
     score = math.nan if best is None else score_of(best, metric.metric, metric.lowercase)
     return RunResult(
         score=score if math.isfinite(score) else None,

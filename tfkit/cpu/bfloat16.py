@@ -46,15 +46,15 @@ class Bfloat16Weight:
         """
         if not x.numel():
             return x.new_zeros(len(x), self.outer)
-        found = products.product(x.bfloat16(), self.packed).float()
-        return found if bias is None else found.add_(bias)
+        y = products.product(x.bfloat16(), self.packed).float()
+        return y if bias is None else y.add_(bias)
 
 
 @cache
 def bfloat16_kernel_here() -> str | None:
     """How bfloat16 products are computed here; None if this processor has no instructions for them, or this torch no kernel."""
-    found = capabilities()
-    named = next((words for instruction, words in INSTRUCTIONS.items() if found.get(instruction)), None)
+    instructions = capabilities()
+    named = next((words for instruction, words in INSTRUCTIONS.items() if instructions.get(instruction)), None)
     return f"oneDNN with {named}" if named and is_right() else None
 
 

@@ -31,7 +31,7 @@ def products_are_faster(inputs: AttentionInputs, mask: Tensor | None) -> bool:
     query, key, value = inputs.query, inputs.key, inputs.value
     if torch.compiler.is_compiling() or not query.is_cpu:
         return False
-    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (query, key, value, mask)):
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in (query, key, value, mask)):
         return False
     (B, H, Q, D), (_, G, K, V) = query.shape, value.shape
     return (

@@ -28,8 +28,8 @@ def float32_kernel_here(kernels: Iterable[Float32Kernel]) -> Float32Kernel | Non
 @cache
 def is_supported(kernel: Float32Kernel) -> bool:
     """Whether this processor has the instructions of a kernel, and a product of small integers is exact here."""
-    found = capabilities()
-    if not all(found.get(name) for name in kernel.needs):
+    instructions = capabilities()
+    if not all(instructions.get(name) for name in kernel.needs):
         return False
     x = torch.arange(3.0 * 37, device="cpu").view(3, 37) % 11 - 5
     weight, bias = torch.arange(41.0 * 37, device="cpu").view(41, 37) % 7 - 3, torch.arange(41.0, device="cpu")

@@ -62,8 +62,8 @@ class Int8Weight:
         """
         if not x.numel():
             return x.new_zeros(len(x), self.outer)
-        found: Tensor = self.multiply(x, self.packed, bias)
-        return found
+        y: Tensor = self.multiply(x, self.packed, bias)
+        return y
 
 
 def is_finite(weight: Tensor) -> bool:
@@ -88,8 +88,8 @@ def fastest(kernels: Iterable[Int8Kernel]) -> Int8Kernel | None:
 @cache
 def is_supported(kernel: Int8Kernel) -> bool:
     """Whether this processor has the instructions of a kernel, and its sums are exact here."""
-    found = capabilities()
-    return all(found.get(name) for name in kernel.needs) and is_exact(kernel)
+    instructions = capabilities()
+    return all(instructions.get(name) for name in kernel.needs) and is_exact(kernel)
 
 
 def capabilities() -> dict[str, Any]:
@@ -110,7 +110,7 @@ def is_exact(kernel: Int8Kernel) -> bool:
     integers[::3, ::5] = 1
     try:
         with torch.device("cpu"):  # a kernel may make tensors without naming a device
-            found = load(kernel.multiply)(rows.clone(), load(kernel.pack)(integers, torch.ones(16, device="cpu")), None)
+            y = load(kernel.multiply)(rows.clone(), load(kernel.pack)(integers, torch.ones(16, device="cpu")), None)
     except (AttributeError, PluginError, RuntimeError, TypeError, ValueError):
         return False
-    return torch.equal(found, rows @ integers.float().t())
+    return torch.equal(y, rows @ integers.float().t())

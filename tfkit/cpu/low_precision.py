@@ -54,8 +54,8 @@ class LowPrecisionLinear(nn.Module):
         Returns:
             (..., out)
         """
-        found = self.rounded.product(x.reshape(-1, self.in_features), self.bias)
-        return found.view(*x.shape[:-1], self.out_features)
+        y = self.rounded.product(x.reshape(-1, self.in_features), self.bias)
+        return y.view(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
         """The sizes, as `nn.Linear` prints them, and how products are computed."""
@@ -86,13 +86,13 @@ class LowPrecisionHead:
             (..., vocab_size)
         """
         rows = x.reshape(-1, x.shape[-1])
-        found = self.rounded.product(rows, bias)
-        if found.numel():
-            chosen = largest(found, CANDIDATES)  # (N, CANDIDATES)
+        logits = self.rounded.product(rows, bias)
+        if logits.numel():
+            chosen = largest(logits, CANDIDATES)  # (N, CANDIDATES)
             near = weight.index_select(0, chosen.flatten()).view(*chosen.shape, -1)  # (N, CANDIDATES, M)
             exact = near.mul_(rows[:, None]).sum(2)
-            found.scatter_(1, chosen, exact if bias is None else exact.add_(bias[chosen]))
-        return found.view(*x.shape[:-1], found.shape[1])
+            logits.scatter_(1, chosen, exact if bias is None else exact.add_(bias[chosen]))
+        return logits.view(*x.shape[:-1], logits.shape[1])
 
 
 def largest(scores: Tensor, count: int) -> Tensor:

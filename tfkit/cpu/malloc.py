@@ -12,7 +12,7 @@ import ctypes
 import os
 from functools import cache
 
-KEPT = 256 * 2**20
+MAX_FREE_BYTES = 256 * 2**20
 """Bytes of freed memory that a process keeps, and the size from which a block is returned in any case."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h."""
@@ -28,5 +28,5 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc
         return
-    mallopt(_MMAP_THRESHOLD, KEPT)
-    mallopt(_TRIM_THRESHOLD, KEPT)
+    mallopt(_MMAP_THRESHOLD, MAX_FREE_BYTES)
+    mallopt(_TRIM_THRESHOLD, MAX_FREE_BYTES)

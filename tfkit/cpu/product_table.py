@@ -22,7 +22,7 @@ from ..slots.processor_kernels import Float32Kernel
 from . import products
 
 NEAR = 2.0
-KEPT = 100_000
+MAX_CHOICES = 100_000
 """Choices that a table keeps."""
 Kernel = Literal["mkl", "onednn", "transposed", "packed", "installed"]
 
@@ -103,7 +103,7 @@ class ProductTable:
         """
         key = (torch.get_num_threads(), count, outputs, inputs)
         if key not in self._found:
-            if len(self._found) == KEPT:
+            if len(self._found) == MAX_CHOICES:
                 self._found.clear()
             self._found[key] = self._search(*key)
         return self._found[key]
@@ -155,13 +155,13 @@ def product_kernels(
     Returns:
         By name, the function x (N, in) -> x W^T + b (N, out). Those of `packed` and `installed` have packed the weight.
     """
-    found: dict[Kernel, Callable[[Tensor], Tensor]] = {"mkl": lambda x: functional.linear(x, weight, bias)}
+    kernels: dict[Kernel, Callable[[Tensor], Tensor]] = {"mkl": lambda x: functional.linear(x, weight, bias)}
     if products.MULTIPLY is not None:
-        found["onednn"] = lambda x: products.product(x, weight, bias)
-    found["transposed"] = lambda x: transposed_product(x, weight, bias)
+        kernels["onednn"] = lambda x: products.product(x, weight, bias)
+    kernels["transposed"] = lambda x: transposed_product(x, weight, bias)
     if products.PACK is not None:
         packed = products.PACK(weight, None)
-        found["packed"] = lambda x: products.product(x, packed, bias)
+        kernels["packed"] = lambda x: products.product(x, packed, bias)
     if installed is not None:
-        found["installed"] = partial(load(installed.multiply), packed=load(installed.pack)(weight), bias=bias)
-    return found
+        kernels["installed"] = partial(load(installed.multiply), packed=load(installed.pack)(weight), bias=bias)
+    return kernels

@@ -70,13 +70,13 @@ def parse_product_table(text: str, where: str) -> ProductTable:
         there = getattr(file, name)
         if there != here:
             raise refuse(f"it was measured with the {name} {there[:80]!r}, and here it is {here!r}")
-    found: list[ProductRow] = []
+    rows: list[ProductRow] = []
     for number, row in enumerate(file.rows):
         first, last = row.rows
         if first is None or (last is not None and last < first):
             raise refuse(f"rows.{number}.rows: {row.rows} is not a first and a last number of rows")
-        found.append(ProductRow(row.threads, row.outputs, row.inputs, (first, last), row.fastest, row.unpacked))
-    table = ProductTable(Path(where).name, found)
+        rows.append(ProductRow(row.threads, row.outputs, row.inputs, (first, last), row.fastest, row.unpacked))
+    table = ProductTable(Path(where).name, rows)
     if torch.get_num_threads() not in table.threads:
         measured = ", ".join(map(str, table.threads))
         raise refuse(f"it was measured with threads: {measured}; here torch computes with {torch.get_num_threads()}")

@@ -133,12 +133,12 @@ def probe() -> Callable[..., Tensor] | None:
     if not torch._C._has_mkldnn:
         return None
     try:
-        found: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
+        multiply: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
         left, right = torch.arange(6.0, device="cpu").view(2, 3), torch.arange(12.0, device="cpu").view(3, 4)
-        result = found(left, right.t(), torch.ones(4, device="cpu"), "none", [], "")
+        result = multiply(left, right.t(), torch.ones(4, device="cpu"), "none", [], "")
         are_plain(left)  # raises if this torch lacks one of the private functions that it calls
         if torch.equal(result, left @ right + 1):
-            return found
+            return multiply
     except (AttributeError, RuntimeError, TypeError, ValueError):
         pass
     return None
@@ -147,11 +147,11 @@ def probe() -> Callable[..., Tensor] | None:
 def probe_packing() -> Callable[..., Tensor] | None:
     """The private function that packs a weight for `product`, or None if this torch lacks it."""
     try:
-        found: Callable[..., Tensor] = torch.ops.mkldnn._reorder_linear_weight
+        reorder: Callable[..., Tensor] = torch.ops.mkldnn._reorder_linear_weight
         left, right = torch.arange(6.0, device="cpu").view(2, 3), torch.arange(12.0, device="cpu").view(4, 3)
         multiply = probe()
-        if multiply is not None and torch.equal(multiply(left, found(right, None), None, "none", [], ""), left @ right.t()):
-            return found
+        if multiply is not None and torch.equal(multiply(left, reorder(right, None), None, "none", [], ""), left @ right.t()):
+            return reorder
     except (AttributeError, RuntimeError, TypeError, ValueError):
         pass
     return None
@@ -199,8 +199,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if few or not can_multiply(x, weight, bias) or not weight.is_contiguous():
         return functional.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    found: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
-    return found.view(*x.shape[:-1], weight.shape[0])
+    y: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+    return y.view(*x.shape[:-1], weight.shape[0])
 
 
 class _Linear(torch.autograd.Function):

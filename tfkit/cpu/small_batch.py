@@ -32,9 +32,9 @@ from .packed_weight import PackedWeight, SearchProducts
 from .product_table import Choice, ProductTable, transposed_product
 from .products import PRODUCT, VENDORS, can_pack, may_multiply, may_read, measured_class, product, vendor
 
-HUGE, FEW = 2**23, 4
-"""From `HUGE` elements of W on, reading W bounds a product with up to `FEW` rows even with oneDNN."""
-ENOUGH = 1_000_000
+MIN_READ_BOUND_ELEMENTS, MAX_READ_BOUND_ROWS = 2**23, 4
+"""With so many elements of W and so few rows, reading W bounds a product even with oneDNN."""
+MIN_PLAIN_WORK = 1_000_000
 """From this many multiplications per thread on, oneDNN is faster with a plain weight, where it is faster at all."""
 
 
@@ -51,7 +51,7 @@ class Rule:
         packed_outputs: and so many outputs.
         packed_work: and so many multiplications per thread.
         narrow: whether MKL is faster again with more rows than W has inputs.
-        onednn: whether oneDNN is faster with a plain W, from `ENOUGH` multiplications per thread on.
+        onednn: whether oneDNN is faster with a plain W, from `MIN_PLAIN_WORK` multiplications per thread on.
     """
 
     processors: str = ""
@@ -138,8 +138,8 @@ def products_here(kernels: Iterable[Float32Kernel]) -> dict[str, Any]:
 def rule_choice(count: int, outer: int, inner: int) -> Choice:
     """The kernels that the built-in rule chooses for `count` rows and a weight (outer, inner)."""
     transposes = RULE.transposes(count, outer, inner)
-    bound_by_reading = transposes and count <= FEW and outer * inner >= HUGE
-    enough = RULE.onednn and count * outer * inner >= ENOUGH * torch.get_num_threads()
+    bound_by_reading = transposes and count <= MAX_READ_BOUND_ROWS and outer * inner >= MIN_READ_BOUND_ELEMENTS
+    enough = RULE.onednn and count * outer * inner >= MIN_PLAIN_WORK * torch.get_num_threads()
     return Choice(RULE.packs(count, outer, inner), enough and not bound_by_reading, transposes)
 
 

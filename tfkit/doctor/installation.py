@@ -113,13 +113,13 @@ def extras(findings: Findings) -> list[dict[str, Any]]:
     except PackageNotFoundError:
         return []
     by_extra: dict[str, list[dict[str, Any]]] = {}
-    for each in written:
-        found = _REQUIREMENT.match(each)
-        if found is None or found["extras"]:  # an extra made of other extras
+    for requirement in written:
+        match = _REQUIREMENT.match(requirement)
+        if match is None or match["extras"]:  # an extra made of other extras
             continue
-        extra = found["extra"] or ""
+        extra = match["extra"] or ""
         install = f"pip install 'tfkit[{extra}]'" if extra else "pip install --upgrade tfkit"
-        package = _package(found["name"], found["range"].strip(), install, findings, optional=bool(extra))
+        package = _package(match["name"], match["range"].strip(), install, findings, optional=bool(extra))
         by_extra.setdefault(extra, []).append(package)
     return [
         {
@@ -161,15 +161,15 @@ def _package(name: str, needed: str, install: str, findings: Findings, optional:
 def satisfies(have: str, needed: str) -> bool:
     """Whether a version lies in a range such as `>=8,<9.2`. Only the numbers of a release are compared."""
     for part in filter(None, needed.replace(" ", "").split(",")):
-        found = re.match(r"(>=|<=|==|!=|>|<)([0-9.]+)$", part)
-        if found and not _TESTS[found[1]](_numbers(have), _numbers(found[2])):
+        match = re.match(r"(>=|<=|==|!=|>|<)([0-9.]+)$", part)
+        if match and not _TESTS[match[1]](_numbers(have), _numbers(match[2])):
             return False
     return True
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    found = re.match(r"[0-9]+(\.[0-9]+)*", text)
-    numbers = [int(number) for number in found[0].split(".")] if found else [0]
+    match = re.match(r"[0-9]+(\.[0-9]+)*", text)
+    numbers = [int(number) for number in match[0].split(".")] if match else [0]
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)

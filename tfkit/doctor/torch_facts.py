@@ -107,8 +107,8 @@ def loaded(library: str) -> str | None:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    found = {line.split(maxsplit=5)[5] for line in lines if f"/{library}" in line and len(line.split(maxsplit=5)) == 6}
-    return min(found, key=lambda path: (len(Path(path).name), path), default=None)
+    paths = {line.split(maxsplit=5)[5] for line in lines if f"/{library}" in line and len(line.split(maxsplit=5)) == 6}
+    return min(paths, key=lambda path: (len(Path(path).name), path), default=None)
 
 
 def flash() -> dict[str, Any] | None:
@@ -138,13 +138,13 @@ def devices(machine: dict[str, Any]) -> list[dict[str, Any]]:
         count = torch.cuda.device_count()
     except (Exception, SystemExit):  # already a problem
         return [cpu]
-    found = [cpu]
+    described = [cpu]
     for index in range(count):
         facts = torch.cuda.get_device_properties(index)
         capability = [facts.major, facts.minor]
         place = {"name": f"cuda:{index}", "what": facts.name, "memory_bytes": facts.total_memory}
-        found.append({**place, "cuda_capability": capability})
-    return found
+        described.append({**place, "cuda_capability": capability})
+    return described
 
 
 def model_here(
@@ -159,7 +159,10 @@ def model_here(
         targets = [Target(kind, tuple(capability) if capability else None, dtype, training) for training in (True, False)]
         plans = [planned(groups, catalogue, target) for target in targets]
         for (group, training), (_, inference) in zip(*plans, strict=True):
-            chosen = [in_short(each) if all(plan.chosen for plan in each) else None for each in (training, inference)]
+            chosen = [
+                in_short(site_plans) if all(plan.chosen for plan in site_plans) else None
+                for site_plans in (training, inference)
+            ]
             rows.append({"name": group.name, "device": device["name"], "training": chosen[0], "inference": chosen[1]})
             if chosen[1] is not None:
                 served.add(group.name)

@@ -44,9 +44,9 @@ def map_in_threads(work: Callable[[Batch], Result], batches: Sequence[Batch], wo
     if workers < 2 or not _THREAD_COUNT.acquire(blocking=False):
         return [work(batch) for batch in batches]
     threads = torch.get_num_threads()
-    each = max(1, threads // workers)
+    threads_per_worker = max(1, threads // workers)
     try:
-        with ThreadPoolExecutor(workers, "tfkit-search", torch.set_num_threads, (each,)) as pool:
+        with ThreadPoolExecutor(workers, "tfkit-search", torch.set_num_threads, (threads_per_worker,)) as pool:
             futures = [pool.submit(work, batch) for batch in batches]
             try:
                 return [future.result() for future in futures]
@@ -213,11 +213,11 @@ class BatchedSearch:
 
         batches = list(_batches(sources, self.search.width, batch_tokens, same_length=self.continues))
         results = map_in_threads(work, batches, workers_for(self.model, workers))
-        found: list[list[Hypothesis]] = [[] for _ in sources]
+        hypotheses_of_sources: list[list[Hypothesis]] = [[] for _ in sources]
         for rows, hypotheses_of_rows in zip(batches, results, strict=True):
             for row, hypotheses in zip(rows, hypotheses_of_rows, strict=True):
-                found[row] = hypotheses
-        return found
+                hypotheses_of_sources[row] = hypotheses
+        return hypotheses_of_sources
 
     def search_batch(self, sources: Sequence[Sequence[int]], streams: list[int]) -> list[list[Hypothesis]]:
         """The hypotheses of one batch, whose first source is the longest. `streams` are the random streams of its rows."""
@@ -237,11 +237,11 @@ class BatchedSearch:
         }
         if (emit := self.emit) is not None:
 
-            def each(rows: torch.Tensor, ids: torch.Tensor) -> None:
+            def emit_rows(rows: torch.Tensor, ids: torch.Tensor) -> None:
                 for row, chosen in zip(rows.tolist(), ids.tolist(), strict=True):
                     emit(streams[row], chosen)
 
-            arguments["emit"] = each
+            arguments["emit"] = emit_rows
         if self.continues:
             arguments["prompt"] = ids.to(device)
         else:
@@ -250,21 +250,21 @@ class BatchedSearch:
                 visible = torch.arange(longest, device="cpu") < torch.tensor(lengths, device="cpu")[:, None]
                 arguments["masks"] = {self.source: visible.to(device)}
         if search.kind == "greedy":
-            found = greedy(model, scores=True, graphs=self.graphs, **arguments).hypotheses()
+            hypotheses_of_rows = greedy(model, scores=True, graphs=self.graphs, **arguments).hypotheses()
         elif search.kind == "beam":
-            found = beam_search(
+            hypotheses_of_rows = beam_search(
                 model, beams=search.beams, length_penalty=search.length_penalty, n_best=search.n_best, **arguments
             )
         else:
-            found = sample(
+            hypotheses_of_rows = sample(
                 model, temperature=search.temperature, top_k=search.top_k, top_p=search.top_p, seed=search.seed,
                 samples=search.n_best, streams=streams, graphs=self.graphs, **arguments,
             )  # fmt: skip
         if not self.attention:
-            return found
+            return hypotheses_of_rows
         return [
             [self._without_padding(hypothesis, longest, length) for hypothesis in hypotheses]
-            for hypotheses, length in zip(found, lengths, strict=True)
+            for hypotheses, length in zip(hypotheses_of_rows, lengths, strict=True)
         ]
 
     def _without_padding(self, hypothesis: Hypothesis, longest: int, length: int) -> Hypothesis:

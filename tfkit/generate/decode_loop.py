@@ -56,13 +56,13 @@ class Generated:
             raise InputError(
                 Diagnostic("TFK078", "these tokens were generated without log-probabilities", "greedy(scores=True)")
             )
-        found = []
+        hypotheses = []
         totals = self.log_probabilities.sum(1).tolist()
         for row, (length, ended) in enumerate(zip(self.lengths.tolist(), self.finished.tolist(), strict=True)):
-            ids, each = self.ids[row, :length], self.log_probabilities[row, :length]
+            ids, log_probs = self.ids[row, :length], self.log_probabilities[row, :length]
             weights = {site: tensor[row, :, :length] for site, tensor in self.attention.items()}
-            found.append([Hypothesis(ids, totals[row], totals[row], each, ended, weights)])
-        return found
+            hypotheses.append([Hypothesis(ids, totals[row], totals[row], log_probs, ended, weights)])
+        return hypotheses
 
 
 def decode_loop(

@@ -122,9 +122,9 @@ class FinishedHypotheses:
         lengths, ended = self.lengths[rows].tolist(), self.ended[rows].tolist()
         ids, log_probs = self.history.ids[rows], self.history.log_probs[rows]
         weights = {site: tensor[rows].transpose(2, 3) for site, tensor in self.history.weights.items()}
-        found = []
+        hypotheses = []
         for row, row_scores in enumerate(scores):
-            found.append(
+            hypotheses.append(
                 [
                     Hypothesis(
                         ids[row, rank, :length],
@@ -138,7 +138,7 @@ class FinishedHypotheses:
                     if (length := lengths[row][rank])
                 ]
             )
-        return found
+        return hypotheses
 
     def select(self, rows: Tensor) -> None:
         """Drop all sentences but `rows`."""

@@ -131,8 +131,8 @@ def _by_name(
 
 def _default_limit(model: Model, target: str, prompt: Tensor | None, inputs: Mapping[str, Tensor]) -> int:
     """The default limit of new tokens, at most the positions of the target."""
-    sequences = [given for name, given in inputs.items() if not isinstance(model.plan.inputs.get(name), ImageRule)]
-    lengths = [given.shape[1] for given in (*sequences, prompt) if isinstance(given, Tensor) and given.dim() > 1]
+    sequences = [tensor for name, tensor in inputs.items() if not isinstance(model.plan.inputs.get(name), ImageRule)]
+    lengths = [sequence.shape[1] for sequence in (*sequences, prompt) if isinstance(sequence, Tensor) and sequence.dim() > 1]
     limit, positions = max(lengths, default=0) + EXTRA, model.plan.max_input_lengths.get(target)
     first = prompt.shape[1] if isinstance(prompt, Tensor) and prompt.dim() > 1 else 1
     return limit if positions is None else max(1, min(limit, positions + 1 - first))  # the last token needs no position
@@ -163,9 +163,9 @@ def _limits(max_new_tokens: int | Tensor, batch: int, device: torch.device) -> T
     return max_new_tokens.to(device, torch.int64)
 
 
-def _check_sites(model: Model, attention: Iterable[str], found: Mapping[str, Tensor]) -> None:
+def _check_sites(model: Model, attention: Iterable[str], weights: Mapping[str, Tensor]) -> None:
     """Raises InputError for a site that runs only once, before the first token: it has no weights per token."""
-    missing = sorted(model.backends.matching(attention) - found.keys())
+    missing = sorted(model.backends.matching(attention) - weights.keys())
     if missing:
         message = f"`{missing[0]}` does not run while tokens are generated, so no token has attention weights there"
         raise InputError(Diagnostic("TFK076", message, "ask for sites of the decoder, `decoder.*.cross_attention`"))
@@ -195,8 +195,8 @@ def _target(model: Model, target: str | None, inputs: Mapping[str, Tensor]) -> s
     names = ", ".join(model.plan.inputs)
     if target is not None:
         if not isinstance(target, str) or target not in model.plan.inputs:
-            shown = f"`{target}`" if isinstance(target, str) else f"a {type(target).__name__}"
-            message = f"the target is {shown}, which is no input of the model"
+            label = f"`{target}`" if isinstance(target, str) else f"a {type(target).__name__}"
+            message = f"the target is {label}, which is no input of the model"
             raise InputError(Diagnostic("TFK073", message, f"name one of {names}; the ids it starts with are the `prompt`"))
         return target
     missing = [name for name in model.plan.inputs if name not in inputs]
@@ -209,15 +209,15 @@ def _target(model: Model, target: str | None, inputs: Mapping[str, Tensor]) -> s
 
 def _output(model: Model, target: str, output: str | None) -> str:
     size = model.plan.token_rule(target).vocab_size
-    found = [
+    candidates = [
         name for name in model.plan.outputs if name in model.plan.followers[target] and model.plan.widths.get(name) == size
     ]
-    named = ", ".join(found) or "none"
+    named = ", ".join(candidates) or "none"
     if output is not None:
-        if output not in found:
+        if output not in candidates:
             message = f"`{output}` is no output over the {size} ids of `{target}`"
             raise InputError(Diagnostic("TFK077", message, f"such outputs: {named}"))
         return output
-    if len(found) != 1:
+    if len(candidates) != 1:
         raise InputError(Diagnostic("TFK077", f"outputs over the {size} ids of `{target}`: {named}", "name one with `output`"))
-    return found[0]
+    return candidates[0]

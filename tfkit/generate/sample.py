@@ -111,8 +111,8 @@ def sample(
             return most_probable(logits)
         return _draw(logits, uniforms[rows, step], temperature, top_k, top_p)
 
-    found = decode_loop(model, start, pick, True, attention, emit, graphs, filter_scores).hypotheses()
-    return [[one for (one,) in found[row : row + samples]] for row in range(0, len(found), samples)]
+    hypotheses = decode_loop(model, start, pick, True, attention, emit, graphs, filter_scores).hypotheses()
+    return [[one for (one,) in hypotheses[row : row + samples]] for row in range(0, len(hypotheses), samples)]
 
 
 def check_sampling(temperature: Any, top_k: Any, top_p: Any, seed: Any, samples: Any) -> None:

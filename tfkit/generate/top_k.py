@@ -73,9 +73,9 @@ def fastest_greedy(kernels: Sequence[BeamTopK]) -> Callable[[Tensor], Tensor]:
 
 def _usable(kernels: Sequence[BeamTopK]) -> Iterator[BeamTopK]:
     """Those that this processor has instructions for, the fastest first."""
-    found = capabilities()
+    instructions = capabilities()
     for kernel in sorted(kernels, key=lambda kernel: kernel.relative_time):
-        if all(found.get(name) for name in kernel.needs):
+        if all(instructions.get(name) for name in kernel.needs):
             yield kernel
 
 
@@ -113,12 +113,12 @@ def best_tokens(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, 
             rest = torch.arange(k * V, device=log_probs.device).view(k, V)[:, groups * GROUP :]
             index = torch.cat([index, rest.flatten().expand(S, -1)], 1)
         values, at = candidates.topk(count + 1, 1)
-        found = _ordered(values[:, :count], index.gather(1, at[:, :count]))
+        ordered = _ordered(values[:, :count], index.gather(1, at[:, :count]))
         for row in _tied(values).nonzero()[:, 0].tolist():  # equal scores may be in a group that was not chosen
             exact = best((log_probs[row] + totals[row, :, None]).view(1, k * V), count)
-            for whole, one in zip(found, exact, strict=True):
+            for whole, one in zip(ordered, exact, strict=True):
                 whole[row] = one[0]
-        return found
+        return ordered
     return best((log_probs + totals[:, :, None]).view(S, k * V), count)
 
 
@@ -133,8 +133,8 @@ def most_probable(logits: Tensor) -> Tensor:
         tops = torch.cat([tops, logits[:, groups * GROUP :].amax(1, keepdim=True)], 1)
     first = tops.argmax(1, keepdim=True) * GROUP
     index = (first + torch.arange(GROUP, device=logits.device)).clamp(max=V - 1)
-    found: Tensor = first + logits.gather(1, index).argmax(1, keepdim=True)
-    return found[:, 0]
+    tokens: Tensor = first + logits.gather(1, index).argmax(1, keepdim=True)
+    return tokens[:, 0]
 
 
 def _tied(values: Tensor) -> Tensor:

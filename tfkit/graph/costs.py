@@ -52,10 +52,10 @@ def layer_costs(node: Node, layers: tuple[Layer, ...], batch: Batch) -> tuple[Co
 def sizes_of(node: Node, batch: Batch) -> dict[str, Sizes]:
     """The sizes of a call of a node: its own under the empty name, and those with each memory."""
     signal = node.context.signals.get("input", node.signal)
-    own = batch.length(signal)
-    sizes = {"": Sizes(batch.size, own, own)}
+    length = batch.length(signal)
+    sizes = {"": Sizes(batch.size, length, length)}
     for ref, memory in node.context.memories.items():
-        sizes[ref] = Sizes(batch.size, own, batch.length(memory))
+        sizes[ref] = Sizes(batch.size, length, batch.length(memory))
     return sizes
 
 

@@ -32,8 +32,8 @@ def graph_of(spec: ModelSpec) -> Graph:
     diagnostics: list[Diagnostic] = []
     nodes: dict[str, Node] = {}
     for name in _order(edges):
-        node, found = _node(name, spec, edges, nodes)
-        diagnostics += found
+        node, node_diagnostics = _node(name, spec, edges, nodes)
+        diagnostics += node_diagnostics
         if node is not None:
             nodes[name] = node
     graph = Graph(spec.name or "model", nodes, tuple(spec.outputs))
@@ -66,36 +66,36 @@ def _order(edges: Mapping[str, Edges]) -> list[str]:
 def _node(
     name: str, spec: ModelSpec, edges: Mapping[str, Edges], nodes: Mapping[str, Node]
 ) -> tuple[Node | None, list[Diagnostic]]:
-    part, own = spec.nodes[name], edges[name]
+    part, node_edges = spec.nodes[name], edges[name]
     diagnostics: list[Diagnostic] = []
     signals: dict[str, Signal] = {}
     memories: dict[str, Signal] = {}
-    for field, ref in own.reads.items():
+    for field, ref in node_edges.reads.items():
         signal = _signal(name, field, ref, spec, nodes, diagnostics)
         if signal is not None:
             signals[field] = signal
-    for ref in (*own.memories, *([own.reads["memory"]] if "memory" in own.reads else [])):
+    for ref in (*node_edges.memories, *([node_edges.reads["memory"]] if "memory" in node_edges.reads else [])):
         if base(ref) in nodes:
             memories[ref] = nodes[base(ref)].signal
-    if len(signals) < len(own.reads) or any(base(ref) not in nodes for ref in own.memories):
+    if len(signals) < len(node_edges.reads) or any(base(ref) not in nodes for ref in node_edges.memories):
         return None, diagnostics
-    targets = {field: spec.nodes[base(ref)].options for field, ref in own.reads.items()}
-    if own.owner is not None:
-        targets["share"] = spec.nodes[root(own.owner, edges)].options
+    targets = {field: spec.nodes[base(ref)].options for field, ref in node_edges.reads.items()}
+    if node_edges.owner is not None:
+        targets["share"] = spec.nodes[root(node_edges.owner, edges)].options
     context = NodeContext(name, signals, memories, targets, _placement_context(name, part, spec, edges))
     for path, rule, fix in part.entry.rules(part.options, context):
         diagnostics.append(spec.diagnostic("TFK040", f"nodes.{name}.{path}", rule, fix))
-    diagnostics += _edge_diagnostics(name, part, own, signals, memories, spec)
+    diagnostics += _edge_diagnostics(name, part, node_edges, signals, memories, spec)
     # A node with a broken rule still has an output signal, so that the rules of later nodes are checked too.
-    return Node(name, part, replace(own, owner=root(own.owner, edges) if own.owner else None), context,
+    return Node(name, part, replace(node_edges, owner=root(node_edges.owner, edges) if node_edges.owner else None), context,
                 part.entry.output(part.options, context)), diagnostics  # fmt: skip
 
 
 def _edge_diagnostics(
-    name: str, part: Component, own: Edges, signals: Mapping[str, Signal], memories: Mapping[str, Signal], spec: ModelSpec
+    name: str, part: Component, edges: Edges, signals: Mapping[str, Signal], memories: Mapping[str, Signal], spec: ModelSpec
 ) -> Iterator[Diagnostic]:
     """Errors of edges with a signal that the reader cannot use. Stacks need sequences; few nodes read the port `layers`."""
-    read = [(f"nodes.{name}.{field}", own.reads[field], signal) for field, signal in signals.items() if field != "tokens"]
+    read = [(f"nodes.{name}.{field}", edges.reads[field], signal) for field, signal in signals.items() if field != "tokens"]
     for path, ref, signal in read:
         if signal.depth and not part.entry.takes_layers:
             rule = f"`{ref}` is the {signal.depth} layers of a stack, and a {part.kind} reads one output"
@@ -154,16 +154,18 @@ def _placement_context(name: str, part: Component, spec: ModelSpec, edges: Mappi
     layers = layers_of(part.options)
     if not layers:
         return None
-    own = depth(layers)
+    num_layers = depth(layers)
     read = list(_memories(edges[name]))
     if read:
         sources = [up for ref in read for up in _stacks_upstream(base(ref), spec, edges)]
-        return PlacementContext("decoder", own, max((depth(layers_of(spec.nodes[up].options)) for up in sources), default=0))
+        return PlacementContext(
+            "decoder", num_layers, max((depth(layers_of(spec.nodes[up].options)) for up in sources), default=0)
+        )
     for other, other_edges in edges.items():
         for ref in _memories(other_edges):
             if name in _stacks_upstream(base(ref), spec, edges):
-                return PlacementContext("encoder", own, depth(layers_of(spec.nodes[other].options)))
-    return PlacementContext("decoder_only" if part.options.causal else "encoder_only", own)
+                return PlacementContext("encoder", num_layers, depth(layers_of(spec.nodes[other].options)))
+    return PlacementContext("decoder_only" if part.options.causal else "encoder_only", num_layers)
 
 
 def _memories(edges: Edges) -> Iterator[str]:

@@ -19,17 +19,17 @@ def max_input_lengths(graph: Graph) -> dict[str, int | None]:
     Returns:
         By input node, the number of positions; None if no table limits it.
     """
-    found: dict[str, int | None] = {node.name: None for node in graph.inputs() if isinstance(node.signal.length, str)}
+    limits: dict[str, int | None] = {node.name: None for node in graph.inputs() if isinstance(node.signal.length, str)}
     for node in graph.nodes.values():
         if not isinstance(node.signal.length, str):
             continue
         name = node.signal.length.removeprefix("L_")
         for part in _positions(node.options):
             positions = part.entry.max_len(part.options)
-            if positions is not None and name in found:
+            if positions is not None and name in limits:
                 limit = positions * node.signal.stride
-                found[name] = min(limit, found[name] or limit)
-    return found
+                limits[name] = min(limit, limits[name] or limit)
+    return limits
 
 
 def _positions(options: Any) -> Iterator[Component]:

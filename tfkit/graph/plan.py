@@ -144,10 +144,13 @@ def plan_site(name: str, site: AttentionSite, catalogue: Catalogue, target: Targ
 
 def _joined(shorter: SitePlan, longer: SitePlan) -> SitePlan:
     """Join the plans of two adjacent classes of lengths with the same choice."""
-    earlier = {each.backend: each.rows for each in shorter.candidates}
+    earlier = {candidate.backend: candidate.rows for candidate in shorter.candidates}
     candidates = tuple(
-        replace(each, rows=(*earlier[each.backend], *(row for row in each.rows if row not in earlier[each.backend])))
-        for each in longer.candidates
+        replace(
+            candidate,
+            rows=(*earlier[candidate.backend], *(row for row in candidate.rows if row not in earlier[candidate.backend])),
+        )
+        for candidate in longer.candidates
     )
     assert shorter.lengths is not None
     assert longer.lengths is not None
@@ -178,7 +181,7 @@ def _planned(
     request = request_for(site, target)
     order = ranked(candidates, request, automatic)
     verdicts = tuple(_verdict(candidates[index][0], verdict, request) for index, verdict in order)
-    chosen = next((each.backend for each in verdicts if each.verdict.accepted), None)
+    chosen = next((candidate.backend for candidate in verdicts if candidate.verdict.accepted), None)
     return SitePlan(name, requested, chosen, verdicts, lengths)
 
 
@@ -221,15 +224,15 @@ CANCELS = frozenset({"sdpa"})
 
 def cancelling(graph: Graph, plans: list[SitePlan]) -> list[str]:
     """The sites with a backend of `CANCELS` whose input no norm bounds. Their gradients may be lost to rounding."""
-    found: dict[str, None] = {}
+    sites: dict[str, None] = {}
     for plan in plans:
         node = graph.nodes[plan.site.partition(".")[0]]
         cross = any(name == plan.site and site.cross for name, site in node.sites())
         if cross and "memory" in node.edges.reads:
             node = graph.nodes[base(node.edges.reads["memory"])]
         if plan.chosen in CANCELS and _unbounded(node, cross):
-            found[plan.site] = None
-    return list(found)
+            sites[plan.site] = None
+    return list(sites)
 
 
 def _unbounded(node: Node, after: bool) -> bool:

@@ -108,12 +108,12 @@ def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
 
 def _without_memory(graph: Graph, used: set[str]) -> list[str]:
     """The causal stack among the used nodes that reads no memory, if there is exactly one: a decoder without its encoder."""
-    found = [
+    stacks = [
         name
         for name, node in graph.nodes.items()
         if name in used and node.context.stack and node.part.options.causal and not node.context.memories
     ]
-    return found if len(found) == 1 else []
+    return stacks if len(stacks) == 1 else []
 
 
 def _input_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:

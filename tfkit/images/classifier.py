@@ -118,9 +118,9 @@ class ImageClassifier:
         read = ((str(file), read_image(str(file), self.rule)) for file in files)
         for group in groups(read, chunk):
             names, pixels = zip(*group, strict=True)
-            found = self._distributions(np.stack(pixels))
-            check_results(found, names)
-            for name, distribution in zip(names, found.tolist(), strict=True):
+            distributions = self._distributions(np.stack(pixels))
+            check_results(distributions, names)
+            for name, distribution in zip(names, distributions.tolist(), strict=True):
                 best = int(np.argmax(distribution))
                 yield ImageClassification(name, self.labels[best], distribution[best], self.labels, tuple(distribution))
 
@@ -131,8 +131,7 @@ class ImageClassifier:
         training = self.model.training
         self.model.eval()
         try:
-            given = images.to(self.model.device, self.model.dtype)
-            logits = self.model(**{self.roles.target: given})[self.roles.output]
+            logits = self.model(**{self.roles.target: images.to(self.model.device, self.model.dtype)})[self.roles.output]
         finally:
             self.model.train(training)
         return logits.float().softmax(-1)  # type: ignore[no-any-return]

@@ -56,21 +56,21 @@ Values = dict[str, Any]
 
 def configuration(map_file: MapFile, written: Mapping[str, Any]) -> Values:
     """The keys that the map names, with its defaults and fallbacks. A key in a section is `section.key`."""
-    found = {}
+    values = {}
     for key, default in map_file.config.items():
         value: Any = written
         for part in key.split("."):
             value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
-        found[key] = default if value is _ABSENT else value
+        values[key] = default if value is _ABSENT else value
     for key, source in map_file.fallback.items():
         factor, _, name = source.rpartition(" * ")
-        if found[key] is None and isinstance(found[name], (int, str)):
-            found[key] = found[name] * int(factor or 1)
+        if values[key] is None and isinstance(values[name], (int, str)):
+            values[key] = values[name] * int(factor or 1)
     for key in map_file.choose:
         first, equal, second = key.partition(" == ")
         if equal:
-            found[key] = found[first] == found[second]
-    return found
+            values[key] = values[first] == values[second]
+    return values
 
 
 _ABSENT = object()
@@ -78,30 +78,30 @@ _ABSENT = object()
 
 def with_flags(map_file: MapFile, architecture: str, written: Mapping[str, Any], tensors: Container[str]) -> Values:
     """A configuration with what the files say beside it."""
-    found = {**map_file.architectures[architecture].config, **written}
-    values = configuration(map_file, found)
-    return found | {key: flag.tensor in tensors and not values[flag.unless] for key, flag in map_file.flags.items()}
+    config = {**map_file.architectures[architecture].config, **written}
+    values = configuration(map_file, config)
+    return config | {key: flag.tensor in tensors and not values[flag.unless] for key, flag in map_file.flags.items()}
 
 
 def ignored_keys(written: Mapping[str, Any], architecture: str) -> dict[str, str]:
     """The keys of a configuration that say something and are not read, with the reason."""
-    found = {}
+    reasons = {}
     if written.get("auto_map"):
-        found["auto_map"] = (
+        reasons["auto_map"] = (
             f"it names Python code, which is never run; if that code is not {architecture} of transformers, the import is "
             "another model"
         )
     named, numbered = written.get("id2label") or {}, written.get("label2id") or {}
     if numbered and {str(number): label for label, number in numbered.items()} != named:
-        found["label2id"] = "it is not the reverse of `id2label`, which names the classes"
+        reasons["label2id"] = "it is not the reverse of `id2label`, which names the classes"
     searched = {key: "it is a setting of a search, which options of a command set" for key in SEARCH if written.get(key)}
-    return {**found, **searched}
+    return {**reasons, **searched}
 
 
 def unknown_keys(map_file: MapFile, written: Mapping[str, Any]) -> list[str]:
     """The keys of a configuration that the map does not know. They may change what the model computes."""
     known = {*map_file.config, *map_file.only, *map_file.unused, *WITHOUT_EFFECT}
-    known |= {key for each in map_file.derived.values() for key in each.keys}
+    known |= {key for derived in map_file.derived.values() for key in derived.keys}
     sections = {key.split(".")[0] for key in known if "." in key}
     flat = [key for key in written if key not in sections]
     inner = [f"{section}.{key}" for section in sections for key in written.get(section) or {}]
@@ -141,7 +141,7 @@ def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], ca
             graph_of(spec)
             return spec
         except SpecError as error:
-            problems += [f"{each.path}: {each.message}" for each in error.diagnostics]
+            problems += [f"{diagnostic.path}: {diagnostic.message}" for diagnostic in error.diagnostics]
     raise InputError([Diagnostic("TFK142", f"{where}: {problem}") for problem in dict.fromkeys(problems)])
 
 
@@ -160,7 +160,7 @@ def _template(map_file: MapFile, architecture: str, values: Values, problems: li
         if _among(values[key], choices):
             template = merged(template, choices[values[key]])
         else:
-            problems.append(f"`{key}` is {_shown(values[key])}; a spec says {', '.join(_shown(each) for each in choices)}")
+            problems.append(f"`{key}` is {_shown(values[key])}; a spec says {', '.join(_shown(choice) for choice in choices)}")
     return template
 
 
@@ -188,7 +188,7 @@ def _filled(template: Any, values: Values, map_file: MapFile, problems: list[str
     if table is None:
         return value
     if not _among(value, table):
-        problems.append(f"`{key}` is {_shown(value)}; a spec says {', '.join(_shown(each) for each in table)}")
+        problems.append(f"`{key}` is {_shown(value)}; a spec says {', '.join(_shown(choice) for choice in table)}")
         return None
     return table[value]
 
@@ -196,27 +196,27 @@ def _filled(template: Any, values: Values, map_file: MapFile, problems: list[str
 def leaves(spec: ModelSpec) -> dict[str, Any]:
     """The leaves of a resolved spec by path, every layer on its own, widths and scales of heads as numbers."""
     graph = graph_of(spec)
-    found = {
+    values = {
         path: value for path, value, _ in _walk({"nodes": resolved(spec)["nodes"], "outputs": list(spec.outputs)}, None, "")
     }
     for name, site in graph.sites():
         node, number, sublayer = name.split(".")
         at = f"nodes.{node}.layers.{number}.sublayers.{sublayer}"
-        if f"{at}.num_heads" in found:
-            found[f"{at}.head_dim"], found[f"{at}.num_kv_heads"] = site.head_dim, site.kv_heads
-            if found.get(f"{at}.scale") == "inverse_sqrt_head_dim":
-                found[f"{at}.scale"] = site.head_dim**-0.5
-    return found
+        if f"{at}.num_heads" in values:
+            values[f"{at}.head_dim"], values[f"{at}.num_kv_heads"] = site.head_dim, site.kv_heads
+            if values.get(f"{at}.scale") == "inverse_sqrt_head_dim":
+                values[f"{at}.scale"] = site.head_dim**-0.5
+    return values
 
 
 def _origins(spec: ModelSpec) -> dict[str, list[str]]:
     """By the path where a value was written, the paths of its leaves."""
-    found: dict[str, list[str]] = {}
+    origins: dict[str, list[str]] = {}
     data = {"nodes": resolved(spec)["nodes"], "outputs": list(spec.outputs)}
     for path, _, origin in _walk(data, spec._tree, ""):
         if origin is not None:
-            found.setdefault(origin, []).append(path)
-    return found
+            origins.setdefault(origin, []).append(path)
+    return origins
 
 
 def _walk(data: Any, written: Located | None, path: str) -> Iterator[tuple[str, Any, str | None]]:
@@ -274,8 +274,8 @@ def config_of(
         The configuration, and the differences of its spec from the given one: reasons why the configuration cannot say it.
     """
     wanted, base = leaves(spec), dict(known or {})
-    for said in ({**base, **dict.fromkeys(map_file.flags, value)} for value in (False, True)):
-        if known and _distance(map_file, architecture, said, wanted, catalogue) == 0:
+    for flagged in ({**base, **dict.fromkeys(map_file.flags, value)} for value in (False, True)):
+        if known and _distance(map_file, architecture, flagged, wanted, catalogue) == 0:
             return base, []
     values = configuration(map_file, base)
     for _ in range(2):  # the second time with the parts that the values of the first choose
@@ -303,11 +303,11 @@ def config_of(
     kind = {"architectures": [architecture], "model_type": base.get("model_type", map_file.model_types[0])}
     written = _sections({**map_file.only, **base, **values, **kind})
     try:
-        made = leaves(spec_of(map_file, architecture, written, catalogue, "the configuration"))
+        actual = leaves(spec_of(map_file, architecture, written, catalogue, "the configuration"))
     except InputError as error:
-        return {}, [each.message for each in error.diagnostics]
+        return {}, [diagnostic.message for diagnostic in error.diagnostics]
     unsaid = {*map_file.flags, *map_file.architectures[architecture].config}
-    return {key: value for key, value in written.items() if key not in unsaid}, _differences(made, wanted)
+    return {key: value for key, value in written.items() if key not in unsaid}, _differences(actual, wanted)
 
 
 def _read_keys(map_file: MapFile) -> set[str]:
@@ -330,7 +330,7 @@ def _read(map_file: MapFile, architecture: str, values: Values, wanted: Mapping[
         origins = _origins(spec_of(map_file, architecture, {**values, **_sections(filled)}, catalogue, ""))
     except (InputError, SpecError):
         return {}
-    values, found = configuration(map_file, values), {}
+    values, read_values = configuration(map_file, values), {}
     for key, path in _keys(_template(map_file, architecture, configuration(map_file, _sections(filled)), []), ""):
         if key not in map_file.config or not (places := origins.get(path)):
             continue
@@ -338,8 +338,8 @@ def _read(map_file: MapFile, architecture: str, values: Values, wanted: Mapping[
         if table is not None:
             same = [theirs for theirs, ours in table.items() if ours == value] or [values[key]]
             value = values[key] if values[key] in same else same[0]
-        found[key] = value
-    return found
+        read_values[key] = value
+    return read_values
 
 
 def _keys(template: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -356,21 +356,21 @@ def _keys(template: Any, path: str) -> Iterator[tuple[str, str]]:
 
 def _sections(values: Mapping[str, Any]) -> dict[str, Any]:
     """Keys `section.key` as mappings."""
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, value in values.items():
         section, _, name = key.rpartition(".")
         if section:
-            found[section] = {**(found.get(section) or {}), name: value}
-        elif not (key in found and isinstance(value, dict)):
-            found[key] = value
-    return found
+            nested[section] = {**(nested.get(section) or {}), name: value}
+        elif not (key in nested and isinstance(value, dict)):
+            nested[key] = value
+    return nested
 
 
-def _differences(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _differences(actual: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Where two specs differ in what a model computes."""
     no = "nothing"
     return [
-        f"`{path.removeprefix('nodes.')}` = {_shown(wanted.get(path, no))}, where it has {_shown(made.get(path, no))}"
-        for path in sorted({*made, *wanted})
-        if path.rpartition(".")[2] not in UNCOMPARED and ".init." not in path and made.get(path) != wanted.get(path)
+        f"`{path.removeprefix('nodes.')}` = {_shown(wanted.get(path, no))}, where it has {_shown(actual.get(path, no))}"
+        for path in sorted({*actual, *wanted})
+        if path.rpartition(".")[2] not in UNCOMPARED and ".init." not in path and actual.get(path) != wanted.get(path)
     ]

@@ -28,13 +28,16 @@ def _rotary(config: Config) -> Any:
     """`rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling` before."""
     written = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     kind = written.get("rope_type", written.get("type", "default"))
-    found: dict[str, Any] = {"kind": "rotary_half", "base": float(written.get("rope_theta") or config.get("rope_theta") or 1e4)}
+    position: dict[str, Any] = {
+        "kind": "rotary_half",
+        "base": float(written.get("rope_theta") or config.get("rope_theta") or 1e4),
+    }
     share = written.get("partial_rotary_factor") or config.get("partial_rotary_factor") or config.get("rotary_pct") or 1.0
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if share != 1.0:
-        found["dims"] = int(head_dim * share)
+        position["dims"] = int(head_dim * share)
     if kind == "default":
-        return found
+        return position
     trained = written.get("original_max_position_embeddings") or config.get("max_position_embeddings")
     if kind == "llama3":
         factors = {
@@ -42,9 +45,9 @@ def _rotary(config: Config) -> Any:
             "low": float(written["low_freq_factor"]),
             "high": float(written["high_freq_factor"]),
         }
-        return {**found, "scaling": {"kind": "llama3", **factors, "trained_len": trained}}
+        return {**position, "scaling": {"kind": "llama3", **factors, "trained_len": trained}}
     if kind == "linear":
-        return {**found, "scaling": {"kind": "linear", "factor": float(written["factor"])}}
+        return {**position, "scaling": {"kind": "linear", "factor": float(written["factor"])}}
     raise ValueError(f"`rope_type` is `{kind}`; a spec says default, linear and llama3")
 
 
@@ -130,12 +133,12 @@ def _modernbert_keys(values: Values, config: Config) -> dict[str, Any]:
     windows = [values.get(f"layers.{layer + 1}.sublayers.self_attention.window.0") for layer in range(1, number)]
     local = next((layer for layer, window in enumerate(windows) if window is not None), None)
     kinds = ["full_attention", *("full_attention" if window is None else "sliding_attention" for window in windows)]
-    found: dict[str, Any] = {"num_hidden_layers": number, "layer_types": kinds}
+    keys: dict[str, Any] = {"num_hidden_layers": number, "layer_types": kinds}
     bases = {"full_attention": values["layers.0.position.base"]}
     if local is not None:
-        found["local_attention"] = 2 * int(windows[local] or 0)
+        keys["local_attention"] = 2 * int(windows[local] or 0)
         bases["sliding_attention"] = values[f"layers.{local + 2}.position.base"]
-    return {**found, "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}}
+    return {**keys, "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}}
 
 
 def _partial_rotary(config: Config) -> Any:

@@ -108,11 +108,11 @@ def check_target(target: str) -> None:
     """Raises InputError for an unknown target, BuildError if its packages are missing."""
     if target not in TARGETS:
         raise InputError(Diagnostic("TFK127", f"there is no target `{target}`", f"targets: {', '.join(TARGETS)}"))
-    found = TARGETS[target]
-    missing = [name for name in found.packages if find_spec(name) is None]
+    export_target = TARGETS[target]
+    missing = [name for name in export_target.packages if find_spec(name) is None]
     if missing:
-        message = f"an export to {found.title} needs the package {', '.join(missing)}, not installed here"
-        raise BuildError(Diagnostic("TFK097", message, f"pip install 'tfkit[{found.extra}]'"))
+        message = f"an export to {export_target.title} needs the package {', '.join(missing)}, not installed here"
+        raise BuildError(Diagnostic("TFK097", message, f"pip install 'tfkit[{export_target.extra}]'"))
 
 
 def export(

@@ -109,20 +109,20 @@ def find_target(
     origin = read_origin(texts)
     asked = architecture or (origin.architecture if origin else None)
     maps = shipped_maps(catalogue)
-    found: list[Target] = []
-    for each in maps.values():
-        if origin and origin.config.get("model_type") not in each.model_types:
+    targets: list[Target] = []
+    for map_file in maps.values():
+        if origin and origin.config.get("model_type") not in map_file.model_types:
             continue
-        for name in each.architectures:
-            if asked in (None, name) and (names := _same_kinds(spec, each, name, catalogue)) is not None:
+        for name in map_file.architectures:
+            if asked in (None, name) and (names := _same_kinds(spec, map_file, name, catalogue)) is not None:
                 renamed = _renamed(spec, names, catalogue)
-                config, reasons = config_of(each, name, renamed, catalogue, origin.config if origin else None)
-                found.append(Target(each, name, config, names, origin, reasons))
+                config, reasons = config_of(map_file, name, renamed, catalogue, origin.config if origin else None)
+                targets.append(Target(map_file, name, config, names, origin, reasons))
                 if not reasons:
-                    return found[-1]
-    if found:
-        return min(found, key=lambda target: (not target.config, len(target.reasons)))
-    known = [name for each in maps.values() for name in each.architectures]
+                    return targets[-1]
+    if targets:
+        return min(targets, key=lambda target: (not target.config, len(target.reasons)))
+    known = [name for map_file in maps.values() for name in map_file.architectures]
     if architecture is not None and architecture not in known:
         raise InputError(Diagnostic("TFK141", f"no map has the class `{architecture}`", f"known: {', '.join(known)}"))
     kinds = ", ".join(part.kind for part in spec.nodes.values())
@@ -165,9 +165,9 @@ def _renamed(spec: ModelSpec, names: Mapping[str, str], catalogue: Catalogue) ->
 
     def rename(value: Any, key: str) -> Any:
         if isinstance(value, dict):
-            return {name: rename(each, name) for name, each in value.items()}
+            return {name: rename(nested, name) for name, nested in value.items()}
         if isinstance(value, list):
-            return [rename(each, key) for each in value]
+            return [rename(nested, key) for nested in value]
         if isinstance(value, str) and key in ("input", "inputs", "memory", "share", "tokens", "outputs"):
             node, dot, port = value.partition(".")
             return back.get(node, node) + dot + port
@@ -245,7 +245,7 @@ def _write_json(path: Path, data: Any) -> None:
 def tokeniser_files(text: str | bytes, config: Mapping[str, Any]) -> dict[str, Any]:
     """A tokeniser that `tfkit train` wrote, as transformers reads it. It ends a source with the end token, as tfkit does."""
     tokeniser = parse_json(text, values=TOKENISER_VALUES)
-    pieces = {each["id"]: each["content"] for each in tokeniser["added_tokens"]}
+    pieces = {token["id"]: token["content"] for token in tokeniser["added_tokens"]}
     special = {
         f"{name}_token": pieces[config[f"{name}_token_id"]]
         for name in ("pad", "bos", "eos")
@@ -278,8 +278,8 @@ def _write_weights(
     directory: Path,
     shard_bytes: int,
 ) -> dict[str, FileRecord]:
-    own, origin = target.map_file.architectures[target.architecture].prefix, target.origin
-    prefix = origin.prefix if origin else own
+    map_prefix, origin = target.map_file.architectures[target.architecture].prefix, target.origin
+    prefix = origin.prefix if origin else map_prefix
     rules, without = rules_for(target.map_file, target.architecture, spec, prefix, target.config)
     if without:
         raise InputError([Diagnostic("TFK127", f"`{name}` has no place in {target.architecture}") for name in without])
@@ -287,7 +287,10 @@ def _write_weights(
     tensors = {spelling.get(rule.theirs, rule.theirs): rule for rule in rules}
     tied = {spelling.get(name, name): spelling.get(other, other) for name, other in (origin.tied if origin else {}).items()}
     values = configuration(target.map_file, target.config)
-    constants = {prefix + name.removeprefix(own): CONSTANTS[each](values) for name, each in target.map_file.constants.items()}
+    constants = {
+        prefix + name.removeprefix(map_prefix): CONSTANTS[function](values)
+        for name, function in target.map_file.constants.items()
+    }
     if origin and origin.computed is not None:
         constants = {name: array for name, array in constants.items() if name in origin.computed}
     shapes = {name: rule.stored for name, rule in tensors.items()}
@@ -295,7 +298,7 @@ def _write_weights(
         raise StoreError(_altered(f"it ties a tensor to {unknown[0][:80]}, which the model does not have"))
     shapes |= {name: shapes[other] for name, other in tied.items()} | {name: array.shape for name, array in constants.items()}
 
-    shapes |= {name: tuple(each.shape) for name, each in kept.items()}
+    shapes |= {name: tuple(tensor.shape) for name, tensor in kept.items()}
 
     def read(name: str) -> memoryview:
         if name in kept:
@@ -304,7 +307,7 @@ def _write_weights(
             bits = converted(constants[name].view(np.uint64), "float64", dtype)
             return np.ascontiguousarray(bits).data
         rule = tensors[tied.get(name, name)]
-        return contiguous(rule.export([_bits(state[_ours(each, target.names)]) for each in rule.ours])).data
+        return contiguous(rule.export([_bits(state[_ours(ours, target.names)]) for ours in rule.ours])).data
 
     shards = (origin.shards if origin else None) or _shards(shapes, dtype, shard_bytes)
     if missing := sorted(set(shapes) - set(shards)):
@@ -319,7 +322,7 @@ def _write_weights(
         records[file] = write_tensors(child(directory, file), mine, read, {"format": "pt"})
     if len(set(shards.values())) > 1:
         total = sum(int(np.prod(shape)) for shape in shapes.values())
-        more = sum(each.nbytes - each.numel() * getattr(torch, dtype).itemsize for each in kept.values())
+        more = sum(tensor.nbytes - tensor.numel() * getattr(torch, dtype).itemsize for tensor in kept.values())
         size = total * getattr(torch, dtype).itemsize + more
         index = {"metadata": {"total_parameters": total, "total_size": size}, "weight_map": dict(sorted(shards.items()))}
         _write_json(directory / INDEX, index)

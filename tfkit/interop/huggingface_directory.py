@@ -90,13 +90,15 @@ def _check_archive(path: Path) -> None:
             members = archive.infolist()
             if archive.comment:
                 raise ValueError("it has a comment, and torch writes none")
-    if any(each.compress_type != zipfile.ZIP_STORED for each in members):
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
         raise ValueError("its members are compressed, and torch writes none that are")
-    if (total := sum(each.file_size for each in members)) > size:
+    if (total := sum(member.file_size for member in members)) > size:
         raise ValueError(f"its members have {total:,} bytes, the file {size:,}")
-    for each in members:
-        if each.filename.endswith(".pkl") and each.file_size > LARGEST_LIST:
-            raise ValueError(f"{each.filename[:80]} has {each.file_size:,} bytes, and at most {LARGEST_LIST:,} are expected")
+    for member in members:
+        if member.filename.endswith(".pkl") and member.file_size > LARGEST_LIST:
+            raise ValueError(
+                f"{member.filename[:80]} has {member.file_size:,} bytes, and at most {LARGEST_LIST:,} are expected"
+            )
 
 
 class HuggingFaceDirectory:
@@ -183,15 +185,15 @@ class HuggingFaceDirectory:
         names = [PICKLED]
         if os.path.lexists(self.path / PICKLED_INDEX):
             names = sorted(set(read_model(self._file(PICKLED_INDEX), Index, values=INDEX_VALUES).weight_map.values()))
-        found: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for name in names:
             try:
                 _check_archive(self._file(name))
-                found |= torch.load(self._file(name), map_location="cpu", weights_only=True)
+                tensors |= torch.load(self._file(name), map_location="cpu", weights_only=True)
             except Exception as reason:  # the unpickler raises many kinds
                 why = " ".join(str(reason).split())[:200]
                 raise StoreError(Diagnostic("TFK143", f"{self.path / name} holds no weights alone: {why}")) from None
-        return found
+        return tensors
 
     def file_of(self, name: str) -> Path:
         """The file of a tensor."""

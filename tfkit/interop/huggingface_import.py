@@ -97,28 +97,28 @@ def plan_import(
         InputError: no map fits, or the configuration says what no spec can say.
         StoreError: tensors are missing, surplus or of another shape, all of them at once; or a file is damaged.
     """
-    found = HuggingFaceDirectory(path, allow_pickle)
-    architectures = found.config.get("architectures") or [None]
+    directory = HuggingFaceDirectory(path, allow_pickle)
+    architectures = directory.config.get("architectures") or [None]
     where = str(path / CONFIG)
-    map_file, architecture = find_map(shipped_maps(catalogue), found.config.get("model_type"), architectures[0], where)
-    config = with_flags(map_file, architecture, found.config, found.places)
+    map_file, architecture = find_map(shipped_maps(catalogue), directory.config.get("model_type"), architectures[0], where)
+    config = with_flags(map_file, architecture, directory.config, directory.places)
     spec = spec_of(map_file, architecture, config, catalogue, where)
     if not large:
         check_sublayers(spec, graph_of(spec))
     prefix = map_file.architectures[architecture].prefix
-    if prefix and not any(name.startswith(prefix) for name in found.places):
+    if prefix and not any(name.startswith(prefix) for name in directory.places):
         prefix = ""
-    rules, without = rules_for(map_file, architecture, spec, prefix, found.config)
-    spelling = _spelling(found.places)
-    matched = _Matched(found, map_file, architecture, prefix, spelling)
+    rules, without = rules_for(map_file, architecture, spec, prefix, directory.config)
+    spelling = _spelling(directory.places)
+    matched = _Matched(directory, map_file, architecture, prefix, spelling)
     matched.check(rules, without)
-    kinds = {found.places[spelling[rule.theirs]][1].dtype for rule in rules}
+    kinds = {directory.places[spelling[rule.theirs]][1].dtype for rule in rules}
     if dtype is None and len(kinds) != 1:
         message = f"the tensors of {path} have several dtypes: {', '.join(sorted(kinds))}"
         raise StoreError(Diagnostic("TFK143", message, "choose one with --dtype"))
-    unknown = unknown_keys(map_file, found.config)
+    unknown = unknown_keys(map_file, directory.config)
     return ImportPlan(
-        found,
+        directory,
         map_file,
         architecture,
         spec,
@@ -127,7 +127,7 @@ def plan_import(
         spelling,
         matched.tied,
         matched.ignored,
-        ignored_keys(found.config, architecture),
+        ignored_keys(directory.config, architecture),
         unknown,
         dtype or kinds.pop(),
     )
@@ -150,28 +150,28 @@ def rules_for(
 
 def _spelling(names: Iterable[str]) -> dict[str, str]:
     """By the map's spelling of a name, the spelling in the files. Raises StoreError if the files hold both."""
-    found: dict[str, str] = {}
+    spelling: dict[str, str] = {}
     for name in names:
         module, _, leaf = name.rpartition(".")
         new = f"{module}.{OLD_LEAVES[leaf]}" if leaf in OLD_LEAVES else name
-        if new in found:
-            message = f"the files hold `{new}` under two names, `{found[new]}` and `{name}`"
+        if new in spelling:
+            message = f"the files hold `{new}` under two names, `{spelling[new]}` and `{name}`"
             raise StoreError(Diagnostic("TFK143", message, "remove the one that is not the model's"))
-        found[new] = name
-    return found
+        spelling[new] = name
+    return spelling
 
 
 class _Matched:
     """Compares the tensors that a map expects with those in the files."""
 
     def __init__(
-        self, found: HuggingFaceDirectory, map_file: MapFile, architecture: str, prefix: str, spelling: Mapping[str, str]
+        self, directory: HuggingFaceDirectory, map_file: MapFile, architecture: str, prefix: str, spelling: Mapping[str, str]
     ) -> None:
-        self.found, self.spelling = found, spelling
-        own = map_file.architectures[architecture].prefix
+        self.directory, self.spelling = directory, spelling
+        map_prefix = map_file.architectures[architecture].prefix
 
         def spelt(name: str) -> str:
-            return prefix + name.removeprefix(own) if own and name.startswith(own) else name
+            return prefix + name.removeprefix(map_prefix) if map_prefix and name.startswith(map_prefix) else name
 
         self.absent = {spelt(name): spelt(other) for name, other in map_file.absent.items()}
         self.reasons = {spelt(name): reason for name, reason in map_file.ignored.items()}
@@ -192,7 +192,7 @@ class _Matched:
             if name not in self.spelling:
                 problems.append(f"`{name}` {needed} is missing; it is our {_named(rule)}")
                 continue
-            place = self.found.places[self.spelling[name]][1]
+            place = self.directory.places[self.spelling[name]][1]
             if place.shape != needed:
                 problems.append(f"`{name}` is {place.shape}, and the configuration needs {needed}; it is our {_named(rule)}")
         for name in self.spelling:
@@ -205,11 +205,13 @@ class _Matched:
             elif why := self.reasons.get(name) or self.reasons.get(_general(name)):
                 self.ignored[name] = why
             else:
-                place = self.found.places[self.spelling[name]][1]
+                place = self.directory.places[self.spelling[name]][1]
                 problems.append(f"`{name}` {place.shape} has no place in the spec of the configuration")
         if problems:
             more = [f"{len(problems) - MOST_ERRORS} more tensors do not fit"] if len(problems) > MOST_ERRORS else []
-            raise StoreError([Diagnostic("TFK143", f"{self.found.path}: {each}") for each in [*problems[:MOST_ERRORS], *more]])
+            raise StoreError(
+                [Diagnostic("TFK143", f"{self.directory.path}: {problem}") for problem in [*problems[:MOST_ERRORS], *more]]
+            )
 
 
 def _named(rule: TensorRule) -> str:
@@ -277,10 +279,10 @@ def _check_tied(plan: ImportPlan) -> None:
 
 def _compared_constants(plan: ImportPlan) -> tuple[set[str], list[str]]:
     """The constants in the files that an export computes, and those with other last bits. Raises StoreError for others."""
-    own = plan.map_file.architectures[plan.architecture].prefix
+    map_prefix = plan.map_file.architectures[plan.architecture].prefix
     equal, other = set(), []
     for name, function in plan.map_file.constants.items():
-        there = plan.spelling.get(plan.prefix + name.removeprefix(own))
+        there = plan.spelling.get(plan.prefix + name.removeprefix(map_prefix))
         if there is None:
             continue
         computed = CONSTANTS[function](configuration(plan.map_file, plan.directory.config))
@@ -323,7 +325,7 @@ def _check_finite(plan: ImportPlan, name: str, bits: Array) -> None:
     """Raises StoreError if a tensor, in the dtype of the plan, holds NaN or infinity."""
     values = real(bits, plan.dtype)
     if not np.isfinite(values).all():
-        found = not_finite(
+        diagnostic = not_finite(
             plan.directory.file_of(name), name, int(np.isnan(values).sum()), int(np.isinf(values).sum()), values.size
         )
-        raise StoreError(replace(found, fix="get another copy of the model, or write --allow-nan to import it as it is"))
+        raise StoreError(replace(diagnostic, fix="get another copy of the model, or write --allow-nan to import it as it is"))

@@ -26,8 +26,8 @@ def pack(directory: HuggingFaceDirectory, tables: list[str], buffers: list[str])
     small = sum(directory.places[name][1].bytes for name in buffers) <= LARGEST
     names = [*tables, *(buffers if small else ())]
     dtypes = {name: getattr(torch, directory.places[name][1].dtype) for name in names}
-    found = {name: torch.from_numpy(directory.read(name)).view(dtype) for name, dtype in dtypes.items()}
-    return save(found) if found else None
+    tensors = {name: torch.from_numpy(directory.read(name)).view(dtype) for name, dtype in dtypes.items()}
+    return save(tensors) if tensors else None
 
 
 def unpack(texts: Mapping[str, str | bytes]) -> dict[str, Tensor]:

@@ -98,7 +98,7 @@ def write_onnx(model: Model, texts: Mapping[str, str | bytes], directory: Path) 
     programs, opset = {}, 0
     with prepared(model, ONNX_BACKEND), _silent():
         for facts, program in traced(model):
-            found = torch.onnx.export(
+            onnx_program = torch.onnx.export(
                 program,
                 dynamo=True,
                 verbose=False,
@@ -107,11 +107,11 @@ def write_onnx(model: Model, texts: Mapping[str, str | bytes], directory: Path) 
                 dynamic_shapes=_axes(facts),
                 custom_translation_table={torch.ops.aten.cos.default: _cosine},
             )
-            assert found is not None
-            _strip(found.model)
+            assert onnx_program is not None
+            _strip(onnx_program.model)
             file = f"{facts.program.name}.onnx"
-            found.save(directory / file)
-            programs[file], opset = facts, found.model.opset_imports[""]
+            onnx_program.save(directory / file)
+            programs[file], opset = facts, onnx_program.model.opset_imports[""]
     versions = {name: version(name) for name in ("onnx", "onnxscript")}
     describe(model, directory, "onnx", programs, texts, opset=opset, exporter=versions)
 

@@ -199,7 +199,7 @@ def encoded(model: Model, tensors: Named, target: str) -> DecodingState:
     before = [name for name in plan.wires if name not in following]
     outputs = executor.run(before, ForwardContext(inputs, padding, segments), {})
     read = set().union(*(executor.reads(name) for name in following))
-    batch = next((each.shape[0] for each in inputs.values()), 1)
+    batch = next((tensor.shape[0] for tensor in inputs.values()), 1)
     state = DecodingState(target, batch, 1, node_outputs={name: outputs[name] for name in outputs if name in read})
     state.caches = {site: ConcatenatedCache() for site in model.sites if site not in model.memory_sites}
     decoded(model, state, torch.zeros(batch, 1, dtype=torch.int64, device=model.device), Padding())
@@ -278,8 +278,10 @@ def targets_of(model: Model) -> list[str]:
 
 def shortest_inputs(model: Model) -> dict[str, int]:
     """The least length of each input whose length a convolution divides: two vectors remain. Other inputs may have length 1."""
-    convolutions = [each for node in model.nodes.values() if isinstance(node, Convolutions) for each in node.convolutions]
-    stride = prod(each.stride[0] for each in convolutions if isinstance(each, nn.Conv1d))
+    convolutions = [
+        convolution for node in model.nodes.values() if isinstance(node, Convolutions) for convolution in node.convolutions
+    ]
+    stride = prod(convolution.stride[0] for convolution in convolutions if isinstance(convolution, nn.Conv1d))
     frames = [name for name, rule in model.plan.inputs.items() if isinstance(rule, FeatureRule)]
     return dict.fromkeys(frames, 1 + stride) if stride > 1 else {}
 
@@ -338,7 +340,7 @@ def _example(name: str, rule: AnyInputRule, sizes: Mapping[str, int], model: Mod
     visible = {f"{name}.visible": ids.bool()}
     if isinstance(rule, FeatureRule):
         return {name: torch.zeros(*ids.shape, rule.size, dtype=model.dtype, device=device), **visible}
-    token = next(each for each in (rule.end_id, 1, 0) if each is not None and each != rule.pad_id)
+    token = next(candidate for candidate in (rule.end_id, 1, 0) if candidate is not None and candidate != rule.pad_id)
     segments = {f"{name}.segments": torch.zeros_like(ids)} if rule.segments else {}
     return {name: token * ids, **(visible if rule.pad_id is None else {}), **segments}
 

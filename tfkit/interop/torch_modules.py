@@ -98,37 +98,37 @@ def _features(size: int) -> Node:
 def _nodes(module: nn.Module, causal: bool | None, cross: bool, refusals: Refusals) -> dict[str, Node]:
     """The nodes of the spec. Sizes are read from layers that are of torch's own classes only."""
     kind = type(module)
-    found: Any = module
+    untyped: Any = module
     if cross and kind is not nn.MultiheadAttention:
         refusals.unless(False, "`cross` belongs to MultiheadAttention")
     if kind is nn.Transformer:
-        parts = (type(found.encoder), type(found.decoder))
+        parts = (type(untyped.encoder), type(untyped.decoder))
         refusals.unless(parts == (nn.TransformerEncoder, nn.TransformerDecoder), f"its parts are {_names(parts)}")
         if refusals.found:
             return {}
-        encoder = _stack(found.encoder, "source", None, False, refusals)
-        decoder = _stack(found.decoder, "target", "encoder", causal is not False, refusals)
-        size = found.d_model
+        encoder = _stack(untyped.encoder, "source", None, False, refusals)
+        decoder = _stack(untyped.decoder, "target", "encoder", causal is not False, refusals)
+        size = untyped.d_model
         return {"source": _features(size), "target": _features(size), "encoder": encoder, "decoder": decoder}
     if kind in (nn.TransformerEncoder, nn.TransformerEncoderLayer):
-        stack = _stack(found, "source", None, bool(causal), refusals)
-        return {"source": _features(_width(found)), "encoder": stack}
+        stack = _stack(untyped, "source", None, bool(causal), refusals)
+        return {"source": _features(_width(untyped)), "encoder": stack}
     if kind in (nn.TransformerDecoder, nn.TransformerDecoderLayer):
-        stack = _stack(found, "target", "memory", causal is not False, refusals)
-        size = _width(found)
+        stack = _stack(untyped, "target", "memory", causal is not False, refusals)
+        size = _width(untyped)
         return {"memory": _features(size), "target": _features(size), "decoder": stack}
     if kind in CELLS:
         refusals.unless(not causal, "a recurrent module is causal only if it is not bidirectional; leave `causal` out")
-        return _recurrent(found, refusals)
+        return _recurrent(untyped, refusals)
     if kind is nn.MultiheadAttention:
-        return _attention_nodes(found, bool(causal), cross, refusals)
+        return _attention_nodes(untyped, bool(causal), cross, refusals)
     known = "Transformer, TransformerEncoder, TransformerDecoder, their layers, MultiheadAttention, GRU, LSTM, RNN"
     refusals.unless(False, f"known are torch.nn's own classes {known}")
     return {}
 
 
 def _names(types: Sequence[type]) -> str:
-    return " and ".join(f"{each.__module__}.{each.__qualname__}" for each in types)
+    return " and ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in types)
 
 
 def _layers_of(module: Any) -> list[Any]:
@@ -153,7 +153,7 @@ def _stack(module: Any, source: str, memory: str | None, causal: bool, refusals:
     node["final_norm"] = _norm(getattr(module, "norm", None), refusals)
     if memory is not None:
         node["memory"] = memory
-    if all(each == described[0] for each in described):
+    if all(layer == described[0] for layer in described):
         node |= {**described[0], "layers": [{"repeat": len(layers), "shared": shared}]}
     else:
         node["layers"] = described
@@ -162,13 +162,13 @@ def _stack(module: Any, source: str, memory: str | None, causal: bool, refusals:
 
 def _layer(layer: Any, decodes: bool, refusals: Refusals) -> Node:
     norms = [layer.norm1, layer.norm2, *([layer.norm3] if decodes else [])]
-    dropouts = {each.p for each in (layer.dropout1, layer.dropout2, *([layer.dropout3] if decodes else []))}
+    dropouts = {dropout.p for dropout in (layer.dropout1, layer.dropout2, *([layer.dropout3] if decodes else []))}
     refusals.unless(len(dropouts) == 1, f"the dropouts after its sub-layers differ: {sorted(dropouts)}")
     written = [_norm(norm, refusals) for norm in norms]
-    refusals.unless(all(each == written[0] for each in written), "the norms of a layer differ")
+    refusals.unless(all(norm == written[0] for norm in written), "the norms of a layer differ")
     biases = {layer.linear1.bias is not None, layer.linear2.bias is not None}
     refusals.unless(len(biases) == 1, "only one of its linear maps has a bias")
-    found: Node = {
+    node: Node = {
         "placement": "pre" if layer.norm_first else "post",
         "norm": written[0],
         "dropout": dropouts.pop(),
@@ -181,8 +181,8 @@ def _layer(layer: Any, decodes: bool, refusals: Refusals) -> Node:
         },
     }
     if decodes:
-        found["cross_attention"] = _attention(layer.multihead_attn, refusals)
-    return found
+        node["cross_attention"] = _attention(layer.multihead_attn, refusals)
+    return node
 
 
 def _attention(attention: nn.MultiheadAttention, refusals: Refusals) -> Node:
@@ -227,11 +227,11 @@ def _recurrent(module: Any, refusals: Refusals) -> dict[str, Node]:
 def _activation(function: Callable[[Tensor], Tensor], refusals: Refusals) -> str:
     if type(function) is nn.GELU:
         return "gelu_tanh" if function.approximate == "tanh" else "gelu"
-    found = MODULES.get(type(function)) if isinstance(function, nn.Module) else FUNCTIONS.get(function)
+    activation = MODULES.get(type(function)) if isinstance(function, nn.Module) else FUNCTIONS.get(function)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     known = "relu, gelu, silu, tanh and their modules"
-    refusals.unless(found, f"its activation is `{getattr(function, '__module__', '')}.{name}`, and known are {known}")
-    return found or "identity"
+    refusals.unless(activation, f"its activation is `{getattr(function, '__module__', '')}.{name}`, and known are {known}")
+    return activation or "identity"
 
 
 def _norm(norm: Any, refusals: Refusals) -> Any:
@@ -251,8 +251,8 @@ def _weights(module: Any, stacks: list[str], cross: bool) -> Iterator[tuple[str,
         name = "cross_attention" if cross else "self_attention"
         yield from _projections(module, f"nodes.attention.layers.0.branches.{name}")
         return
-    own = [module] if not isinstance(module, nn.Transformer) else [module.encoder, module.decoder]
-    for name, stack in zip(stacks, own, strict=True):
+    torch_stacks = [module] if not isinstance(module, nn.Transformer) else [module.encoder, module.decoder]
+    for name, stack in zip(stacks, torch_stacks, strict=True):
         layers = list({id(layer): layer for layer in _layers_of(stack)}.values())
         for number, layer in enumerate(layers):
             yield from _layer_weights(layer, f"nodes.{name}.layers.{number}")

@@ -40,7 +40,7 @@ def backend_refusals(model: Model) -> list[str]:
         if not any(candidate.entry.capabilities.export for candidate in choice.candidates):
             sites.setdefault(choice.requested, []).append(site)
     return [
-        f"the backend `{name}` at {', '.join(found)}, which does not work under torch.export" for name, found in sites.items()
+        f"the backend `{name}` at {', '.join(names)}, which does not work under torch.export" for name, names in sites.items()
     ]
 
 

@@ -157,19 +157,19 @@ VIEWS: dict[str, Any] = {
 
 def stored_shape(views: Sequence[View], shapes: Sequence[Shape]) -> Shape:
     """The shape in their file. Raises ValueError if the tensors do not fit the views."""
-    found = list(shapes)
+    current = list(shapes)
     for view in views:
-        found = [view.shape(found)]
-    (shape,) = found
+        current = [view.shape(current)]
+    (shape,) = current
     return shape
 
 
 def to_stored(views: Sequence[View], arrays: Sequence[Array]) -> Array:
     """Their tensor from ours."""
-    found = list(arrays)
+    current = list(arrays)
     for view in views:
-        found = [view.apply(found)]
-    (array,) = found
+        current = [view.apply(current)]
+    (array,) = current
     return array
 
 
@@ -178,12 +178,12 @@ def from_stored(views: Sequence[View], array: Array, shapes: Sequence[Shape]) ->
     steps = [list(shapes)]
     for view in views[:-1]:
         steps.append([view.shape(steps[-1])])
-    found = [array]
+    ours = [array]
     for view, before in zip(reversed(views), reversed(steps), strict=False):
-        found = view.invert(found[0], before)
-    if [each.shape for each in found] != [tuple(shape) for shape in shapes]:
-        raise ValueError(f"{[each.shape for each in found]} are not the shapes {list(shapes)}")
-    return found
+        ours = view.invert(ours[0], before)
+    if [tensor.shape for tensor in ours] != [tuple(shape) for shape in shapes]:
+        raise ValueError(f"{[tensor.shape for tensor in ours]} are not the shapes {list(shapes)}")
+    return ours
 
 
 def contiguous(array: Array) -> Array:
@@ -220,15 +220,15 @@ def converted(bits: Array, source: str, target: str) -> Array:
     if target == "bfloat16":
         single = values.astype(np.float32).view(np.uint32)
         upper = ((single + 0x7FFF + ((single >> 16) & 1)) >> 16).astype(np.uint16)
-        found = np.where(np.isnan(values), np.uint16(0x7FC0), upper)
+        rounded = np.where(np.isnan(values), np.uint16(0x7FC0), upper)
     else:
         with np.errstate(over="ignore"):
-            found = values.astype(target)
-        found = found.view(f"u{found.dtype.itemsize}")
-    lost = np.isfinite(values) & ~np.isfinite(real(found, target))
+            rounded = values.astype(target)
+        rounded = rounded.view(f"u{rounded.dtype.itemsize}")
+    lost = np.isfinite(values) & ~np.isfinite(real(rounded, target))
     if lost.any():
         raise ValueError(f"{int(lost.sum()):,} values, such as {float(values[lost].flat[0]):.3g}, are too large for {target}")
-    return found
+    return rounded
 
 
 def real(bits: Array, dtype: str) -> Array:
@@ -250,8 +250,8 @@ def whisper_positions(config: Mapping[str, Any]) -> Array:
     half = config["d_model"] // 2
     frequencies = torch.exp(-math.log(10000) / (half - 1) * torch.arange(half, device="cpu"))
     angles = torch.arange(config["max_source_positions"], device="cpu").view(-1, 1) * frequencies.view(1, -1)
-    found: Array = torch.cat([angles.sin(), angles.cos()], dim=1).double().numpy()
-    return found
+    positions: Array = torch.cat([angles.sin(), angles.cos()], dim=1).double().numpy()
+    return positions
 
 
 def marian_positions(config: Mapping[str, Any]) -> Array:

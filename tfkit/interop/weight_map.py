@@ -136,14 +136,14 @@ def read_map(name: str, read: Callable[[str], str]) -> MapFile:
         ValueError: every reason why it is no map.
     """
     try:
-        found = MapFile.model_validate(_extended(name, read, ()))
-        for each in (found.weights, *(one.weights for one in found.architectures.values())):
-            _check_rules(rules_of(each), name)
+        map_file = MapFile.model_validate(_extended(name, read, ()))
+        for weights in (map_file.weights, *(one.weights for one in map_file.architectures.values())):
+            _check_rules(rules_of(weights), name)
     except yaml.YAMLError as error:
         raise ValueError(f"{name}: {error}") from None
     except ValidationError as error:
         raise ValueError(f"{name}: {'; '.join(refusals(error))}") from None
-    return found
+    return map_file
 
 
 KEYS_NOT_INHERITED = ("extends", "without", "name", "reference", "model_types", "architectures", "refused")
@@ -167,13 +167,13 @@ def merged(base: Any, over: Any) -> Any:
     """Mappings are merged by key; another `kind` replaces; null removes."""
     if not isinstance(base, dict) or not isinstance(over, dict) or base.get("kind") != over.get("kind", base.get("kind")):
         return over
-    found = {**base}
+    combined = {**base}
     for key, value in over.items():
         if value is None:
-            found.pop(key, None)
+            combined.pop(key, None)
         else:
-            found[key] = merged(found.get(key), value)
-    return found
+            combined[key] = merged(combined.get(key), value)
+    return combined
 
 
 def _check_rules(rules: Iterable[Rule], name: str) -> None:
@@ -201,7 +201,7 @@ def _rules(theirs: str, ours: Any) -> Iterator[Rule]:
         for name, inner in ours.items():
             if name not in ("in", "when"):
                 for rule in _rules(f"{theirs}.{name}", inner):
-                    inside = tuple(f"{place}.{each}" for each in rule.ours)
+                    inside = tuple(f"{place}.{parameter}" for parameter in rule.ours)
                     yield Rule(inside, rule.theirs, rule.views, {**(_when(ours) or {}), **(rule.when or {})} or None)
 
 
@@ -219,31 +219,31 @@ def shipped_maps(catalogue: Catalogue) -> dict[str, MapFile]:
         package, _, path = entries[name].file.partition(":")
         return files(package).joinpath(path).read_text(encoding="utf-8")
 
-    found = {}
+    maps = {}
     for name in entries:
         try:
-            found[name] = read_map(name, read)
+            maps[name] = read_map(name, read)
         except (OSError, ValueError, ModuleNotFoundError) as reason:
             who = catalogue.registered["weight_map"][name].distribution
             raise PluginError(Diagnostic("TFK140", f"{who}: the weight map `{name}` cannot be read: {reason}")) from None
-    return found
+    return maps
 
 
 def find_map(maps: Mapping[str, MapFile], model_type: Any, architecture: Any, where: str) -> tuple[MapFile, str]:
     """The map of a configuration, and its architecture. Raises InputError with the nearest name or the reason."""
-    for each in maps.values():
-        if model_type in each.model_types:
-            if architecture in each.architectures:
-                return each, architecture
-            if reason := each.refused.get(str(architecture)):
+    for map_file in maps.values():
+        if model_type in map_file.model_types:
+            if architecture in map_file.architectures:
+                return map_file, architecture
+            if reason := map_file.refused.get(str(architecture)):
                 raise InputError(Diagnostic("TFK141", f"{where}: a spec cannot say `{architecture}`: {reason}"))
-            fix = f"tfkit reads {', '.join(each.architectures)} of this model type"
+            fix = f"tfkit reads {', '.join(map_file.architectures)} of this model type"
             raise InputError(
                 Diagnostic("TFK141", f"{where}: the architecture is `{short(str(architecture))}`, which has no map", fix)
             )
     if reason := UNSUPPORTED.get(str(model_type)):
         raise InputError(Diagnostic("TFK141", f"{where}: a spec cannot say `{short(str(model_type))}`: {reason}"))
-    known = sorted({name for each in maps.values() for name in each.model_types})
+    known = sorted({name for map_file in maps.values() for name in map_file.model_types})
     near = difflib.get_close_matches(str(model_type), known, 1)
     fix = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
     raise InputError(Diagnostic("TFK141", f"{where}: `model_type` is `{short(str(model_type))}`, which has no map", fix))
@@ -307,7 +307,7 @@ def tensor_rules(
     """
     places = _places(shapes)
     ordered = sorted((rule for rule in rules if rule.holds(config)), key=lambda rule: "{i" in rule.ours[0])
-    found: list[TensorRule] = []
+    expanded: list[TensorRule] = []
     claimed: set[str] = set()
     for rule in ordered:
         views = tuple(make_view(view, config) for view in rule.views)
@@ -315,21 +315,23 @@ def tensor_rules(
             ours = tuple(_filled(name, number) + leaf for name in rule.ours)
             if claimed.isdisjoint(ours) and all(name in shapes for name in ours):
                 claimed.update(ours)
-                found.append(TensorRule(ours, tuple(shapes[name] for name in ours), _filled(rule.theirs, number) + leaf, views))
-    return found, sorted(set(shapes) - claimed)
+                expanded.append(
+                    TensorRule(ours, tuple(shapes[name] for name in ours), _filled(rule.theirs, number) + leaf, views)
+                )
+    return expanded, sorted(set(shapes) - claimed)
 
 
 def _places(names: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
     """By template, the numbers of layers and the leaves (`.weight`) with which it is one of the names."""
-    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    places: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for name in names:
         module, _, leaf = name.rpartition(".")
         for template, rest in ((name, ""), (module, f".{leaf}")):
-            found[template].append((0, rest))
+            places[template].append((0, rest))
             general, number = _generalised(template)
             if number is not None:
-                found[general].append((number, rest))
-    return found
+                places[general].append((number, rest))
+    return places
 
 
 def _generalised(name: str) -> tuple[str, int | None]:

@@ -44,15 +44,15 @@ def head_statistics(site: SiteWeights, picture: Picture | None = None) -> list[H
     logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
     entropy = -(weights * logs).sum(-1).mean(-1)
     distances = _distances(site, picture)
-    found = []
+    statistics = []
     for head in range(len(weights)):
         distance = None
         if distances is not None:
             start = picture.before if picture else 0
             rows = weights[head][start:, start:]
             distance = float(((rows * distances).sum(-1) / np.maximum(rows.sum(-1), 1e-12)).mean())
-        found.append(HeadStatistics(float(entropy[head]), distance, float(weights[head][:, 0].mean())))
-    return found
+        statistics.append(HeadStatistics(float(entropy[head]), distance, float(weights[head][:, 0].mean())))
+    return statistics
 
 
 def _distances(site: SiteWeights, picture: Picture | None) -> npt.NDArray[np.float64] | None:
@@ -113,12 +113,12 @@ def attention_page(observations: Sequence[Observation], texts: int = 1, lines: b
     folder = Path(__file__).parent
     models: list[dict[str, Any]] = []
     left = MOST_BYTES
-    for number, each in enumerate(observations):
-        models.append(_model(each, left // (len(observations) - number)))
+    for number, observation in enumerate(observations):
+        models.append(_model(observation, left // (len(observations) - number)))
         left -= _size(models[-1])
     together = len(observations) // texts
     groups = [observations[at : at + together] for at in range(0, len(observations), together)]
-    names = " and ".join(dict.fromkeys(each.model for each in observations))
+    names = " and ".join(dict.fromkeys(observation.model for observation in observations))
     script = (folder / "attention.js").read_text(encoding="utf-8")
     choices = [short(f"{number}. {group[0].text}", LONGEST_CHOICE) for number, group in enumerate(groups, 1)]
     return page(
@@ -148,10 +148,10 @@ def _model(observation: Observation, budget: int) -> dict[str, Any]:
             sites.append(data)
     notices = list(observation.notices)
     if left_out:
-        shown = ", ".join(left_out[:6]) + (", ..." if len(left_out) > 6 else "")
+        listed = ", ".join(left_out[:6]) + (", ..." if len(left_out) > 6 else "")
         fix = "Choose sites with --site, or give fewer or shorter texts."
-        notices.append(f"{len(left_out)} sites are not on this page, to keep it small: {shown}. {fix}")
-    return {"notices": notices, "sites": sites, "names": [[short(name) for name in each] for each in names], **rest}
+        notices.append(f"{len(left_out)} sites are not on this page, to keep it small: {listed}. {fix}")
+    return {"notices": notices, "sites": sites, "names": [[short(name) for name in tokens] for tokens in names], **rest}
 
 
 def _rest(observation: Observation) -> dict[str, Any]:
@@ -160,15 +160,17 @@ def _rest(observation: Observation) -> dict[str, Any]:
         "name": observation.model,
         "predictions": [
             {
-                "token": each.token,
-                "p": _rounded(each.probability),
-                "other": [(name, _rounded(p)) for name, p in each.alternatives],
+                "token": prediction.token,
+                "p": _rounded(prediction.probability),
+                "other": [(name, _rounded(p)) for name, p in prediction.alternatives],
             }
-            for each in observation.predictions
+            for prediction in observation.predictions
         ],
         "classes": [(name, _rounded(p)) for name, p in observation.classes],
-        "ends": [(short(each.token), _rounded(each.start), _rounded(each.end)) for each in observation.ends],
-        "beams": [_beam(each) for each in observation.beams],
+        "ends": [
+            (short(token_ends.token), _rounded(token_ends.start), _rounded(token_ends.end)) for token_ends in observation.ends
+        ],
+        "beams": [_beam(beam) for beam in observation.beams],
         "picture": _picture(observation.picture),
     }
 
@@ -188,9 +190,9 @@ def encoded(weights: Weights) -> str:
 
 def _site(site: SiteWeights, names: list[tuple[str, ...]], picture: Picture | None) -> dict[str, Any]:
     """The data of a site. Its tokens are the number of a list in `names`, to which new lists are added."""
-    for each in (site.queries, site.keys):
-        if each not in names:
-            names.append(each)
+    for tokens in (site.queries, site.keys):
+        if tokens not in names:
+            names.append(tokens)
     return {
         "name": site.name,
         "queries": names.index(site.queries),
@@ -198,7 +200,7 @@ def _site(site: SiteWeights, names: list[tuple[str, ...]], picture: Picture | No
         "heads": [encoded(head) for head in site.weights],
         "itself": site.itself,
         "patches": site.patches,
-        "statistics": [_statistics(each) for each in head_statistics(site, picture)],
+        "statistics": [_statistics(statistics) for statistics in head_statistics(site, picture)],
     }
 
 

@@ -110,8 +110,10 @@ def attention(
     patterns = (sites,) if isinstance(sites, str) else tuple(sites)
     picture, frames = (None if file is None else str(file) for file in (image, features))
     requests = [
-        Request(each, wanted, picture, frames, patterns, beams, tokens, max_tokens)
-        for each, wanted in with_targets(text, target)
+        Request(one_text, wanted, picture, frames, patterns, beams, tokens, max_tokens)
+        for one_text, wanted in with_targets(text, target)
     ]
     runs = [observe_each(model, requests, **place) for model in models]
-    return AttentionFigure(tuple(each for on_a_text in zip(*runs, strict=True) for each in on_a_text), len(requests))
+    return AttentionFigure(
+        tuple(observation for on_a_text in zip(*runs, strict=True) for observation in on_a_text), len(requests)
+    )

@@ -42,12 +42,12 @@ def predictions(logits: Tensor, ids: Sequence[int], tokeniser: TextTokeniser) ->
     if not len(ids):
         return ()
     probabilities = logits.float().softmax(-1)
-    own = probabilities.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
+    token_probabilities = probabilities.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
     best = probabilities.topk(min(ALTERNATIVES, probabilities.shape[1]))
     return tuple(
         Prediction(name, probability, tuple(zip(labels(tokeniser, numbers), values, strict=True)))
         for name, probability, numbers, values in zip(
-            labels(tokeniser, ids), own, best.indices.tolist(), best.values.tolist(), strict=True
+            labels(tokeniser, ids), token_probabilities, best.indices.tolist(), best.values.tolist(), strict=True
         )
     )
 
@@ -64,13 +64,13 @@ def ends(logits: Tensor, tokens: Sequence[str]) -> tuple[Ends, ...]:
     return tuple(Ends(token, *pair) for token, pair in zip(tokens, probabilities, strict=True))
 
 
-def likeliest(found: Sequence[Ends]) -> tuple[int, int]:
+def likeliest(candidates: Sequence[Ends]) -> tuple[int, int]:
     """The first and the last token of the answer with the largest product of both probabilities."""
     best, span, start = -1.0, (0, 0), 0
-    for at, each in enumerate(found):
-        start = at if each.start > found[start].start else start
-        if found[start].start * each.end > best:
-            best, span = found[start].start * each.end, (start, at)
+    for at, candidate in enumerate(candidates):
+        start = at if candidate.start > candidates[start].start else start
+        if candidates[start].start * candidate.end > best:
+            best, span = candidates[start].start * candidate.end, (start, at)
     return span
 
 
@@ -81,8 +81,13 @@ Row = tuple[tuple[int, ...], tuple[float, ...], float, bool]
 def beam_trees(hypotheses: Sequence[Hypothesis], label: Callable[[Sequence[int]], tuple[str, ...]]) -> tuple[Beam, ...]:
     """The trees of the hypotheses of one text, best first. `label` converts ids to texts."""
     rows: list[Row] = [
-        (tuple(each.ids.tolist()), tuple(map(math.exp, each.token_log_probabilities.tolist())), each.score, number == 0)
-        for number, each in enumerate(hypotheses)
+        (
+            tuple(hypothesis.ids.tolist()),
+            tuple(map(math.exp, hypothesis.token_log_probabilities.tolist())),
+            hypothesis.score,
+            number == 0,
+        )
+        for number, hypothesis in enumerate(hypotheses)
     ]
     return _branches(rows, label)
 
@@ -98,7 +103,7 @@ def _branches(rows: Sequence[Row], label: Callable[[Sequence[int]], tuple[str, .
 def _beam(rows: Sequence[Row], label: Callable[[Sequence[int]], tuple[str, ...]]) -> Beam:
     """The tree of rows that start with the same token."""
     ids = [row[0] for row in rows]
-    shared = next((at for at, each in enumerate(zip(*ids, strict=False)) if len(set(each)) > 1), min(map(len, ids)))
+    shared = next((at for at, column in enumerate(zip(*ids, strict=False)) if len(set(column)) > 1), min(map(len, ids)))
     rest: list[Row] = [(row[0][shared:], row[1][shared:], row[2], row[3]) for row in rows]
     ended = next((score for left, _, score, _ in rest if not left), None)
     tokens = tuple(zip(label(ids[0][:shared]), rows[0][1], strict=False))
@@ -126,9 +131,9 @@ def observe(directory: str | Path, request: Request, **place: Any) -> Observatio
 
 def observe_each(directory: str | Path, requests: Sequence[Request], **place: Any) -> list[Observation]:
     """Load a model, and run it once for each request. Arguments and errors as in `observe`."""
-    found = model_in(Path(directory))
-    model = load(found, **place).eval()
-    return [_Run(model, found, request).observation() for request in requests]
+    model_directory = model_in(Path(directory))
+    model = load(model_directory, **place).eval()
+    return [_Run(model, model_directory, request).observation() for request in requests]
 
 
 class _Run:
@@ -168,8 +173,8 @@ class _Run:
         ids = source.source_frame(self._fitting(source, text, source_node, len(source.source_frame), "text"))
 
         def search() -> list[Hypothesis]:
-            [found] = generate_batched(self.model, [ids], self._search(1.0, 50), target=roles.target, output=roles.output)
-            return found
+            [hypotheses] = generate_batched(self.model, [ids], self._search(1.0, 50), target=roles.target, output=roles.output)
+            return hypotheses
 
         names = {source_node: labels(source, ids)}
         return self._decoded(text, {source_node: ids}, names, target, roles.target, roles.output, roles.start_id, search)
@@ -188,15 +193,15 @@ class _Run:
 
         def search() -> list[Hypothesis]:
             beams, most = self.request.beams, min(self.request.tokens, self._limit(target))
-            given: dict[str, Any] = {source: frames, "target": target, "output": output, "max_new_tokens": most}
-            return beam_search(self.model, beams=beams, n_best=beams, **given)[0]
+            arguments: dict[str, Any] = {source: frames, "target": target, "output": output, "max_new_tokens": most}
+            return beam_search(self.model, beams=beams, n_best=beams, **arguments)[0]
 
         tokeniser = read_tokenisers(self.directory, ("target",))["target"]
         names = {source: tuple(f"frame {at + 1}" for at in range(count))}
         return self._decoded(file, {source: frames}, names, tokeniser, target, output, rule.start_id or 0, search)
 
     def _decoded(
-        self, text: str, given: dict[str, Any], names: dict[str, tuple[str, ...]], tokeniser: TextTokeniser, target: str,
+        self, text: str, inputs: dict[str, Any], names: dict[str, tuple[str, ...]], tokeniser: TextTokeniser, target: str,
         output: str, start_id: int, search: Callable[[], list[Hypothesis]],
     ) -> Observation:  # fmt: skip
         """A target, given or searched, after a source."""
@@ -207,7 +212,7 @@ class _Run:
             frame = tokeniser.source_frame
             predicted = frame(self._fitting(tokeniser, self.request.target, target, len(frame), "target"))
         read = [start_id, *predicted[:-1]]
-        outputs = self._outputs({**given, target: read})
+        outputs = self._outputs({**inputs, target: read})
         return self._observed(
             outputs, {**names, target: labels(tokeniser, read)}, text, self.request.target or tokeniser.decode(predicted),
             generated={target: labels(tokeniser, predicted)},
@@ -246,7 +251,7 @@ class _Run:
         first, tab, second = text.partition("\t")
         if tab:
             half = max(1, (self._limit(node) - len(tokeniser.pair_frame)) // 2)
-            sides = [self._fitting(tokeniser, each, node, 0, "text", half) for each in (first, second)]
+            sides = [self._fitting(tokeniser, side, node, 0, "text", half) for side in (first, second)]
             ids = tokeniser.pair_frame(*sides)
             segments = tokeniser.pair_frame.segments_of(*map(len, sides))
         else:
@@ -259,37 +264,39 @@ class _Run:
         names = labels(tokeniser, ids)
         predicted = predictions(outputs[words[0]][0], ids, tokeniser) if words else ()
         spans = [name for name, rule in self.plan.labels.items() if rule.kind == "span"]
-        found = ends(outputs[spans[0]][0], names) if spans else ()
-        start, end = likeliest(found)
-        answer = tokeniser.decode(ids[start : end + 1]) if found else ""
-        return self._observed(outputs, {node: names}, text, answer, predictions=predicted, ends=found)
+        span_ends = ends(outputs[spans[0]][0], names) if spans else ()
+        start, end = likeliest(span_ends)
+        answer = tokeniser.decode(ids[start : end + 1]) if span_ends else ""
+        return self._observed(outputs, {node: names}, text, answer, predictions=predicted, ends=span_ends)
 
     def _image(self, file: str) -> Observation:
         [(name, rule)] = [(name, rule) for name, rule in self.plan.inputs.items() if isinstance(rule, ImageRule)]
         pixels = read_image(file, rule)
         facts = read_image_facts(self.directory)
         image = Normalisation(tuple(facts.mean), tuple(facts.std))(torch.from_numpy(pixels.copy())[None].float() / 255)
-        given = {name: image.to(self.model.device, self.model.dtype)}
+        inputs = {name: image.to(self.model.device, self.model.dtype)}
         texts = [] if self.request.text is None else self.request.text.split("\t")
-        outputs, by_input, rest = self._compared(texts, given) if texts else (self._outputs(given), {}, {})
+        outputs, by_input, rest = self._compared(texts, inputs) if texts else (self._outputs(inputs), {}, {})
         rows, columns = pixels.shape[1] // rule.patch, pixels.shape[2] // rule.patch
-        weights = [each for site, each in outputs.get("weights", {}).items() if _input_of(self.plan, site) == name]
+        weights = [
+            site_weights for site, site_weights in outputs.get("weights", {}).items() if _input_of(self.plan, site) == name
+        ]
         before = weights[0].shape[-1] - rows * columns if weights else 0
         names = [f"token {at + 1} before the image" for at in range(before)]
         names += [f"row {row + 1}, column {column + 1}" for row in range(rows) for column in range(columns)]
         picture = Picture(np.ascontiguousarray(pixels.transpose(1, 2, 0)), rows, columns, before)
-        shown = ", ".join([*texts[:1], file])
-        return self._observed(outputs, {**by_input, name: tuple(names)}, shown, picture=picture, **rest)
+        title = ", ".join([*texts[:1], file])
+        return self._observed(outputs, {**by_input, name: tuple(names)}, title, picture=picture, **rest)
 
-    def _compared(self, texts: list[str], given: dict[str, Tensor]) -> tuple[Any, dict[str, tuple[str, ...]], dict[str, Any]]:
+    def _compared(self, texts: list[str], inputs: dict[str, Tensor]) -> tuple[Any, dict[str, tuple[str, ...]], dict[str, Any]]:
         """The outputs for the first of some texts beside an image, its tokens, and the probabilities of all texts."""
-        [node] = [each for each in self.plan.inputs if each not in given]
+        [node] = [name for name in self.plan.inputs if name not in inputs]
         tokeniser = read_tokenisers(self.directory, ("target",))["target"]
         room = len(tokeniser.text_frame)
         rows = [tokeniser.text_frame(self._fitting(tokeniser, text, node, room, "text")) for text in texts]
-        outputs = [self._outputs({node: ids, **given}) for ids in rows]
-        compared = next(each for each in self.plan.outputs if tuple(outputs[0][each].shape) == (1, 1))
-        scores = torch.stack([each[compared][0, 0] for each in outputs])
+        outputs = [self._outputs({node: ids, **inputs}) for ids in rows]
+        compared = next(name for name in self.plan.outputs if tuple(outputs[0][name].shape) == (1, 1))
+        scores = torch.stack([row_outputs[compared][0, 0] for row_outputs in outputs])
         names = [f"{text}, similarity {score:.4g}" for text, score in zip(texts, scores.tolist(), strict=True)]
         return outputs[0], {node: labels(tokeniser, rows[0])}, {"classes": best_first(names, scores)}
 
@@ -318,16 +325,16 @@ class _Run:
             f"{self.plan.name}: the {what} has {count:,} tokens; the first {max(kept, 0):,} are shown, the others were cut off."
         )
 
-    def _outputs(self, given: Mapping[str, Any], segments: Mapping[str, list[int]] | None = None) -> Any:
+    def _outputs(self, inputs: Mapping[str, Any], segments: Mapping[str, list[int]] | None = None) -> Any:
         """The outputs for one row: ids as lists, other inputs as tensors."""
-        device, ids = self.model.device, {name: each for name, each in given.items() if isinstance(each, list)}
-        tensors = {**given, **{name: torch.tensor([each], device=device) for name, each in ids.items()}}
-        lengths = {name: torch.tensor([len(each)], device=device) for name, each in ids.items()}
-        rows = {name: torch.tensor([each], device=device) for name, each in (segments or {}).items()}
+        device, ids = self.model.device, {name: row for name, row in inputs.items() if isinstance(row, list)}
+        tensors = {**inputs, **{name: torch.tensor([row], device=device) for name, row in ids.items()}}
+        lengths = {name: torch.tensor([len(row)], device=device) for name, row in ids.items()}
+        rows = {name: torch.tensor([row], device=device) for name, row in (segments or {}).items()}
         outputs = self.model(weights=self.sites, lengths=lengths, segments=rows, **tensors)
         weights = outputs.get("weights", {})
-        for name, each in {**{name: outputs[name] for name in self.plan.outputs}, **weights}.items():
-            check_results(each, [name])
+        for name, tensor in {**{name: outputs[name] for name in self.plan.outputs}, **weights}.items():
+            check_results(tensor, [name])
         return outputs
 
     def _observed(

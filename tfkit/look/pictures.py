@@ -37,13 +37,17 @@ def panels(observations: Sequence[Observation], texts: int) -> list[list[tuple[s
     Raises:
         InputError: no run has attention weights.
     """
-    found = [list(_titled(each, at, len(observations) // texts, texts)) for at, each in enumerate(observations) if each.sites]
-    if not found:
-        names = " and ".join(f"`{each}`" for each in dict.fromkeys(each.model for each in observations))
+    runs = [
+        list(_titled(observation, at, len(observations) // texts, texts))
+        for at, observation in enumerate(observations)
+        if observation.sites
+    ]
+    if not runs:
+        names = " and ".join(f"`{model}`" for model in dict.fromkeys(observation.model for observation in observations))
         raise InputError(
             Diagnostic("TFK076", f"{names} has no attention to draw", "write a page, with probabilities: -o page.html")
         )
-    return found
+    return runs
 
 
 def _titled(observation: Observation, at: int, models: int, texts: int) -> Iterator[tuple[str, SiteWeights]]:
@@ -93,15 +97,15 @@ def write_figure(figure: Any, place: Path) -> list[str]:
         dpi = min(150, math.floor(20000 / max(width, height)))
         figure.savefig(stream, format=place.suffix[1:], dpi=dpi, metadata=metadata)
     write_whole(place, stream.getvalue())
-    said = [str(each.message) for each in caught]
-    missing = dict.fromkeys(chr(int(found[1])) for found in map(GLYPH.match, said) if found)
-    for each, text in zip(caught, said, strict=True):
+    messages = [str(warning.message) for warning in caught]
+    missing = dict.fromkeys(chr(int(match[1])) for match in map(GLYPH.match, messages) if match)
+    for warning, text in zip(caught, messages, strict=True):
         if not GLYPH.match(text):
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if place.suffix == ".svg" or not missing:
         return []
-    shown = f"{''.join(missing)[:20]}, {len(missing)} in all"
-    return [f"{place}: boxes stand for characters that no installed font has ({shown}); a page or an SVG has them"]
+    characters = f"{''.join(missing)[:20]}, {len(missing)} in all"
+    return [f"{place}: boxes stand for characters that no installed font has ({characters}); a page or an SVG has them"]
 
 
 MOST_LABELS = 60
@@ -126,7 +130,7 @@ def draw_attention(observations: Sequence[Observation], texts: int, place: Path)
         StoreError: the file cannot be written.
     """
     check_matplotlib()
-    rows = [each for run in panels(observations, texts) for each in run]
+    rows = [panel for run in panels(observations, texts) for panel in run]
     check_number(len(rows), MOST_ROWS, "rows of heat maps")
     from matplotlib.figure import Figure
 

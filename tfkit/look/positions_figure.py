@@ -101,10 +101,10 @@ def positions(
     name = before.name if isinstance(before, ModelSpec) else before
     groups = tuple(
         (
-            *((f"before, {name}", other) for other in earlier if _place(other) == _place(each)),
-            (f"{each.name}: {each.kind}", each),
+            *((f"before, {name}", other) for other in earlier if _place(other) == _place(scheme)),
+            (f"{scheme.name}: {scheme.kind}", scheme),
         )
-        for each in schemes
+        for scheme in schemes
     )
     return PositionsFigure(spec.name, groups)
 

@@ -56,12 +56,12 @@ def check_given(plan: ModelPlan, request: Request) -> None:
         rule = "one --text is given, and a saved model has one tokeniser of sources: name a model of one source"
         raise InputError(Diagnostic("TFK107", message, rule))
     read = {INPUTS[kind][0]: INPUTS[kind][1] for kind in kinds if not (kind is InputRule and FeatureRule in kinds)}
-    given = {option: words for option, words in INPUTS.values() if getattr(request, option) is not None}
-    for option in read.keys() - given.keys():
+    given_options = {option: words for option, words in INPUTS.values() if getattr(request, option) is not None}
+    for option in read.keys() - given_options.keys():
         message = f"`{plan.name}` reads {read[option]}, and none was given"
         raise InputError(Diagnostic("TFK107", message, f"write --{option}" + ("" if option == "text" else " FILE")))
-    for option in given.keys() - read.keys():
-        raise InputError(Diagnostic("TFK107", f"`{plan.name}` does not read {given[option]}", f"leave --{option} out"))
+    for option in given_options.keys() - read.keys():
+        raise InputError(Diagnostic("TFK107", f"`{plan.name}` does not read {given_options[option]}", f"leave --{option} out"))
     decodes = any(name not in plan.undecodable for name, rule in plan.inputs.items() if isinstance(rule, InputRule))
     if request.target is not None and not decodes:
         raise InputError(Diagnostic("TFK107", f"`{plan.name}` generates no text and has no target", "leave --target out"))
@@ -87,8 +87,8 @@ def features_in(file: str) -> npt.NDArray[np.float32]:
     if len(numbers) != prod(shape) * dtype.itemsize:
         message = f"{file} has {len(numbers):,} bytes of numbers, and its header says {prod(shape) * dtype.itemsize:,}"
         raise InputError(Diagnostic("TFK107", message, "is the file complete?"))
-    found = np.frombuffer(numbers, dtype).reshape(shape, order="F" if columns_first else "C")
-    return np.ascontiguousarray(found, np.float32)
+    frames = np.frombuffer(numbers, dtype).reshape(shape, order="F" if columns_first else "C")
+    return np.ascontiguousarray(frames, np.float32)
 
 
 MOST_TEXTS = 32
@@ -106,17 +106,17 @@ def texts_in(file: str) -> list[str]:
     Raises:
         InputError: the file cannot be read, has no line, an empty line, or too many.
     """
-    found = list(islice(lines(file), MOST_TEXTS + 1))
-    if not found:
+    texts = list(islice(lines(file), MOST_TEXTS + 1))
+    if not texts:
         raise InputError(Diagnostic("TFK103", f"{file} has no line", "write one text per line"))
-    for number, text in enumerate(found, 1):
+    for number, text in enumerate(texts, 1):
         if not text.strip():
             fix = "remove the line, or write a text there"
             raise InputError(Diagnostic("TFK103", "the line is empty", fix, location=Location(file, number)))
-    if len(found) > MOST_TEXTS:
+    if len(texts) > MOST_TEXTS:
         fix = f"name a file with fewer lines: head -n {MOST_TEXTS} {file} > shorter.txt"
         raise InputError(Diagnostic("TFK161", f"{file} has more than {MOST_TEXTS} lines, the most texts of a page", fix))
-    return found
+    return texts
 
 
 def with_targets(texts: str | Sequence[str] | None, targets: str | Sequence[str] | None) -> list[tuple[str | None, str | None]]:

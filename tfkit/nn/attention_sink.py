@@ -56,11 +56,11 @@ def _with_zero(tensor: Tensor) -> Tensor:
 
 def _mask(mask: Mask, shapes: Shapes) -> Mask:
     """Every query sees the sink, one that sees no other key too. Its output is then the value of the sink, zero."""
-    shown = visible(mask, shapes)  # (B|1, H|1, Q|1, K|1)
-    if shown is None:
+    visible_pairs = visible(mask, shapes)  # (B|1, H|1, Q|1, K|1)
+    if visible_pairs is None:
         return Mask()
-    shown = shown.expand(-1, -1, -1, shapes.keys)
-    return Mask(visible=torch.cat([shown, torch.ones_like(shown[..., :1])], 3))
+    visible_pairs = visible_pairs.expand(-1, -1, -1, shapes.keys)
+    return Mask(visible=torch.cat([visible_pairs, torch.ones_like(visible_pairs[..., :1])], 3))
 
 
 def _bias(bias: Bias | None, sink: Tensor, mask: Mask, shapes: Shapes) -> DenseBias:

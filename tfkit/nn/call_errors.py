@@ -77,13 +77,13 @@ def explained(reason: Exception, model: nn.Module, shapes: Mapping[str, tuple[in
         An InputError that names the wrong parameters, if parameters have other shapes or devices than the model needs and torch
         raised the error. Otherwise `reason` itself, with a note that names the module whose call raised it.
     """
-    own = isinstance(reason, TfkitError)
-    if own and not isinstance(reason, InputError):
+    from_tfkit = isinstance(reason, TfkitError)
+    if from_tfkit and not isinstance(reason, InputError):
         return reason
     where = _innermost(reason.__traceback__, model)
-    wrong = list(_wrong_parts(model, shapes)) if own or type(reason) in RAISED_BY_PARTS else []
+    wrong = list(_wrong_parts(model, shapes)) if from_tfkit or type(reason) in RAISED_BY_PARTS else []
     if not wrong:
-        if where and not own and hasattr(reason, "add_note"):  # Python 3.11
+        if where and not from_tfkit and hasattr(reason, "add_note"):  # Python 3.11
             reason.add_note(f"raised in a call of `{where}`, or in a hook of it")
         return reason
     more = f", and {len(wrong) - MAX_PARTS} more" if len(wrong) > MAX_PARTS else ""

@@ -18,16 +18,16 @@ def device_here(device: Any) -> torch.device:
     try:
         if isinstance(device, bytes):
             raise TypeError("a device is a text or a torch.device")
-        found = torch.device(device)
-        if found.type == "cpu" and found.index:
+        torch_device = torch.device(device)
+        if torch_device.type == "cpu" and torch_device.index:
             raise RuntimeError("all processors are one device, cpu")
-        torch.empty(0, device=found)
+        torch.empty(0, device=torch_device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError, ImportError) as reason:
         words = str(reason).strip().splitlines()
         message = f"there is no device {device} here: {words[0] if words else type(reason).__name__}"
         fix = 'use the device "cpu" (`--device cpu`), or `tfkit plan` to plan for one that is not there'
         raise BuildError(Diagnostic("TFK046", message, fix)) from None
-    return found
+    return torch_device
 
 
 class Placed(nn.Module):

@@ -25,6 +25,6 @@ def check_results(results: Tensor, names: Sequence[str]) -> None:
     wrong = results.isnan()
     if bool(wrong.any()):
         name = names[int(wrong.reshape(len(wrong), -1).any(1).nonzero()[0])]
-        shown = name if len(name) <= SHOWN else f"{name[: SHOWN - 3]}..."
-        message = f"what the model computes for `{shown}` is NaN or infinite"
+        short_name = name if len(name) <= SHOWN else f"{name[: SHOWN - 3]}..."
+        message = f"what the model computes for `{short_name}` is NaN or infinite"
         raise InputError(Diagnostic("TFK085", message, "the weights of the model, or its inputs, hold NaN or infinities"))

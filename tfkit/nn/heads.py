@@ -96,13 +96,13 @@ class Pool(nn.Module):
     def _end(self, tokens: NodeOutput) -> Tensor:
         assert tokens.ids is not None
         assert self.end_id is not None
-        found = tokens.ids.eq(self.end_id)
+        is_end = tokens.ids.eq(self.end_id)
         traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        if not traced and found.device.type == "cpu" and not bool(found.any(1).all()):
-            row = int((~found.any(1)).nonzero()[0])
-            message = f"row {row} of the input to `{self.name}` {tuple(found.shape)} has no end token {self.end_id}"
+        if not traced and is_end.device.type == "cpu" and not bool(is_end.any(1).all()):
+            row = int((~is_end.any(1)).nonzero()[0])
+            message = f"row {row} of the input to `{self.name}` {tuple(is_end.shape)} has no end token {self.end_id}"
             raise InputError(Diagnostic("TFK074", message, "`take: end_token` needs one in every row"))
-        return found.to(torch.int64).argmax(1)
+        return is_end.to(torch.int64).argmax(1)
 
 
 def pooled(x: Tensor, visible: Tensor | None, take: str) -> Tensor:
@@ -116,8 +116,8 @@ def pooled(x: Tensor, visible: Tensor | None, take: str) -> Tensor:
         return _row(x, x.shape[1] - 1 - visible.flip(1).to(torch.int64).argmax(1))
     if take == "mean":
         wide = torch.promote_types(x.dtype, torch.float32)  # a half dtype holds neither the sum nor the number of tokens
-        shown = visible.unsqueeze(2)
-        return (x.to(wide).masked_fill(~shown, 0.0).sum(1) / shown.sum(1).clamp_min(1)).to(x.dtype)
+        visible_tokens = visible.unsqueeze(2)
+        return (x.to(wide).masked_fill(~visible_tokens, 0.0).sum(1) / visible_tokens.sum(1).clamp_min(1)).to(x.dtype)
     highest = x.masked_fill(~visible.unsqueeze(2), torch.finfo(x.dtype).min).amax(1)
     return torch.where(visible.any(1, keepdim=True), highest, 0.0)
 

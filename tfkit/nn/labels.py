@@ -61,12 +61,12 @@ def by_output(labels: Labels, rules: Mapping[str, LabelRule]) -> dict[str, Tenso
             )
             raise InputError(Diagnostic("TFK073", f"labels are given, and the outputs that are logits are: {outputs}", fix))
         labels = {next(iter(rules)): labels}
-    for name, given in labels.items():
+    for name, output_labels in labels.items():
         if name not in rules:
             raise InputError(Diagnostic("TFK073", f"labels name `{name}`", f"outputs that are logits: {outputs}"))
-        check_tensor(f"the labels of `{name}`", given)
-        if given.dtype not in (torch.int64, torch.int32):
-            message = f"the labels of `{name}` have dtype {given.dtype}"
+        check_tensor(f"the labels of `{name}`", output_labels)
+        if output_labels.dtype not in (torch.int64, torch.int32):
+            message = f"the labels of `{name}` have dtype {output_labels.dtype}"
             raise InputError(Diagnostic("TFK071", message, "labels are int64 or int32"))
     return dict(labels)
 
@@ -79,7 +79,7 @@ def with_targets(
 ) -> dict[str, Tensor]:
     """The inputs with missing decoder inputs: a start token, then the labels, shifted by one position."""
     completed = dict(inputs)
-    for name, given in labels.items():
+    for name, output_labels in labels.items():
         rule = rules[name]
         if rule.kind != "target" or rule.tokens is None or rule.tokens in inputs:
             continue
@@ -89,13 +89,13 @@ def with_targets(
             missing = "start_id" if tokens.start_id is None else "pad_id"
             message = f"`{rule.tokens}` is not given, and without a {missing} it cannot be made from the labels"
             raise InputError(Diagnostic("TFK073", message, f"write `{missing}` at the node, or give `{rule.tokens}` too"))
-        if given.dim() != 2:
+        if output_labels.dim() != 2:
             raise InputError(
-                Diagnostic("TFK070", f"the labels of `{name}` have shape {tuple(given.shape)}", "labels are (B, L)")
+                Diagnostic("TFK070", f"the labels of `{name}` have shape {tuple(output_labels.shape)}", "labels are (B, L)")
             )
-        _check_range(name, given, tokens.vocab_size)
-        start = given.new_full((given.shape[0], 1), tokens.start_id)
-        shifted = given[:, :-1]
+        _check_range(name, output_labels, tokens.vocab_size)
+        start = output_labels.new_full((output_labels.shape[0], 1), tokens.start_id)
+        shifted = output_labels[:, :-1]
         completed[rule.tokens] = torch.cat([start, shifted.masked_fill(shifted == IGNORED, tokens.pad_id)], 1)  # (B, L)
     return completed
 
@@ -106,7 +106,7 @@ def loss_of(
     """The sum of the losses of all outputs with labels, in float32 or wider. Raises InputError for labels that do not fit."""
     if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)) or not 0.0 <= smoothing <= 1.0:
         raise InputError(Diagnostic("TFK073", f"smoothing is {smoothing!r}", "it is a number from 0 to 1"))
-    losses = [_loss(name, given, outputs[name], rules[name], smoothing) for name, given in labels.items()]
+    losses = [_loss(name, output_labels, outputs[name], rules[name], smoothing) for name, output_labels in labels.items()]
     return torch.stack(losses).sum()
 
 

@@ -62,8 +62,8 @@ class Head:
         """x (..., M), W (V, M), b (V,) or None -> (..., V), or what `product` returns. `divided`: W is a DTensor whose rows are
         divided among ranks."""
         if self.bias is not None:
-            own = self.bias if self.bias.dtype == weight.dtype else self.bias.to(weight.dtype)
-            bias = own if bias is None else bias + own
+            own_bias = self.bias if self.bias.dtype == weight.dtype else self.bias.to(weight.dtype)
+            bias = own_bias if bias is None else bias + own_bias
         if self.product is not None:
             return self.product(x, weight, bias)
         return logits_of_divided(x, weight, bias) if divided else fast_linear(x, weight, bias, packed)

@@ -55,15 +55,15 @@ def with_local(inputs: AttentionInputs, centre: LocalCentre, query: Tensor) -> A
         The call with 2 K keys; the attention weights of the first K are those of local attention.
     """
     shapes = shapes_of(inputs)
-    shown = visible(inputs.mask, shapes)
-    if shown is None:
-        shown = torch.ones(1, 1, 1, shapes.keys, dtype=torch.bool, device=query.device)
-    shown = shown.expand(-1, -1, -1, shapes.keys)
+    visible_pairs = visible(inputs.mask, shapes)
+    if visible_pairs is None:
+        visible_pairs = torch.ones(1, 1, 1, shapes.keys, dtype=torch.bool, device=query.device)
+    visible_pairs = visible_pairs.expand(-1, -1, -1, shapes.keys)
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    places = shown.cumsum(3).to(dtype)  # (B|1, 1, Q|1, K)
+    places = visible_pairs.cumsum(3).to(dtype)  # (B|1, 1, Q|1, K)
     distance = places - centre(query, places[..., -1:]).to(dtype)  # (B, H, Q, K)
     width = float(centre.half_width)
-    near = shown & (distance.abs() <= width)
+    near = visible_pairs & (distance.abs() <= width)
     gaussian = -2.0 / width**2 * (distance * distance).clamp(min=NEAR)  # sigma = D / 2
     bias = torch.cat([gaussian, torch.log(-torch.expm1(gaussian))], 3)
     return replace(

@@ -443,8 +443,9 @@ def _target_of(plan: ModelPlan, inputs: Mapping[str, Tensor], target: str | None
     missing = [name for name in plan.inputs if name not in inputs]
     target = target or (missing[0] if len(missing) == 1 else "")
     if missing != [target]:
-        given = ", ".join(inputs) or "none"
-        message = f"inputs given: {given}; of the inputs {', '.join(plan.inputs)} one must be left to decode"
+        message = (
+            f"inputs given: {', '.join(inputs) or 'none'}; of the inputs {', '.join(plan.inputs)} one must be left to decode"
+        )
         raise InputError(Diagnostic("TFK073", message))
     if reason := plan.undecodable.get(target):
         raise InputError(Diagnostic("TFK075", f"`{target}` cannot be decoded step by step: {reason}"))

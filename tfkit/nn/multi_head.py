@@ -214,10 +214,10 @@ class MultiHeadAttention(nn.Module):
         bias = DenseBias(query[..., :1]) if has_bias else None  # (1, H, 1, 1)
         mask = Mask(visible=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=key.device))
         try:
-            found = choice.select(self._inputs(query, key, value, mask, bias), config.score)
+            backend = choice.select(self._inputs(query, key, value, mask, bias), config.score)
         except BackendRefused:
             return False
-        return choice.automatic or found is choice.candidates[0]
+        return choice.automatic or backend is choice.candidates[0]
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
         return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)  # (B, heads, L, D)

@@ -59,11 +59,11 @@ def rotated(module: Any, head_dim: int, positions: PositionRange) -> tuple[Tenso
     unit = torch.eye(head_dim, device=positions.device)[None, :, None]
     basis = unit.expand(1, head_dim, positions.queries, head_dim)  # one head for each feature
     turned = module.rotate(basis, basis, tables)[0][0].double()  # (D, L, D)
-    own = turned.diagonal(dim1=0, dim2=2)  # (L, D)
-    angle = torch.atan2(turned.sum(-1).T - own, own)
+    cosine = turned.diagonal(dim1=0, dim2=2)  # (L, D)
+    angle = torch.atan2(turned.sum(-1).T - cosine, cosine)
     ones = torch.ones(1, 1, positions.queries, head_dim, device=positions.device)
-    query, key = (each[0, 0].double() for each in module.rotate(ones, ones, tables))
-    query, key = (torch.nn.functional.normalize(each, dim=-1) for each in (query, key))
+    query, key = (tensor[0, 0].double() for tensor in module.rotate(ones, ones, tables))
+    query, key = (torch.nn.functional.normalize(tensor, dim=-1) for tensor in (query, key))
     return angle, query @ key.T
 
 

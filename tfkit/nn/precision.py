@@ -151,16 +151,16 @@ def large_weights(model: Model) -> dict[str, Tensor]:
     Returns:
         By module, the weight (out, in). The module is an `nn.Linear`, or a `TokenLogits` whose table another node may own.
     """
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for name, module in model.named_modules():
         if isinstance(module, TokenLogits):
             owner = model.plan.wires[name.removeprefix("nodes.")].owner
-            found[name] = module.logits.weight if owner is None else model.nodes[owner].table()  # type: ignore[union-attr,operator]
+            weights[name] = module.logits.weight if owner is None else model.nodes[owner].table()  # type: ignore[union-attr,operator]
         elif isinstance(module, (MultiHeadAttention, FeedForward)):
             linears = {child: one for child, one in module.named_children() if isinstance(one, nn.Linear)}
-            found |= {f"{name}.{child}": linear.weight for child, linear in linears.items()}
-    heads = {name for name in found if isinstance(model.get_submodule(name), TokenLogits)}
-    return {name: weight for name, weight in found.items() if is_large(weight, HEAD if name in heads else 1)}
+            weights |= {f"{name}.{child}": linear.weight for child, linear in linears.items()}
+    heads = {name for name in weights if isinstance(model.get_submodule(name), TokenLogits)}
+    return {name: weight for name, weight in weights.items() if is_large(weight, HEAD if name in heads else 1)}
 
 
 def rounding_plan(model: Model, precision: str, kernels: Kernels) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def rounding_plan(model: Model, precision: str, kernels: Kernels) -> dict[str, A
         in float32.
     """
     low, weights = LOW_PRECISIONS[precision], large_weights(model)
-    read = {id(weight) for module in model.modules() for weight in _table(module)} | {id(each) for each in weights.values()}
+    read = {id(weight) for module in model.modules() for weight in _table(module)} | {id(weight) for weight in weights.values()}
     floats = sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in read)
     rounded = sum(map(low.bytes, weights.values()))
     return {

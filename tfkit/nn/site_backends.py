@@ -67,12 +67,12 @@ class SiteBackends:
 
     def attention(self, site: str) -> MultiHeadAttention:
         """The module of one site. Raises InputError if there is no such site."""
-        found = {use.site: use.attention for use in self.uses()}
-        if site not in found:
-            near = difflib.get_close_matches(site, found, 1)
-            fix = f"did you mean `{near[0]}`?" if near else f"sites: {', '.join([*found][:6]) or 'none'}"
+        modules = {use.site: use.attention for use in self.uses()}
+        if site not in modules:
+            near = difflib.get_close_matches(site, modules, 1)
+            fix = f"did you mean `{near[0]}`?" if near else f"sites: {', '.join([*modules][:6]) or 'none'}"
             raise InputError(Diagnostic("TFK076", f"there is no attention site `{site}`", fix))
-        return found[site]
+        return modules[site]
 
     def matching(self, patterns: str | Iterable[str]) -> frozenset[str]:
         """The sites that match any of the patterns, in which `*` stands for any text.
@@ -87,7 +87,7 @@ class SiteBackends:
         if not patterns:
             return frozenset()
         known = [site for _, _, site in self.uses()]
-        found: set[str] = set()
+        matched: set[str] = set()
         for pattern in patterns:
             sites = [site for site in known if _matches(site, pattern)]
             if not sites:
@@ -96,8 +96,8 @@ class SiteBackends:
                 listed = f"sites: {', '.join(known[:6]) or 'none'}{', ...' if len(known) > 6 else ''}"
                 fix = f"did you mean `{near[0]}`? {listed}" if near else listed
                 raise InputError(Diagnostic("TFK076", message, fix))
-            found.update(sites)
-        return frozenset(found)
+            matched.update(sites)
+        return frozenset(matched)
 
     def set(self, requested: Mapping[str, Any], device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
         """Choose the backends of the given sites. Changes nothing if it raises.

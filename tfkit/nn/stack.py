@@ -172,8 +172,8 @@ class Stack(nn.Module):
         before = dict(context.memo)
 
         def run_layer(x: Tensor) -> tuple[Tensor, dict[Hashable, Any]]:
-            own = context.changed(memo=dict(before))
-            return layer(x, own, index), own.memo
+            layer_context = context.changed(memo=dict(before))
+            return layer(x, layer_context, index), layer_context.memo
 
         # With use_reentrant=True gradients are lost without an error if no input of the layer requires one.
         x, memo = checkpoint(run_layer, x, use_reentrant=False)

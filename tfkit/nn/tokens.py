@@ -78,8 +78,8 @@ class Tokens(nn.Module):
         if lookup is not None:
             input, head = lookup
             assert self.embedding is not None, "the graph finds the node at the end of a chain of `share`"
-            own = SharedTable(self.embedding)
-            return own.rows(input) if head is None else own.logits(input, head)
+            own_table = SharedTable(self.embedding)
+            return own_table.rows(input) if head is None else own_table.logits(input, head)
         assert context is not None
         ids, padding = context.inputs[self.name], context.padding[self.name]
         if self.embedding is not None:

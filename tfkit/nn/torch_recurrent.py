@@ -30,8 +30,8 @@ def load_torch(node: Recurrent, module: nn.RNNBase) -> None:
     if type(module) is not type(theirs) or _described(module) != _described(theirs):
         raise InputError(Diagnostic("TFK071", f"{_described(module)} does not fit a node like {_described(theirs)}"))
     with torch.no_grad():
-        for own, weight in zip(_weights(node), module.parameters(), strict=True):
-            own.copy_(weight)
+        for parameter, weight in zip(_weights(node), module.parameters(), strict=True):
+            parameter.copy_(weight)
 
 
 def to_torch(node: Recurrent) -> nn.RNNBase:
@@ -52,7 +52,7 @@ def to_torch(node: Recurrent) -> nn.RNNBase:
         raise InputError(Diagnostic("TFK071", f"torch has no module like `{node.name}`", rule))
     first = cells[0]
     weights = list(_weights(node))
-    made: nn.RNNBase = TORCH_CLASSES[first.torch_function](
+    module: nn.RNNBase = TORCH_CLASSES[first.torch_function](
         weights[0].shape[1],
         node.d_state,
         len(node.layers),
@@ -64,9 +64,9 @@ def to_torch(node: Recurrent) -> nn.RNNBase:
         dtype=weights[0].dtype,
     )
     with torch.no_grad():
-        for theirs, weight in zip(made.parameters(), weights, strict=True):
+        for theirs, weight in zip(module.parameters(), weights, strict=True):
             theirs.copy_(weight)
-    return made
+    return module
 
 
 def _weights(node: Recurrent) -> Iterator[Tensor]:

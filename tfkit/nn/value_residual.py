@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class ValueResidual(nn.Module):
-    """(B, G, K, V), (B, G, K, V) -> (B, G, K, V): a * first + b * own.
+    """(B, G, K, V), (B, G, K, V) -> (B, G, K, V): a * first + b * value.
 
     Args:
         learned: a and b are the two numbers of `weight`; otherwise both are 1/2.
@@ -21,8 +21,8 @@ class ValueResidual(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.full((2,), 0.5)) if learned else None
 
-    def forward(self, first: Float[Tensor, "B G K V"], own: Float[Tensor, "B G K V"]) -> Float[Tensor, "B G K V"]:
+    def forward(self, first: Float[Tensor, "B G K V"], value: Float[Tensor, "B G K V"]) -> Float[Tensor, "B G K V"]:
         if self.weight is None:
-            return 0.5 * (first + own)
-        weight = self.weight.to(own.dtype)
-        return weight[0] * first + weight[1] * own
+            return 0.5 * (first + value)
+        weight = self.weight.to(value.dtype)
+        return weight[0] * first + weight[1] * value

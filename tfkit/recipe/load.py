@@ -52,8 +52,8 @@ def describes_model(text: str | bytes, file: str) -> bool:
 
 def describes_training(text: str | bytes, file: str) -> bool:
     """Whether the text of a file is a recipe, which names a model and has no nodes. Raises SpecError if it is neither."""
-    found = _extended(text, file, Diagnostics()).mapping
-    return "nodes" not in found and bool({"model", "data", "stopping"} & found.keys())
+    mapping = _extended(text, file, Diagnostics()).mapping
+    return "nodes" not in mapping and bool({"model", "data", "stopping"} & mapping.keys())
 
 
 def _extended(text: str | bytes, file: str, diagnostics: Diagnostics) -> Located:
@@ -65,15 +65,15 @@ def _recipe(root: Located, overrides: Sequence[str], diagnostics: Diagnostics) -
     changes = [override.removeprefix("model.") for override in overrides if override.startswith("model.")]
     others = [override for override in overrides if not override.startswith("model.")]
     root = _with_kinds(root, apply(root, others, grammar, diagnostics), others)
-    own = {key: child for key, child in root.mapping.items() if key != "extends"}
-    for name in own.keys() & {"model", "pretrained"}:
-        own[name] = _relative_to_cwd(own[name])
-    if "model" in own:
-        _check_regular(own["model"], diagnostics)
-    if "data" in own:
-        files = {name: _relative_to_cwd(child) if name in FILES else child for name, child in own["data"].mapping.items()}
-        own["data"] = own["data"].holding(files) if own["data"].mapping else own["data"]
-    tree = root.holding(own)
+    fields = {key: child for key, child in root.mapping.items() if key != "extends"}
+    for name in fields.keys() & {"model", "pretrained"}:
+        fields[name] = _relative_to_cwd(fields[name])
+    if "model" in fields:
+        _check_regular(fields["model"], diagnostics)
+    if "data" in fields:
+        files = {name: _relative_to_cwd(child) if name in FILES else child for name, child in fields["data"].mapping.items()}
+        fields["data"] = fields["data"].holding(files) if fields["data"].mapping else fields["data"]
+    tree = root.holding(fields)
     recipe: Recipe | None = validate(tree, grammar, diagnostics)
     if recipe is None or len(diagnostics):
         raise diagnostics.error()
@@ -87,15 +87,15 @@ def _recipe(root: Located, overrides: Sequence[str], diagnostics: Diagnostics) -
 def _with_kinds(written: Located, root: Located, overrides: Sequence[str]) -> Located:
     """Adds the default `kind` to parts whose options only overrides set (`optimiser.eps=1e-8`), unless an override removes the
     part."""
-    found = dict(root.mapping)
+    fields = dict(root.mapping)
     for slot in {override.partition("=")[0].partition(".")[0] for override in overrides} & PARTS.keys():
-        node = found.get(slot)
+        node = fields.get(slot)
         if node is None or node.kind is not None or "kind" in node.mapping or not node.mapping:
             continue
         if written.get(slot) is None or f"{slot}=null" in overrides:
             kind = Located(Recipe.model_fields[slot].default, node.location, f"{slot}.kind")
-            found[slot] = node.holding({"kind": kind, **node.mapping})
-    return root.holding(found)
+            fields[slot] = node.holding({"kind": kind, **node.mapping})
+    return root.holding(fields)
 
 
 def _check_regular(name: Located, diagnostics: Diagnostics) -> None:

@@ -245,18 +245,18 @@ class Server:
             raise Refusal(415, "unsupported_media_type", "send JSON in UTF-8 with `Content-Type: application/json`")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             raise Refusal(415, "unsupported_media_type", "send the body without `Content-Encoding`; no compression is read")
-        limit, said = self.limits.body, request.headers.get("content-length", "")
+        limit, content_length = self.limits.body, request.headers.get("content-length", "")
         too_large = Refusal(413, "body_too_large", f"the body has more than {limit:,} bytes; send less", limit=limit)
-        if said.isascii() and said.isdigit() and (len(said) > 18 or int(said) > limit):
+        if content_length.isascii() and content_length.isdigit() and (len(content_length) > 18 or int(content_length) > limit):
             raise too_large
 
         async def read() -> bytes:
-            found = bytearray()
+            body = bytearray()
             async for part in request.stream():
-                found += part
-                if len(found) > limit:
+                body += part
+                if len(body) > limit:
                     raise too_large
-            return bytes(found)
+            return bytes(body)
 
         try:
             return await asyncio.wait_for(read(), self.limits.seconds)
@@ -285,19 +285,19 @@ async def _unless_gone(request: HttpRequest, answer: Coroutine[Any, Any, Respons
 
 def _parsed(kind: type[Request], body: bytes) -> Any:
     try:
-        found = parse_json(body)
+        parsed = parse_json(body)
     except ValueError as wrong:
         raise Refusal(400, "malformed_json", str(wrong)[:300]) from None
-    if isinstance(found, dict):
+    if isinstance(parsed, dict):
         # Each unknown key is an error. With more keys than fields there is one among the first.
-        found = dict(islice(found.items(), len(kind.model_fields) + 1))
+        parsed = dict(islice(parsed.items(), len(kind.model_fields) + 1))
     try:
-        return kind.model_validate(found)
+        return kind.model_validate(parsed)
     except ValidationError as wrong:
         errors = wrong.errors(include_url=False, include_context=False, include_input=False)
-        fields = [{"field": ".".join(map(str, each["loc"]))[:200], "message": each["msg"]} for each in errors]
-        shown = "; ".join(f"{each['field']}: {each['message']}" for each in fields)
-        raise Refusal(422, "invalid_request", shown, fields=fields) from None
+        fields = [{"field": ".".join(map(str, error["loc"]))[:200], "message": error["msg"]} for error in errors]
+        message = "; ".join(f"{field['field']}: {field['message']}" for field in fields)
+        raise Refusal(422, "invalid_request", message, fields=fields) from None
 
 
 def refused(refusal: Refusal, close: bool = False) -> Response:

@@ -93,14 +93,14 @@ class Batcher(Generic[Item, Result]):
         self._queue.extend(mine)
         self._changed.set()
         try:
-            found = await asyncio.gather(*(each.result for each in mine), return_exceptions=True)
+            results = await asyncio.gather(*(waiting.result for waiting in mine), return_exceptions=True)
         except asyncio.CancelledError:  # nobody waits for them any more, so they take no room
-            self._queue = deque(each for each in self._queue if not each.result.cancelled())
+            self._queue = deque(waiting for waiting in self._queue if not waiting.result.cancelled())
             raise
-        for each in found:
-            if isinstance(each, BaseException):
-                raise each
-        return found  # type: ignore[return-value]
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results  # type: ignore[return-value]
 
     async def drain(self) -> None:
         """Take no more items, compute those that wait, and stop the worker thread."""
@@ -137,24 +137,24 @@ class Batcher(Generic[Item, Result]):
                 return
 
     def _full(self) -> bool:
-        return len(self._queue) >= self.max_items or sum(each.size for each in self._queue) >= self.max_size
+        return len(self._queue) >= self.max_items or sum(waiting.size for waiting in self._queue) >= self.max_size
 
     def _next(self) -> list[_Waiting[Item, Result]]:
         """Removes the next batch from the queue, and all items that nobody waits for any more."""
         batch: list[_Waiting[Item, Result]] = []
         left: deque[_Waiting[Item, Result]] = deque()
         size, open_ = 0, True
-        for each in self._queue:
-            if each.result.cancelled():
+        for waiting in self._queue:
+            if waiting.result.cancelled():
                 continue
-            if batch and (not open_ or each.key != batch[0].key):
-                left.append(each)
-            elif batch and (len(batch) >= self.max_items or size + each.size > self.max_size):
+            if batch and (not open_ or waiting.key != batch[0].key):
+                left.append(waiting)
+            elif batch and (len(batch) >= self.max_items or size + waiting.size > self.max_size):
                 open_ = False
-                left.append(each)
+                left.append(waiting)
             else:
-                batch.append(each)
-                size += each.size
+                batch.append(waiting)
+                size += waiting.size
         self._queue = left
         return batch
 
@@ -162,16 +162,16 @@ class Batcher(Generic[Item, Result]):
         """Computes a batch. If it fails, each item is computed alone, so that only those fail that are the reason."""
         loop = asyncio.get_running_loop()
         try:
-            results = await loop.run_in_executor(self._thread, self.work, [each.item for each in batch])
+            results = await loop.run_in_executor(self._thread, self.work, [waiting.item for waiting in batch])
             pairs = list(zip(batch, results, strict=True))
         except Exception as reason:
             if len(batch) > 1:
-                for each in batch:
-                    if not each.result.done():  # its client may have gone
-                        await self._compute([each])
+                for waiting in batch:
+                    if not waiting.result.done():  # its client may have gone
+                        await self._compute([waiting])
             elif not batch[0].result.done():
                 batch[0].result.set_exception(reason)
             return
-        for each, result in pairs:
-            if not each.result.done():
-                each.result.set_result(result)
+        for waiting, result in pairs:
+            if not waiting.result.done():
+                waiting.result.set_result(result)

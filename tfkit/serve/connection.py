@@ -66,8 +66,8 @@ class Connection(H11Protocol):
         **given: What uvicorn gives to a connection.
     """
 
-    def __init__(self, limits: Limits, shared: Connections, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, limits: Limits, shared: Connections, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self.limits, self.shared, self.waiting = limits, shared, shared.waiting
         self.conn = BoundedBody(
             MOST_PIECES * max(1, limits.body >> 20), self.config.h11_max_incomplete_event_size or limits.head

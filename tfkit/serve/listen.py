@@ -55,8 +55,8 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._accept_failed)
         await super().startup(sockets)
-        for each in sockets or []:
-            each.listen(BACKLOG)  # asyncio takes one number for this and for what it accepts in a turn
+        for listener in sockets or []:
+            listener.listen(BACKLOG)  # asyncio takes one number for this and for what it accepts in a turn
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # What was sent before the signal is in the backlog or in the buffer of a socket. These turns of the loop read it.

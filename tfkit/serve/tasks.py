@@ -175,15 +175,18 @@ class Translate(Task):
 
     def items(self, request: Texts) -> list[Item]:
         self.check_count(len(request.texts))
-        tokeniser, found = self.translator.tokenisers["source"], list[Item]()
+        tokeniser, items = self.translator.tokenisers["source"], list[Item]()
         for number, text in enumerate(request.texts):
             tokens = self.count_tokens(number, tokeniser, text) + len(tokeniser.source_frame)
-            found.append((text, None, self.check_length(number, tokens, self.translator.max_source)))
-        return found
+            items.append((text, None, self.check_length(number, tokens, self.translator.max_source)))
+        return items
 
     def work(self, items: Sequence[str]) -> list[Any]:
-        made = self.translator.translate(items, chunk=len(items))
-        return [{"text": each.text, "score": each.hypotheses[0].score if each.hypotheses else None} for each in made]
+        translations = self.translator.translate(items, chunk=len(items))
+        return [
+            {"text": translation.text, "score": translation.hypotheses[0].score if translation.hypotheses else None}
+            for translation in translations
+        ]
 
 
 class Classify(Task):
@@ -198,17 +201,24 @@ class Classify(Task):
     def items(self, request: Texts | Pairs) -> list[Item]:
         rows = [tuple(pair) for pair in request.pairs] if isinstance(request, Pairs) else [(text,) for text in request.texts]
         self.check_count(len(rows))
-        found: list[Item] = []
+        items: list[Item] = []
         for number, row in enumerate(rows):
             tokens = sum(self.count_tokens(number, self.classifier.tokeniser, text) for text in row)
             tokens += len(self.classifier.frame)
             size = self.check_length(number, tokens, self.classifier.max_length)
-            found.append((row if len(row) > 1 else row[0], None, size))
-        return found
+            items.append((row if len(row) > 1 else row[0], None, size))
+        return items
 
     def work(self, items: Sequence[Any]) -> list[Any]:
-        made = self.classifier.classify(items, chunk=len(items))
-        return [{"label": each.label, "probability": each.probability, "probabilities": each.probabilities} for each in made]
+        classifications = self.classifier.classify(items, chunk=len(items))
+        return [
+            {
+                "label": classification.label,
+                "probability": classification.probability,
+                "probabilities": classification.probabilities,
+            }
+            for classification in classifications
+        ]
 
 
 @dataclass(frozen=True)
@@ -234,8 +244,8 @@ class Generate(Task):
         if request.max_tokens > self.limits.new_tokens:
             message = f"max_tokens is {request.max_tokens:,}, and at most {self.limits.new_tokens:,} are allowed"
             raise Refusal(413, "too_many_tokens", message, limit=self.limits.new_tokens)
-        given = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "seed")}
-        sampled = {name: value for name, value in given.items() if value is not None}
+        settings = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "seed")}
+        sampled = {name: value for name, value in settings.items() if value is not None}
         if sampled and request.temperature is None:
             message = f"{next(iter(sampled))} belongs to sampling; give a temperature too"
             raise Refusal(422, "invalid_request", message)
@@ -270,19 +280,20 @@ class Generate(Task):
 
     def work(self, items: Sequence[Wanted]) -> list[Any]:
         def emit(number: int, text: str) -> None:
-            if (given := items[number].emit) is not None:
-                given(text)
+            if (send := items[number].emit) is not None:
+                send(text)
 
-        made = self.generator.continue_all(
-            [each.prompt for each in items], items[0].search, workers=self.workers, batch_tokens=self.batch_tokens,
-            emit=emit if any(each.emit for each in items) else None,
+        continuations = self.generator.continue_all(
+            [wanted.prompt for wanted in items], items[0].search, workers=self.workers, batch_tokens=self.batch_tokens,
+            emit=emit if any(wanted.emit for wanted in items) else None,
         )  # fmt: skip
         return [
             {
-                "text": found.text, "finished": found.hypothesis.finished, "tokens": len(found.hypothesis.ids),
-                "log_probability": found.hypothesis.log_probability, "seed": items[0].search.seed,
+                "text": continuation.text, "finished": continuation.hypothesis.finished,
+                "tokens": len(continuation.hypothesis.ids),
+                "log_probability": continuation.hypothesis.log_probability, "seed": items[0].search.seed,
             }
-            for (found,) in made
+            for (continuation,) in continuations
         ]  # fmt: skip
 
     def answer(self, results: list[Any]) -> dict[str, Any]:

@@ -178,13 +178,13 @@ def spelling(name: str) -> str:
 
 
 def _by_spelling() -> dict[str, dict[str, tuple[str, ...]]]:
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    names_by_slot: dict[str, dict[str, tuple[str, ...]]] = {}
     for slot, table in _OURS.items():
-        names = found.setdefault(slot, {})
+        names = names_by_slot.setdefault(slot, {})
         for ours, theirs in table.items():
             for name in theirs.split():
                 names[spelling(name)] = tuple(sorted({*names.get(spelling(name), ()), ours}))
-    return found
+    return names_by_slot
 
 
 ALIASES: Mapping[str, Mapping[str, tuple[str, ...]]] = _by_spelling()
@@ -197,14 +197,14 @@ def meant(slot: str, name: str, known: Collection[str]) -> tuple[str, ...]:
     """The known names that `name` probably means; usually one or none."""
     if len(name) > 60:
         return ()
-    own = spelling(name)
-    same = tuple(sorted(each for each in known if spelling(each) == own))
+    spelled = spelling(name)
+    same = tuple(sorted(candidate for candidate in known if spelling(candidate) == spelled))
     if same:
         return same
     aliases = ALIASES.get(slot, {})
-    if own in aliases:
-        return tuple(ours for ours in aliases[own] if ours in known)
-    if own in LACKING.get(slot, ()):
+    if spelled in aliases:
+        return tuple(ours for ours in aliases[spelled] if ours in known)
+    if spelled in LACKING.get(slot, ()):
         return ()
     near = difflib.get_close_matches(name.casefold(), sorted(known), 1, SLIP)
     return tuple(near)

@@ -87,11 +87,11 @@ def leaves(layers: tuple[Layer, ...], start: int = 0, loops: tuple[tuple[int, in
     """Every leaf of a pattern with the numbers of its modules, unexpanded."""
     for group in layers:
         inner = modules_in(group.layers) if group.layers else 1
-        own = loops if group.shared or group.repeat == 1 else (*loops, (group.repeat, inner))
+        inner_loops = loops if group.shared or group.repeat == 1 else (*loops, (group.repeat, inner))
         if group.layers:
-            yield from leaves(group.layers, start, own)
+            yield from leaves(group.layers, start, inner_loops)
         else:
-            yield LayerRun(group, start, own)
+            yield LayerRun(group, start, inner_loops)
         start += inner * (1 if group.shared else group.repeat)
 
 

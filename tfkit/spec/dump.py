@@ -36,7 +36,7 @@ def _fields(options: BaseModel) -> dict[str, Any]:
     """An options model as data, without fields that are None by default. A group of layers keeps only the fields of a group."""
     dumped = options.model_dump()
     several = {name for name, _ in field_annotations(type(options), SlotListField)}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
         if value is None and (field.is_required() or field.default is None):
@@ -45,10 +45,10 @@ def _fields(options: BaseModel) -> dict[str, Any]:
             continue
         if name in several:
             parts = [_value(part, None) for part in value]
-            found[name] = parts[0] if len(parts) == 1 else parts
+            fields[name] = parts[0] if len(parts) == 1 else parts
         else:
-            found[name] = _value(value, dumped[name])
-    return found
+            fields[name] = _value(value, dumped[name])
+    return fields
 
 
 def _value(value: Any, dumped: Any) -> Any:

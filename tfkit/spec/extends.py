@@ -46,8 +46,8 @@ def extended(
     base = _base(base_path, link, chain, diagnostics)
     base = extended(migrate(base, diagnostics), base_path, slots, diagnostics, named_by, chain)
     inherited = base.holding({key: child for key, child in base.mapping.items() if key not in OWN})
-    own = root.holding({key: child for key, child in root.mapping.items() if key != "extends"})
-    return over(inherited, _without_ineffective_nulls(inherited, own, base_path, diagnostics), slots, removing=True)
+    written = root.holding({key: child for key, child in root.mapping.items() if key != "extends"})
+    return over(inherited, _without_ineffective_nulls(inherited, written, base_path, diagnostics), slots, removing=True)
 
 
 def _check_place(path: str, named_by: str, diagnostics: Diagnostics) -> None:
@@ -81,21 +81,21 @@ def _neighbour(path: str, chain: tuple[str, ...]) -> str:
     return f"did you mean `{files[near[0]]}`?" if near else ""
 
 
-def _without_ineffective_nulls(base: Located, own: Located, path: str, diagnostics: Diagnostics) -> Located:
-    """`own` without nulls that remove nothing. A null for a key of `OWN` is ignored, because these keys are not inherited. A
-    null for a node or a default that the base does not have is an error: its name is misspelt."""
-    parts = {key: child for key, child in own.mapping.items() if key not in OWN or child.value is not None}
+def _without_ineffective_nulls(base: Located, written: Located, path: str, diagnostics: Diagnostics) -> Located:
+    """`written` without nulls that remove nothing. A null for a key of `OWN` is ignored, because these keys are not inherited.
+    A null for a node or a default that the base does not have is an error: its name is misspelt."""
+    parts = {key: child for key, child in written.mapping.items() if key not in OWN or child.value is not None}
     for name in ("nodes", "defaults", "outputs"):
         if name in parts and parts[name].value is None and name not in base.mapping:
             _nothing_to_remove(name, parts.pop(name), base.mapping, path, diagnostics)
     for part in ("nodes", "defaults"):
-        theirs, ours = base.get(part), own.get(part)
+        theirs, ours = base.get(part), written.get(part)
         known = theirs.mapping if theirs else {}
         for name, child in (ours.mapping if ours else {}).items():
             if child.value is None and name not in known:
                 _nothing_to_remove(name, child, known, path, diagnostics)
                 parts[part] = parts[part].holding({key: kept for key, kept in parts[part].mapping.items() if key != name})
-    return own.holding(parts)
+    return written.holding(parts)
 
 
 def _nothing_to_remove(name: str, child: Located, known: Collection[str], path: str, diagnostics: Diagnostics) -> None:

@@ -127,7 +127,9 @@ class Grammar:
         kinds = [kind] if kind else list(self.node_kinds.values())
         return list(
             dict.fromkeys(
-                (name, annotation.role) for each in kinds for name, annotation in field_annotations(each.options, NodeRef)
+                (name, annotation.role)
+                for node_kind in kinds
+                for name, annotation in field_annotations(node_kind.options, NodeRef)
             )
         )
 
@@ -141,11 +143,11 @@ class Grammar:
     @cached_property
     def places(self) -> Mapping[str, tuple[str, ...]]:
         """Where each field belongs, as text, by its name."""
-        found: dict[str, dict[str, None]] = {}
+        places_by_name: dict[str, dict[str, None]] = {}
 
         def put(name: str, place: str) -> None:
             if name != "kind":
-                found.setdefault(name, {})[place] = None
+                places_by_name.setdefault(name, {})[place] = None
 
         for key in self.top:
             put(key, "the top level")
@@ -168,7 +170,7 @@ class Grammar:
             for model in inner_models(field):
                 for name in model.model_fields:
                     put(name, f"`{key}`")
-        return {name: tuple(places) for name, places in found.items()}
+        return {name: tuple(places) for name, places in places_by_name.items()}
 
 
 @lru_cache(maxsize=4)
@@ -179,12 +181,12 @@ def grammar_of(catalogue: Catalogue) -> Grammar:
 
 def slots_of(model: type[BaseModel]) -> dict[str, tuple[str, bool]]:
     """The fields of a model that hold a part: their slot, and whether they hold several."""
-    found: dict[str, tuple[str, bool]] = {}
+    slots: dict[str, tuple[str, bool]] = {}
     for name, field in model.model_fields.items():
         for annotation in field.metadata:
             if isinstance(annotation, (SlotField, SlotListField)):
-                found[name] = (annotation.slot, isinstance(annotation, SlotListField))
-    return found
+                slots[name] = (annotation.slot, isinstance(annotation, SlotListField))
+    return slots
 
 
 def inner_models(field: FieldInfo) -> list[type[Options]]:
@@ -194,10 +196,10 @@ def inner_models(field: FieldInfo) -> list[type[Options]]:
 
 def nested_models(model: type[Options]) -> list[type[Options]]:
     """A model and those inside it."""
-    found = [model]
-    for outer in found:
-        found += [inner for field in outer.model_fields.values() for inner in inner_models(field) if inner not in found]
-    return found
+    models = [model]
+    for outer in models:
+        models += [inner for field in outer.model_fields.values() for inner in inner_models(field) if inner not in models]
+    return models
 
 
 def _models_in(annotation: Any) -> list[type[Options]]:

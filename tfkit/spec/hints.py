@@ -17,7 +17,7 @@ _GLUED = re.compile(r"[A-Za-z_][\w.-]*:[^\s:/\\]")
 
 def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
     """The known name with the same letters (`numHeads`), or the most similar one."""
-    same = [each for each in sorted(known) if spelling(each) == spelling(name)] if len(name) <= 60 else []
+    same = [candidate for candidate in sorted(known) if spelling(candidate) == spelling(name)] if len(name) <= 60 else []
     if same:
         return same[0]
     near = difflib.get_close_matches(name, sorted(known), 1, cutoff) if len(name) <= 60 else []

@@ -62,8 +62,7 @@ class Inheritance:
         for name in sorted(inherited):
             default = self.default(name)
             if default is not None:
-                own = fields.get(name)
-                fields[name] = default if own is None else over(default, own, self.grammar.slots, name)
+                fields[name] = over(default, fields[name], self.grammar.slots, name) if name in fields else default
         if owner is None and "vocab_size" not in fields and "vocab_size" not in self.diagnostics.meant and self.may_share(kind):
             fix = "write it here or in `defaults`, or `share` the table of another node"
             self.diagnostics.add("TFK030", node.location, node.path, "`vocab_size` is missing", fix)
@@ -85,9 +84,9 @@ class Inheritance:
             return fields
         for name, value in fields.items():
             if name != "norm" and self.grammar.slots.get(name) == "norm":
-                own = as_part(value)
-                if own.kind is not None and own.kind == as_part(base).kind:
-                    fields[name] = over(self.default("norm"), own, self.grammar.slots, name)
+                part = as_part(value)
+                if part.kind is not None and part.kind == as_part(base).kind:
+                    fields[name] = over(self.default("norm"), part, self.grammar.slots, name)
         return fields
 
     def position_reaches(self, embeddings: bool) -> bool:

@@ -26,9 +26,9 @@ def check_json(text: str, file: str, diagnostics: Diagnostics) -> None:
         if text.strip():
             _report(text, error, file, diagnostics)
     except _NotFinite:
-        found = next(match for match in _CONSTANT.finditer(text) if match[1])
-        message = f"`{found[1]}` is not a number of JSON"
-        diagnostics.fatal("TFK008", _location(text, found.start(), file), "", message, "write an ordinary number")
+        constant = next(match for match in _CONSTANT.finditer(text) if match[1])
+        message = f"`{constant[1]}` is not a number of JSON"
+        diagnostics.fatal("TFK008", _location(text, constant.start(), file), "", message, "write an ordinary number")
     except (RecursionError, ValueError):  # too deep, or a number of thousands of digits: located by the reader of values
         return
 

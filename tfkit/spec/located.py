@@ -132,8 +132,8 @@ class Diagnostics:
 
     def error(self) -> SpecError:
         """All errors as one exception, sorted by place."""
-        found = sorted(self._found.values(), key=_place)
-        return SpecError(dict.fromkeys(self._shown(each) for each in found))
+        diagnostics = sorted(self._found.values(), key=_place)
+        return SpecError(dict.fromkeys(self._shown(diagnostic) for diagnostic in diagnostics))
 
     def _shown(self, diagnostic: Diagnostic) -> Diagnostic:
         file = diagnostic.location.file if diagnostic.location else ""

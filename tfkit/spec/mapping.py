@@ -13,10 +13,10 @@ from .reader import FORBIDDEN, MAX_DEPTH, MAX_VALUES
 from .scalars import LARGEST, LARGEST_REAL
 
 
-def read_mapping(given: Mapping[str, Any], diagnostics: Diagnostics) -> Located:
+def read_mapping(mapping: Mapping[str, Any], diagnostics: Diagnostics) -> Located:
     """The located form of a Python mapping. Adds errors about single values to `diagnostics`. Raises SpecError if the mapping
     is too large or too deep, as one that contains itself is."""
-    return _Reader(diagnostics).read(given, "", 0)
+    return _Reader(diagnostics).read(mapping, "", 0)
 
 
 class _Reader:
@@ -31,13 +31,13 @@ class _Reader:
         if depth > MAX_DEPTH:
             self.diagnostics.fatal("TFK001", location, path, f"values are nested deeper than {MAX_DEPTH}")
         if isinstance(value, Mapping):
-            found: dict[str, Located] = {}
+            children: dict[str, Located] = {}
             for key, child in value.items():
                 if isinstance(key, str):
-                    found[str(key)] = self.read(child, child_path(path, short(key)), depth + 1)
+                    children[str(key)] = self.read(child, child_path(path, short(key)), depth + 1)
                 else:
                     self.diagnostics.add("TFK006", location, path, f"a key is a plain name, not {short(repr(key))}")
-            return Located(found, location, path, key=location)
+            return Located(children, location, path, key=location)
         if isinstance(value, (list, tuple)):
             items = [self.read(child, child_path(path, number), depth + 1) for number, child in enumerate(value)]
             return Located(items, location, path, key=location)

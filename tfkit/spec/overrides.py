@@ -41,10 +41,10 @@ def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics
     removed = {override.partition("=")[0] for override in overrides} & OWN
     written: dict[Location, str] = {}
     for override in overrides:
-        found = len(diagnostics)
+        errors_before = len(diagnostics)
         root = _Override(override, grammar, diagnostics).on(root)
         kept = _leaves(root)
-        if len(diagnostics) == found:
+        if len(diagnostics) == errors_before:
             _report_lost(written, kept, override, diagnostics)
         written = {location: path for location, path in kept.items() if location.file.startswith(FLAG)}
     return root.holding({key: child for key, child in root.mapping.items() if key not in removed or child.value is not None})

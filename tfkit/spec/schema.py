@@ -48,24 +48,24 @@ class _SpecWriter(SchemaWriter):
         schema = self.mapping({key: top[key] for key in TOP})
         return {**schema, "required": ["tfkit", "name"] if self.extending else ["tfkit", "name", "nodes", "outputs"]}
 
-    def keys(self, names: Iterable[str], own: Schema | None = None) -> Schema:
-        """The schemas of the keys of a stack, a layer item or `defaults`; `own` are those of the kind of the node."""
-        found: Schema = {}
+    def keys(self, names: Iterable[str], kind_schemas: Schema | None = None) -> Schema:
+        """The schemas of the keys of a stack, a layer item or `defaults`; `kind_schemas` are those of the kind of the node."""
+        schemas: Schema = {}
         pattern = self.properties(Layer, PATTERN)
         for name in sorted(names):
             if name in self.grammar.option_keys:
-                found[name] = self.optional(self.options_under(name))
+                schemas[name] = self.optional(self.options_under(name))
             elif name == "num_layers":
-                found[name] = self.optional({"type": "integer", "minimum": 1, "description": "how many equal layers"})
+                schemas[name] = self.optional({"type": "integer", "minimum": 1, "description": "how many equal layers"})
             elif name == "layers":
-                found[name] = self.optional({"type": "array", "items": self.layer(), "minItems": 1})
-            elif own and name in own:
-                found[name] = own[name]
+                schemas[name] = self.optional({"type": "array", "items": self.layer(), "minItems": 1})
+            elif kind_schemas and name in kind_schemas:
+                schemas[name] = kind_schemas[name]
             elif name in pattern:
-                found[name] = pattern[name]
+                schemas[name] = pattern[name]
             else:
-                found[name] = self.inherited(name)
-        return found
+                schemas[name] = self.inherited(name)
+        return schemas
 
     def inherited(self, name: str) -> Schema:
         """A plain default: the field of the first node kind that inherits it, because a name has one type everywhere."""
@@ -78,8 +78,8 @@ class _SpecWriter(SchemaWriter):
         name = "layer"
         if f"{self.prefix}{name}" not in self.definitions:
             self.definitions[f"{self.prefix}{name}"] = {}  # layers may contain layers: the reference comes before its target
-            own = self.properties(Layer, GROUP[:2])
-            self.definitions[f"{self.prefix}{name}"] = self.mapping(self.keys(self.grammar.layer_keys, own))
+            group_schemas = self.properties(Layer, GROUP[:2])
+            self.definitions[f"{self.prefix}{name}"] = self.mapping(self.keys(self.grammar.layer_keys, group_schemas))
         return {"$ref": f"#/$defs/{self.prefix}{name}"}
 
     def options_under(self, key: str) -> Schema:

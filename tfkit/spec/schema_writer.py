@@ -66,12 +66,14 @@ class SchemaWriter:
 
     def union(self, models: Iterable[type[Options]], names: Collection[str]) -> Schema:
         """The fields of several models. A field with two definitions may match either."""
-        found: dict[str, list[Schema]] = {}
+        schemas_by_name: dict[str, list[Schema]] = {}
         for model in models:
             for name, schema in self.properties(model, [name for name in model.model_fields if name in names]).items():
-                if schema not in found.setdefault(name, []):
-                    found[name].append(schema)
-        return {name: schemas[0] if len(schemas) == 1 else {"anyOf": schemas} for name, schemas in sorted(found.items())}
+                if schema not in schemas_by_name.setdefault(name, []):
+                    schemas_by_name[name].append(schema)
+        return {
+            name: schemas[0] if len(schemas) == 1 else {"anyOf": schemas} for name, schemas in sorted(schemas_by_name.items())
+        }
 
     def slot(self, slot: str) -> Schema:
         """A name of an entry, or a mapping with its options."""

@@ -75,19 +75,19 @@ class _Stack:
         return number.holding([leaf])
 
     def items(self, items: list[Located], scopes: list[Located]) -> list[Located]:
-        found: list[Located] = []
+        resolved: list[Located] = []
         for item in items:
             self.scopes.append(item)
             inner = item.get("layers")
             if item.value is INVALID or inner is None:
-                found.append(self.leaf(item, [*scopes, item]))
+                resolved.append(self.leaf(item, [*scopes, item]))
             elif inner.value is INVALID:
                 self.inheritance.incomplete = True
-                found.append(item.holding(INVALID))
+                resolved.append(item.holding(INVALID))
             else:
-                own = {name: child for name, child in item.mapping.items() if name in GROUP}
-                found.append(item.holding({**own, "layers": inner.holding(self.items(inner.items, [*scopes, item]))}))
-        return found
+                group = {name: child for name, child in item.mapping.items() if name in GROUP}
+                resolved.append(item.holding({**group, "layers": inner.holding(self.items(inner.items, [*scopes, item]))}))
+        return resolved
 
     def leaf(self, item: Located, scopes: list[Located]) -> Located:
         """One layer with all inherited values."""
@@ -133,14 +133,14 @@ class _Stack:
             self.diagnostics.fatal("TFK001", place.location, self.node.path, message, fix)
         seen: dict[str, int] = {}
         names_so_far: set[str] = set()
-        found: list[Located] = []
+        parts: list[Located] = []
         for item in items:
             part = self.sublayer(as_part(item), scopes, seen)
             name = part.get("name")
             if name is not None and isinstance(name.value, str):
                 self.check_name(name, item, names_so_far)
-            found.append(part)
-        return place.holding(found)
+            parts.append(part)
+        return place.holding(parts)
 
     def standard(self, name: str) -> Located:
         """A default sub-layer, located at its stack."""
@@ -155,11 +155,11 @@ class _Stack:
         options: Located | None = None
         for scope in scopes:
             for key in kind.option_keys:
-                own = self.inheritance.fold([scope], key)
-                if own is not None and own.value is INVALID:
+                scope_options = self.inheritance.fold([scope], key)
+                if scope_options is not None and scope_options.value is INVALID:
                     return item.holding(INVALID)
-                if own is not None:
-                    options = own if options is None else over(options, own, self.grammar.slots)
+                if scope_options is not None:
+                    options = scope_options if options is None else over(options, scope_options, self.grammar.slots)
         fields = dict((item if options is None else over(options, item, self.grammar.slots)).mapping)
         if "name" not in fields:
             stem = kind.name.replace(".", "_")

@@ -64,17 +64,17 @@ class Structure:
 
     def checks(self, keys: Collection[str]) -> dict[str, Check]:
         """The check of each key whose value is not plain."""
-        found: dict[str, Check] = {}
+        checks: dict[str, Check] = {}
         for key in keys:
             if key == "layers":
-                found[key] = self.layers
+                checks[key] = self.layers
             elif key == "sublayers":
-                found[key] = self.sublayers
+                checks[key] = self.sublayers
             elif key in self.grammar.option_keys:
-                found[key] = self.options_under(key)
+                checks[key] = self.options_under(key)
             elif key in self.grammar.slots:
-                found[key] = self.part_in(key)
-        return found
+                checks[key] = self.part_in(key)
+        return checks
 
     def nodes(self, node: Located) -> Located:
         if not self.expect(node, dict, "a mapping from names to nodes"):

@@ -44,7 +44,7 @@ def validate(tree: Located, grammar: Grammar, diagnostics: Diagnostics) -> Any:
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         for detail in sorted(
-            details, key=lambda each: each["type"] != "extra_forbidden"
+            details, key=lambda entry: entry["type"] != "extra_forbidden"
         ):  # so that a misspelt key is not reported as missing too
             _report(detail, *_locate(tree, detail["loc"], grammar), grammar, diagnostics)
         return None
@@ -156,8 +156,8 @@ def _report(
             diagnostics.add("TFK021", node.location, node.path, "it is empty", fix)
     else:
         message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
-        shown = "" if isinstance(node.value, (dict, list)) else f", {node.shown}"
-        diagnostics.add("TFK021", node.location, node.path, short(f"{message[:1].lower()}{message[1:]}{shown}", 400))
+        ending = "" if isinstance(node.value, (dict, list)) else f", {node.shown}"
+        diagnostics.add("TFK021", node.location, node.path, short(f"{message[:1].lower()}{message[1:]}{ending}", 400))
 
 
 def _spelling(kind: str, node: Located) -> str:

@@ -96,9 +96,9 @@ def check_name(text: str) -> Name:
 
 def taken(slot: str, name: Name, catalogue: Catalogue) -> str:
     """What already has a name, or an empty text."""
-    found = catalogue.registered[slot].get(name.part)
-    if found is not None:
-        return f"{found.distribution} has a {slot} `{name.part}`"
+    registration = catalogue.registered[slot].get(name.part)
+    if registration is not None:
+        return f"{registration.distribution} has a {slot} `{name.part}`"
     try:
         return f"the distribution {distribution(name.distribution).name} is installed"
     except PackageNotFoundError:
@@ -112,13 +112,13 @@ def starter_files(slot: str, name: Name) -> dict[str, str]:
         "HOOK": SLOTS[slot][0], "SLOT": slot, "CONTRACT": str(CONTRACT), "EQUATION": starter.equation, "MODULE": starter.module,
         "WRITTEN": starter.written, "PROOF": proof(slot, name),
     }  # fmt: skip
-    found = {path.name: _filled(path.read_text(encoding="utf-8"), words) for path in sorted((FILES / "every").iterdir())}
-    found |= {
+    files = {path.name: _filled(path.read_text(encoding="utf-8"), words) for path in sorted((FILES / "every").iterdir())}
+    files |= {
         str(path.relative_to(FILES / slot)): path.read_text(encoding="utf-8")
         for path in sorted((FILES / slot).rglob("*"))
         if path.suffix in (".py", ".yaml", ".jinja")
     }
-    return {_renamed(path, name): _renamed(text, name) for path, text in found.items()}
+    return {_renamed(path, name): _renamed(text, name) for path, text in files.items()}
 
 
 def proof(slot: str, name: Name) -> str:
@@ -129,7 +129,7 @@ def proof(slot: str, name: Name) -> str:
 
 
 def _filled(text: str, words: Mapping[str, str]) -> str:
-    return re.sub("|".join(rf"\b{word}\b" for word in words), lambda found: words[found[0]], text)
+    return re.sub("|".join(rf"\b{word}\b" for word in words), lambda match: words[match[0]], text)
 
 
 def _renamed(text: str, name: Name) -> str:

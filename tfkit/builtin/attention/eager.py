@@ -98,12 +98,12 @@ def _rendered(inputs: AttentionInputs) -> Rendered:
 
 
 def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
-    shown = visible(mask, shapes)
+    visible_pairs = visible(mask, shapes)
     rows = None
-    if shown is not None and not no_fully_masked_row(mask):
-        shown, rows = unmask_empty_rows(shown)
+    if visible_pairs is not None and not no_fully_masked_row(mask):
+        visible_pairs, rows = unmask_empty_rows(visible_pairs)
     return (
-        None if shown is None else ~shown,
+        None if visible_pairs is None else ~visible_pairs,
         rows,
         None if bias is None else dense_bias(bias, mask.offset, shapes),
     )

@@ -103,9 +103,9 @@ def _cudnn_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ..
 
 def _common_limits(request: AttentionRequest) -> list[str]:
     """What none of the three does. `varlen_attn` of torch 2.11 has no grouped queries, and splits keys by the longest row."""
-    found = version("torch")
-    old = [int(part) for part in found.split(".")[:2]] < [2, 12]
-    reasons = [f"it needs torch 2.12, and this is {found}"] if old else []
+    torch_version = version("torch")
+    old = [int(part) for part in torch_version.split(".")[:2]] < [2, 12]
+    reasons = [f"it needs torch 2.12, and this is {torch_version}"] if old else []
     if "key_visible" in request.mask_terms and "window" in request.mask_terms:
         reasons.append("a window over keys of which some are hidden is not declared")
     return reasons

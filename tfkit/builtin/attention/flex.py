@@ -105,10 +105,11 @@ def _render(mask: Mask, shapes: Shapes) -> Rendered:
     if not mask.terms():
         return None, None
     first, last = _interval(mask, shapes)
-    shown = visible(replace(mask, causal=False, window=None, offset=None, key_lengths=None, query_lengths=None), shapes)
-    wide = shown if shown is not None else first[:, None]  # (B|1, H|1, ...): one block mask serves all rows or heads of size 1
+    visible_pairs = visible(replace(mask, causal=False, window=None, offset=None, key_lengths=None, query_lengths=None), shapes)
+    # (B|1, H|1, ...): one block mask serves all rows or heads of size 1
+    wide = visible_pairs if visible_pairs is not None else first[:, None]
     block_mask = create_block_mask(
-        _mask_modification(first, last, shown, shapes),
+        _mask_modification(first, last, visible_pairs, shapes),
         None if max(first.shape[0], last.shape[0], wide.shape[0]) == 1 else shapes.batch,
         None if wide.shape[1] == 1 else shapes.heads,
         shapes.queries,
@@ -144,15 +145,15 @@ def _offsets(mask: Mask, shapes: Shapes) -> Tensor:
     return torch.full((shapes.batch,), mask.offset or 0, device=shapes.device)
 
 
-def _mask_modification(first: Tensor, last: Tensor, shown: Tensor | None, shapes: Shapes) -> Modification:
+def _mask_modification(first: Tensor, last: Tensor, visible_pairs: Tensor | None, shapes: Shapes) -> Modification:
     first, last = first.expand(shapes.batch, -1), last.expand(shapes.batch, -1)
 
     def inside(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return (first[b, i] <= j) & (j <= last[b, i])
 
-    if shown is None:
+    if visible_pairs is None:
         return inside
-    everywhere = shown.expand(shapes.batch, shapes.heads, shapes.queries, shapes.keys)
+    everywhere = visible_pairs.expand(shapes.batch, shapes.heads, shapes.queries, shapes.keys)
 
     def inside_and_shown(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return inside(b, h, i, j) & everywhere[b, h, i, j]

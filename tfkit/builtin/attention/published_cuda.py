@@ -45,8 +45,8 @@ class Published:
 
     def relative(self, kernel: str) -> dict[int, float]:
         """The time of a kernel relative to plain torch, by length."""
-        found = zip(self.lengths, self.plain, self.kernels[kernel], strict=True)
-        return {length: plain / rate for length, plain, rate in found}
+        rates = zip(self.lengths, self.plain, self.kernels[kernel], strict=True)
+        return {length: plain / rate for length, plain, rate in rates}
 
 
 def both(forward: tuple[float, ...], backward: tuple[float, ...]) -> tuple[float, ...]:

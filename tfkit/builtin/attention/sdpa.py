@@ -143,16 +143,16 @@ def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
         mask = _without_query_lengths(mask, shapes)
     if bias is None and _is_square_causal(mask, shapes):
         return None, True, rows
-    shown = visible(mask, shapes)
-    if shown is not None and not no_fully_masked_row(mask):
-        shown, not_empty = unmask_empty_rows(shown)
+    visible_pairs = visible(mask, shapes)
+    if visible_pairs is not None and not no_fully_masked_row(mask):
+        visible_pairs, not_empty = unmask_empty_rows(visible_pairs)
         rows = not_empty if rows is None else rows & not_empty
     if bias is None:
-        return _whole_keys(shown, shapes), False, rows
+        return _whole_keys(visible_pairs, shapes), False, rows
     added = dense_bias(bias, mask.offset, shapes)
     if accumulation(shapes.dtype) == torch.float64:
         added = added.to(torch.float64)
-    return _whole_keys(added if shown is None else torch.where(shown, added, -torch.inf), shapes), False, rows
+    return _whole_keys(added if visible_pairs is None else torch.where(visible_pairs, added, -torch.inf), shapes), False, rows
 
 
 def _simplified(rendered: Rendered, dtype: torch.dtype) -> Rendered:

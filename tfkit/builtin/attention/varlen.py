@@ -93,8 +93,8 @@ def with_implementation(name: str, kernel: FlashKernel) -> FlashKernel:
     """
 
     def attend_call(inputs: AttentionInputs, call: FlashCall, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
-        def run(*own: Tensor) -> Tensor:
-            return kernel(inputs, call, *own)[0]
+        def run(*operands: Tensor) -> Tensor:
+            return kernel(inputs, call, *operands)[0]
 
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return _Activated.apply(name, run, *tensors), None  # type: ignore[no-untyped-call]
@@ -109,19 +109,19 @@ class _Activated(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, name: str, run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        own = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+        detached = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
         with active(name), torch.enable_grad():
-            output = run(*own)
-        ctx.name, ctx.own, ctx.output = name, own, output
+            output = run(*detached)
+        ctx.name, ctx.detached, ctx.output = name, detached, output
         return output.detach()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        needed = [tensor for tensor in ctx.own if tensor.requires_grad]
+        needed = [tensor for tensor in ctx.detached if tensor.requires_grad]
         with active(ctx.name):
-            found = iter(torch.autograd.grad(ctx.output, needed, gradient, retain_graph=True))
-        return None, None, *(next(found) if tensor.requires_grad else None for tensor in ctx.own)
+            gradients = iter(torch.autograd.grad(ctx.output, needed, gradient, retain_graph=True))
+        return None, None, *(next(gradients) if tensor.requires_grad else None for tensor in ctx.detached)
 
 
 @contextmanager

@@ -34,8 +34,8 @@ from .stack_entry import STACK, memory_of, sublayer_context
 def stack_kept(options: StackOptions, context: NodeContext, sizes: Mapping[str, Sizes], numbers: Numbers) -> Kept:
     """The sum over the layers. With checkpointing only the float32 input of each layer is kept, 4 N M bytes (Chen et al. 2016,
     https://arxiv.org/abs/1604.06174), and one layer at a time is computed again."""
-    own = sizes[""]
-    tokens, width = own.batch * own.queries, context.signals["input"].width
+    input_sizes = sizes[""]
+    tokens, width = input_sizes.batch * input_sizes.queries, context.signals["input"].width
     every = inputs = largest = 0
     for times, layer in applications(options.layers):
         layer_bytes = _layer(options, context, layer, sizes, numbers)
@@ -50,13 +50,13 @@ def stack_kept(options: StackOptions, context: NodeContext, sizes: Mapping[str, 
 
 
 def _layer(options: StackOptions, context: NodeContext, layer: Layer, sizes: Mapping[str, Sizes], numbers: Numbers) -> int:
-    own, placement = sizes[""], layer.placement
-    tokens, width = own.batch * own.queries, context.signals["input"].width
+    input_sizes, placement = sizes[""], layer.placement
+    tokens, width = input_sizes.batch * input_sizes.queries, context.signals["input"].width
     assert placement is not None
     total = 0
     for sublayer in layer.sublayers or ():
         memory = memory_of(options, sublayer)
-        lengths = sizes[memory] if memory else own
+        lengths = sizes[memory] if memory else input_sizes
         inner, entry = sublayer_context(options, context, layer, sublayer), sublayer.entry
         if entry.kept is not None:
             total += entry.kept(sublayer.options, inner, lengths, numbers)
@@ -173,10 +173,12 @@ def _tokens_parameters(options: TokensOptions, context: NodeContext) -> tuple[Pa
 
 
 def _tokens_costs(options: TokensOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
-    own = sizes[""]
+    input_sizes = sizes[""]
     position = options.position
-    flops = position.entry.flops(position.options, PositionSite(options.d_model), own.batch, own.queries, own.queries)
-    return (Cost("embedding", flops, own.batch * own.queries * tokens_width(options)),)
+    flops = position.entry.flops(
+        position.options, PositionSite(options.d_model), input_sizes.batch, input_sizes.queries, input_sizes.queries
+    )
+    return (Cost("embedding", flops, input_sizes.batch * input_sizes.queries * tokens_width(options)),)
 
 
 def _tokens_rules(options: TokensOptions, context: NodeContext) -> tuple[Rule, ...]:
@@ -241,9 +243,9 @@ def vocab_size(options: TokenLogitsOptions, context: NodeContext) -> int:
 
 def _logits_parameters(options: TokenLogitsOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
     size = vocab_size(options, context)
-    own = () if options.share else linear("logits", "logits", context.signals["input"].width, size, bias=False)
+    weights = () if options.share else linear("logits", "logits", context.signals["input"].width, size, bias=False)
     bias = (Parameter("bias", "bias", (size,), trainable=options.bias is True),) if options.bias else ()
-    return _group(*own, *bias)
+    return _group(*weights, *bias)
 
 
 def _logits_rules(options: TokenLogitsOptions, context: NodeContext) -> tuple[Rule, ...]:

@@ -84,13 +84,13 @@ def _patches_parameters(options: PatchesOptions, context: NodeContext) -> tuple[
 
 
 def _patches_costs(options: PatchesOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
-    own, width = sizes[""], options.d_model
+    input_sizes, width = sizes[""], options.d_model
     numbers = options.channels * options.size**2
     position = options.position
     rows = options.positions - options.registers
-    flops = position.entry.flops(position.options, options.site, own.batch, rows, rows)
-    made = Cost("patches", 2 * own.batch * numbers * width, own.batch * numbers)
-    return (made, Cost("embedding", flops, own.batch * options.positions * patches_width(options)))
+    flops = position.entry.flops(position.options, options.site, input_sizes.batch, rows, rows)
+    patches = Cost("patches", 2 * input_sizes.batch * numbers * width, input_sizes.batch * numbers)
+    return (patches, Cost("embedding", flops, input_sizes.batch * options.positions * patches_width(options)))
 
 
 def _patches_rules(options: PatchesOptions, context: NodeContext) -> tuple[Rule, ...]:
@@ -160,7 +160,7 @@ class ConvolutionsOptions(Options):
 
     @property
     def stride(self) -> int:
-        return prod(each.stride for each in self.convolutions)
+        return prod(convolution.stride for convolution in self.convolutions)
 
     @property
     def d_model(self) -> int:
@@ -176,9 +176,9 @@ def site_of(options: ConvolutionsOptions, context: NodeContext) -> PositionSite:
 def widths(options: ConvolutionsOptions, context: NodeContext) -> Iterator[tuple[Convolution, int]]:
     """Every convolution with its input width."""
     width = context.signals["input"].width
-    for each in options.convolutions:
-        yield each, width
-        width = each.d_model
+    for convolution in options.convolutions:
+        yield convolution, width
+        width = convolution.d_model
 
 
 def _convolutions_output(options: ConvolutionsOptions, context: NodeContext) -> Signal:
@@ -189,10 +189,12 @@ def _convolutions_output(options: ConvolutionsOptions, context: NodeContext) -> 
 
 def _convolutions_parameters(options: ConvolutionsOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
     parameters: list[Parameter] = []
-    for at, (each, width) in enumerate(widths(options, context)):
-        parameters.append(Parameter(f"convolutions.{at}.weight", "convolution", (each.d_model, width, each.width)))
-        if each.bias:
-            parameters.append(Parameter(f"convolutions.{at}.bias", "bias", (each.d_model,)))
+    for at, (convolution, width) in enumerate(widths(options, context)):
+        parameters.append(
+            Parameter(f"convolutions.{at}.weight", "convolution", (convolution.d_model, width, convolution.width))
+        )
+        if convolution.bias:
+            parameters.append(Parameter(f"convolutions.{at}.bias", "bias", (convolution.d_model,)))
     position = options.position
     site = site_of(options, context)
     parameters += [p.under("position") for p in position.entry.parameters(position.options, site)]
@@ -202,11 +204,11 @@ def _convolutions_parameters(options: ConvolutionsOptions, context: NodeContext)
 def _convolutions_costs(options: ConvolutionsOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
     B, length = sizes[""].batch, sizes[""].queries
     flops = elements = 0
-    for each, width in widths(options, context):
-        kept = (length + each.width - 1) * width
-        length = -(-length // each.stride)
-        flops += 2 * B * length * each.width * width * each.d_model
-        elements += B * (kept + length * each.d_model * (1 if each.activation.kind == "identity" else 2))
+    for convolution, width in widths(options, context):
+        kept = (length + convolution.width - 1) * width
+        length = -(-length // convolution.stride)
+        flops += 2 * B * length * convolution.width * width * convolution.d_model
+        elements += B * (kept + length * convolution.d_model * (1 if convolution.activation.kind == "identity" else 2))
     position = options.position
     positions = position.entry.flops(position.options, site_of(options, context), B, length, length)
     return (
@@ -222,11 +224,11 @@ def _convolutions_rules(options: ConvolutionsOptions, context: NodeContext) -> t
     broken = [
         (
             f"convolutions.{at}.activation",
-            f"{each.activation.kind} is gated, and a convolution has one output",
+            f"{convolution.activation.kind} is gated, and a convolution has one output",
             "choose another",
         )
-        for at, each in enumerate(options.convolutions)
-        if each.activation.entry.gated
+        for at, convolution in enumerate(options.convolutions)
+        if convolution.activation.entry.gated
     ]
     return (*broken, *position_rules(options.position, site_of(options, context)))
 

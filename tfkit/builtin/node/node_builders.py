@@ -114,11 +114,13 @@ def _layer(options: StackOptions, context: NodeContext, layer: Layer, schemes: l
     constants = placement.entry.constants(placement.options, context.stack)
     branches, scales = {}, {}
     for sublayer in layer.sublayers or ():
-        own = sublayer.options
+        sublayer_options = sublayer.options
         pair = shared_scheme(options, context, layer, sublayer)
-        wiring = Wiring(context.name, own.name, schemes.index(pair) if pair is not None else None)
-        branches[own.name] = load(sublayer.entry.build)(own, sublayer_context(options, context, layer, sublayer), wiring)
-        scales[own.name] = constants.branch * own.residual_scale
+        wiring = Wiring(context.name, sublayer_options.name, schemes.index(pair) if pair is not None else None)
+        branches[sublayer_options.name] = load(sublayer.entry.build)(
+            sublayer_options, sublayer_context(options, context, layer, sublayer), wiring
+        )
+        scales[sublayer_options.name] = constants.branch * sublayer_options.residual_scale
     sites = placement.entry.norm_sites(placement.options, tuple(branches))
     norms = {site: load(layer.norm.entry.build)(layer.norm.options, width) for site in sites}
     parts = LayerParts(branches, norms, constants.skip, scales, layer.dropout)
@@ -189,9 +191,9 @@ def features(options: FeaturesOptions, context: NodeContext, keep_layers: bool) 
 
 def convolutions(options: ConvolutionsOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
     convolutions, activations = [], []
-    for each, width in widths(options, context):
-        convolutions.append(nn.Conv1d(width, each.d_model, each.width, each.stride, bias=each.bias))
-        activations.append(partial(load(each.activation.entry.function), options=each.activation.options))
+    for convolution, width in widths(options, context):
+        convolutions.append(nn.Conv1d(width, convolution.d_model, convolution.width, convolution.stride, bias=convolution.bias))
+        activations.append(partial(load(convolution.activation.entry.function), options=convolution.activation.options))
     return Convolutions(convolutions, activations, _scheme(options.position, site_of(options, context)), options.dropout)
 
 

@@ -195,43 +195,46 @@ def _output(options: RnnOptions, context: NodeContext) -> Signal:
 
 
 def _parameters(options: RnnOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
-    cell, own = cell_of(options), options.cell.options
-    found: list[Parameter] = []
+    cell, cell_options = cell_of(options), options.cell.options
+    parameters: list[Parameter] = []
     for number, site in enumerate(cell_sites(options, context)):
         for side in ("cell", "backward_cell") if options.bidirectional else ("cell",):
-            found += [parameter.under(f"layers.{number}.{side}") for parameter in cell.parameters(own, site)]
+            parameters += [parameter.under(f"layers.{number}.{side}") for parameter in cell.parameters(cell_options, site)]
     if (second := context_cell_site(options, context)) is not None:
-        found += [parameter.under("context_cell") for parameter in cell.parameters(own, second)]
+        parameters += [parameter.under("context_cell") for parameter in cell.parameters(cell_options, second)]
     if options.cross_attention is not None:
         score = options.cross_attention.score
         weights = score.entry.parameters(score.options, score_site(options, context))
-        found += [parameter.under("cross_attention.score") for parameter in weights]
+        parameters += [parameter.under("cross_attention.score") for parameter in weights]
         if options.cross_attention.local is not None:
-            found.append(Parameter("cross_attention.local.query.weight", "score_query", (options.d_state, options.d_state)))
-            found.append(Parameter("cross_attention.local.out.weight", "score_out", (1, options.d_state)))
+            parameters.append(
+                Parameter("cross_attention.local.query.weight", "score_query", (options.d_state, options.d_state))
+            )
+            parameters.append(Parameter("cross_attention.local.out.weight", "score_out", (1, options.d_state)))
     if projects_initial(options):
         features = options.num_layers * cell.states * options.d_state
-        found += linear(
+        parameters += linear(
             "initial.linear", "initial_state", initial_width(options, context), features, options.initial_state.bias
         )
     if (readout := options.readout) is not None:
         parts = readout_parts(options, context)
         inner = sum(parts.get(name, 0) for name in readout_reads(options, context))
         outer = readout.d_model * (2 if readout.kind == "maxout" else 1)
-        found += linear("readout.linear", "readout", inner, outer, readout.bias)
-    return (ParameterGroup(tuple(found)),)
+        parameters += linear("readout.linear", "readout", inner, outer, readout.bias)
+    return (ParameterGroup(tuple(parameters)),)
 
 
 def _costs(options: RnnOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
     """FLOPs of the products. Kept for a backward pass: about the gates and the state of every step."""
-    own, cell, N = sizes[""], cell_of(options), options.d_state
-    tokens = own.batch * own.queries
+    input_sizes, cell, N = sizes[""], cell_of(options), options.d_state
+    tokens = input_sizes.batch * input_sizes.queries
     sides = 2 if options.bidirectional else 1
     sites = [*cell_sites(options, context)]
     second = context_cell_site(options, context)
     flops = sum(2 * tokens * cell.gates * N * (site.width + N) * sides for site in sites)
     constant = sites[0].inputs[1] if options.cross_attention is None and len(sites[0].inputs) > 1 else 0
-    flops -= 2 * own.batch * (own.queries - 1) * cell.gates * N * constant  # a vector that enters every step is multiplied once
+    # A vector that enters every step is multiplied once.
+    flops -= 2 * input_sizes.batch * (input_sizes.queries - 1) * cell.gates * N * constant
     elements = tokens * N * (2 * cell.gates + cell.states) * sides * len(sites)
     if second is not None:
         flops += 2 * tokens * cell.gates * N * (second.width + N)
@@ -248,7 +251,7 @@ def _costs(options: RnnOptions, context: NodeContext, sizes: Mapping[str, Sizes]
         costs.append(Cost("attention", flops, elements))
     outside = 0
     if projects_initial(options):
-        outside += 2 * own.batch * initial_width(options, context) * options.num_layers * cell.states * N
+        outside += 2 * input_sizes.batch * initial_width(options, context) * options.num_layers * cell.states * N
     if (readout := options.readout) is not None:
         inner = sum(readout_parts(options, context).get(name, 0) for name in readout_reads(options, context))
         outside += 2 * tokens * inner * readout.d_model * (2 if readout.kind == "maxout" else 1)
@@ -338,15 +341,14 @@ def _backward(encoder: object) -> bool:
 
 
 def _same_states(options: RnnOptions, encoder: object) -> Iterator[Rule]:
-    own = (options.num_layers, options.d_state, cell_of(options).states)
+    layers, width, states = options.num_layers, options.d_state, cell_of(options).states
     fix = "make them equal, or take `last` or `mean`"
     if not isinstance(encoder, RnnOptions) or encoder.bidirectional:
         yield "initial_state", f"`{options.memory}` is no recurrent node with one direction", "take `last` or `mean`"
-    elif own != (encoder.num_layers, encoder.d_state, cell_of(encoder).states):
+    elif (layers, width, states) != (encoder.num_layers, encoder.d_state, cell_of(encoder).states):
         theirs = f"{encoder.num_layers} x {cell_of(encoder).states} x {encoder.d_state}"
-        rule = (
-            f"{own[0]} x {own[2]} x {own[1]} states (layers, tensors, features), but those of `{options.memory}` are {theirs}"
-        )
+        ours = f"{layers} x {states} x {width}"
+        rule = f"{ours} states (layers, tensors, features), but those of `{options.memory}` are {theirs}"
         yield "initial_state", rule, fix
 
 

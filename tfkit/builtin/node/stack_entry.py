@@ -38,26 +38,26 @@ def memory_of(options: StackOptions, sublayer: Component) -> str | None:
 
 def shared_schemes(options: StackOptions, context: NodeContext) -> list[tuple[Component, PositionSite]]:
     """The position schemes whose tables belong to the whole stack, in the order in which its layers use them."""
-    found: list[tuple[Component, PositionSite]] = []
+    schemes: list[tuple[Component, PositionSite]] = []
     for leaf in leaves(options.layers):
         for sublayer in leaf.layer.sublayers or ():
             pair = shared_scheme(options, context, leaf.layer, sublayer)
-            if pair is not None and pair not in found:
-                found.append(pair)
-    return found
+            if pair is not None and pair not in schemes:
+                schemes.append(pair)
+    return schemes
 
 
 def shared_scheme(
     options: StackOptions, context: NodeContext, layer: Layer, sublayer: Component
 ) -> tuple[Component, PositionSite] | None:
     """The position scheme that a sub-layer shares with the stack, with the site of its tables; None if it shares none."""
-    own = sublayer.options
-    if not isinstance(own, SelfAttentionOptions) or isinstance(own, CrossAttentionOptions):
+    sublayer_options = sublayer.options
+    if not isinstance(sublayer_options, SelfAttentionOptions) or isinstance(sublayer_options, CrossAttentionOptions):
         return None
     scheme = layer.position
     if not acts_in_attention(scheme) or scheme.entry.tables(scheme.options) == "layer":
         return None
-    site = position_site(own, sublayer_context(options, context, layer, sublayer))
+    site = position_site(sublayer_options, sublayer_context(options, context, layer, sublayer))
     ignores_head_dim = scheme.entry.acts == {"scores"} and not scheme.entry.reads_query
     return scheme, replace(site, head_dim=0) if ignores_head_dim else site  # one table for layers that differ in head_dim only
 
@@ -85,9 +85,9 @@ def layer_parameters(options: StackOptions, context: NodeContext, leaf: LayerRun
         return (f"layers.{number}" for number in leaf.numbers())
 
     for sublayer in layer.sublayers or ():
-        own = sublayer.entry.parameters(sublayer.options, sublayer_context(options, context, layer, sublayer))
+        parameters = sublayer.entry.parameters(sublayer.options, sublayer_context(options, context, layer, sublayer))
         dim = sublayer.options.dim(width) if isinstance(sublayer.options, SelfAttentionOptions) else 0
-        named = tuple(parameter.under(f"branches.{sublayer.options.name}") for parameter in own)
+        named = tuple(parameter.under(f"branches.{sublayer.options.name}") for parameter in parameters)
         yield ParameterGroup(named, leaf.times, prefixes, dim, gains)
     names = tuple(sublayer.options.name for sublayer in layer.sublayers or ())
     norms = [
@@ -101,12 +101,12 @@ def layer_parameters(options: StackOptions, context: NodeContext, leaf: LayerRun
 def stack_costs(options: StackOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
     """The costs of all layers, summed by term. `residual` counts the output of each sub-layer, kept for the backward pass."""
     terms: dict[str, Cost] = {}
-    own = sizes[""]
-    tokens = own.batch * own.queries * context.signals["input"].width
+    input_sizes = sizes[""]
+    tokens = input_sizes.batch * input_sizes.queries * context.signals["input"].width
     for times, layer in applications(options.layers):
         for sublayer in layer.sublayers or ():
             memory = memory_of(options, sublayer)
-            lengths = sizes[memory] if memory else own
+            lengths = sizes[memory] if memory else input_sizes
             costs = sublayer.entry.costs(sublayer.options, sublayer_context(options, context, layer, sublayer), lengths)
             for cost in (*costs, Cost("residual", 0, tokens)):
                 total = terms.get(cost.term, Cost(cost.term, 0, 0))
@@ -152,11 +152,11 @@ def _value_residual_rules(
 ) -> Iterator[Rule]:
     """Values that are mixed with those of the first layer have their shape. `first` holds (G, V) by sub-layer and memory."""
     for number, sublayer in enumerate(layer.sublayers or ()):
-        own = sublayer.options
-        if isinstance(own, SelfAttentionOptions):
-            shape = own.kv_heads, own.values(context.signals["input"].width)
-            wanted = first.setdefault((own.name, memory_of(options, sublayer)), shape)
-            if own.value_residual != "none" and shape != wanted:
+        sublayer_options = sublayer.options
+        if isinstance(sublayer_options, SelfAttentionOptions):
+            shape = sublayer_options.kv_heads, sublayer_options.values(context.signals["input"].width)
+            wanted = first.setdefault((sublayer_options.name, memory_of(options, sublayer)), shape)
+            if sublayer_options.value_residual != "none" and shape != wanted:
                 (heads, dim), (first_heads, first_dim) = shape, wanted
                 rule = f"its values have {heads} heads of {dim} features, those of the first layer {first_heads} of {first_dim}"
                 yield f"{path}.sublayers.{number}.value_residual", rule, "give all layers the same num_kv_heads and value_dim"

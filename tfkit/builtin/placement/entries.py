@@ -32,15 +32,15 @@ def deepnorm_constants(options: NoOptions, context: PlacementContext) -> Constan
     """alpha and beta of Wang et al. 2022, section 2, table "DeepNorm" (https://arxiv.org/abs/2203.00555).
 
     alpha multiplies the residual. beta multiplies the initial standard deviation of value, output and feed-forward weights. In
-    the table N is the number of encoder layers, M of decoder layers; `own` is that of the layer's stack.
+    the table N is the number of encoder layers, M of decoder layers; `num_layers` is that of the layer's stack.
     """
-    own, partner = context.num_layers, context.partner_layers
+    num_layers, partner = context.num_layers, context.partner_layers
     if context.role == "encoder":
-        alpha, beta = 0.81 * (own**4 * partner) ** (1 / 16), 0.87 * (own**4 * partner) ** (-1 / 16)
+        alpha, beta = 0.81 * (num_layers**4 * partner) ** (1 / 16), 0.87 * (num_layers**4 * partner) ** (-1 / 16)
     elif context.role == "decoder":
-        alpha, beta = (3 * own) ** 0.25, (12 * own) ** -0.25
+        alpha, beta = (3 * num_layers) ** 0.25, (12 * num_layers) ** -0.25
     else:
-        alpha, beta = (2 * own) ** 0.25, (8 * own) ** -0.25
+        alpha, beta = (2 * num_layers) ** 0.25, (8 * num_layers) ** -0.25
     return Constants(skip=alpha, gains=dict.fromkeys(("value", "attention_output", "ffn_in", "ffn_gate", "ffn_out"), beta))
 
 

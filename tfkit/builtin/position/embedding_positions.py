@@ -210,8 +210,8 @@ class Learned(MethodModule):
             if exporting:  # The slice would limit the length of the input and that of the cache, each by itself.
                 return nn.functional.embedding(self.offset + span.query_positions(), self.table)
             return self.table[self.offset + span.offset : self.offset + last]
-        shown = span.visible[:, span.offset : last]  # (B,L)
-        rows = torch.where(shown, span.visible_positions() + self.offset, max(self.offset - 1, 0))
+        visible = span.visible[:, span.offset : last]  # (B,L)
+        rows = torch.where(visible, span.visible_positions() + self.offset, max(self.offset - 1, 0))
         return nn.functional.embedding(rows, self.table)
 
     def _interpolated(self, grid: tuple[int, int], wanted: tuple[int, int]) -> Tensor:

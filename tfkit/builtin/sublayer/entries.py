@@ -42,8 +42,8 @@ def attention_kept(options: SelfAttentionOptions, context: SublayerContext, size
         softmax = B * H * Q * sizes.keys * (FLOAT32_BYTES * copies + (options.dropout > 0.0))
     gate = c * N * (width + options.gates(width) + H * V) if options.output_gate != "none" else 0
     mixed = c * K * G * V if options.value_residual != "none" else 0
-    own: Cost = options.score.entry.costs(options.score.options, ScoreSite(H, D), G, sizes)
-    return inputs + heads + output + softmax + gate + mixed + FLOAT32_BYTES * own.elements
+    score_costs: Cost = options.score.entry.costs(options.score.options, ScoreSite(H, D), G, sizes)
+    return inputs + heads + output + softmax + gate + mixed + FLOAT32_BYTES * score_costs.elements
 
 
 def ffn_kept(options: FeedForwardOptions, context: SublayerContext, sizes: Sizes, numbers: Numbers) -> int:

@@ -66,14 +66,14 @@ def _position(
     if not acts_in_attention(scheme):
         return None, None
     entry = scheme.entry
-    own = own_table(options, context)
+    owns_table = own_table(options, context)
     config = PositionConfig(
         rotates="queries_keys" in entry.acts,
         biases="scores" in entry.acts,
         reads_query=entry.reads_query,
-        scheme=None if own else wiring.scheme,
+        scheme=None if owns_table else wiring.scheme,
     )
-    return config, load(entry.build)(scheme.options, position_site(options, context)) if own else None
+    return config, load(entry.build)(scheme.options, position_site(options, context)) if owns_table else None
 
 
 def feed_forward(options: FeedForwardOptions, context: SublayerContext, wiring: Wiring) -> nn.Module:

@@ -30,8 +30,8 @@ def multiply(levels: int, x: Tensor, packed: Any, bias: Tensor | None) -> Tensor
     """x (N, in) W^T + b (out,) -> (N, out), with activations from -levels to levels."""
 
     def product(rows: Tensor) -> Tensor:
-        found: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(rows, 1.0, levels + 1, packed)
-        return found
+        y: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(rows, 1.0, levels + 1, packed)
+        return y
 
     return scaled_product(x, bias, levels, product)
 

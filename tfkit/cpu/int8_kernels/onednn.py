@@ -26,9 +26,9 @@ def multiply(x: Tensor, packed: Packed, bias: Tensor | None) -> Tensor:
     def product(rows: Tensor) -> Tensor:
         middle = LEVELS + 1
         unsigned = rows.add_(INTEGER + middle).view(torch.int32).to(torch.uint8)
-        found: Tensor = torch.ops.onednn.qlinear_pointwise(
+        y: Tensor = torch.ops.onednn.qlinear_pointwise(
             unsigned, 1.0, middle, weight, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        return found
+        return y
 
     return scaled_product(x, bias, LEVELS, product)

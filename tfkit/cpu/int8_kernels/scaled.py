@@ -30,10 +30,10 @@ def scaled_product(x: Tensor, bias: Tensor | None, levels: int, multiply: Callab
     """
     largest = x.abs().amax(1, keepdim=True)  # (N, 1)
     scales = largest.clamp(min=SMALLEST).div_(levels)
-    found = multiply(x / scales).mul_(scales)
+    y = multiply(x / scales).mul_(scales)
     if not math.isfinite(float(largest.max())):
         rows = ~largest[:, 0].isfinite()
         unit = torch.eye(x.shape[1], device="cpu")
         weight = multiply(levels * unit).div_(levels).t()  # (out, in), as the products of other rows use it
-        found[rows] = functional.linear(x[rows], weight)
-    return found if bias is None else found.add_(bias)
+        y[rows] = functional.linear(x[rows], weight)
+    return y if bias is None else y.add_(bias)

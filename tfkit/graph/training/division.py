@@ -50,27 +50,27 @@ def divide(graph: Graph, ranks: int) -> Division:
     Returns:
         The modules of the model by how they are divided.
     """
-    found = Division()
+    division = Division()
     for name, node in graph.nodes.items():
         if layers_of(node.options):
             for path, reason, names in _sublayers(node, ranks):
                 if reason:
-                    found.whole[f"nodes.{name}.{path}"] = reason
+                    division.whole[f"nodes.{name}.{path}"] = reason
                     continue
                 for part, role in names:
-                    into = found.columns if role in COLUMNS else found.rows
+                    into = division.columns if role in COLUMNS else division.rows
                     into.append(f"nodes.{name}.{path}.{part}")
                 if any(role == "query" for _, role in names):
-                    found.heads.append(f"nodes.{name}.{path}")
+                    division.heads.append(f"nodes.{name}.{path}")
             continue
         for parameter in node.parameters():
             if parameter.role in VOCABULARY:
                 path = f"nodes.{name}.{parameter.name.removesuffix('.weight')}"
                 if parameter.shape[0] % ranks:
-                    found.whole[path] = f"{parameter.shape[0]} rows are not divisible by {ranks}"
+                    division.whole[path] = f"{parameter.shape[0]} rows are not divisible by {ranks}"
                 else:
-                    found.vocabulary.append(path)
-    return found
+                    division.vocabulary.append(path)
+    return division
 
 
 def _sublayers(node: Node, ranks: int) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
@@ -83,9 +83,9 @@ def _sublayers(node: Node, ranks: int) -> Iterator[tuple[str, str, list[tuple[st
             reason = f"the kind {entry.name} does not say how" if entry.undivided is None else ""
             reason = reason or entry.undivided(options, context, ranks)
             names = [
-                (each.name.removesuffix(".weight"), each.role)
-                for each in entry.parameters(options, context)
-                if each.role in COLUMNS | ROWS
+                (parameter.name.removesuffix(".weight"), parameter.role)
+                for parameter in entry.parameters(options, context)
+                if parameter.role in COLUMNS | ROWS
             ]
             for number in leaf.numbers():
                 yield f"layers.{number}.branches.{options.name}", reason, names

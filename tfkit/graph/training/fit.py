@@ -58,17 +58,17 @@ def choices(graph: Graph, step: Step, ranks: int, memory: int) -> list[Choice]:
     Returns:
         One choice for each sharding, with and without checkpointing; for one GPU without sharding.
     """
-    weights, found = weights_of(graph), []
+    weights, candidates = weights_of(graph), []
     for sharding, checkpointing in ORDER:
         if ranks == 1 and sharding != "ddp":
             continue
         regime = Regime(ranks, sharding, checkpointing)
         needed = memory_of(graph, step, regime)
         sent = sent_per_step(weights, step, regime)
-        found.append(Choice(regime, needed, sent, needed.peak <= usable_bytes(memory)))
-    return found
+        candidates.append(Choice(regime, needed, sent, needed.peak <= usable_bytes(memory)))
+    return candidates
 
 
-def cheapest(found: list[Choice]) -> Choice | None:
+def cheapest(candidates: list[Choice]) -> Choice | None:
     """The first choice that fits and that `tfkit train` has; None if there is none."""
-    return next((each for each in found if each.fits and each.available), None)
+    return next((choice for choice in candidates if choice.fits and choice.available), None)

@@ -62,13 +62,15 @@ class Unit:
             Elements of one unit in the first rank.
         """
         return sum(
-            -(-each.shape[0] // ranks) * prod(each.shape[1:]) for each in self.parameters if each.trainable or not trainable
+            -(-parameter.shape[0] // ranks) * prod(parameter.shape[1:])
+            for parameter in self.parameters
+            if parameter.trainable or not trainable
         )
 
     @property
     def product_elements(self) -> int:
         """Elements of the weights that are operands of products, which autocast casts."""
-        return sum(each.size for each in self.parameters if len(each.shape) > 1 and each.role not in TABLES)
+        return sum(parameter.size for parameter in self.parameters if len(parameter.shape) > 1 and parameter.role not in TABLES)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def weights_of(graph: Graph) -> Weights:
                 times[name, first] = group.times
             else:
                 root += group.expanded()
-    return Weights(tuple(Unit(tuple(found), times[key]) for key, found in layers.items()), Unit(tuple(root)))
+    return Weights(tuple(Unit(tuple(parameters), times[key]) for key, parameters in layers.items()), Unit(tuple(root)))
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Step:
 
     def numbers(self, node: str) -> Numbers:
         """How a node computes."""
-        return Numbers(self.product, frozenset(each.partition(".")[2] for each in self.weighted if base(each) == node))
+        return Numbers(self.product, frozenset(site.partition(".")[2] for site in self.weighted if base(site) == node))
 
 
 @dataclass(frozen=True)
@@ -186,26 +188,26 @@ class Memory:
 
 def kept_by_node(graph: Graph, step: Step) -> Mapping[str, Kept]:
     """What each node keeps; an estimate by the elements of its costs where its kind does not say."""
-    found = {}
+    kept = {}
     for name, node in graph.nodes.items():
         if node.kind.kept is not None:
-            found[name] = node.kind.kept(node.options, node.context, sizes_of(node, step.batch), step.numbers(name))
+            kept[name] = node.kind.kept(node.options, node.context, sizes_of(node, step.batch), step.numbers(name))
         else:
             estimate = kept_by_costs(node_costs(Graph(graph.name, {name: node}, ()), step.batch)[name])
-            found[name] = Kept(estimate, estimate)
-    return found
+            kept[name] = Kept(estimate, estimate)
+    return kept
 
 
 def inexact(graph: Graph) -> list[str]:
     """The kinds of nodes and sub-layers with activations that do not say what they keep, so that it is estimated."""
-    found: dict[str, None] = {}
+    kinds: dict[str, None] = {}
     lengths = {node.name: 1 for node in graph.inputs()}
     for name, node in graph.nodes.items():
         if node.kind.kept is None and node_costs(Graph(name, {name: node}, ()), Batch(1, lengths))[name]:
-            found[node.kind.name] = None
+            kinds[node.kind.name] = None
         for leaf in leaves(layers_of(node.options)):
-            found |= {each.entry.name: None for each in leaf.layer.sublayers or () if each.entry.kept is None}
-    return list(found)
+            kinds |= {sublayer.entry.name: None for sublayer in leaf.layer.sublayers or () if sublayer.entry.kept is None}
+    return list(kinds)
 
 
 @dataclass(frozen=True)
@@ -263,25 +265,29 @@ def memory_of(graph: Graph, step: Step, regime: Regime) -> Memory:
     sharded = regime.sharding != "ddp" and regime.ranks > 1
     replicated = regime.sharding == "ddp" and regime.ranks > 1
     ranks = regime.ranks if sharded else 1
-    own, trained = weights.elements(ranks), weights.elements(ranks, trainable=True)
-    states = FLOAT32_BYTES * own, FLOAT32_BYTES * MOMENTS[step.optimiser] * trained, FLOAT32_BYTES * own if step.average else 0
+    elements, trained = weights.elements(ranks), weights.elements(ranks, trainable=True)
+    states = (
+        FLOAT32_BYTES * elements,
+        FLOAT32_BYTES * MOMENTS[step.optimiser] * trained,
+        FLOAT32_BYTES * elements if step.average else 0,
+    )
     gradients = FLOAT32_BYTES * trained
-    activations = sum(each.checkpointed if regime.checkpointing else each.activations for each in kept.values())
+    activations = sum(node_kept.checkpointed if regime.checkpointing else node_kept.activations for node_kept in kept.values())
     output = output_of(graph, step, kept)
     unit = max(weights.layers, key=Unit.elements, default=Unit(()))
 
     root_products = weights.root.product_elements + output.shared
     root_casts = c * root_products if step.autocast else 0
-    layer_casts = c * sum(each.times * each.product_elements for each in weights.layers)
+    layer_casts = c * sum(layer.times * layer.product_elements for layer in weights.layers)
     layer_casts *= step.autocast and not sharded
     kept_casts = 0 if regime.checkpointing else layer_casts
 
     gathered = unreduced = 0
-    backward = max((each.layer for each in kept.values()), default=0) if regime.checkpointing else 0
+    backward = max((node_kept.layer for node_kept in kept.values()), default=0) if regime.checkpointing else 0
     if sharded:
         fetched = 0 if regime.sharding == "zero2" else 2 * c
         gathered = FLOAT32_BYTES * weights.root.elements()
-        gathered += c * sum(each.times * each.elements() for each in weights.layers) if not fetched else 0
+        gathered += c * sum(layer.times * layer.elements() for layer in weights.layers) if not fetched else 0
         backward += (fetched + c + FLOAT32_BYTES) * unit.elements() + FLOAT32_BYTES * root_products
         unreduced = FLOAT32_BYTES * (weights.root.elements(trainable=True) + unit.elements(trainable=True))
     elif regime.checkpointing and step.autocast:

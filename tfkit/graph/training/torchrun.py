@@ -26,7 +26,7 @@ def command_for(regime: Regime, settings: Sequence[str]) -> str:
     words = ["tfkit train RECIPE -o RUN --device cuda", *(["--fsdp"] if regime.sharding == "fsdp" else [])]
     if ranks > 1:
         words.insert(0, f"torchrun {_processes(ranks)} --no-python")
-    return " ".join([*words, *(f"--set {each}" for each in changes)])
+    return " ".join([*words, *(f"--set {change}" for change in changes)])
 
 
 def _processes(ranks: int) -> str:

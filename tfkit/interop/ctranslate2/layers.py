@@ -24,25 +24,25 @@ def array(tensor: Tensor) -> Any:
 
 def fill_linear(there: Any, *maps: Any) -> None:
     """One or several linear maps, their outputs side by side."""
-    there.weight = np.concatenate([array(each.weight) for each in maps])
-    if any(each.bias is not None for each in maps):
-        empty = [torch.zeros(each.out_features, device="cpu") for each in maps]
+    there.weight = np.concatenate([array(linear.weight) for linear in maps])
+    if any(linear.bias is not None for linear in maps):
+        empty = [torch.zeros(linear.out_features, device="cpu") for linear in maps]
         there.bias = np.concatenate(
-            [array(zeros if each.bias is None else each.bias) for each, zeros in zip(maps, empty, strict=True)]
+            [array(zeros if linear.bias is None else linear.bias) for linear, zeros in zip(maps, empty, strict=True)]
         )
 
 
 def norm_spec(norm: Component, module: Any, width: int) -> Any:
     """A norm; without weights of its own it gets those that change nothing."""
-    found = common_spec.LayerNormSpec(rms_norm=norm.kind == "rms_norm")
+    spec = common_spec.LayerNormSpec(rms_norm=norm.kind == "rms_norm")
     weight = getattr(module, "weight", None)
-    found.gamma = np.ones(width, np.float32) if weight is None else array(weight)
+    spec.gamma = np.ones(width, np.float32) if weight is None else array(weight)
     if norm.kind == "rms_norm":
-        found.gamma += np.float32(norm.options.unit_offset and weight is not None)
+        spec.gamma += np.float32(norm.options.unit_offset and weight is not None)
     else:
         bias = getattr(module, "bias", None)
-        found.beta = np.zeros(width, np.float32) if bias is None else array(bias)
-    return found
+        spec.beta = np.zeros(width, np.float32) if bias is None else array(bias)
+    return spec
 
 
 def activation(component: Component) -> Any:
@@ -59,29 +59,29 @@ def layer_spec(stack: Any, module: Any, layer: Layer, width: int) -> Any:
     """
     sublayers = layer.sublayers or ()
     decodes = stack.causal
-    found = transformer_spec.TransformerDecoderLayerSpec() if decodes else transformer_spec.TransformerEncoderLayerSpec()
+    spec = transformer_spec.TransformerDecoderLayerSpec() if decodes else transformer_spec.TransformerEncoderLayerSpec()
     if decodes and len(sublayers) == 2:
-        del found.attention
+        del spec.attention
     placement = layer.placement.kind if layer.placement else "none"
     for sublayer in sublayers:
         name, branch = sublayer.options.name, module.branches[sublayer.options.name]
-        own = _ffn(branch) if sublayer.kind == "ffn" else _attention(stack, branch, sublayer, layer.position, width)
-        setattr(found, {"cross_attention": "attention"}.get(sublayer.kind, sublayer.kind), own)
+        sublayer_spec = _ffn(branch) if sublayer.kind == "ffn" else _attention(stack, branch, sublayer, layer.position, width)
+        setattr(spec, {"cross_attention": "attention"}.get(sublayer.kind, sublayer.kind), sublayer_spec)
         if placement in ("post", "pre"):
-            own.layer_norm = norm_spec(layer.norm, module.norms[name], width)
+            sublayer_spec.layer_norm = norm_spec(layer.norm, module.norms[name], width)
         else:
-            del own.layer_norm
+            del sublayer_spec.layer_norm
         if placement == "sandwich":
             for site, end in zip(_sites(sublayer.kind), ("in", "out"), strict=True):
-                found.__dict__[site] = norm_spec(layer.norm, module.norms[f"{name}_{end}"], width)
+                spec.__dict__[site] = norm_spec(layer.norm, module.norms[f"{name}_{end}"], width)
     if placement == "parallel":
         by_site = {"shared": "shared_layer_norm"} | {
             sublayer.options.name: f"{site}_layer_norm"
             for sublayer, site in zip(sublayers, NORM_SITES["self_attention"], strict=True)
         }
         for name, norm in module.norms.items():
-            found.__dict__[by_site[name]] = norm_spec(layer.norm, norm, width)
-    return found
+            spec.__dict__[by_site[name]] = norm_spec(layer.norm, norm, width)
+    return spec
 
 
 def _sites(kind: str) -> tuple[str, str]:
@@ -92,18 +92,18 @@ def _sites(kind: str) -> tuple[str, str]:
 
 
 def _ffn(branch: Any) -> Any:
-    found = transformer_spec.FeedForwardSpec(glu=branch.gate is not None)
+    spec = transformer_spec.FeedForwardSpec(glu=branch.gate is not None)
     if branch.gate is not None:
-        fill_linear(found.linear_0_noact, branch.input)
-    fill_linear(found.linear_0, branch.input if branch.gate is None else branch.gate)
-    fill_linear(found.linear_1, branch.output)
-    return found
+        fill_linear(spec.linear_0_noact, branch.input)
+    fill_linear(spec.linear_0, branch.input if branch.gate is None else branch.gate)
+    fill_linear(spec.linear_1, branch.output)
+    return spec
 
 
 def _attention(stack: Any, branch: Any, sublayer: Component, scheme: Component, width: int) -> Any:
     options, cross = sublayer.options, sublayer.kind == "cross_attention"
     dim, norm = options.dim(width), options.query_key_norm
-    found = attention_spec.MultiHeadAttentionSpec(
+    spec = attention_spec.MultiHeadAttentionSpec(
         self_attention=not cross,
         num_heads_kv=options.kv_heads,
         head_dim=dim,
@@ -111,30 +111,30 @@ def _attention(stack: Any, branch: Any, sublayer: Component, scheme: Component, 
         qk_norm=norm.kind != "none",
         **({} if cross or scheme.kind not in ROTARY else _rotary(scheme, dim)),
     )
-    found.queries_scale = np.float32(branch.config.scale)
+    spec.queries_scale = np.float32(branch.config.scale)
     maps = [branch.query, branch.key, branch.value]
     if cross:
-        fill_linear(found.linear[0], maps[0])
-        fill_linear(found.linear[1], *maps[1:])
+        fill_linear(spec.linear[0], maps[0])
+        fill_linear(spec.linear[1], *maps[1:])
     else:
-        fill_linear(found.linear[0], *maps)
-    fill_linear(found.linear[-1], branch.output)
+        fill_linear(spec.linear[0], *maps)
+    fill_linear(spec.linear[-1], branch.output)
     if norm.kind != "none":
-        found.q_norm, found.k_norm = (norm_spec(norm, each, dim) for each in (branch.query_norm, branch.key_norm))
+        spec.q_norm, spec.k_norm = (norm_spec(norm, module, dim) for module in (branch.query_norm, branch.key_norm))
     if not cross and scheme.kind in ("relative_t5", "relative_shaw"):
         shared = branch.position_config.scheme
         table = array((branch.position if shared is None else stack.positions[shared]).table)
         if scheme.kind == "relative_t5":
-            found.__dict__["relative_attention_bias"] = table
-            found.__dict__["relative_attention_max_distance"] = np.int32(scheme.options.max_distance)
+            spec.__dict__["relative_attention_bias"] = table
+            spec.__dict__["relative_attention_max_distance"] = np.int32(scheme.options.max_distance)
         else:
-            found.__dict__["relative_position_keys"] = table
+            spec.__dict__["relative_position_keys"] = table
     scaling = getattr(scheme.options, "scaling", None)
     if not cross and scaling is not None and scaling.kind == "llama3":
         low, high = scaling.turns()
-        found.rotary_low_freq_factor, found.rotary_high_freq_factor = np.float32(low), np.float32(high)
-        found.__dict__["rotary_scaling_factor"] = np.float32(scaling.factor)
-    return found
+        spec.rotary_low_freq_factor, spec.rotary_high_freq_factor = np.float32(low), np.float32(high)
+        spec.__dict__["rotary_scaling_factor"] = np.float32(scaling.factor)
+    return spec
 
 
 def _keys(window: Any) -> int:

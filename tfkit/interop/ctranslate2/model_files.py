@@ -27,12 +27,12 @@ SIDES = {"source": "source.json", "target": "target.json"}
 
 def tokenisers(texts: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
     """The imported tokenisers as JSON of the `tokenizers` library, by name; a saved model has further facts around it."""
-    found: dict[str, str | bytes] = {}
+    json_texts: dict[str, str | bytes] = {}
     for name in ("tokeniser.json", *SIDES.values()):
         data = _parsed(name, texts[name]) if name in texts else {}
         if "tokenizer" in data:
-            found[name] = json.dumps(data["tokenizer"], ensure_ascii=False, allow_nan=False)
-    return found
+            json_texts[name] = json.dumps(data["tokenizer"], ensure_ascii=False, allow_nan=False)
+    return json_texts
 
 
 def _parsed(name: str, content: str | bytes) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Vocabulary:
         numbered = (
             enumerate(piece for piece, _ in vocab) if isinstance(vocab, list) else ((n, piece) for piece, n in vocab.items())
         )
-        self.pieces = dict(numbered) | {each["id"]: each["content"] for each in data.get("added_tokens") or ()}
+        self.pieces = dict(numbered) | {token["id"]: token["content"] for token in data.get("added_tokens") or ()}
         unknown = model.get("unk_token")
         if unknown is None and model.get("unk_id") is not None:
             unknown = self.pieces[model["unk_id"]]
@@ -86,15 +86,15 @@ class Vocabulary:
 
     def tokens(self, size: int) -> list[str]:
         """A distinct token for each id below `size`: its piece, or `<7>` for an id without a piece of its own."""
-        taken, found = set(self.pieces.values()), dict[str, int]()
+        taken, numbers = set(self.pieces.values()), dict[str, int]()
         for number in range(size):
             name = self.pieces.get(number)
-            if name is None or name in found:
+            if name is None or name in numbers:
                 name = f"<{number}>"
                 while name in taken:
                     name = f"<{name}>"
-            found[name] = number
-        return list(found)
+            numbers[name] = number
+        return list(numbers)
 
 
 POSITIONS = 2048
@@ -130,33 +130,33 @@ def write_files(model: Model, texts: dict[str, str | bytes], directory: Path, qu
         path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
 
 
-def _stack(model: Model, graph: Graph, found: Any, tokens: Node, stack: Node, embeddings: Any) -> None:
+def _stack(model: Model, graph: Graph, spec: Any, tokens: Node, stack: Node, embeddings: Any) -> None:
     """What an encoder and a decoder have in common."""
     module, options, nodes = model.nodes[stack.name], stack.options, model.nodes
     width = stack.context.signals["input"].width
     layers = list(sequence(options.layers))
-    found.layer = [layer_spec(module, module.layers[number], layer, width) for number, layer in layers]  # type: ignore[index]
+    spec.layer = [layer_spec(module, module.layers[number], layer, width) for number, layer in layers]  # type: ignore[index]
     ffn = next(sublayer for sublayer in layers[0][1].sublayers or () if sublayer.kind == "ffn")
-    found.activation = activation(ffn.options.activation)
-    own: Any = nodes[tokens.name]
+    spec.activation = activation(ffn.options.activation)
+    tokens_module: Any = nodes[tokens.name]
     embeddings.weight = array(_table(model, graph, tokens))
     factor = tokens.options.factor
-    found.scale_embeddings = False if factor == 1.0 else np.float32(factor)
+    spec.scale_embeddings = False if factor == 1.0 else np.float32(factor)
     scheme = layers[0][1].position.entry
     if scheme.acts and "embeddings" not in scheme.acts:
-        del found.position_encodings
+        del spec.position_encodings
     else:
         rows = getattr(tokens.options.position.options, "max_len", None) or POSITIONS
         nothing = torch.zeros(1, rows, width, device="cpu")
         span = PositionRange(rows, rows, 0, 0, nothing.device, nothing.dtype, None)
-        table = nothing if own.position is None else own.position.embed(nothing, span)
-        found.position_encodings.encodings = array(table[0])
+        table = nothing if tokens_module.position is None else tokens_module.position.embed(nothing, span)
+        spec.position_encodings.encodings = array(table[0])
     for name, norm, there in (
-        ("layernorm_embedding", tokens.options.embedding_norm, getattr(own, "embedding_norm", None)),
+        ("layernorm_embedding", tokens.options.embedding_norm, getattr(tokens_module, "embedding_norm", None)),
         ("layer_norm", options.final_norm, module.final_norm),
     ):
         if norm.kind != "none":
-            found.__dict__[name] = norm_spec(norm, there, width)
+            spec.__dict__[name] = norm_spec(norm, there, width)
 
 
 def _heads(stack: Node) -> int:
@@ -174,14 +174,14 @@ def _encoder(model: Model, graph: Graph, shape: Shape) -> Any:
     assert tokens is not None
     assert stack is not None
     segments = tokens.options.segments
-    found = transformer_spec.TransformerEncoderSpec(
+    spec = transformer_spec.TransformerEncoderSpec(
         0, _heads(stack), pre_norm=_pre_norm(stack), no_final_norm=True, num_source_embeddings=2 if segments else 1,
         embeddings_merge=common_spec.EmbeddingsMerge.ADD if segments else common_spec.EmbeddingsMerge.CONCAT,
     )  # fmt: skip
-    _stack(model, graph, found, tokens, stack, found.embeddings[0])
+    _stack(model, graph, spec, tokens, stack, spec.embeddings[0])
     if segments:
-        found.embeddings[1].weight = array(model.nodes[tokens.name].segments.weight)  # type: ignore[union-attr, arg-type]
-    return found
+        spec.embeddings[1].weight = array(model.nodes[tokens.name].segments.weight)  # type: ignore[union-attr, arg-type]
+    return spec
 
 
 def _decoder(model: Model, graph: Graph, shape: Shape) -> Any:
@@ -189,22 +189,22 @@ def _decoder(model: Model, graph: Graph, shape: Shape) -> Any:
     assert tokens is not None
     assert stack is not None
     assert logits is not None
-    found = transformer_spec.TransformerDecoderSpec(
+    spec = transformer_spec.TransformerDecoderSpec(
         0, _heads(stack), pre_norm=_pre_norm(stack), no_final_norm=True, with_encoder_attention=shape.encoder is not None
     )  # fmt: skip
-    found.alibi = next(iter(sequence(stack.options.layers)))[1].position.kind == "alibi"
-    _stack(model, graph, found, tokens, stack, found.embeddings)
+    spec.alibi = next(iter(sequence(stack.options.layers)))[1].position.kind == "alibi"
+    _stack(model, graph, spec, tokens, stack, spec.embeddings)
     module: Any = model.nodes[logits.name]
-    found.projection.weight = array(
+    spec.projection.weight = array(
         module.logits.weight if module.logits else _table(model, graph, graph.nodes[logits.options.share])
     )
     if module.bias is not None:
-        found.projection.bias = array(module.bias)
+        spec.projection.bias = array(module.bias)
     if module.scale != 1.0:
-        found.scale_outputs = np.float32(module.scale)
+        spec.scale_outputs = np.float32(module.scale)
     if module.softcap is not None:
-        found.final_logit_softcapping = np.float32(module.softcap)
-    return found
+        spec.final_logit_softcapping = np.float32(module.softcap)
+    return spec
 
 
 def _table(model: Model, graph: Graph, tokens: Node) -> Any:
@@ -230,9 +230,9 @@ def _register_tokens(spec: Any, model: Model, shape: Shape, texts: Mapping[str, 
         spec.register_vocabulary(*words.values())
     side = "target" if shape.target else "source"
     tokens: Any = sides[side]
-    rule, own = model.plan.token_rule(tokens.name), words[side]
-    end = own[rule.end_id if rule.end_id is not None else 0]
-    start = own[rule.start_id] if rule.start_id is not None else end
+    rule, pieces = model.plan.token_rule(tokens.name), words[side]
+    end = pieces[rule.end_id if rule.end_id is not None else 0]
+    start = pieces[rule.start_id] if rule.start_id is not None else end
     config = spec.config
     config.eos_token, config.bos_token = end, start
     config.unk_token = vocabularies[side].unknown or start

@@ -54,8 +54,8 @@ def shape_of(graph: Graph) -> Shape | None:
             return None
         decoder, encoder = decoders[0], nodes[decoders[0].options.memory]
         ends = _reads(logits[0], decoder) and graph.outputs == (logits[0].name,)
-        found = Shape(_input(graph, encoder), encoder, _input(graph, decoder), decoder, logits[0])
-        return found if ends and encoder in stacks and found.source and found.target and found.source != found.target else None
+        shape = Shape(_input(graph, encoder), encoder, _input(graph, decoder), decoder, logits[0])
+        return shape if ends and encoder in stacks and shape.source and shape.target and shape.source != shape.target else None
     if counts == (1, 1, 1, 0, 0):
         decoder = stacks[0]
         whole = decoder.options.causal and _reads(logits[0], decoder) and graph.outputs == (logits[0].name,)
@@ -117,17 +117,17 @@ def refusals(model: Model) -> list[str]:
 def reasons(graph: Graph) -> list[str]:
     """Every reason why CTranslate2 cannot express a model, from its graph alone."""
     shape = shape_of(graph)
-    found = list(_graph(graph, shape))
+    all_reasons = list(_graph(graph, shape))
     has_encoder = shape is None or shape.encoder is not None
     for node in graph.nodes.values():
         if node.part.kind == "tokens":
-            found += _tokens(node, shape)
+            all_reasons += _tokens(node, shape)
         elif node.part.kind == "stack":
-            found += _stack(node, has_encoder)
-            found += _two_schemes(graph, node)
+            all_reasons += _stack(node, has_encoder)
+            all_reasons += _two_schemes(graph, node)
         elif shape is not None and node.part.kind in ("pool", "dense"):
-            found += _pooler(node)
-    return [*found, *_eps(graph)]
+            all_reasons += _pooler(node)
+    return [*all_reasons, *_eps(graph)]
 
 
 def _graph(graph: Graph, shape: Shape | None) -> Iterator[str]:
@@ -186,8 +186,8 @@ def _stack(node: Node, has_encoder: bool) -> Iterator[str]:
     yield from dict.fromkeys(reason for layer in distinct for reason in _layer(node, layer, decodes, has_encoder))
     for name, values in _uniform(layers).items():
         if len(set(values)) > 1:
-            each = ", ".join(dict.fromkeys(values))
-            yield f"`{node.name}.layers`: {name} differs between layers ({each}); the engine has one"
+            listed = ", ".join(dict.fromkeys(values))
+            yield f"`{node.name}.layers`: {name} differs between layers ({listed}); the engine has one"
 
 
 def _layer(node: Node, layer: Layer, decodes: bool, has_encoder: bool) -> Iterator[str]:
@@ -276,9 +276,13 @@ def _uniform(layers: list[Layer]) -> dict[str, list[str]]:
     return {
         "placement": [str(layer.placement.written() if layer.placement else "none") for layer in layers],
         "position": ["rotary" if layer.position.kind in ROTARY else str(layer.position.written()) for layer in layers],
-        "num_heads": [str(own.num_heads) for kind, own in options if kind in ("self_attention", "cross_attention")],
-        "window": [str(own.window) for kind, own in options if kind == "self_attention"],
-        "activation": [own.activation.kind for kind, own in options if kind == "ffn"],
+        "num_heads": [
+            str(sublayer_options.num_heads)
+            for kind, sublayer_options in options
+            if kind in ("self_attention", "cross_attention")
+        ],
+        "window": [str(sublayer_options.window) for kind, sublayer_options in options if kind == "self_attention"],
+        "activation": [sublayer_options.activation.kind for kind, sublayer_options in options if kind == "ffn"],
     }
 
 
@@ -314,12 +318,12 @@ def norms_of(graph: Graph) -> Iterator[tuple[str, Component]]:
 
 def common_eps(graph: Graph) -> float | None:
     """The eps that all norms of a model share; None if each kind has the engine's own."""
-    found = {norm.options.eps for _, norm in norms_of(graph) if norm.kind in NORMS}
-    return found.pop() if len(found) == 1 else None
+    eps_values = {norm.options.eps for _, norm in norms_of(graph) if norm.kind in NORMS}
+    return eps_values.pop() if len(eps_values) == 1 else None
 
 
 def _eps(graph: Graph) -> Iterator[str]:
-    found = dict.fromkeys((at, norm.kind, norm.options.eps) for at, norm in norms_of(graph) if norm.kind in NORMS)
-    if len({eps for _, _, eps in found}) > 1 and any(DEFAULT_EPS[kind] != eps for _, kind, eps in found):
-        listed = ", ".join(f"`{at}.eps` {eps:g}" for at, _, eps in found)
+    norms = dict.fromkeys((at, norm.kind, norm.options.eps) for at, norm in norms_of(graph) if norm.kind in NORMS)
+    if len({eps for _, _, eps in norms}) > 1 and any(DEFAULT_EPS[kind] != eps for _, kind, eps in norms):
+        listed = ", ".join(f"`{at}.eps` {eps:g}" for at, _, eps in norms)
         yield f"{listed}: the engine has one eps for all norms, or 1e-05 for layer_norm with 1e-06 for rms_norm"

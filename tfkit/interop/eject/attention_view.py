@@ -99,17 +99,17 @@ class AttentionView:
     """
 
     def __init__(self, file: SourceFile, o: Any, c: SublayerContext, place: AttentionPlace) -> None:
-        use, alike = place.use, [each for each in place.uses if each.features == place.use.features]
+        use, alike = place.use, [attention_use for attention_use in place.uses if attention_use.features == place.use.features]
         if o.value_residual != "none":
             raise Refused("`value_residual`")
         if use.cross and o.position.entry.acts:
             raise Refused("a position scheme of cross-attention")
-        both = len({each.cross for each in alike}) == 2
-        roles = {each.cross for each in place.uses}
+        both = len({attention_use.cross for attention_use in alike}) == 2
+        roles = {attention_use.cross for attention_use in place.uses}
         self.place, self.both = place, both
         self.title = "MultiHeadAttention" if both or len(roles) == 1 else "CrossAttention" if use.cross else "SelfAttention"
         self.reads_other = "memory" if both or use.cross else "x"
-        masks = {each.masked for each in alike}
+        masks = {attention_use.masked for attention_use in alike}
         self.masked: bool | str = "optional" if len(masks) == 2 else use.masked
         self.other_width = bool(use.cross and c.memory_width not in (None, c.width))
         sizes = {"d_model": c.width, "num_heads": o.num_heads, "head_dim": o.dim(c.width)}
@@ -144,8 +144,10 @@ class AttentionView:
 
     def arguments(self, x: str) -> str:
         """The arguments of a call with the queries x."""
-        given = {"x": x, "memory": self.place.memory or x}
-        return ", ".join([*(given.get(name, name) for name in self._names), *([self.place.mask] if self.place.mask else [])])
+        expressions = {"x": x, "memory": self.place.memory or x}
+        return ", ".join(
+            [*(expressions.get(name, name) for name in self._names), *([self.place.mask] if self.place.mask else [])]
+        )
 
     @property
     def position_bias(self) -> str:

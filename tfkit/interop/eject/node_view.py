@@ -59,9 +59,8 @@ class Forward:
 
     def _prepare(self) -> None:
         for name, rule in self.rules.items():
-            own = variable(name)
             if isinstance(rule, InputRule) and rule.pad_id is not None and self._reads_padding(name):
-                self.visible[name] = "visible" if len(self.rules) == 1 else f"{own}_visible"
+                self.visible[name] = "visible" if len(self.rules) == 1 else f"{variable(name)}_visible"
         for name, segments in self.segments.items():
             self.lines += [f"if {segments} is None:", f"    {segments} = torch.zeros_like({variable(name)})"]
 

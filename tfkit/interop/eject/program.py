@@ -29,7 +29,7 @@ RETURNED = re.compile(r"^( +)(\w+) = (.*)\n\1return \2$", re.MULTILINE)
 
 def formatted(code: str) -> str:
     """The code with long lines wrapped."""
-    code = RETURNED.sub(lambda found: f"{found[1]}return {found[3].partition('  # ')[0]}", code)
+    code = RETURNED.sub(lambda match: f"{match[1]}return {match[3].partition('  # ')[0]}", code)
     return "\n".join(wrapped for line in code.splitlines() for wrapped in _wrapped(line)) + "\n"
 
 
@@ -51,8 +51,8 @@ def _wrapped(line: str) -> Iterator[str]:
         yield code[: start + 1]
         inside = code[start + 1 : end]
         arguments = [inside] if len(indent) + 4 + len(inside) <= WIDTH else _split(inside)
-        for each in arguments:
-            yield from _wrapped(f"{indent}    {each}")
+        for argument in arguments:
+            yield from _wrapped(f"{indent}    {argument}")
         yield f"{indent}{code[end:]}"
 
 
@@ -95,14 +95,14 @@ UNWRITTEN = {"backend", "init"}
 
 def missing_sources(spec: ModelSpec) -> list[Diagnostic]:
     """The parts without a template, each located in the spec, each once."""
-    found: dict[tuple[str, str], Diagnostic] = {}
+    diagnostics: dict[tuple[str, str], Diagnostic] = {}
     for name, node in spec.nodes.items():
         for path, slot, part in (("", "node", node), *parts_in(node.options, "")):
             if not part.entry.source and not _does_nothing(slot, part):
                 message = f"the {slot} `{part.kind}` has no source code to write"
                 fix = "choose another part, or give its entry a `source`"
-                found.setdefault((slot, part.kind), spec.diagnostic("TFK150", f"nodes.{name}{path}", message, fix))
-    return list(found.values())
+                diagnostics.setdefault((slot, part.kind), spec.diagnostic("TFK150", f"nodes.{name}{path}", message, fix))
+    return list(diagnostics.values())
 
 
 def parts_in(value: Any, path: str) -> Iterator[tuple[str, str, Component]]:
@@ -159,10 +159,10 @@ def eject(spec: ModelSpec) -> str:
     for _ in range(RUNS):
         file = SourceFile(arguments, {variable(name) for name in graph.nodes})
         text = _program(file, spec, graph)
-        found = file.differing()
-        if found == arguments:
+        differing = file.differing()
+        if differing == arguments:
             return text
-        arguments = found
+        arguments = differing
     raise AssertionError("the sizes of classes do not settle")
 
 
@@ -219,11 +219,11 @@ def in_order(constants: dict[str, tuple[Any, str]]) -> list[tuple[str, tuple[Any
     def rank(item: tuple[str, Any]) -> int:
         return next((at for at, name in enumerate(ORDER) if item[0] == name or item[0].endswith(f"_{name}")), len(ORDER))
 
-    found = []
+    ordered = []
     for name, (value, comment) in sorted(constants.items(), key=rank):
         axis = next((axis for known, axis in ORDER.items() if name == known or name.endswith(f"_{known}")), "")
-        found.append((name, (value, comment or axis)))
-    return found
+        ordered.append((name, (value, comment or axis)))
+    return ordered
 
 
 def _constant(name: str, value: Any, comment: str) -> str:
@@ -263,15 +263,15 @@ def _node(file: SourceFile, forward: Forward, node: Node, uses: Any) -> str:
     if is_input and forward.uses(node.name) == 1 and node.name not in forward.graph.outputs:
         forward.values[node.name] = called
         return new if module else ""
-    own = f"{variable(node.name)}_embedded" if is_input and module else variable(node.name)
-    forward.values[node.name] = own
-    if called != own:
+    assigned = f"{variable(node.name)}_embedded" if is_input and module else variable(node.name)
+    forward.values[node.name] = assigned
+    if called != assigned:
         if keeps:
-            plain = "_" if not _reads_plain(forward, node.name) else own
-            forward.layers[node.name] = f"{own}_{'layers' if node.part.kind == 'stack' else 'states'}"
+            plain = "_" if not _reads_plain(forward, node.name) else assigned
+            forward.layers[node.name] = f"{assigned}_{'layers' if node.part.kind == 'stack' else 'states'}"
             forward.lines.append(f"{plain}, {forward.layers[node.name]} = {called}")
         else:
-            forward.lines.append(f"{own} = {called}")
+            forward.lines.append(f"{assigned} = {called}")
     return new if module else ""
 
 

@@ -30,11 +30,11 @@ class Sizes:
         own: text of a size in a method, `self.NAME` for an argument.
     """
 
-    def __init__(self, constants: Mapping[str, str], arguments: tuple[str, ...], own: bool = False) -> None:
-        self._texts = dict(constants) | {name: f"self.{name}" if own else name for name in arguments}
+    def __init__(self, constants: Mapping[str, str], arguments: tuple[str, ...], in_method: bool = False) -> None:
+        self._texts = dict(constants) | {name: f"self.{name}" if in_method else name for name in arguments}
         self._arguments = arguments
-        if not own:
-            self.own = Sizes(constants, arguments, own=True)
+        if not in_method:
+            self.own = Sizes(constants, arguments, in_method=True)
 
     @property
     def signature(self) -> str:
@@ -71,11 +71,11 @@ class SourceFile:
 
     def differing(self) -> dict[str, tuple[str, ...]]:
         """By class, the sizes that differ between its uses."""
-        found = {}
+        differing = {}
         for key, uses in self._sizes.items():
             if names := tuple(name for name in uses[0] if len({use[name] for use in uses}) > 1):
-                found[key] = names
-        return found
+                differing[key] = names
+        return differing
 
     def const(self, name: str, value: Any, comment: str = "") -> str:
         """The name of a constant with this value."""
@@ -98,10 +98,10 @@ class SourceFile:
     def template(self, component: Component, **values: Any) -> TemplateModule:
         """The template of a component, with its options as `o`."""
         package, _, name = component.entry.source.partition(":")
-        found = find_spec(package)
-        if found is None or not found.submodule_search_locations:
+        package_spec = find_spec(package)
+        if package_spec is None or not package_spec.submodule_search_locations:
             raise Refused(f"`{package}` is no package, so its template `{name}` is not found")
-        return render(Path(next(iter(found.submodule_search_locations))) / name, file=self, entry=component.entry,
+        return render(Path(next(iter(package_spec.submodule_search_locations))) / name, file=self, entry=component.entry,
                       o=component.options, **values)  # fmt: skip
 
     def define(self, part: Any) -> tuple[str, str]:
@@ -120,8 +120,8 @@ class SourceFile:
             self.classes[name] = code.strip("\n")
         self._sizes.setdefault(key, []).append(sizes)
         name = self._names[key]
-        given = ", ".join(self.const(size.upper(), sizes[size]) for size in arguments)
-        return name, f"{name}({given})"
+        constants = ", ".join(self.const(size.upper(), sizes[size]) for size in arguments)
+        return name, f"{name}({constants})"
 
     def define_text(self, title: str, code: Callable[[str], str]) -> str:
         """Write a class or function without sizes once; returns its name."""

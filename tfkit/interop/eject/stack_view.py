@@ -40,8 +40,8 @@ class SublayerView:
             else:
                 mask = "mask" if stack.mask_of(layer.layer) else ""
             scheme = None if memory or not context.position.entry.acts & {"queries_keys", "scores"} else context.position
-            own = scheme is not None and scheme.entry.tables(scheme.options) == "layer"
-            place = AttentionPlace(use_of(component, context), stack.uses, variable, mask, scheme, own)
+            own_scheme = scheme is not None and scheme.entry.tables(scheme.options) == "layer"
+            place = AttentionPlace(use_of(component, context), stack.uses, variable, mask, scheme, own_scheme)
             view["attention"] = AttentionView(file, o, context, place)
         self.reads_query = "attention" in view and view["attention"].reads_query
         self.part: Any = file.template(component, c=context, **view)
@@ -75,7 +75,7 @@ class LayerView:
         self.stack, self.layer, self.file = stack, layer, stack.file
         self.constants = placement.entry.constants(placement.options, stack.c.stack)
         self.sublayers = [SublayerView(self, component) for component in layer.sublayers or ()]
-        names = tuple(each.name for each in self.sublayers)
+        names = tuple(sublayer.name for sublayer in self.sublayers)
         self.sites = placement.entry.norm_sites(placement.options, names) if layer.norm.kind != "none" else ()
         skip = self.constants.skip
         self.skip = "x" if skip == 1.0 else f"{self.file.const('ALPHA', skip, 'factor of the residual')} * x"
@@ -157,13 +157,13 @@ class StackView:
 
     def mask_of(self, layer: Layer) -> str:
         """The variable that holds the mask of a layer's self-attention; empty without a mask."""
-        own = [s.options.window for s in layer.sublayers or () if s.kind == "self_attention"]
-        if len(set(own)) > 1:
+        windows = [s.options.window for s in layer.sublayers or () if s.kind == "self_attention"]
+        if len(set(windows)) > 1:
             raise Refused("two windows in one layer")
-        if not own or (not self.padded and not self.o.causal and own[0] is None):
+        if not windows or (not self.padded and not self.o.causal and windows[0] is None):
             return ""
         named = self._mask_names
-        return named[own[0]]
+        return named[windows[0]]
 
     @cached_property
     def _mask_names(self) -> dict[Any, str]:
@@ -187,18 +187,18 @@ class StackView:
     def _needs(self) -> list[str]:
         """The arguments of a layer after x."""
         kinds = {s.kind for _, layer in self.applied for s in layer.sublayers or ()}
-        found = []
+        needs = []
         if any(self._rotates(index) for index in range(len(self.schemes))):
-            found.append("rotation")
+            needs.append("rotation")
         if any(not self._rotates(index) for index in range(len(self.schemes))):
-            found.append("bias")
+            needs.append("bias")
         if any(self.mask_of(layer) for _, layer in self.applied):
-            found.append("mask")
+            needs.append("mask")
         if self.padded and kinds - {*ATTENTION, "ffn"}:
-            found.append("visible")
+            needs.append("visible")
         for variable, padded in self.memory_padded.items():
-            found += [variable, *([f"{variable}_mask"] if padded else [])]
-        return found
+            needs += [variable, *([f"{variable}_mask"] if padded else [])]
+        return needs
 
     def _rotates(self, index: int) -> bool:
         return "queries_keys" in self.schemes[index][0].entry.acts
@@ -207,11 +207,11 @@ class StackView:
 
     def _classes(self) -> dict[int, str]:
         """The constructor of each module, by number."""
-        found: dict[int, str] = {}
+        constructors: dict[int, str] = {}
         for number, layer in self.applied:
-            if number not in found:
-                found[number] = self.file.define(LayerView(self, layer).part)[1]
-        return found
+            if number not in constructors:
+                constructors[number] = self.file.define(LayerView(self, layer).part)[1]
+        return constructors
 
     @property
     def modules(self) -> str:
@@ -247,10 +247,10 @@ class StackView:
     @property
     def arguments(self) -> list[str]:
         """The arguments of the stack."""
-        found = ["x", *(["visible"] if self.padded else [])]
+        arguments = ["x", *(["visible"] if self.padded else [])]
         for variable, padded in self.memory_padded.items():
-            found += [variable, *([f"{variable}_visible"] if padded else [])]
-        return found
+            arguments += [variable, *([f"{variable}_visible"] if padded else [])]
+        return arguments
 
     @property
     def signature(self) -> str:
@@ -266,10 +266,10 @@ class StackView:
 
     def call_arguments(self, node: Any) -> str:
         """The arguments of a call in the model's forward pass."""
-        given = [node.input, *([node.visible] if self.padded else [])]
+        arguments = [node.input, *([node.visible] if self.padded else [])]
         for name, variable in self.memories.items():
-            given += [node.value(name), *([node.visible_of(name)] if self.memory_padded[variable] else [])]
-        return ", ".join(given)
+            arguments += [node.value(name), *([node.visible_of(name)] if self.memory_padded[variable] else [])]
+        return ", ".join(arguments)
 
     @property
     def prepare(self) -> list[str]:
@@ -335,21 +335,21 @@ class StackView:
 
     def _varying(self) -> dict[str, list[str]]:
         """The variables that differ between layers: by argument, the variable of each layer."""
-        found = {}
+        varying = {}
         masks = []
         if "mask" in self.needs:
             usual = next(iter(self._mask_names.values()))
             masks = [self.mask_of(layer) or usual for _, layer in self.applied]
         if len(set(masks)) > 1 or (masks and masks[0] != "mask"):
-            found["mask"] = masks
+            varying["mask"] = masks
         for kind, rotates in (("rotation", True), ("bias", False)):
             if kind in self.needs:
                 fallback = next(i for i in range(len(self.schemes)) if self._rotates(i) == rotates)
                 indices = [self._scheme_index(layer) for _, layer in self.applied]
                 names = [self._scheme_variable(fallback if i is None or self._rotates(i) != rotates else i) for i in indices]
                 if len(set(names)) > 1:
-                    found[kind] = names
-        return found
+                    varying[kind] = names
+        return varying
 
     @property
     def loop(self) -> str:

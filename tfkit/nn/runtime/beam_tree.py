@@ -41,8 +41,8 @@ class BeamTree:
 
     def grown(self) -> Tensor:
         """`seen` with the k new tokens, (S, k, slots + k). Each hypothesis sees its own new token."""
-        own = torch.eye(self.beams, dtype=torch.bool, device=self.seen.device)
-        return torch.cat([self.seen, own.expand(self.seen.shape[0], -1, -1)], 2)
+        diagonal = torch.eye(self.beams, dtype=torch.bool, device=self.seen.device)
+        return torch.cat([self.seen, diagonal.expand(self.seen.shape[0], -1, -1)], 2)
 
     def grown_places(self, position: int) -> Tensor:
         """`places` with the new tokens at `position`, (S, slots + k)."""

@@ -155,9 +155,9 @@ class StackContext:
         Returns:
             The output of the node, (B, K, M).
         """
-        found = self.memories[name] if name else self.memory
-        assert found is not None, "the graph's rules give every cross-attention a memory"
-        return found
+        memory = self.memories[name] if name else self.memory
+        assert memory is not None, "the graph's rules give every cross-attention a memory"
+        return memory
 
     def self_mask(self, window: tuple[int | None, int | None] | None) -> Mask:
         """The mask of self-attention: causality, window and padding.

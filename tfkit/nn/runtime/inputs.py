@@ -68,15 +68,15 @@ def check_inputs(
                 raise InputError(Diagnostic("TFK073", f"{label} name `{name}`, which is no input of this call"))
     placed = {f"`{name}`": ids for name, ids in inputs.items()}
     for label, table in (("mask", masks), ("lengths", lengths), ("segments", segments)):
-        placed.update({f"{label} of `{name}`": given for name, given in table.items()})
+        placed.update({f"{label} of `{name}`": tensor for name, tensor in table.items()})
     check_places(parameter, placed)
     first: tuple[str, int] | None = None
-    for name, given in inputs.items():
-        _check_input(name, given, plan.inputs[name], parameter)
-        if first is not None and given.shape[0] != first[1]:
-            message = f"`{name}` has {given.shape[0]} rows, `{first[0]}` has {first[1]}"
+    for name, tensor in inputs.items():
+        _check_input(name, tensor, plan.inputs[name], parameter)
+        if first is not None and tensor.shape[0] != first[1]:
+            message = f"`{name}` has {tensor.shape[0]} rows, `{first[0]}` has {first[1]}"
             raise InputError(Diagnostic("TFK070", message, "all inputs of one call have the same batch size"))
-        first = first or (name, given.shape[0])
+        first = first or (name, tensor.shape[0])
     padding = {name: _padding(name, ids, plan.inputs[name], masks.get(name), lengths.get(name)) for name, ids in inputs.items()}
     for name, segment in segments.items():
         rule = plan.inputs[name]
@@ -84,31 +84,31 @@ def check_inputs(
     return padding
 
 
-def _check_input(name: str, given: Tensor, rule: AnyInputRule, parameter: nn.Parameter | None) -> None:
+def _check_input(name: str, tensor: Tensor, rule: AnyInputRule, parameter: nn.Parameter | None) -> None:
     if isinstance(rule, InputRule):
-        check_ids(name, given, rule.vocab_size)
+        check_ids(name, tensor, rule.vocab_size)
     elif isinstance(rule, ImageRule):
-        check_images(name, given, rule, parameter)
+        check_images(name, tensor, rule, parameter)
     else:
-        check_features(name, given, rule, parameter)
+        check_features(name, tensor, rule, parameter)
 
 
-def _padding(name: str, given: Tensor, rule: AnyInputRule, mask: Tensor | None, lengths: Tensor | None) -> Padding:
+def _padding(name: str, tensor: Tensor, rule: AnyInputRule, mask: Tensor | None, lengths: Tensor | None) -> Padding:
     if isinstance(rule, ImageRule):
         if mask is not None or lengths is not None:
             label = "a mask is" if lengths is None else "lengths are"
             raise InputError(Diagnostic("TFK073", f"{label} given for the images `{name}`", "images have no padding"))
         return Padding()
-    padding = given_padding(name, given.shape[:2], mask, lengths)
+    padding = given_padding(name, tensor.shape[:2], mask, lengths)
     if padding is None:
-        return padding_from_ids(given, rule.pad_id, rule.start_id) if isinstance(rule, InputRule) else Padding()
+        return padding_from_ids(tensor, rule.pad_id, rule.start_id) if isinstance(rule, InputRule) else Padding()
     return padding
 
 
-def check_tensor(label: str, given: Any) -> None:
-    """Raises InputError if `given` is not a tensor."""
-    if not isinstance(given, Tensor):
-        raise InputError(Diagnostic("TFK071", f"{label} is a {type(given).__name__}", "give a tensor"))
+def check_tensor(label: str, tensor: Any) -> None:
+    """Raises InputError if `tensor` is not a tensor."""
+    if not isinstance(tensor, Tensor):
+        raise InputError(Diagnostic("TFK071", f"{label} is a {type(tensor).__name__}", "give a tensor"))
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
@@ -232,24 +232,24 @@ def check_features(name: str, features: Tensor, rule: FeatureRule, parameter: nn
     _check_numbers(name, features, "features", parameter)
 
 
-def _check_numbers(name: str, given: Tensor, kind: str, parameter: nn.Parameter | None) -> None:
+def _check_numbers(name: str, tensor: Tensor, kind: str, parameter: nn.Parameter | None) -> None:
     """Raises InputError unless all numbers are finite and of the model's dtype. On CUDA an assertion avoids a sync."""
-    if not given.is_floating_point():
+    if not tensor.is_floating_point():
         fix = f"scale and normalise them as in training, for instance {kind}.float() / 255"
-        raise InputError(Diagnostic("TFK071", f"`{name}` has dtype {given.dtype}, {kind} are real numbers", fix))
+        raise InputError(Diagnostic("TFK071", f"`{name}` has dtype {tensor.dtype}, {kind} are real numbers", fix))
     # Sharded and offloaded parameters are cast when they are used; autocast casts the input.
-    known = type(parameter) is nn.Parameter and not torch.is_autocast_enabled(given.device.type)
-    if known and parameter is not None and given.dtype is not parameter.dtype:
-        message = f"`{name}` has dtype {given.dtype}, the model {parameter.dtype}"
+    known = type(parameter) is nn.Parameter and not torch.is_autocast_enabled(tensor.device.type)
+    if known and parameter is not None and tensor.dtype is not parameter.dtype:
+        message = f"`{name}` has dtype {tensor.dtype}, the model {parameter.dtype}"
         raise InputError(Diagnostic("TFK071", message, f"convert it: {kind}.to(model.dtype)"))
-    if torch.compiler.is_compiling() or given.is_meta or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or tensor.is_meta or torch._C._are_functorch_transforms_active():
         return
-    finite = given.isfinite()
-    if given.device.type != "cpu":
+    finite = tensor.isfinite()
+    if tensor.device.type != "cpu":
         torch._assert_async(finite.all(), f"TFK079: `{name}` holds NaN or infinity")
     elif not bool(finite.all()):
         place = (~finite).nonzero()[0].tolist()
-        message = f"`{name}` {tuple(given.shape)} holds {float(given[tuple(place)])} at {place}"
+        message = f"`{name}` {tuple(tensor.shape)} holds {float(tensor[tuple(place)])} at {place}"
         raise InputError(Diagnostic("TFK079", message, f"{kind} are finite numbers; was there a log of 0 or a division by 0?"))
 
 
@@ -289,8 +289,8 @@ def step_padding(state: DecodingState, ids: Tensor, visible: Tensor | Literal[Tr
         raise InputError(Diagnostic("TFK070", message, "it is bool, True for real tokens, of the ids' shape"))
     if visible is None and rule.pad_id is not None:
         whole = ids if state.ids is None else torch.cat([state.ids, ids], 1)  # (B, length + n)
-        found = padding_from_ids(whole, rule.pad_id, rule.start_id).as_visible(whole.shape[1])
-        visible = None if found is None else found[:, state.length :]
+        whole_visible = padding_from_ids(whole, rule.pad_id, rule.start_id).as_visible(whole.shape[1])
+        visible = None if whole_visible is None else whole_visible[:, state.length :]
     if state.visible is None and (not isinstance(visible, Tensor) or bool(visible.all())):
         return Padding()
     everything = torch.ones(state.batch, state.length + ids.shape[1], dtype=torch.bool, device=ids.device)
