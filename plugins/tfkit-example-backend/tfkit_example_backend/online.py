@@ -37,9 +37,9 @@ def attend(inputs: AttentionInputs, options: OnlineOptions) -> AttentionOutput:
     query = inputs.scale * inputs.query.to(wide)
     key, value = (expand_heads(tensor, shapes.heads).to(wide) for tensor in (inputs.key, inputs.value))
     bias = None if inputs.bias is None else dense_bias(inputs.bias, inputs.mask.offset, shapes)
-    shown, rows = visible(inputs.mask, shapes), None
-    if shown is not None:
-        shown, rows = unmask_empty_rows(shown)
+    visible_pairs, rows = visible(inputs.mask, shapes), None
+    if visible_pairs is not None:
+        visible_pairs, rows = unmask_empty_rows(visible_pairs)
 
     highest = query.new_full((*query.shape[:3], 1), -torch.inf)
     total = torch.zeros_like(highest)
@@ -51,8 +51,8 @@ def attend(inputs: AttentionInputs, options: OnlineOptions) -> AttentionOutput:
             scores = inputs.softcap * torch.tanh(scores / inputs.softcap)
         if bias is not None:
             scores = scores + _keys(bias, block)
-        if shown is not None:
-            scores = scores.masked_fill(~_keys(shown, block), -torch.inf)
+        if visible_pairs is not None:
+            scores = scores.masked_fill(~_keys(visible_pairs, block), -torch.inf)
         higher = torch.maximum(highest, scores.detach().amax(-1, keepdim=True))
         level = torch.where(higher.isinf(), 0.0, higher)  # a block may hide all its keys from a row before it has seen any
         shrink = torch.exp(highest - level)
