@@ -65,18 +65,18 @@ def where_wrong(tensor: str, wrong: Tensor) -> str:
     places, axes = [], AXES.get(tensor, ())
     for axis, name in enumerate(axes if len(axes) == wrong.dim() else ()):
         rest = [other for other in range(wrong.dim()) if other != axis]
-        found, size = wrong.any(rest).nonzero().flatten().tolist(), wrong.shape[axis]
-        if found and len(found) < size:
-            places.append(_range_of(name, found, size))
+        indices, size = wrong.any(rest).nonzero().flatten().tolist(), wrong.shape[axis]
+        if indices and len(indices) < size:
+            places.append(_range_of(name, indices, size))
     return ", ".join(places)
 
 
-def _range_of(name: str, found: list[int], size: int) -> str:
-    first, last = found[0], found[-1]
+def _range_of(name: str, indices: list[int], size: int) -> str:
+    first, last = indices[0], indices[-1]
     if first == last:
         return f"{name} {first}"
-    if last - first + 1 > len(found):
-        return f"{len(found)} of {size} {name}s"
+    if last - first + 1 > len(indices):
+        return f"{len(indices)} of {size} {name}s"
     if last == size - 1:
         return f"{name}s from {first} on"
     return f"{name}s {first} to {last}"

@@ -57,19 +57,19 @@ def evaluated(
     Returns:
         The result and at most one finding.
     """
-    started, examples, worst, found = time.perf_counter(), 0, None, list[Finding]()
+    started, examples, worst, findings = time.perf_counter(), 0, None, list[Finding]()
     for case in cases:
         examples += 1
         try:
             share = evaluate(case)
             worst = share if worst is None or share is None else max(worst, share)
         except Violation as violation:
-            found = [Finding(name, dtype, violation.message, examples=examples, **violation.numbers)]
+            findings = [Finding(name, dtype, violation.message, examples=examples, **violation.numbers)]
         except Exception as reason:  # whatever the author's function raises is the answer
             message = f"raised {type(reason).__name__}: {reason} ({case.shape})"
-            found = [Finding(name, dtype, message, examples=examples)]
-        if found:
+            findings = [Finding(name, dtype, message, examples=examples)]
+        if findings:
             break
-    status: Status = "failed" if found else "passed"
+    status: Status = "failed" if findings else "passed"
     seconds = round(time.perf_counter() - started, 3)
-    return CheckResult(name, dtype, rule, status, examples, worst, seconds), found
+    return CheckResult(name, dtype, rule, status, examples, worst, seconds), findings

@@ -158,8 +158,8 @@ class CheckItem(pytest.Item):
     def _not_evaluated(self, rows: Iterable[CheckOutcome], failed: list[CheckOutcome]) -> None:
         """Skip where a device is not there or another selected item of this part fails and says why; never pass."""
         telling = {PROCESS, *(row.name for row in failed)}
-        said = any(item.parent is self.part and item.name in telling for item in self.session.items)
-        if failed and not said:
+        explained = any(item.parent is self.part and item.name in telling for item in self.session.items)
+        if failed and not explained:
             pytest.fail(f"not evaluated, because {failed[0].name} failed: {failed[0].words}", pytrace=False)
         if failed:
             pytest.skip(f"not evaluated, because {failed[0].name} failed")

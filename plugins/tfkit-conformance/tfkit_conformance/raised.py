@@ -30,16 +30,16 @@ def format_exception(reason: BaseException) -> str:
     """The exception on one line, its message cut, and where the part raised it."""
     text = " ".join(str(reason).split())[:LONGEST]
     named = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
-    own = _own(reason)
-    return f"{named} ({_place(*own[-1])})" if own else named
+    frames = _own(reason)
+    return f"{named} ({_place(*frames[-1])})" if frames else named
 
 
 def call_of(reason: BaseException) -> str:
     """The function of the part that tfkit had called, such as `Rotary.rotate`; nothing where none of its code ran."""
-    own = _own(reason)
-    if not own:
+    frames = _own(reason)
+    if not frames:
         return ""
-    frame = own[0][0]
+    frame = frames[0][0]
     owner = f"{type(frame.f_locals['self']).__name__}." if "self" in frame.f_locals else ""
     return f"{owner}{frame.f_code.co_name}"
 

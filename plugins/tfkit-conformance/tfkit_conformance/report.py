@@ -125,15 +125,15 @@ class ConformanceReport:
 
     def raise_for_failures(self) -> None:
         """Raises the first finding as a Violation, if there is one."""
-        for found in self.findings:
-            raise Violation(found.check, found.message, **{name: getattr(found, name) for name in NUMBERS})
+        for finding in self.findings:
+            raise Violation(finding.check, finding.message, **{name: getattr(finding, name) for name in NUMBERS})
 
     def as_data(self) -> dict[str, Any]:
         """The report as JSON data, with verdict and exit code."""
         return {
             **asdict(self),
             "dtypes": list(self.dtypes),
-            "findings": [found.as_data() for found in self.findings],
+            "findings": [finding.as_data() for finding in self.findings],
             "checks": [asdict(check) for check in self.checks],
             "ledger": [{**asdict(row), "missing": row.missing} for row in self.ledger],
             "verdict": self.verdict,

@@ -72,9 +72,9 @@ def why_not_run(subject: BackendUnderTest) -> str:
 
 def versions(device: str) -> dict[str, str]:
     """tfkit, torch, Python, and the machine."""
-    found = {"tfkit": version("tfkit"), "torch": torch.__version__, "python": platform.python_version()}
+    environment = {"tfkit": version("tfkit"), "torch": torch.__version__, "python": platform.python_version()}
     if device.startswith("cuda") and torch.cuda.is_available():
-        found["device"] = torch.cuda.get_device_name(device)
+        environment["device"] = torch.cuda.get_device_name(device)
     if implementation := flash_implementation():
-        found["flash attention"] = implementation
-    return found | {"machine": platform.machine()}
+        environment["flash attention"] = implementation
+    return environment | {"machine": platform.machine()}

@@ -60,26 +60,26 @@ def search(
     """Evaluate drawn cases. `evaluate` raises Violation or Inconclusive, or returns. Violations of a check in `reported` are
     known already: they are not shrunk, and the search goes on, but for one that is out of time. `shrink_steps` 0 leaves out
     shrinking."""
-    found = Outcome()
+    outcome = Outcome()
     failures: dict[Any, Violation] = {}
     steps = 0
 
     def body(case: Any) -> None:
         nonlocal steps
-        if failures and (steps >= shrink_steps or isinstance(found.violation, OutOfTime)):
+        if failures and (steps >= shrink_steps or isinstance(outcome.violation, OutOfTime)):
             violation = failures.get(case)
         else:
             steps += bool(failures)
-            found.examples += not failures
-            violation = _evaluated(evaluate, case, limit, found, shrinking=bool(failures))
+            outcome.examples += not failures
+            violation = _evaluated(evaluate, case, limit, outcome, shrinking=bool(failures))
             if failures and violation is not None and violation.check != next(iter(failures.values())).check:
                 violation = None  # another error: it is reported once this one is fixed
         if violation is None or (violation.check in reported and not isinstance(violation, OutOfTime)):
             return
         if case not in failures:
-            found.failures.append(case)
+            outcome.failures.append(case)
         failures[case] = violation
-        found.case, found.violation = case, violation
+        outcome.case, outcome.violation = case, violation
         raise _Failed
 
     phases = [Phase.generate, Phase.shrink] if shrink_steps else [Phase.generate]
@@ -92,11 +92,11 @@ def search(
     except (_Failed, Unsatisfiable):
         pass
     except Flaky:
-        found.stable = False
-    return found
+        outcome.stable = False
+    return outcome
 
 
-def _evaluated(evaluate: Callable[[Any], None], case: Any, limit: float, found: Outcome, shrinking: bool) -> Violation | None:
+def _evaluated(evaluate: Callable[[Any], None], case: Any, limit: float, outcome: Outcome, shrinking: bool) -> Violation | None:
     try:
         with time_limit(limit):
             evaluate(case)
@@ -104,5 +104,5 @@ def _evaluated(evaluate: Callable[[Any], None], case: Any, limit: float, found: 
         return violation
     except Inconclusive as reason:
         if not shrinking:
-            found.inconclusive.append(str(reason))
+            outcome.inconclusive.append(str(reason))
     return None

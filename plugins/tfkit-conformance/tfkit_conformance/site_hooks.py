@@ -15,8 +15,10 @@ def replaced_backends(model: Model, replacement: Callable[[str, BoundBackend], B
     """Replaces each candidate of each site by `replacement(site, candidate)`. Only this model changes, until the block ends."""
     before = [(attention, index, attention.choices[index]) for attention, index, _ in model.attention_sites()]
     for attention, index, choice in before:
-        made = tuple(replacement(choice.site, candidate) for candidate in choice.candidates)
-        attention.choices[index] = BackendChoice(choice.site, choice.requested_backends, made, choice.automatic, choice.others)
+        candidates = tuple(replacement(choice.site, candidate) for candidate in choice.candidates)
+        attention.choices[index] = BackendChoice(
+            choice.site, choice.requested_backends, candidates, choice.automatic, choice.others
+        )
     try:
         yield
     finally:

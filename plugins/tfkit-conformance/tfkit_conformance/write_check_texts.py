@@ -52,8 +52,8 @@ def declared_checks() -> Iterator[Row]:
             numbered = bool(location) and number[0] == "R" and number[1:].isdigit()
             rule, summary = (number, words) if numbered else ("", law.rule)
             yield check_text(law.name, f"parts of the slot {slot}", rule, summary)
-    for each in PROPERTIES:
-        yield check_text(each.name, "whole models", each.rule, each.summary)
+    for model_property in PROPERTIES:
+        yield check_text(model_property.name, "whole models", model_property.rule, model_property.summary)
 
 
 def checks_json() -> str:

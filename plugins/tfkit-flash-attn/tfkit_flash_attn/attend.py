@@ -44,14 +44,14 @@ class Kernel:
         functions = import_module(self.module)
         options = self.options(inputs, call)
         if call.query_borders is None:
-            found = functions.flash_attn_func(query, key, value, **options)
+            returned = functions.flash_attn_func(query, key, value, **options)
         else:
             longest = (max(one.queries for one in call.sequences), max(one.keys for one in call.sequences))
             borders = (call.query_borders, call.key_borders)
             names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
             packed = dict(zip(names, (*borders, *longest), strict=True))
-            found = functions.flash_attn_varlen_func(query, key, value, **packed, **options)
-        return (found[0], found[1]) if isinstance(found, tuple) else (found, None)
+            returned = functions.flash_attn_varlen_func(query, key, value, **packed, **options)
+        return (returned[0], returned[1]) if isinstance(returned, tuple) else (returned, None)
 
 
 def _common(inputs: AttentionInputs, call: FlashCall, open_side: int | None) -> dict[str, Any]:

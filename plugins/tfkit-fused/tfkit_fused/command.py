@@ -147,14 +147,14 @@ def _calls(options: argparse.Namespace, device: torch.device) -> Iterator[Attent
     axes = (options.batch, options.heads, options.group, options.head_dim, options.lengths, options.mask, options.bias)
     for B, H, group, D, (Q, K), mask, bias in itertools.product(*axes):
         shapes = ((B, H, Q, D), (B, H // group, K, D), (B, H // group, K, D))
-        made = [torch.randn(shape, dtype=dtype, device=device).requires_grad_(not options.inference) for shape in shapes]
+        tensors = [torch.randn(shape, dtype=dtype, device=device).requires_grad_(not options.inference) for shape in shapes]
         lengths = torch.linspace(0.5, 1.0, B, device=device) if "padded" in mask else None
-        key_lengths, query_lengths = ((None if lengths is None else (lengths * each).ceil().long()) for each in (K, Q))
+        key_lengths, query_lengths = ((None if lengths is None else (lengths * length).ceil().long()) for length in (K, Q))
         if mask == "keys-padded":
             query_lengths = None
         terms = Mask(causal="causal" in mask, offset=K - Q, key_lengths=key_lengths, query_lengths=query_lengths)
         yield AttentionInputs(
-            *made, terms, D**-0.5, bias=_bias(bias, (H, Q, K), not options.inference, device), dropout=options.dropout
+            *tensors, terms, D**-0.5, bias=_bias(bias, (H, Q, K), not options.inference, device), dropout=options.dropout
         )
 
 
@@ -172,20 +172,20 @@ def _bias(kind: str, shape: tuple[int, int, int], gradient: bool, device: torch.
 
 def _sizes(most: int) -> Callable[[str], list[int]]:
     def sizes(text: str) -> list[int]:
-        found = [int(word) if word.isdecimal() and word.isascii() and len(word) < 9 else 0 for word in text.split(",")]
-        if not all(1 <= size <= most for size in found):
+        numbers = [int(word) if word.isdecimal() and word.isascii() and len(word) < 9 else 0 for word in text.split(",")]
+        if not all(1 <= size <= most for size in numbers):
             raise argparse.ArgumentTypeError(f"`{text}` is no list of whole numbers from 1 to {most}")
-        return found
+        return numbers
 
     return sizes
 
 
 def _lengths(text: str) -> list[tuple[int, int]]:
-    found = []
+    lengths = []
     for word in text.split(","):
         queries, both, keys = word.partition("x")
-        found.append((*_sizes(1 << 20)(queries), *_sizes(1 << 20)(keys if both else queries)))
-    return found
+        lengths.append((*_sizes(1 << 20)(queries), *_sizes(1 << 20)(keys if both else queries)))
+    return lengths
 
 
 def _among(names: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
@@ -200,9 +200,9 @@ def _among(names: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 def _probability(text: str) -> float:
     try:
-        found = float(text)
+        probability = float(text)
     except ValueError:
-        found = -1.0
-    if not 0.0 <= found < 1.0:
+        probability = -1.0
+    if not 0.0 <= probability < 1.0:
         raise argparse.ArgumentTypeError(f"`{text}` is no probability below 1")
-    return found
+    return probability

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import INTERPRETED
-from .kernels import backward as backward_kernels, bias as bias_kernels, call, decode as decode_kernels
+from .kernels import backward as backward_kernels, bias as bias_kernels, call as kernel_call, decode as decode_kernels
 from .kernels.forward import forward as kernel_of_forward
 from .kernels.specialised import specialised as kernel_of_specialised
 from .operator_call import Call, class_of, power_of_two, signature
@@ -35,8 +35,8 @@ BITS = 31
 one_at_a_time = threading.Lock() if INTERPRETED else nullcontext()
 """The interpreter changes Triton's language while a kernel runs: two threads would take it from each other."""
 
-RISING = {each: tl.constexpr(each) for each in (True, False)}
-KINDS = {each: tl.constexpr(each) for each in ("dense", "linear", "distance")}
+RISING = {is_rising: tl.constexpr(is_rising) for is_rising in (True, False)}
+KINDS = {kind: tl.constexpr(kind) for kind in ("dense", "linear", "distance")}
 FAR = 1 << 29
 """Positions are clamped to this in kernels."""
 FAR_APART = 1 << 23
@@ -48,40 +48,40 @@ def prepared(launches: Callable[..., Any]) -> Callable[..., Any]:
     time where they are interpreted; on copies of tensors whose rows lie too far apart for the arithmetic within a tile."""
 
     @functools.wraps(launches)
-    def launched(given: Call, *others: Any) -> Any:
-        if not all(map(_is_near, (given.query, given.key, given.value))):
-            given = replace(given, query=_near(given.query), key=_near(given.key), value=_near(given.value))
-        device = given.query.device
+    def launched(call: Call, *others: Any) -> Any:
+        if not all(map(_is_near, (call.query, call.key, call.value))):
+            call = replace(call, query=_near(call.query), key=_near(call.key), value=_near(call.value))
+        device = call.query.device
         with one_at_a_time, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            return launches(given, *others)
+            return launches(call, *others)
 
     return launched
 
 
 @prepared
-def forward(given: Call) -> tuple[Tensor, Tensor]:
+def forward(call: Call) -> tuple[Tensor, Tensor]:
     """output (B,H,Q,V), stored as (B,Q,H,V) is, and log-sum-exp (B,H,Q) float32."""
-    B, H, Q, _ = given.query.shape
-    V = given.value.shape[3]
-    output = given.query.new_empty(B, Q, H, V).transpose(1, 2)
-    lse = given.query.new_empty(B, H, Q, dtype=torch.float32)
-    if few_queries(given):
-        _run(given, "decode", lambda tiles: _decode(given, output, lse, tiles), (output, lse))
+    B, H, Q, _ = call.query.shape
+    V = call.value.shape[3]
+    output = call.query.new_empty(B, Q, H, V).transpose(1, 2)
+    lse = call.query.new_empty(B, H, Q, dtype=torch.float32)
+    if few_queries(call):
+        _run(call, "decode", lambda tiles: _decode(call, output, lse, tiles), (output, lse))
     else:
-        rows = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(output), lse)
-        key, described, (scores, mask, bias, dropout) = signature(given), _describes(given.key, given.value), _terms(given)
+        rows = (_rows(call.query), _rows(call.key), _rows(call.value), _rows(output), lse)
+        key, described, (scores, mask, bias, dropout) = signature(call), _describes(call.key, call.value), _terms(call)
 
         def sweep(tiles: Tiles) -> None:
-            programs, constants = _tiles_along(Q, tiles.queries) * B * H, _constants(given, tiles)
-            sizes = Q, given.key.shape[2]
+            programs, constants = _tiles_along(Q, tiles.queries) * B * H, _constants(call, tiles)
+            sizes = Q, call.key.shape[2]
             if tiles.is_specialised:
                 specialised_kernel((key, tiles), programs, (*rows, *sizes, scores, mask), constants)
             else:
-                arguments = (*rows, *sizes, given.offset, scores, mask, bias, dropout)
+                arguments = (*rows, *sizes, call.offset, scores, mask, bias, dropout)
                 forward_kernel((key, tiles), programs, arguments, {**constants, "DESCRIBED": described})
 
-        more = specialised_tiles(given.query, given.value) if described and _specialises(given) else ()
-        _run(given, "forward", sweep, (output, lse), described, more)
+        more = specialised_tiles(call.query, call.value) if described and _specialises(call) else ()
+        _run(call, "forward", sweep, (output, lse), described, more)
     return output, lse
 
 
@@ -96,11 +96,11 @@ def _describes(*tensors: Tensor) -> bool:
     return described
 
 
-def _specialises(given: Call) -> bool:
+def _specialises(call: Call) -> bool:
     """Whether `kernels/specialised.py` serves a call whose keys and values are described: on sm_90, where all queries see the
     same keys. Triton has another way to groups of warps on sm_100."""
-    is_even = given.left is None and given.right is None and given.scale > 0.0
-    return is_even and features_of(given) == "plain" and _is_hopper(given.query.device) and _describes(given.query)
+    is_even = call.left is None and call.right is None and call.scale > 0.0
+    return is_even and features_of(call) == "plain" and _is_hopper(call.query.device) and _describes(call.query)
 
 
 def _copies_queries(device: torch.device) -> bool:
@@ -114,17 +114,17 @@ def _is_hopper(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
 
 
-def _sees_intervals(given: Call) -> bool:
+def _sees_intervals(call: Call) -> bool:
     """Whether the queries that see a key are consecutive: the window is not empty, and nothing but position, window and lengths
     hides keys. Rich calls are left out: their kernels have no registers to spare."""
-    is_empty = given.left is not None and given.right is not None and given.left + given.right < 0
-    return not is_empty and given.key_visible is None and features_of(given) != "rich"
+    is_empty = call.left is not None and call.right is not None and call.left + call.right < 0
+    return not is_empty and call.key_visible is None and features_of(call) != "rich"
 
 
 def _is_aligned(tensor: Tensor) -> bool:
     """Whether descriptors can say where the rows are: each at a multiple of 16 bytes, and none at the place of another."""
     *strides, last = tensor.stride()
-    aligned = tensor.data_ptr() % 16 == 0 and not any(each * tensor.element_size() % 16 for each in strides)
+    aligned = tensor.data_ptr() % 16 == 0 and not any(stride * tensor.element_size() % 16 for stride in strides)
     return last == 1 and aligned and strides[-1] > 0
 
 
@@ -138,55 +138,57 @@ def _scratch(size: int, alignment: int, stream: Any) -> Tensor:
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
-FEW = 16
+MAX_DECODE_QUERIES = 16
 """Queries that are few: with so many or fewer, the keys of a head are split among programs."""
 TILES_IN_CHUNK = 8
 MOST_ROWS = {2: 64, 4: 16}
 """Of a tile of queries times the heads of a group, by the bytes of a number: more do not fit registers."""
 
 
-def few_queries(given: Call) -> bool:
+def few_queries(call: Call) -> bool:
     """Whether a tile holds the queries of all heads of a group: by sizes of the call that are no batch size, never by what was
     measured."""
-    Q, group = given.query.shape[2], given.query.shape[1] // given.key.shape[1]
-    return Q <= FEW and Q * group <= MOST_ROWS[given.query.element_size()]
+    Q, group = call.query.shape[2], call.query.shape[1] // call.key.shape[1]
+    return Q <= MAX_DECODE_QUERIES and Q * group <= MOST_ROWS[call.query.element_size()]
 
 
-def _decode(given: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
-    (B, H, Q, _), (G, K), V = given.query.shape, given.key.shape[1:3], given.value.shape[3]
+def _decode(call: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
+    (B, H, Q, _), (G, K), V = call.query.shape, call.key.shape[1:3], call.value.shape[3]
     chunk = TILES_IN_CHUNK * tiles.keys
     chunks = _tiles_along(K, chunk)
     outputs, lses = None, lse
     if chunks > 1:
         outputs = torch.empty(B, H, Q, chunks, V, dtype=torch.float32, device=output.device)
         lses = torch.empty(B, H, Q, chunks, dtype=torch.float32, device=output.device)
-    sizes, terms, key = _sizes(given), _terms(given), (signature(given), tiles, chunks > 1)
-    rows = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(output), outputs, lses)
+    sizes, terms, key = _sizes(call), _terms(call), (signature(call), tiles, chunks > 1)
+    rows = (_rows(call.query), _rows(call.key), _rows(call.value), _rows(output), outputs, lses)
     constants = {**sizes, **tiles.constants, "CHUNK": chunk, "TILE_Q": power_of_two(max(Q * (H // G), 16))}
-    decode_chunks(key, chunks * B * G, (*rows, Q, K, given.offset, chunks, *terms), constants)
+    decode_chunks(key, chunks * B * G, (*rows, Q, K, call.offset, chunks, *terms), constants)
     if outputs is not None:
         constants = {"V": V, "CHUNKS": 16, "TILE_V": sizes["TILE_V"], **({} if INTERPRETED else FP_FUSION)}
         join_chunks(key, B * H * Q, (outputs, lses, _rows(output), lse, Q, chunks, *terms), constants)
 
 
 @prepared
-def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: Tensor | None, wants_bias: bool) -> list[Tensor]:
+def backward(call: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: Tensor | None, wants_bias: bool) -> list[Tensor]:
     """[dq, dk, dv], and with `wants_bias` the gradient of the bias in its own shape and dtype."""
-    (B, H, Q, D), (G, K), V = given.query.shape, given.key.shape[1:3], given.value.shape[3]
+    (B, H, Q, D), (G, K), V = call.query.shape, call.key.shape[1:3], call.value.shape[3]
     sums, grad = torch.empty_like(lse), _near(grad)
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
-    grads = [None if each is None else (each.stride(), each.data_ptr() & 15) for each in (grad, grad_lse)]
-    key = (signature(given), K, *grads, wants_bias)
+    grads = [None if gradient is None else (gradient.stride(), gradient.data_ptr() & 15) for gradient in (grad, grad_lse)]
+    key = (signature(call), K, *grads, wants_bias)
     constants = {"V": V, "TILE_Q": 64, "TILE_V": power_of_two(max(V, 16)), **({} if INTERPRETED else FP_FUSION)}
     row_sums(key, _tiles_along(Q, 64) * B * H, (_rows(output), _rows(grad), grad_lse, lse, sums, H, Q), constants)
-    described = _describes(given.key, given.value)
-    queries_described = _sees_intervals(given) and _copies_queries(given.query.device) and _describes(given.query, grad)
-    together = given.atomic and not torch.are_deterministic_algorithms_enabled() and bool(_tiles(given, "together"))
-    grad_key, grad_value = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (given.key, given.value))
-    grad_query = given.query.new_empty(B, H, Q, D, dtype=torch.float32 if together else given.query.dtype)
-    saved = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(grad), lse, sums)
-    warned = (Q, K, given.offset, *_terms(given))
-    by_distance = wants_bias and given.bias is not None and given.bias_kind != "dense"
+    described = _describes(call.key, call.value)
+    queries_described = _sees_intervals(call) and _copies_queries(call.query.device) and _describes(call.query, grad)
+    together = call.atomic and not torch.are_deterministic_algorithms_enabled() and bool(_tiles(call, "together"))
+    grad_key, grad_value = (
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (call.key, call.value)
+    )
+    grad_query = call.query.new_empty(B, H, Q, D, dtype=torch.float32 if together else call.query.dtype)
+    saved = (_rows(call.query), _rows(call.key), _rows(call.value), _rows(grad), lse, sums)
+    warned = (Q, K, call.offset, *_terms(call))
+    by_distance = wants_bias and call.bias is not None and call.bias_kind != "dense"
 
     def sums_for(tiles: int) -> Tensor | None:
         return lse.new_empty(B, H, tiles, 2) if by_distance else None
@@ -195,7 +197,7 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
         number = _tiles_along(Q, tiles.queries)
         bias_sums = sums_for(number)
         arguments = (*saved, _rows(grad_query), bias_sums, *warned)
-        queries((key, tiles), number * B * H, arguments, {**_constants(given, tiles), "DESCRIBED": described})
+        queries((key, tiles), number * B * H, arguments, {**_constants(call, tiles), "DESCRIBED": described})
         return bias_sums
 
     def of_keys(tiles: Tiles) -> Tensor | None:
@@ -203,70 +205,70 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
         bias_sums = sums_for(number) if together else None
         added = grad_query.zero_() if together else None
         arguments = (*saved, _rows(grad_key), _rows(grad_value), added, bias_sums, *warned)
-        constants = {**_constants(given, tiles), "MASK_ALL": _masks_all(grad.device), "DESCRIBED": queries_described}
+        constants = {**_constants(call, tiles), "MASK_ALL": _masks_all(grad.device), "DESCRIBED": queries_described}
         keys_and_values((key, tiles, together), number * B * G, arguments, constants)
         return bias_sums
 
     if together:
-        bias_sums = _run(given, "together", of_keys, (grad_query, grad_key, grad_value), queries_described)
+        bias_sums = _run(call, "together", of_keys, (grad_query, grad_key, grad_value), queries_described)
     else:
-        bias_sums = _run(given, "queries", of_queries, (grad_query,), described)
-        _run(given, "keys", of_keys, (grad_key, grad_value), queries_described)
-    found = [grad_query.to(given.query.dtype), grad_key, grad_value]
+        bias_sums = _run(call, "queries", of_queries, (grad_query,), described)
+        _run(call, "keys", of_keys, (grad_key, grad_value), queries_described)
+    gradients = [grad_query.to(call.query.dtype), grad_key, grad_value]
     if bias_sums is not None:
-        found.append(_position_bias(given, saved, bias_sums.sum((0, 2)), key))
-    elif wants_bias and given.bias is not None:
-        found.append(_dense_bias(given, saved, key))
-    return found
+        gradients.append(_position_bias(call, saved, bias_sums.sum((0, 2)), key))
+    elif wants_bias and call.bias is not None:
+        gradients.append(_dense_bias(call, saved, key))
+    return gradients
 
 
-def _dense_bias(given: Call, saved: tuple[Any, ...], key: Hashable) -> Tensor:
+def _dense_bias(call: Call, saved: tuple[Any, ...], key: Hashable) -> Tensor:
     """Of values that are broadcast to (B,H,Q,K), in their own shape."""
-    assert given.bias is not None
-    (B, _, Q, _), K = given.query.shape, given.key.shape[2]
-    shape = (1,) * (4 - given.bias.dim()) + tuple(given.bias.shape)
-    found = torch.empty(shape, dtype=torch.float32, device=given.bias.device)
+    assert call.bias is not None
+    (B, _, Q, _), K = call.query.shape, call.key.shape[2]
+    shape = (1,) * (4 - call.bias.dim()) + tuple(call.bias.shape)
+    gradient = torch.empty(shape, dtype=torch.float32, device=call.bias.device)
 
     def of_pairs(tiles: Tiles) -> None:
         programs = shape[0] * shape[1] * _tiles_along(shape[2], tiles.queries) * _tiles_along(shape[3], tiles.keys)
-        arguments = (*saved, found, B, *shape, Q, K, given.offset, *_terms(given))
-        dense((key, tiles), programs, arguments, _constants(given, tiles))
+        arguments = (*saved, gradient, B, *shape, Q, K, call.offset, *_terms(call))
+        dense((key, tiles), programs, arguments, _constants(call, tiles))
 
-    _run(given, "bias", of_pairs, (found,))
-    return found.reshape(given.bias.shape).to(given.bias.dtype)
+    _run(call, "bias", of_pairs, (gradient,))
+    return gradient.reshape(call.bias.shape).to(call.bias.dtype)
 
 
-def _position_bias(given: Call, saved: tuple[Any, ...], ends: Tensor, key: Hashable) -> Tensor:
+def _position_bias(call: Call, saved: tuple[Any, ...], ends: Tensor, key: Hashable) -> Tensor:
     """Of slopes (H,) or of a table (H,R). `ends` (H,2) has the sums of |d| dS of slopes, or of dS beyond each end of a table;
     what lies between comes from the sums of dS over the pairs of each distance.
 
     dslope_h = - sum_d |d| s_hd        dtable_hr = sum of s_hd over the distances d with clamp(d, low, low + R - 1) = low + r
     """
-    assert given.bias is not None
-    R = given.bias.shape[-1]
-    if given.bias_kind == "linear":
-        return (-ends[:, 0]).to(given.bias.dtype)
-    found = torch.zeros_like(given.bias, dtype=torch.float32)
-    found[:, 0] += ends[:, 0]
-    found[:, -1] += ends[:, 1]
+    assert call.bias is not None
+    R = call.bias.shape[-1]
+    if call.bias_kind == "linear":
+        return (-ends[:, 0]).to(call.bias.dtype)
+    gradient = torch.zeros_like(call.bias, dtype=torch.float32)
+    gradient[:, 0] += ends[:, 0]
+    gradient[:, -1] += ends[:, 1]
     if R > 2:
-        found[:, 1:-1] = _run(given, "diagonals", lambda tiles: _between_ends(given, saved, tiles, key)).sum(0)
-    return found.to(given.bias.dtype)
+        gradient[:, 1:-1] = _run(call, "diagonals", lambda tiles: _between_ends(call, saved, tiles, key)).sum(0)
+    return gradient.to(call.bias.dtype)
 
 
-def _between_ends(given: Call, saved: tuple[Any, ...], tiles: Tiles, key: Hashable) -> Tensor:
+def _between_ends(call: Call, saved: tuple[Any, ...], tiles: Tiles, key: Hashable) -> Tensor:
     """Sums (B,H,R-2) of dS over the pairs of each distance between the ends of a table."""
-    assert given.bias is not None
-    (B, H), Q, K, R = given.query.shape[:2], given.query.shape[2], given.key.shape[2], given.bias.shape[1]
+    assert call.bias is not None
+    (B, H), Q, K, R = call.query.shape[:2], call.query.shape[2], call.key.shape[2], call.bias.shape[1]
     size = tiles.keys
     bands = (R - 3) // size + 3
-    sums = given.query.new_empty(B, H, bands, 2, size, dtype=torch.float32)
-    arguments = (*saved, sums, bands, Q, K, given.offset, *_terms(given))
-    diagonals((key, tiles), bands * B * H, arguments, {**_sizes(given), "TILE": size, **tiles.launch})
+    sums = call.query.new_empty(B, H, bands, 2, size, dtype=torch.float32)
+    arguments = (*saved, sums, bands, Q, K, call.offset, *_terms(call))
+    diagonals((key, tiles), bands * B * H, arguments, {**_sizes(call), "TILE": size, **tiles.launch})
     blank = sums.new_zeros(B, H, 1, size)
     by_distance = (torch.cat([sums[:, :, :, 1], blank], 2) + torch.cat([blank, sums[:, :, :, 0]], 2)).flatten(2)
-    offset = torch.full((1,), given.offset, device=sums.device) if given.offsets is None else given.offsets
-    least = (offset + given.bias_low + 1).clamp(-FAR, FAR)  # the least j - i; `by_distance` begins a tile before its band
+    offset = torch.full((1,), call.offset, device=sums.device) if call.offsets is None else call.offsets
+    least = (offset + call.bias_low + 1).clamp(-FAR, FAR)  # the least j - i; `by_distance` begins a tile before its band
     first = least - (least // size - 1) * size
     places = first[:, None] + torch.arange(R - 2, device=sums.device)
     return by_distance.gather(2, places[:, None].expand(B, H, R - 2))
@@ -288,13 +290,13 @@ def _tiles_along(length: int, tile: int) -> int:
     return -(-length // tile)
 
 
-def _rows(tensor: Tensor) -> call.Rows:
-    return call.Rows(tensor, *tensor.stride())
+def _rows(tensor: Tensor) -> kernel_call.Rows:
+    return kernel_call.Rows(tensor, *tensor.stride())
 
 
-def _constants(given: Call, tiles: Tiles) -> dict[str, Any]:
+def _constants(call: Call, tiles: Tiles) -> dict[str, Any]:
     """Shared among calls: not to be changed."""
-    return _constants_of(given.query.shape[3], given.value.shape[3], tiles)
+    return _constants_of(call.query.shape[3], call.value.shape[3], tiles)
 
 
 @functools.cache
@@ -302,8 +304,8 @@ def _constants_of(D: int, V: int, tiles: Tiles) -> dict[str, Any]:
     return {**_sizes_of(D, V), **tiles.constants}
 
 
-def _sizes(given: Call) -> dict[str, int]:
-    return _sizes_of(given.query.shape[3], given.value.shape[3])
+def _sizes(call: Call) -> dict[str, int]:
+    return _sizes_of(call.query.shape[3], call.value.shape[3])
 
 
 def _sizes_of(D: int, V: int) -> dict[str, int]:
@@ -311,67 +313,65 @@ def _sizes_of(D: int, V: int) -> dict[str, int]:
 
 
 def _run(
-    given: Call, kernel: str, launch: Callable[[Tiles], Made], results: Sequence[Tensor] = (), described: bool = False,
+    call: Call, kernel: str, launch: Callable[[Tiles], Made], results: Sequence[Tensor] = (), described: bool = False,
     more: tuple[Tiles, ...] = (),
 ) -> Made:  # fmt: skip
     """What `launch` makes with the tiles that are chosen for such calls. It begins anew each time: to measure, it is called
     many times. It writes `results`. `described`: the hardware copies tiles (`_describes`). `more` are tiles for which only
     measuring can decide."""
-    tiles = _tiles(given, kernel, described)
-    if len(tiles) > 1 and given.tuned != "off" and not torch.are_deterministic_algorithms_enabled():
-        call_class = class_of(kernel, given) + " tma" * described + " specialised" * bool(more)
-        return launch(
-            tuner_of(given.query.device).chosen(call_class, (*tiles, *more), given.tuned == "measure", launch, results)
-        )
+    tiles = _tiles(call, kernel, described)
+    if len(tiles) > 1 and call.tuned != "off" and not torch.are_deterministic_algorithms_enabled():
+        call_class = class_of(kernel, call) + " tma" * described + " specialised" * bool(more)
+        return launch(tuner_of(call.query.device).chosen(call_class, (*tiles, *more), call.tuned == "measure", launch, results))
     return launch(tiles[0])
 
 
-def _tiles(given: Call, kernel: str, described: bool = False) -> tuple[Tiles, ...]:
-    return tiles_for(
-        kernel, given.query, given.key, given.value, features_of(given), described, given.tile_queries, given.tile_keys
-    )
+def _tiles(call: Call, kernel: str, described: bool = False) -> tuple[Tiles, ...]:
+    return tiles_for(kernel, call.query, call.key, call.value, features_of(call), described, call.tile_queries, call.tile_keys)
 
 
-def features_of(given: Call) -> str:
+def features_of(call: Call) -> str:
     """One of tiles.FEATURES."""
-    if any(each is not None for each in (given.query_segments, given.visible, given.softcap)) or given.bias_kind == "dense":
+    if any(term is not None for term in (call.query_segments, call.visible, call.softcap)) or call.bias_kind == "dense":
         return "rich"
-    is_dropout = given.seed is not None or given.key_visible is not None
-    if given.bias is not None:
+    is_dropout = call.seed is not None or call.key_visible is not None
+    if call.bias is not None:
         return "rich" if is_dropout else "position"
     return "dropout" if is_dropout else "plain"
 
 
-def _terms(given: Call) -> tuple[call.Scores, call.Mask, call.Bias, call.Dropout]:
-    H, G = given.query.shape[1], given.key.shape[1]
-    dropout = call.Dropout(None, None, None)
-    if given.seed is not None:
-        dropout = call.Dropout(given.seed, round(given.dropout * 2**BITS), 1.0 / (1.0 - given.dropout))
+def _terms(call: Call) -> tuple[kernel_call.Scores, kernel_call.Mask, kernel_call.Bias, kernel_call.Dropout]:
+    H, G = call.query.shape[1], call.key.shape[1]
+    dropout = kernel_call.Dropout(None, None, None)
+    if call.seed is not None:
+        dropout = kernel_call.Dropout(call.seed, round(call.dropout * 2**BITS), 1.0 / (1.0 - call.dropout))
     return (
-        call.Scores(given.scale, RISING[given.scale > 0.0], given.softcap, H, H // G),
-        call.Mask(
-            given.offsets, given.left, given.right, given.key_lengths, given.query_lengths, *_strided(given.key_visible, 2),
-            *_strided(given.query_segments, 2), *_strided(given.key_segments, 2), *_strided(given.visible, 4),
+        kernel_call.Scores(call.scale, RISING[call.scale > 0.0], call.softcap, H, H // G),
+        kernel_call.Mask(
+            call.offsets, call.left, call.right, call.key_lengths, call.query_lengths, *_strided(call.key_visible, 2),
+            *_strided(call.query_segments, 2), *_strided(call.key_segments, 2), *_strided(call.visible, 4),
         ),
-        _bias(given),
+        _bias(call),
         dropout,
     )  # fmt: skip
 
 
-def _bias(given: Call) -> call.Bias:
+def _bias(call: Call) -> kernel_call.Bias:
     """Strides of a table by distance are in `h` and `k`, the stride of slopes in `h`."""
-    values = given.bias
+    values = call.bias
     if values is None:
-        return call.Bias(*[None] * 8)
-    if given.bias_kind == "dense":
-        return call.Bias(KINDS["dense"], *_strided(_broadcast(values, given), 4), None, None)
-    if given.bias_kind == "linear":
-        return call.Bias(KINDS["linear"], values, None, values.stride(0), None, None, None, None)
-    return call.Bias(KINDS["distance"], values, None, values.stride(0), None, values.stride(1), given.bias_low, values.shape[1])
+        return kernel_call.Bias(*[None] * 8)
+    if call.bias_kind == "dense":
+        return kernel_call.Bias(KINDS["dense"], *_strided(_broadcast(values, call), 4), None, None)
+    if call.bias_kind == "linear":
+        return kernel_call.Bias(KINDS["linear"], values, None, values.stride(0), None, None, None, None)
+    return kernel_call.Bias(
+        KINDS["distance"], values, None, values.stride(0), None, values.stride(1), call.bias_low, values.shape[1]
+    )
 
 
-def _broadcast(values: Tensor, given: Call) -> Tensor:
-    (B, H, Q, _), K = given.query.shape, given.key.shape[2]
+def _broadcast(values: Tensor, call: Call) -> Tensor:
+    (B, H, Q, _), K = call.query.shape, call.key.shape[2]
     return values.expand(B, H, Q, K)
 
 

@@ -53,16 +53,16 @@ def _launched_backward(*arguments: Any) -> list[Tensor]:
 
 @attend_backward.register_fake
 def _(*arguments: Any) -> list[Tensor]:
-    found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in arguments[:3]]
-    return [*found, torch.empty_like(arguments[10], memory_format=torch.contiguous_format)] if arguments[-1] else found
+    gradients = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in arguments[:3]]
+    return [*gradients, torch.empty_like(arguments[10], memory_format=torch.contiguous_format)] if arguments[-1] else gradients
 
 
 def attended(*arguments: Any) -> tuple[Tensor, Tensor]:
     """What `attend` gives, by the shortest way."""
-    tensors = [each for each in arguments if isinstance(each, Tensor)]
+    tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
     if not _is_plain(tensors):
         return attend(*arguments)
-    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return Attended.apply(*arguments)
     return launch_forward(Call(*arguments))
 
@@ -74,7 +74,7 @@ def _is_plain(tensors: list[Tensor]) -> bool:
         or torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
         or torch.jit.is_tracing()
-        or any(type(each) not in (Tensor, torch.nn.Parameter) for each in tensors)
+        or any(type(tensor) not in (Tensor, torch.nn.Parameter) for tensor in tensors)
     )
 
 
@@ -83,9 +83,9 @@ class Attended(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        found = launch_forward(Call(*arguments))
-        _keep(ctx, arguments, found)
-        return found
+        output = launch_forward(Call(*arguments))
+        _keep(ctx, arguments, output)
+        return output
 
     @staticmethod
     @once_differentiable
@@ -94,10 +94,10 @@ class Attended(torch.autograd.Function):
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.tensors = [isinstance(each, Tensor) for each in inputs]
-    ctx.others = [None if isinstance(each, Tensor) else each for each in inputs]
+    ctx.tensors = [isinstance(argument, Tensor) for argument in inputs]
+    ctx.others = [None if isinstance(argument, Tensor) else argument for argument in inputs]
     ctx.wants_bias = isinstance(inputs[10], Tensor) and ctx.needs_input_grad[10]
-    ctx.save_for_backward(*(each for each in inputs if isinstance(each, Tensor)), *output)
+    ctx.save_for_backward(*(argument for argument in inputs if isinstance(argument, Tensor)), *output)
     ctx.set_materialize_grads(False)
 
 
@@ -111,9 +111,9 @@ def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None, backward:
     arguments = [next(tensors) if there else other for there, other in zip(ctx.tensors, ctx.others, strict=True)]
     if grad is None:
         grad = torch.zeros_like(output)
-    found = backward(*arguments, output, lse, grad, grad_lse, ctx.wants_bias)
-    bias = found[3] if ctx.wants_bias else None
-    return (*found[:3], *([None] * 7), bias, *([None] * (NUMBER - 11)))
+    gradients = backward(*arguments, output, lse, grad, grad_lse, ctx.wants_bias)
+    bias = gradients[3] if ctx.wants_bias else None
+    return (*gradients[:3], *([None] * 7), bias, *([None] * (NUMBER - 11)))
 
 
 attend.register_autograd(_backward, setup_context=_keep)

@@ -40,20 +40,20 @@ class Call:
     atomic: bool
 
 
-def class_of(kernel: str, given: Call) -> str:
+def class_of(kernel: str, call: Call) -> str:
     """Calls of one kernel, dtype and head dims, with the same terms and lengths up to the same power of two, share a class. The
     batch size does not count, so that a batch row gives the same bits alone and among others.
 
     In words: `forward bfloat16 d64 v64 group1 q1024 k1024 right key_lengths`.
     """
-    query, value = given.query, given.value
+    query, value = call.query, call.value
     _, H, Q, D = query.shape
     _, G, K, V = value.shape
     return _in_words(
-        kernel, query.dtype, max(D, 16), max(V, 16), H // G, (Q - 1).bit_length(), (K - 1).bit_length(), given.bias_kind,
-        given.left is None, given.right is None, given.key_lengths is None, given.query_lengths is None,
-        given.key_visible is None, given.query_segments is None, given.visible is None, given.bias is None,
-        given.softcap is None, given.seed is None,
+        kernel, query.dtype, max(D, 16), max(V, 16), H // G, (Q - 1).bit_length(), (K - 1).bit_length(), call.bias_kind,
+        call.left is None, call.right is None, call.key_lengths is None, call.query_lengths is None,
+        call.key_visible is None, call.query_segments is None, call.visible is None, call.bias is None,
+        call.softcap is None, call.seed is None,
     )  # fmt: skip
 
 
@@ -75,14 +75,14 @@ def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def signature(given: Call) -> tuple[object, ...]:
+def signature(call: Call) -> tuple[object, ...]:
     """Equal for calls whose kernels Triton specialises in the same way: all of a call but its numbers, and the length of keys
     where no stride depends on it, so that each step of decoding from a cache has the same."""
     tensors = (
-        given.query, given.key, given.value, given.offsets, given.key_lengths, given.query_lengths, given.key_visible,
-        given.query_segments, given.key_segments, given.visible, given.bias, given.seed,
+        call.query, call.key, call.value, call.offsets, call.key_lengths, call.query_lengths, call.key_visible,
+        call.query_segments, call.key_segments, call.visible, call.bias, call.seed,
     )  # fmt: skip
-    kinds = [None if each is None else (each.dtype, each.stride(), each.data_ptr() & 15) for each in tensors]
-    sizes = (given.query.shape[1:], given.key.shape[1], given.value.shape[3], None if given.bias is None else given.bias.shape)
-    others = (given.bias_kind, given.bias_low, given.left, given.right, given.scale > 0.0, given.softcap is None)
-    return (given.query.device, *kinds, *sizes, *others)
+    kinds = [None if tensor is None else (tensor.dtype, tensor.stride(), tensor.data_ptr() & 15) for tensor in tensors]
+    sizes = (call.query.shape[1:], call.key.shape[1], call.value.shape[3], None if call.bias is None else call.bias.shape)
+    others = (call.bias_kind, call.bias_low, call.left, call.right, call.scale > 0.0, call.softcap is None)
+    return (call.query.device, *kinds, *sizes, *others)

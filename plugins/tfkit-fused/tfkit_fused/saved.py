@@ -122,7 +122,9 @@ class Saved:
         return sections
 
     def _write(self, sections: Sections) -> None:
-        file = File(sections=tuple(Section(environment=each, choices=choices) for each, choices in sections.items()))
+        file = File(
+            sections=tuple(Section(environment=environment, choices=choices) for environment, choices in sections.items())
+        )
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             draft.write_text(file.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -242,14 +242,14 @@ def tiles_for(
 
     `kernel` is forward, decode, queries, keys, together, bias or diagonals, whose tiles are square.
     """
-    found: tuple[Tiles, ...] = (INTERPRETED,)
+    choices: tuple[Tiles, ...] = (INTERPRETED,)
     if query.is_cuda:
         row = row_for(kernel, query, key, value, features)
-        found = of_row(row, generation_of(torch.cuda.get_device_capability(query.device)[0]), described)
-    if not (found and (tile_queries or tile_keys)):
-        return found
-    queries, keys = tile_queries or found[0].queries, tile_keys or found[0].keys
-    return (Tiles(queries, queries if kernel == "diagonals" else keys, found[0].warps, found[0].stages),)
+        choices = of_row(row, generation_of(torch.cuda.get_device_capability(query.device)[0]), described)
+    if not (choices and (tile_queries or tile_keys)):
+        return choices
+    queries, keys = tile_queries or choices[0].queries, tile_keys or choices[0].keys
+    return (Tiles(queries, queries if kernel == "diagonals" else keys, choices[0].warps, choices[0].stages),)
 
 
 def row_for(kernel: str, query: Tensor, key: Tensor, value: Tensor, features: str) -> Row | None:
@@ -284,17 +284,17 @@ def of_row(row: Row | None, generation: int, described: bool = False) -> tuple[T
         instead = BLACKWELL.get(version, {}).get(key) or BLACKWELL[""].get(key)
     instead = instead or INSTEAD.get(version, {}).get((*key, large))
     if shape is not None and instead is not None:
-        shape, more = instead, tuple(each for each in more if each != instead)
+        shape, more = instead, tuple(other for other in more if other != instead)
     if large and described and shape is not None:
         of_version = {**DESCRIBED[""], **DESCRIBED.get(version, {})}
         shape, more = of_version.get(key, shape), (shape, *more)
-    return () if shape is None else tuple(Tiles(*each) for each in dict.fromkeys((shape, *more)))
+    return () if shape is None else tuple(Tiles(*fields) for fields in dict.fromkeys((shape, *more)))
 
 
 def specialised_tiles(query: Tensor, value: Tensor) -> tuple[Tiles, ...]:
     """What may also be chosen where specialised warps can run; none for short calls and wide heads."""
     is_wide = max(query.shape[3], value.shape[3]) > SPECIALISED_WIDTH
-    return () if is_wide or query.shape[2] <= SHORT else tuple(Tiles(*each) for each in SPECIALISED)
+    return () if is_wide or query.shape[2] <= SHORT else tuple(Tiles(*fields) for fields in SPECIALISED)
 
 
 @cache

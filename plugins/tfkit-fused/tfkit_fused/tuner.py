@@ -48,7 +48,7 @@ class Tuner:
             choice = self._measured(call_class, tiles, launch, results)
         if choice is None:
             return tiles[0]
-        known = {each.shape: each for each in tiles}
+        known = {candidate.shape: candidate for candidate in tiles}
         if choice.tiles not in known:
             warnings.warn(f"`fused`: {self.saved.path} chooses tiles that are none for `{call_class}`: not used", stacklevel=2)
         return known.get(choice.tiles, tiles[0])
@@ -62,29 +62,29 @@ class Tuner:
             return None
         times: dict[Tiles, float] = {}
         expected: list[Tensor] | None = None
-        for each in tiles:
+        for candidate in tiles:
             for result in results:
                 result.fill_(torch.nan)  # what a launch does not write must not agree with the one before
             try:
-                time = self.time(functools.partial(launch, each))
+                time = self.time(functools.partial(launch, candidate))
                 expected = expected or [result.clone() for result in results]
                 is_right = all(map(agree, results, expected))
             except Exception:  # whatever a compiler or driver says of tiles that do not fit here
                 continue
             if is_right:
-                times[each] = time
+                times[candidate] = time
             else:
-                what = f"`{call_class}` has other results with tiles {each} than with {next(iter(times))}: not used"
+                what = f"`{call_class}` has other results with tiles {candidate} than with {next(iter(times))}: not used"
                 warnings.warn(f"`fused`: {what}. Please report it, with the version of Triton", stacklevel=2)
         if not times:
             return None
-        warned = {str(each): times.get(each) for each in tiles}
-        choice = self.saved.add(call_class, Choice(tiles=min(times, key=lambda each: times[each]).shape, milliseconds=warned))
+        warned = {str(tried): times.get(tried) for tried in tiles}
+        choice = self.saved.add(call_class, Choice(tiles=min(times, key=lambda tried: times[tried]).shape, milliseconds=warned))
         self.measured[call_class] = choice
         return choice
 
 
-def agree(found: Tensor, expected: Tensor) -> bool:
+def agree(result: Tensor, expected: Tensor) -> bool:
     """Whether two orders of one sum may have given these: numbers that differ by little beside the largest that is finite. One
     batch row at a time, which needs little memory."""
     if not expected.numel():
@@ -93,7 +93,7 @@ def agree(found: Tensor, expected: Tensor) -> bool:
     limit = max(16 * torch.finfo(expected.dtype).eps, 1e-4) * size
     return all(
         bool((((one - other).abs() <= limit) | (one == other) | (one.isnan() & other.isnan())).all())
-        for one, other in zip(found, expected, strict=True)
+        for one, other in zip(result, expected, strict=True)
     )
 
 

@@ -90,10 +90,10 @@ def _in_torch(inputs: AttentionInputs) -> AttentionOutput:
     scores = inputs.scale * (inputs.query @ key.mT)
     if inputs.bias is not None:
         scores = scores + dense_bias(inputs.bias, inputs.mask.offset, shapes)
-    shown, rows = visible(inputs.mask, shapes), None
-    if shown is not None:
-        shown, rows = unmask_empty_rows(shown)
-        scores = scores.masked_fill(~shown, -torch.inf)
+    visible_pairs, rows = visible(inputs.mask, shapes), None
+    if visible_pairs is not None:
+        visible_pairs, rows = unmask_empty_rows(visible_pairs)
+        scores = scores.masked_fill(~visible_pairs, -torch.inf)
     lse = select_rows(scores.logsumexp(-1, keepdim=True), rows, -torch.inf).squeeze(-1) if inputs.return_lse else None
     return AttentionOutput(select_rows(torch.softmax(scores, -1) @ value, rows), lse=lse)
 
@@ -113,15 +113,15 @@ def _check_call(inputs: AttentionInputs, options: SimdOptions) -> None:
 
 
 def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
-    shown = visible(mask, shapes)
+    visible_pairs = visible(mask, shapes)
     added = None if bias is None else dense_bias(bias, mask.offset, shapes).detach().float()
-    if shown is None:
+    if visible_pairs is None:
         return Rendered(added=None if added is None else _whole_keys(added, shapes.keys).contiguous())
-    shown = _whole_keys(shown, shapes.keys)
-    alive = shown.flatten(1, 2).any(1)  # (B|1, K)
-    if shown.shape[1] * shown.shape[2] > 1 and not bool(shown.all()):
+    visible_pairs = _whole_keys(visible_pairs, shapes.keys)
+    alive = visible_pairs.flatten(1, 2).any(1)  # (B|1, K)
+    if visible_pairs.shape[1] * visible_pairs.shape[2] > 1 and not bool(visible_pairs.all()):
         added = torch.zeros((), device="cpu") if added is None else added
-        added = torch.where(shown, added.to(torch.float32), -torch.inf)
+        added = torch.where(visible_pairs, added.to(torch.float32), -torch.inf)
     elif added is not None:
         added = _whole_keys(added, shapes.keys)
     if bool(alive.all()):

@@ -28,8 +28,8 @@ def select(avx512: bool, logits: Tensor, totals: Tensor, count: int) -> tuple[Te
     """
     (S, k), V = totals.shape, logits.shape[1]
     if len(logits) != S * k or {logits.dtype, totals.dtype} != {torch.float32} or not (logits.is_cpu and totals.is_cpu):
-        found = f"{tuple(logits.shape)} {logits.dtype} on {logits.device}"
-        raise ValueError(f"the logits are {found}, expected ({S * k}, V) torch.float32 on cpu, as the totals")
+        actual = f"{tuple(logits.shape)} {logits.dtype} on {logits.device}"
+        raise ValueError(f"the logits are {actual}, expected ({S * k}, V) torch.float32 on cpu, as the totals")
     if count < 1 or not V:
         raise ValueError(f"{count} of {V} tokens are asked for, expected at least one")
     logits, totals = logits.contiguous(), totals.contiguous()
@@ -56,8 +56,8 @@ def greedy(avx512: bool, logits: Tensor) -> Tensor:
         ValueError: the shape, the dtype or the device is another.
     """
     if logits.dim() != 2 or not logits.shape[1] or logits.dtype != torch.float32 or not logits.is_cpu:
-        found = f"{tuple(logits.shape)} {logits.dtype} on {logits.device}"
-        raise ValueError(f"the logits are {found}, expected (R, V) torch.float32 on cpu with V from 1 up")
+        actual = f"{tuple(logits.shape)} {logits.dtype} on {logits.device}"
+        raise ValueError(f"the logits are {actual}, expected (R, V) torch.float32 on cpu with V from 1 up")
     logits = logits.contiguous()
     indices = torch.empty(len(logits), dtype=torch.int64, device="cpu")
     most_probable(avx512, logits.data_ptr(), indices.data_ptr(), *logits.shape)

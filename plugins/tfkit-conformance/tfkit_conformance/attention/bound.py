@@ -99,7 +99,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
 
     query, key, value, grad_output = (t.abs() for t in (found.query, found.key, found.value, found.grad_output))
     P, Z, output = found.weights, found.drawn, found.output
-    PZ, shown = P * Z, found.visible.double()
+    PZ, visible = P * Z, found.visible.double()
     n = gamma(K + blocks + 2, u_a)
 
     # ---- the scores, and with them the weights
@@ -132,7 +132,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
         + (u_p + 2 * u_m + dropped) * magnitude
         + n * (magnitude + output.abs())
         + u_a * (4 + 2 * lse.abs()) * output.abs()
-        + eta * ((shown * Z) @ value + 1)
+        + eta * ((visible * Z) @ value + 1)
     )
     T_O = SECOND_ORDER * T_O + 1.01 * u_o * output.abs()
 
@@ -146,8 +146,8 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
         from_weights = (P * (e_P * dP.abs() + E_dP + (n + 2 * u_m + u_s) * dP.abs())).sum(-1, keepdim=True)
         E_D = torch.maximum(from_output, from_weights)
         E_dS = P * (e_P * (dP - row_sums).abs() + E_dP + E_D + 2 * (u_a + u_s) * (dP.abs() + row_sums.abs()))
-        E_dS = E_dS + (2 * eta * ((dP - row_sums).abs() + 1) * shown if u_s else 0.0)
-        E_dR, tiny = E_dS, eta * shown
+        E_dS = E_dS + (2 * eta * ((dP - row_sums).abs() + 1) * visible if u_s else 0.0)
+        E_dR, tiny = E_dS, eta * visible
         if inputs.softcap is not None:
             t = found.capped / inputs.softcap
             E_dR = (E_dS + 3 * u_s * dS.abs()) * (1 - t**2) + dS.abs() * (
@@ -174,16 +174,16 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
             pulled = E_dS + (2 * stored + gamma(terms, u_a)) * dS.abs() + tiny
             sign = -1.0 if isinstance(inputs.bias, LinearBias) else 1.0
             kept = inputs.bias.slopes.dtype if isinstance(inputs.bias, LinearBias) else inputs.bias.values.dtype
-            own, smallest = UNIT[kept], SMALLEST[kept]
+            u_bias, smallest = UNIT[kept], SMALLEST[kept]
             if isinstance(inputs.bias, DistanceBias):
-                pulled = pulled + own * dS.abs()  # gathered in the bias's dtype, and so are the gradients of all pairs
+                pulled = pulled + u_bias * dS.abs()  # gathered in the bias's dtype, and so are the gradients of all pairs
             summed = sign * bias_gradient(inputs.bias, inputs.mask.offset, pulled)
-            gradients["bias"] = SECOND_ORDER * summed + 2 * own * want["bias"].abs() + eta + smallest
+            gradients["bias"] = SECOND_ORDER * summed + 2 * u_bias * want["bias"].abs() + eta + smallest
         return gradients
 
     evaluated = evaluated & (_largest(found, numerics) <= torch.finfo(dtype).max)
     T_lse = (P * e).sum(-1) / den[..., 0] + UNIT[torch.float32] * 4 * (lse.abs() + highest.abs() + 1)[..., 0] + n
-    T_P = SECOND_ORDER * P * e_P + 2 * u_o * P + eta * shown
+    T_P = SECOND_ORDER * P * e_P + 2 * u_o * P + eta * visible
     return Bounds(T_O, T_P, T_lse, evaluated[..., 0], of_gradients)
 
 
@@ -192,15 +192,20 @@ def gamma(terms: int, unit: float) -> float:
     return terms * unit / (1.0 - terms * unit)
 
 
-def _largest(found: Reference, numerics: Numerics) -> Tensor:
+def _largest(reference: Reference, numerics: Numerics) -> Tensor:
     """The largest intermediate value of each row (B,H,Q,1) that the numerics class keeps in the storage type.
 
     Beyond the range of that type a correct backend overflows, even if its results would fit."""
-    kept = [torch.zeros_like(found.raw)]
+    kept = [torch.zeros_like(reference.raw)]
     if numerics.scores == "storage":
-        kept += [found.raw, found.scores, found.grad_weights, found.grad_scores * max(1.0, abs(found.inputs.softcap or 1.0))]
+        kept += [
+            reference.raw,
+            reference.scores,
+            reference.grad_weights,
+            reference.grad_scores * max(1.0, abs(reference.inputs.softcap or 1.0)),
+        ]
     if numerics.scores == "storage" or numerics.probabilities == "storage":
-        kept.append(found.grad_raw)
+        kept.append(reference.grad_raw)
     return torch.stack([tensor.abs().amax(-1, keepdim=True) for tensor in kept]).amax(0)
 
 
@@ -209,11 +214,11 @@ def worst_ratio(got: Tensor, want: Tensor, bound: Tensor) -> float:
     return worst_of(error_ratio(got, want, bound))[0] if got.shape == want.shape else math.inf
 
 
-def _moved(share: Tensor, found: Reference) -> Tensor:
+def _moved(share: Tensor, reference: Reference) -> Tensor:
     """sum_j share_ij |Z_ij v_j - O_i|: (B,H,Q,V), by groups of features that hold at most `AT_ONCE` numbers or one feature."""
     size = max(1, AT_ONCE // max(1, share.numel()))
-    groups = zip(torch.split(found.value, size, -1), torch.split(found.output, size, -1), strict=True)
-    return torch.cat([_moved_features(share, found.drawn, v, o) for v, o in groups], -1)
+    groups = zip(torch.split(reference.value, size, -1), torch.split(reference.output, size, -1), strict=True)
+    return torch.cat([_moved_features(share, reference.drawn, v, o) for v, o in groups], -1)
 
 
 def _moved_features(share: Tensor, drawn: Tensor, value: Tensor, output: Tensor) -> Tensor:

@@ -126,8 +126,10 @@ class Case:
     def inputs(self, device: str = "cpu") -> AttentionInputs:
         """The call, with all tensors on a device."""
         dtype = self.torch_dtype
-        made = drawn_call(self.regime, (self.B, self.H, self.G, self.Q, self.K, self.D, self.V), self.seed)
-        query, key, value = (arranged(tensor.to(dtype), self.layout, device).requires_grad_(self.gradients) for tensor in made)
+        tensors = drawn_call(self.regime, (self.B, self.H, self.G, self.Q, self.K, self.D, self.V), self.seed)
+        query, key, value = (
+            arranged(tensor.to(dtype), self.layout, device).requires_grad_(self.gradients) for tensor in tensors
+        )
         return AttentionInputs(
             query, key, value, self.mask(device), self.scale if self.scale is not None else self.D**-0.5,
             bias=self._bias(device), dropout=self.dropout, return_weights=self.weights, return_lse=self.lse,

@@ -76,55 +76,58 @@ def cells(can: Capabilities, gradients: bool) -> list[Cell]:
     """The cells of a declaration, in report order. `gradients`: whether there is a backward here."""
     terms = [term for term in MASK_TERMS if term in can.mask_terms]
     kinds = [kind for kind in BIAS_KINDS if kind in can.bias_kinds]
-    made = [Cell("mask", "no mask", _fixed(terms=frozenset(), bias=None))]
-    made += [Cell("mask", term, _fixed(terms=frozenset({term}), bias=None)) for term in terms]
-    made += [
+    declared = [Cell("mask", "no mask", _fixed(terms=frozenset(), bias=None))]
+    declared += [Cell("mask", term, _fixed(terms=frozenset({term}), bias=None)) for term in terms]
+    declared += [
         Cell("mask pair", f"{one} + {other}", _fixed(terms=frozenset({one, other}), bias=None))
         for one, other in combinations(terms, 2)
     ]
     for kind in kinds:
-        made.append(Cell("bias", kind, _fixed(terms=frozenset(), bias=kind)))
+        declared.append(Cell("bias", kind, _fixed(terms=frozenset(), bias=kind)))
         if gradients and kind in can.bias_gradient:
-            made.append(Cell("bias", f"gradient of a {kind} bias", _fixed(bias=kind, bias_gradient=True)))
-        made += [Cell("bias + mask", f"{kind} + {term}", _fixed(terms=frozenset({term}), bias=kind)) for term in terms]
+            declared.append(Cell("bias", f"gradient of a {kind} bias", _fixed(bias=kind, bias_gradient=True)))
+        declared += [Cell("bias + mask", f"{kind} + {term}", _fixed(terms=frozenset({term}), bias=kind)) for term in terms]
     if can.tensor_offset:
-        made += [
+        declared += [
             Cell("offset per row", term, _fixed(terms=frozenset({term}), tensor_offset=True))
             for term in terms
             if term in ("causal", "window")
         ]
-        made += [
+        declared += [
             Cell("offset per row", f"{kind} bias", _fixed(bias=kind, tensor_offset=True))
             for kind in kinds
             if kind in ("linear", "distance")
         ]
-    made += [Cell("shape", shape, _fixed(shape=shape)) for shape in SHAPES if _possible(shape, can)]
+    declared += [Cell("shape", shape, _fixed(shape=shape)) for shape in SHAPES if _possible(shape, can)]
     if "causal" in can.mask_terms:
-        made += [
+        declared += [
             Cell("shape", f"{shape}, causal", _fixed(shape=shape, terms=frozenset({"causal"})))
             for shape in ("Q = 1", "Q = K")
             if _possible(shape, can)
         ]
     if can.key_length is not None and (can.key_length.maximum or 257) >= 257:
-        made += [Cell("shape", f"K = {edge}", _fixed(edge=edge)) for edge in _edges(can)]
+        declared += [Cell("shape", f"K = {edge}", _fixed(edge=edge)) for edge in _edges(can)]
     if can.grouped_queries:
-        made += [Cell("heads", "some heads share", _fixed(heads="shared")), Cell("heads", "all share one", _fixed(heads="one"))]
+        declared += [
+            Cell("heads", "some heads share", _fixed(heads="shared")),
+            Cell("heads", "all share one", _fixed(heads="one")),
+        ]
     if can.value_dim_differs:
-        made.append(Cell("heads", "V != D", _fixed(value_dim=True)))
+        declared.append(Cell("heads", "V != D", _fixed(value_dim=True)))
     for name in [setting.name for setting in SCORE_SETTINGS if setting.declared(can)]:
-        made.append(Cell("feature", name, _fixed(**{name: True}, bias=None)))
-        made += [Cell("feature", f"{name} + {kind} bias", _fixed(**{name: True}, bias=kind)) for kind in kinds]
+        declared.append(Cell("feature", name, _fixed(**{name: True}, bias=None)))
+        declared += [Cell("feature", f"{name} + {kind} bias", _fixed(**{name: True}, bias=kind)) for kind in kinds]
     if can.lse:
-        made.append(Cell("feature", "lse", _fixed(lse=True)))
+        declared.append(Cell("feature", "lse", _fixed(lse=True)))
     if can.weights != "none":
-        made.append(Cell("feature", "weights", _fixed(weights=True)))
-    made += [Cell("numbers", regime, _fixed(regime=regime)) for regime in REGIMES]
-    made += [Cell("memory", layout, _fixed(layout=layout)) for layout in LAYOUTS]
+        declared.append(Cell("feature", "weights", _fixed(weights=True)))
+    declared += [Cell("numbers", regime, _fixed(regime=regime)) for regime in REGIMES]
+    declared += [Cell("memory", layout, _fixed(layout=layout)) for layout in LAYOUTS]
     if gradients:
-        made += [
+        declared += [
             Cell("memory", f"{layout} output gradient", _fixed(grad_layout=layout, gradients=True)) for layout in GRAD_LAYOUTS
         ]
-    return made
+    return declared
 
 
 def _fixed(**entries: Any) -> tuple[tuple[str, Any], ...]:
@@ -148,10 +151,10 @@ def _possible(shape: str, can: Capabilities) -> bool:
 
 def first_from(least: int, *allowed: Range) -> int | None:
     """The first number from `least` on that is in every range."""
-    step = math.lcm(*(each.multiple for each in allowed))
-    number = max(least, *(each.minimum for each in allowed))
+    step = math.lcm(*(limits.multiple for limits in allowed))
+    number = max(least, *(limits.minimum for limits in allowed))
     number += -number % step
-    return number if all(number in each for each in allowed) else None
+    return number if all(number in limits for limits in allowed) else None
 
 
 def _edges(can: Capabilities) -> list[str]:

@@ -54,11 +54,11 @@ def gradients_of(output: Tensor, inputs: AttentionInputs, grad_output: Tensor) -
 
 
 def compared(
-    found: AttentionOutput, gradients: dict[str, Tensor], wanted: Reference, bound: Bounds
+    answer: AttentionOutput, gradients: dict[str, Tensor], wanted: Reference, bound: Bounds
 ) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
     """Each result of a call by name, with the reference's and its bound: output; weights and lse if given; each gradient."""
     for name in ("output", "weights", "lse"):
-        tensor = getattr(found, name)
+        tensor = getattr(answer, name)
         if tensor is not None:
             yield name, tensor, getattr(wanted, name), getattr(bound, name)
     for name, gradient in gradients.items():
@@ -89,10 +89,10 @@ def error_ratios(
     Raises:
         Inconclusive: the scores of a row are too large for its dtype.
     """
-    found = attend(inputs, options)
+    answer = attend(inputs, options)
     wanted = reference(inputs, grad_output, drawn)
     bound = bounds(wanted, numerics, tf32=inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32)
     if not bool(bound.evaluated.all()):
         raise Inconclusive("the scores are too large for this dtype")
-    results = compared(found, gradients_of(found.output, inputs, grad_output), wanted, bound)
+    results = compared(answer, gradients_of(answer.output, inputs, grad_output), wanted, bound)
     return {name.removeprefix("gradient of "): worst_ratio(got, want, limit) for name, got, want, limit in results}

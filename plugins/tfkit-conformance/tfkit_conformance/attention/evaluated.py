@@ -43,10 +43,10 @@ class Call:
     @cached_property
     def reference(self) -> Reference:
         """The float64 result. Raises Inconclusive if it is beyond the range of the call's dtype."""
-        found, dtype = reference(self.inputs, self.grad_output), self.inputs.query.dtype
-        if any(float(tensor.abs().max()) > torch.finfo(dtype).max for tensor in (found.output, *found.gradients.values())):
+        exact, dtype = reference(self.inputs, self.grad_output), self.inputs.query.dtype
+        if any(float(tensor.abs().max()) > torch.finfo(dtype).max for tensor in (exact.output, *exact.gradients.values())):
             raise Inconclusive(f"the right answer is beyond the range of {str(dtype).removeprefix('torch.')}")
-        return found
+        return exact
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -68,47 +68,47 @@ class Evaluated(Call):
         return visible_pairs(self.inputs.mask, case.B, case.H, case.Q, case.K)
 
 
-def bounds_of(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
+def bounds_of(exact: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     """The bounds of a call. Raises Inconclusive if a row's scores are too large for its dtype.
 
     `tf32`: its float32 products are TF32 even if torch's switch is off."""
-    query = found.inputs.query
-    made = bounds(found, numerics, tf32 or (query.is_cuda and torch.backends.cuda.matmul.allow_tf32))
-    if not bool(made.evaluated.all()):
+    query = exact.inputs.query
+    bound = bounds(exact, numerics, tf32 or (query.is_cuda and torch.backends.cuda.matmul.allow_tf32))
+    if not bool(bound.evaluated.all()):
         dtype = str(query.dtype).removeprefix("torch.")
         raise Inconclusive(f"some scores are too large for {dtype} in this numerics class")
-    return made
+    return bound
 
 
 def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contract") -> AttentionOutput:
     """Calls the backend. Raises Violation if it raises, or returns no AttentionOutput of the right shape; Inconclusive if the
     adaptor of a plain function cannot write the call."""
     try:
-        found = subject.call(inputs)
+        answer = subject.call(inputs)
     except (Violation, Inconclusive):
         raise
     except Exception as reason:  # any exception of a backend is reported with the call that raised it
         raise Violation(check, f"raised {format_exception(reason)} for a call that it declares") from reason
-    if not isinstance(found, AttentionOutput):
-        raise Violation(check, f"returned a {type(found).__name__}, expected an AttentionOutput")
-    for name, tensor in (("output", found.output), ("weights", found.weights), ("lse", found.lse)):
+    if not isinstance(answer, AttentionOutput):
+        raise Violation(check, f"returned a {type(answer).__name__}, expected an AttentionOutput")
+    for name, tensor in (("output", answer.output), ("weights", answer.weights), ("lse", answer.lse)):
         if not isinstance(tensor, Tensor) and (tensor is not None or name == "output"):
             raise Violation(check, f"{name} is a {type(tensor).__name__}, expected a tensor", tensor=name)
-    got, want = found.output, (*inputs.query.shape[:3], inputs.value.shape[3])
+    got, want = answer.output, (*inputs.query.shape[:3], inputs.value.shape[3])
     if tuple(got.shape) != want or got.device.type != inputs.query.device.type:
         where = f"{want} on {inputs.query.device}"
         raise Violation(check, f"output is {tuple(got.shape)} on {got.device}, expected {where}", tensor="output")
-    return found
+    return answer
 
 
 def run_backward(
-    subject: BackendUnderTest, found: AttentionOutput, inputs: AttentionInputs, grad_output: Tensor, check: str = "contract"
+    subject: BackendUnderTest, answer: AttentionOutput, inputs: AttentionInputs, grad_output: Tensor, check: str = "contract"
 ) -> dict[str, Tensor]:
     """Runs the backward pass of a call. Raises Violation if there is none."""
-    if not found.output.requires_grad:
+    if not answer.output.requires_grad:
         raise Violation(check, "the output does not require gradients although its inputs do: they would be lost silently")
     try:
-        return gradients_of(found.output, inputs, grad_output)
+        return gradients_of(answer.output, inputs, grad_output)
     except Violation:
         raise
     except Exception as reason:  # as above, from the backward pass

@@ -90,14 +90,14 @@ class Reference:
     def gradients(self) -> dict[str, Tensor]:
         """Of "query", "key", "value" and, if there is a bias, "bias"; in the shapes of the inputs."""
         inputs, G = self.inputs, self.inputs.key.shape[1]
-        found = {
+        gradients = {
             "query": inputs.scale * (self.grad_raw @ self.key),
             "key": sum_groups(inputs.scale * (self.grad_raw.mT @ self.query), G),
             "value": sum_groups((self.weights * self.drawn).mT @ self.grad_output, G),
         }
         if inputs.bias is not None:
-            found["bias"] = bias_gradient(inputs.bias, inputs.mask.offset, self.grad_scores)
-        return found
+            gradients["bias"] = bias_gradient(inputs.bias, inputs.mask.offset, self.grad_scores)
+        return gradients
 
 
 def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn: Tensor | None = None) -> Reference:
@@ -122,14 +122,14 @@ def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn:
     key, value = (tensor.repeat_interleave(H // G, dim=1) for tensor in (key, value))
     grad_output = torch.zeros(B, H, Q, V, dtype=torch.float64) if grad_output is None else double(grad_output)
     drawn = torch.ones(B, H, Q, K, dtype=torch.float64) if drawn is None else double(drawn)
-    shown = visible_pairs(inputs.mask, B, H, Q, K)
+    visible = visible_pairs(inputs.mask, B, H, Q, K)
 
     raw = inputs.scale * (query @ key.mT)
     capped = raw if inputs.softcap is None else inputs.softcap * torch.tanh(raw / inputs.softcap)
     bias = None if inputs.bias is None else bias_pairs(inputs.bias, inputs.mask.offset, B, H, Q, K)
     scores = capped if bias is None else capped + bias
 
-    hidden = scores.masked_fill(~shown, -math.inf)
+    hidden = scores.masked_fill(~visible, -math.inf)
     highest = hidden.amax(-1, keepdim=True)
     highest = torch.where(highest.isinf(), 0.0, highest)
     unnormalised = torch.exp(hidden - highest)
@@ -137,7 +137,7 @@ def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn:
     weights = torch.where(total > 0, unnormalised / torch.where(total > 0, total, 1.0), 0.0)
     output = (weights * drawn) @ value
     return Reference(
-        inputs, shown, query, key, value, grad_output, raw, capped, bias, scores, weights, drawn, output,
+        inputs, visible, query, key, value, grad_output, raw, capped, bias, scores, weights, drawn, output,
         (highest + torch.log(total)).squeeze(-1),
     )  # fmt: skip
 
@@ -172,8 +172,8 @@ def visible_pairs(mask: Mask, B: int, H: int, Q: int, K: int) -> Tensor:
         return sees
 
     pairs = bytearray().join(row(b, i) for b in range(B) for i in range(Q))
-    shown = torch.frombuffer(pairs, dtype=torch.bool).view(B, 1, Q, K).expand(B, H, Q, K)
-    return shown.clone() if mask.visible is None else shown & mask.visible.cpu().broadcast_to(B, H, Q, K)
+    visible = torch.frombuffer(pairs, dtype=torch.bool).view(B, 1, Q, K).expand(B, H, Q, K)
+    return visible.clone() if mask.visible is None else visible & mask.visible.cpu().broadcast_to(B, H, Q, K)
 
 
 def bias_pairs(bias: Bias, offset: int | Tensor | None, B: int, H: int, Q: int, K: int) -> Tensor:

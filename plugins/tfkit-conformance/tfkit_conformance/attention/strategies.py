@@ -128,8 +128,8 @@ def _with_bias_gradient(draw: DrawFn, subject: BackendUnderTest, case: Case, fix
 
 
 def _allowed(lengths: list[int], allowed: Range) -> list[int]:
-    found = [length for length in lengths if length in allowed]
-    return found or [allowed.minimum + (-allowed.minimum) % allowed.multiple]
+    fitting = [length for length in lengths if length in allowed]
+    return fitting or [allowed.minimum + (-allowed.minimum) % allowed.multiple]
 
 
 @lru_cache(maxsize=1024)

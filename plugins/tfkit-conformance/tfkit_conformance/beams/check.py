@@ -56,9 +56,9 @@ def check_beam_top_k(
         if called is None:
             continue
         cases = (case for number in range(seed, seed + SEEDS[chosen]) for case in law.cases(called, number))
-        result, found = evaluated(law.name, law.rule, "float32", cases, law.evaluate)
+        result, law_findings = evaluated(law.name, law.rule, "float32", cases, law.evaluate)
         results.append(result)
-        findings += found
+        findings += law_findings
     return ConformanceReport(
         "beam top-k", name, "", {}, "cpu", ("float32",), chosen, seed, versions("cpu"),
         tuple(results), tuple(findings), seconds=round(time.perf_counter() - started, 2),

@@ -36,9 +36,9 @@ class BeamCase:
         logits, totals = (self.logits if logits is None else logits), (self.totals if totals is None else totals)
         values, indices, log_probs = self.select(logits.clone(), totals.clone(), self.count)
         wanted = [((len(totals), self.count), dtype) for dtype in (torch.float32, torch.int64, torch.float32)]
-        found = [(tuple(tensor.shape), tensor.dtype) for tensor in (values, indices, log_probs)]
-        if found != wanted:
-            raise Violation("", f"returned {found}, expected {wanted}")
+        returned = [(tuple(tensor.shape), tensor.dtype) for tensor in (values, indices, log_probs)]
+        if returned != wanted:
+            raise Violation("", f"returned {returned}, expected {wanted}")
         most = totals.shape[1] * logits.shape[1]
         if bool(((indices < 0) | (indices >= most)).any()):
             raise Violation("", f"an index is not from 0 to {most - 1} ({self.shape})")
@@ -125,15 +125,15 @@ def _greedy_drawn(greedy: Any, seed: int) -> Iterator[GreedyCase]:
 
 def _greedy(case: GreedyCase) -> None:
     logits = case.logits.clone()
-    found = case.greedy(logits)
-    if (found.shape, found.dtype) != (logits.shape[:1], torch.int64):
+    tokens = case.greedy(logits)
+    if (tokens.shape, tokens.dtype) != (logits.shape[:1], torch.int64):
         raise Violation(
-            "", f"greedy returned {tuple(found.shape)} {found.dtype}, expected {tuple(logits.shape[:1])} torch.int64"
+            "", f"greedy returned {tuple(tokens.shape)} {tokens.dtype}, expected {tuple(logits.shape[:1])} torch.int64"
         )
     want = case.logits.argsort(dim=1, descending=True, stable=True)[:, 0]  # NaN is larger than all numbers
-    if not torch.equal(found, want):
-        row = int((found != want).nonzero()[0])
-        raise Violation("", f"greedy returned {int(found[row])} in row {row}, expected {int(want[row])} ({case.shape})")
+    if not torch.equal(tokens, want):
+        row = int((tokens != want).nonzero()[0])
+        raise Violation("", f"greedy returned {int(tokens[row])} in row {row}, expected {int(want[row])} ({case.shape})")
     if not torch.equal(logits.nan_to_num(7.0), case.logits.nan_to_num(7.0)):
         raise Violation("", f"greedy overwrote the logits ({case.shape})")
 
@@ -151,14 +151,14 @@ def _bound(case: BeamCase) -> float:
     return max(worst, _within(case, values, totals, bound + UNIT * totals.abs(), "values"))
 
 
-def _within(case: BeamCase, found: Tensor, want: Tensor, bound: Tensor, tensor: str) -> float:
-    share = ((found.double() - want).abs() / bound).nan_to_num(torch.inf, torch.inf)
+def _within(case: BeamCase, got: Tensor, want: Tensor, bound: Tensor, tensor: str) -> float:
+    share = ((got.double() - want).abs() / bound).nan_to_num(torch.inf, torch.inf)
     worst = float(share.max())
     if worst > 1:
         index = tuple(int(at) for at in torch.unravel_index(share.argmax(), share.shape))
         raise Violation(
             "", f"the error is larger than rounding allows ({case.shape})", tensor=tensor, index=index,
-            got=float(found[index]), want=float(want[index]), bound=float(bound[index]),
+            got=float(got[index]), want=float(want[index]), bound=float(bound[index]),
         )  # fmt: skip
     return worst
 
@@ -205,10 +205,12 @@ def _not_a_number(case: BeamCase) -> None:
         for at in {0, case.logits.shape[1] // 2, case.logits.shape[1] - 1}:
             logits = case.logits.clone()
             logits[k - 1, at] = bad
-            found = case.run(logits)
-            if not bool(found[0][0, 0].isnan()):
-                raise Violation("", f"with a logit of {bad} the first value is {float(found[0][0, 0])}, not NaN ({case.shape})")
-            if not all(torch.equal(one[1:], other[1:]) for one, other in zip(found, right, strict=True)):
+            selection = case.run(logits)
+            if not bool(selection[0][0, 0].isnan()):
+                raise Violation(
+                    "", f"with a logit of {bad} the first value is {float(selection[0][0, 0])}, not NaN ({case.shape})"
+                )
+            if not all(torch.equal(one[1:], other[1:]) for one, other in zip(selection, right, strict=True)):
                 raise Violation("", f"other sentences feel a logit of {bad} ({case.shape})")
 
 

@@ -47,7 +47,7 @@ def measure_auto(
     progress: Progress,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The table, and the report of each dtype that it was made from."""
-    cells = [cell for each in wanted for cell in each.cells]
+    cells = [cell for call_class in wanted for cell in call_class.cells]
     reports: list[dict[str, Any]] = []
     for number, dtype in enumerate(dtypes):
         here = replace(settings, dtype=dtype, budget=_left(settings, reports, len(dtypes) - number))
@@ -78,13 +78,13 @@ def table_of(wanted: Sequence[CallClass], reports: Sequence[dict[str, Any]]) -> 
         rows = {cell["name"]: {row["name"]: row for row in cell["backends"]} for cell in report["cells"]}
         dtype = report["settings"]["dtype"]
         names = {name for row in rows.values() for name in row} - {UNIT}
-        for each in wanted:
+        for call_class in wanted:
             for name in sorted(names):
-                found, why = _relative(name, each.cells, rows)
-                if found is not None:
-                    figures.setdefault((name, dtype, each.conditions), []).append(Figure(each.length, found))
+                relative, why = _relative(name, call_class.cells, rows)
+                if relative is not None:
+                    figures.setdefault((name, dtype, call_class.conditions), []).append(Figure(call_class.length, relative))
                 else:
-                    left_out.setdefault(name, {}).setdefault(why, []).append(f"{dtype} {each.cells[0].name}")
+                    left_out.setdefault(name, {}).setdefault(why, []).append(f"{dtype} {call_class.cells[0].name}")
     table: dict[str, list[dict[str, Any]]] = {}
     for (name, dtype, conditions), points in figures.items():
         table.setdefault(name, []).extend(_rows(dtype, dict(conditions), points))

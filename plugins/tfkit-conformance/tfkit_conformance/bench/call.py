@@ -54,8 +54,8 @@ def call_of(cell: Cell, scale: Scale, dtype: torch.dtype, device: str, seed: int
     mask, Q, K = _mask(cell, B, device, seed)
 
     def tensor(length: int, heads: int) -> Tensor:
-        made = torch.randn(B, length, heads, D, generator=generator, device=device).to(dtype).transpose(1, 2)
-        return made.requires_grad_(cell.training)
+        leaf = torch.randn(B, length, heads, D, generator=generator, device=device).to(dtype).transpose(1, 2)
+        return leaf.requires_grad_(cell.training)
 
     query, key, value = tensor(Q, H), tensor(K, G), tensor(K, G)
     inputs = AttentionInputs(query, key, value, mask, D**-0.5, bias=_bias(cell, H, generator, device), dropout=cell.dropout)
@@ -84,10 +84,10 @@ def visible_pairs(mask: Mask, batch: int, queries: int, keys: int) -> int:
         end = torch.minimum(end, position + right + 1)
     if mask.key_lengths is not None:
         end = torch.minimum(end, mask.key_lengths.cpu()[:, None])
-    shown = (end - first).clamp(min=0)
+    counts = (end - first).clamp(min=0)
     if mask.query_lengths is not None:
-        shown = shown * (torch.arange(queries)[None] < mask.query_lengths.cpu()[:, None])
-    return int(shown.sum())
+        counts = counts * (torch.arange(queries)[None] < mask.query_lengths.cpu()[:, None])
+    return int(counts.sum())
 
 
 def _mask(cell: Cell, batch: int, device: str, seed: int) -> tuple[Mask, int, int]:
@@ -100,8 +100,8 @@ def _mask(cell: Cell, batch: int, device: str, seed: int) -> tuple[Mask, int, in
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     rows, columns = {"encoder": (sources, sources), "decoder": (targets, targets), "cross": (targets, sources)}[cell.side]
     lengths = torch.tensor(columns, device=device)
-    given: dict[str, Any] = {"query_lengths": lengths} if cell.causal else {}
-    return Mask(causal=cell.causal, offset=0, key_lengths=lengths, **given), max(rows), max(columns)
+    query_terms: dict[str, Any] = {"query_lengths": lengths} if cell.causal else {}
+    return Mask(causal=cell.causal, offset=0, key_lengths=lengths, **query_terms), max(rows), max(columns)
 
 
 def _bias(cell: Cell, heads: int, generator: torch.Generator, device: str) -> Bias | None:

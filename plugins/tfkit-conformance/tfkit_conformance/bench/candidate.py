@@ -59,8 +59,8 @@ class Candidate:
         assert self.inputs is not None
         call, inputs, backend = self.call, self.inputs, self.backend
         if inputs.prepared is None and backend.prepare is not None:
-            made = backend.prepare(inputs.mask, inputs.bias, shapes_of(inputs), backend.options)
-            inputs = replace(inputs, prepared=made)
+            prepared = backend.prepare(inputs.mask, inputs.bias, shapes_of(inputs), backend.options)
+            inputs = replace(inputs, prepared=prepared)
         with torch.set_grad_enabled(call.cell.training):
             output = attend(backend, inputs).output
             if call.cell.training:
@@ -112,18 +112,18 @@ def prepare(candidate: Candidate, evaluated: ReferenceCheck, clock: Clock, devic
 
 
 def _prepare_once(candidate: Candidate, inputs: AttentionInputs, clock: Clock) -> None:
-    backend, made = candidate.backend, []
+    backend, prepared = candidate.backend, []
     assert backend is not None
     assert backend.prepare is not None
     make = backend.prepare
 
     def render() -> None:
-        made.append(make(inputs.mask, inputs.bias, shapes_of(inputs), backend.options))
+        prepared.append(make(inputs.mask, inputs.bias, shapes_of(inputs), backend.options))
 
     with torch.no_grad():
         render()
         candidate.prepare_seconds = clock.time(render)
-    candidate.inputs = replace(inputs, prepared=made[0])
+    candidate.inputs = replace(inputs, prepared=prepared[0])
 
 
 @contextmanager
@@ -132,12 +132,12 @@ def guarded(candidate: Candidate, device: str) -> Iterator[None]:
     try:
         yield
     except Exception as reason:  # any exception of a backend is its result, and the others go on
-        said = " ".join(f"{type(reason).__name__}: {reason}".split())[:300]
-        candidate.stop(*(("memory", "out of memory") if allocator_message(reason) else ("failed", said)))
+        message = " ".join(f"{type(reason).__name__}: {reason}".split())[:300]
+        candidate.stop(*(("memory", "out of memory") if allocator_message(reason) else ("failed", message)))
         candidate.seconds.clear()
         if device.startswith("cuda"):
             try:
                 torch.cuda.synchronize(device)
             except RuntimeError as lost:
-                raise DeviceLost(f"{candidate.name}: {said}") from lost
+                raise DeviceLost(f"{candidate.name}: {message}") from lost
             torch.cuda.empty_cache()

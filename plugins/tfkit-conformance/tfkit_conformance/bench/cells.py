@@ -137,7 +137,7 @@ def _passes(cell: Cell) -> Iterator[Cell]:
         yield replace(cell, name=f"{cell.name}/training", training=True)
 
 
-CELLS: tuple[Cell, ...] = tuple(made for kind in _kinds() for made in _passes(kind))
+CELLS: tuple[Cell, ...] = tuple(cell for kind in _kinds() for cell in _passes(kind))
 
 QUICK = (
     "dense-d64-512/*", "causal-d64-512/*", "dense-d128-512/forward", "causal-d64-1024/forward", "multi30k-*/training",
@@ -149,7 +149,7 @@ QUICK = (
 def chosen(patterns: Iterable[str]) -> list[Cell]:
     """The cells that match any pattern (`*` for any text), with their pass or without. Raises InputError for a pattern that
     matches none."""
-    found: dict[str, Cell] = {}
+    matched: dict[str, Cell] = {}
     for pattern in patterns:
         matching = [cell for cell in CELLS if _matches(cell, pattern)]
         if not matching:
@@ -157,8 +157,8 @@ def chosen(patterns: Iterable[str]) -> list[Cell]:
             near = difflib.get_close_matches(pattern.partition("/")[0], known, 1)
             fix = f"did you mean `{near[0]}`?" if near else "`tfkit bench attention --list` lists them"
             raise InputError(Diagnostic("TFK090", f"argument --cells: no cell matches `{pattern}`", fix))
-        found |= {cell.name: cell for cell in matching}
-    return [cell for cell in CELLS if cell.name in found]
+        matched |= {cell.name: cell for cell in matching}
+    return [cell for cell in CELLS if cell.name in matched]
 
 
 def _matches(cell: Cell, pattern: str) -> bool:

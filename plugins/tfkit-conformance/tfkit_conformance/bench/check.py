@@ -68,9 +68,9 @@ class ReferenceCheck:
     @cached_property
     def grad_output(self) -> Tensor:
         """Zero but for the block."""
-        made = torch.zeros_like(self.call.grad_output)
-        made[self.row, self.heads, self.rows] = self.call.grad_output[self.row, self.heads, self.rows]
-        return made
+        grad = torch.zeros_like(self.call.grad_output)
+        grad[self.row, self.heads, self.rows] = self.call.grad_output[self.row, self.heads, self.rows]
+        return grad
 
     @cached_property
     def reference(self) -> Reference:
@@ -86,14 +86,14 @@ class ReferenceCheck:
         """Runs the call once more, with what the backend has prepared, and compares it."""
         call, numerics = self.call, backend.entry.capabilities.numerics
         inputs = replace(call.inputs, dropout=0.0, prepared=prepared)
-        found = attend(backend, inputs).output
-        block = found[self.row : self.row + 1, self.heads, self.rows]
+        output = attend(backend, inputs).output
+        block = output[self.row : self.row + 1, self.heads, self.rows]
         bound = self.bounds(numerics)
         if not bool(bound.evaluated.all()):
             return Verdict(None, "output")
-        if not bool(torch.isfinite(found).all()):
+        if not bool(torch.isfinite(output).all()):
             return Verdict(float("inf"), "output")
-        gradients = gradients_of(found, inputs, self.grad_output) if call.cell.training else {}
+        gradients = gradients_of(output, inputs, self.grad_output) if call.cell.training else {}
         parts = {name: self._part(name, gradient) for name, gradient in gradients.items()}
         results = compared(AttentionOutput(block), parts, self.reference, bound)
         worst, name = max((worst_ratio(got, want, limit), name) for name, got, want, limit in results)

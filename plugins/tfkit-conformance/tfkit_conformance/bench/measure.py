@@ -44,7 +44,7 @@ def machine_of(device: str, catalogue: Catalogue) -> dict[str, Any]:
     """`device`, `device_name`, `capability`, `threads`, `versions`, and of a GPU its processors, memory, cache and
     highest clock."""
     place = torch.device(device)
-    found: dict[str, Any] = {
+    machine: dict[str, Any] = {
         "device": place.type,
         "device_name": _processor(),
         "capability": None,
@@ -55,7 +55,7 @@ def machine_of(device: str, catalogue: Catalogue) -> dict[str, Any]:
     }
     if place.type == "cuda":
         facts = torch.cuda.get_device_properties(place)
-        found |= {
+        machine |= {
             "device_name": facts.name,
             "capability": [facts.major, facts.minor],
             "processors": facts.multi_processor_count,
@@ -63,23 +63,25 @@ def machine_of(device: str, catalogue: Catalogue) -> dict[str, Any]:
             "cache_bytes": facts.L2_cache_size,
         }
         if (clock := getattr(facts, "clock_rate", None)) is not None:  # CUDA 13's own properties lack it
-            found["clock_hertz"] = 1000 * clock
-        found["versions"] |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
-    return found
+            machine["clock_hertz"] = 1000 * clock
+        machine["versions"] |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
+    return machine
 
 
 def _versions(catalogue: Catalogue) -> dict[str, Any]:
-    found: dict[str, Any] = {"python": platform.python_version()}
+    versions: dict[str, Any] = {"python": platform.python_version()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for package in PACKAGES:
             try:
-                found[package] = version(package)
+                versions[package] = version(package)
             except PackageNotFoundError:
                 continue
-    found["torch"] = torch.__version__
-    found |= {distribution: number for _, distribution, number in catalogue.plugins if number and distribution not in found}
-    return found
+    versions["torch"] = torch.__version__
+    versions |= {
+        distribution: number for _, distribution, number in catalogue.plugins if number and distribution not in versions
+    }
+    return versions
 
 
 def _processor() -> str:
@@ -114,12 +116,12 @@ def ceiling_of(clock: Clock, dtype: torch.dtype, device: str) -> dict[str, float
     def copy() -> Tensor:
         return written.copy_(read)
 
-    found = {}
+    rates = {}
     for name, step, work in (("flops", multiply, 2 * side**3), ("bytes", copy, 2 * read.numel())):
         for _ in range(2):
             step()
-        found[name] = work / statistics.median(clock.time(step) for _ in range(ROUNDS))
-    return found
+        rates[name] = work / statistics.median(clock.time(step) for _ in range(ROUNDS))
+    return rates
 
 
 def higher(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
@@ -226,8 +228,8 @@ def _made(cell: Cell, settings: Settings, data: dict[str, Any]) -> Call | None:
     try:
         return call_of(cell, settings.scale, getattr(torch, settings.dtype), settings.device, settings.seed)
     except (RuntimeError, MemoryError) as reason:  # torch's allocator raises either
-        said = " ".join(str(reason).split())[:200]
-        data["missing"].append({"cell": cell.name, "reason": f"its tensors could not be made: {said}"})
+        message = " ".join(str(reason).split())[:200]
+        data["missing"].append({"cell": cell.name, "reason": f"its tensors could not be made: {message}"})
         return None
 
 

@@ -201,14 +201,14 @@ def rows_of(measured: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         Rows that cover every number of rows up to twice the largest measured one.
     """
     runs: list[tuple[tuple[str, str], list[int]]] = []
-    for each in measured:
-        if each["microseconds"].keys() <= PACKED:
+    for figures in measured:
+        if figures["microseconds"].keys() <= PACKED:
             continue  # every product with a plain weight was wrong
-        found = best(each["microseconds"])
-        if runs and runs[-1][0] == found:
-            runs[-1][1].append(each["rows"])
+        winners = best(figures["microseconds"])
+        if runs and runs[-1][0] == winners:
+            runs[-1][1].append(figures["rows"])
         else:
-            runs.append((found, [each["rows"]]))
+            runs.append((winners, [figures["rows"]]))
     firsts = [1, *(math.isqrt(one[-1] * two[0]) + 1 for (_, one), (_, two) in pairwise(runs))]
     lasts = [*(first - 1 for first in firsts[1:]), *([2 * runs[-1][1][-1]] if runs else [])]
     shared = {key: measured[0][key] for key in ("threads", "outputs", "inputs")} if measured else {}

@@ -68,20 +68,20 @@ def check_cache(
         raise InputError(Diagnostic("TFK094", f"--cache: `{name}` is a {type(make).__name__}", "name a class"))
     named = name or f"{make.__module__}:{getattr(make, '__qualname__', type(make).__name__)}"
     chosen, wanted = profile_of(profile).name, tuple(sorted(known_dtypes(dtypes)))
-    started, found = time.perf_counter(), _Checks(make, device, seed, limit, event)
+    started, cache_checks = time.perf_counter(), _Checks(make, device, seed, limit, event)
     if reason := missing_device(device):
         results: tuple[CheckResult, ...] = (CheckResult("programs", "", "", "not run", note=reason),)
     else:
-        found.probe(named, wanted[0])
-        if unknown := sorted({*(checks or ())} - {check for check, _ in found.families(0)}):
+        cache_checks.probe(named, wanted[0])
+        if unknown := sorted({*(checks or ())} - {check for check, _ in cache_checks.families(0)}):
             raise InputError(Diagnostic("TFK094", f"`{named}` has no check `{unknown[0]}`", f"checks: {', '.join(SUMMARIES)}"))
         for dtype in wanted:
-            for check, programs in found.families(DRAWN[chosen]):
+            for check, programs in cache_checks.families(DRAWN[chosen]):
                 if checks is None or check in checks:
-                    found.run(check, dtype, programs)
-        results = tuple(found.results.values())
+                    cache_checks.run(check, dtype, programs)
+        results = tuple(cache_checks.results.values())
     return ConformanceReport(
-        "cache", named, "", {}, device, wanted, chosen, seed, versions(device), results, tuple(found.findings.values()),
+        "cache", named, "", {}, device, wanted, chosen, seed, versions(device), results, tuple(cache_checks.findings.values()),
         seconds=round(time.perf_counter() - started, 2),
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ class _Checks:
         if missing:
             message = f"--cache: `{name}` has no method `{missing[0]}`"
             raise InputError(Diagnostic("TFK094", message, "see tfkit_conformance.caches.contract"))
-        self.operations = tuple(each for each in OPTIONAL if callable(getattr(cache, each, None)))
+        self.operations = tuple(operation for operation in OPTIONAL if callable(getattr(cache, operation, None)))
         self.equal = bool(getattr(cache, "equal_lengths", False))
         self.window, page = _positions(name, cache, "window"), _positions(name, cache, "page_size")
         if page:
@@ -143,8 +143,8 @@ class _Checks:
                 status = "failed"
                 break
             except Violation as violation:
-                shortest, said = self._shortened(program, violation, dtype, self.seed + number)
-                self.findings[check] = Finding(check, RULE, said.message, examples=examples, call=_listed(shortest))
+                shortest, failure = self._shortened(program, violation, dtype, self.seed + number)
+                self.findings[check] = Finding(check, RULE, failure.message, examples=examples, call=_listed(shortest))
                 status = "failed"
                 break
         seconds = before.seconds + time.perf_counter() - started
@@ -154,28 +154,28 @@ class _Checks:
         """The largest error over its bound. Raises Violation."""
         self.reached = 0
         with time_limit(self.limit):
-            made = Execution(self.make, sizes_of(program, seed), DTYPES[dtype], self.device, seed, self.max_length)
+            execution = Execution(self.make, sizes_of(program, seed), DTYPES[dtype], self.device, seed, self.max_length)
             for step in program:
                 self.reached += 1
-                made.do(step, f"step {self.reached} ({step})")
-        return made.worst
+                execution.do(step, f"step {self.reached} ({step})")
+        return execution.worst
 
     def _shortened(self, program: Program, violation: Violation, dtype: str, seed: int) -> tuple[Program, Violation]:
         """The program without steps that the failure does not need, and with appends joined."""
-        left, found = SHRINKS, (program[: self.reached], violation)
+        left, shortest = SHRINKS, (program[: self.reached], violation)
         changed = True
         while changed:
             changed = False
-            for shorter in filter(is_valid, _shorter(found[0])):
+            for shorter in filter(is_valid, _shorter(shortest[0])):
                 if not left:
-                    return found
+                    return shortest
                 left -= 1
                 try:
                     self._executed(shorter, dtype, seed)
                 except Violation as same:
-                    found, changed = (shorter[: self.reached], same), True
+                    shortest, changed = (shorter[: self.reached], same), True
                     break
-        return found
+        return shortest
 
     def _rows(self, *numbers: int, rows: int | None = None) -> tuple[int, ...]:
         """A number per row; the first for all if the rows have one length."""
@@ -184,9 +184,9 @@ class _Checks:
         return (repeated[0],) * rows if self.equal else tuple(repeated)
 
     def _steps(self) -> Iterator[Program]:
-        each = (Step("append", self._rows(1)), Step("attend", (1,)))
-        yield each * 40
-        yield (Step("append", self._rows(5, 1, 3)), Step("attend", (1,)), *each * 20)
+        turn = (Step("append", self._rows(1)), Step("attend", (1,)))
+        yield turn * 40
+        yield (Step("append", self._rows(5, 1, 3)), Step("attend", (1,)), *turn * 20)
         yield (Step("append", self._rows(4, 2, 7)), *(Step("append", self._rows(1, 0, 2)), Step("attend", (1,))) * 12)
 
     @staticmethod
@@ -280,13 +280,13 @@ class _Checks:
 
 def _positions(name: str, cache: Any, attribute: str) -> int:
     """An optional attribute that is a number of positions; 0 without it. Raises InputError for anything else."""
-    found = getattr(cache, attribute, None)
-    if found is None:
+    positions = getattr(cache, attribute, None)
+    if positions is None:
         return 0
-    if isinstance(found, bool) or not isinstance(found, int) or found < 2:
-        message = f"--cache: `{attribute}` of `{name}` is {found!r}"
+    if isinstance(positions, bool) or not isinstance(positions, int) or positions < 2:
+        message = f"--cache: `{attribute}` of `{name}` is {positions!r}"
         raise InputError(Diagnostic("TFK094", message, "give a whole number of positions, 2 or more, or leave it out"))
-    return found
+    return positions
 
 
 SUMMARIES = {

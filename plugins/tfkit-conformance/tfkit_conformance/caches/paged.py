@@ -45,9 +45,9 @@ class PagedCache:
     def reorder(self, rows: Sequence[int]) -> None:
         pages = [list(self.pages[row]) for row in rows]
         self.lengths = [self.lengths[row] for row in rows]
-        self.uses.update(page for each in pages for page in each)
-        for each in self.pages:
-            self._release(each)
+        self.uses.update(page for row_pages in pages for page in row_pages)
+        for row_pages in self.pages:
+            self._release(row_pages)
         self.pages = pages
 
     def branch(self, rows: Sequence[int]) -> None:

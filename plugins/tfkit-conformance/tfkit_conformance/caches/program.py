@@ -151,20 +151,20 @@ class Execution:
             return
         sizes, B = self.sizes, len(self.rows)
         query, scale = self.factor * self._numbers(B, sizes.H, Q, sizes.D), self.scale
-        found = self.cache.attend(query.to(self.device), scale)
+        output = self.cache.attend(query.to(self.device), scale)
         want = (B, sizes.H, Q, sizes.D)
-        if not isinstance(found, Tensor) or tuple(found.shape) != want or found.dtype != self.dtype:
-            said = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
-            raise Violation("cache", f"{where} returned {said}, expected {want} {self.dtype}")
+        if not isinstance(output, Tensor) or tuple(output.shape) != want or output.dtype != self.dtype:
+            got = f"{tuple(output.shape)} {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
+            raise Violation("cache", f"{where} returned {got}, expected {want} {self.dtype}")
         for number, row in enumerate(self.rows):
             if row.keys.shape[1]:
-                self._compare(where, number, query[number], found[number], scale)
+                self._compare(where, number, query[number], output[number], scale)
 
-    def _compare(self, where: str, number: int, query: Tensor, found: Tensor, scale: float) -> None:
+    def _compare(self, where: str, number: int, query: Tensor, output: Tensor, scale: float) -> None:
         row = self.rows[number]
         wanted = self._reference(query, row.keys, row.values, scale)
         allowed = bounds(wanted, Numerics()).output
-        ratio = error_ratio(found[None], wanted.output, allowed)
+        ratio = error_ratio(output[None], wanted.output, allowed)
         self.worst = max(self.worst, float(ratio.max()))
         if bool((ratio <= 1).all()):
             return
@@ -177,7 +177,7 @@ class Execution:
             f"{self.sizes.G}, {self.sizes.D} features, scale {scale:.3g}{', large scores' if self.factor > 1 else ''}"
         )
         alike = next((words for words, keys, values in self._alternatives(number)
-                      if self._explains(found, query, keys, values, scale)), "")  # fmt: skip
+                      if self._explains(output, query, keys, values, scale)), "")  # fmt: skip
         raise Violation("cache", f"{message}{f'; it is right for {alike}' if alike else ''}")
 
     def _alternatives(self, number: int) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -194,15 +194,15 @@ class Execution:
             if more > held:
                 yield (f"this row followed by what {where} should have removed", torch.cat([row.keys, keys[:, held:]], 1),
                        torch.cat([row.values, values[:, held:]], 1))  # fmt: skip
-        for other, each in enumerate(self.rows):
+        for other, neighbour in enumerate(self.rows):
             if other != number:
-                yield f"row {other}", each.keys, each.values
+                yield f"row {other}", neighbour.keys, neighbour.values
 
-    def _explains(self, found: Tensor, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> bool:
+    def _explains(self, output: Tensor, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> bool:
         if keys.shape[1] < query.shape[1]:
             return False
         other = self._reference(query, keys, values, scale)
-        close = (double(found[None]) - other.output).abs() <= bounds(other, Numerics()).output
+        close = (double(output[None]) - other.output).abs() <= bounds(other, Numerics()).output
         return bool(close.all())
 
     def _reference(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Reference:

@@ -128,12 +128,12 @@ class FunctionUnderTest:
     def parameters(self) -> frozenset[str] | None:
         """The names of the function's parameters; None if they are not known, or any name is taken."""
         try:
-            found = inspect.signature(self.function).parameters.values()
+            parameters = inspect.signature(self.function).parameters.values()
         except (TypeError, ValueError):
             return None
-        if any(each.kind is each.VAR_KEYWORD for each in found):
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return None
-        return frozenset(each.name for each in found if each.kind is not each.POSITIONAL_ONLY)
+        return frozenset(parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY)
 
     def takes(self, name: str) -> bool:
         """Whether the function has a parameter of this name."""
@@ -142,18 +142,18 @@ class FunctionUnderTest:
     @property
     def capabilities(self) -> Capabilities:
         """What the features stand for, as the declaration of a backend."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name in self.supports - {STRIDES}:
             for feature, value in self.signature.features[name].items():
-                found[feature] = found.get(feature, set()) | value if isinstance(value, set) else value
-        positions = {"causal", "window"} & found.get("mask_terms", set()) or {"linear"} & found.get("bias_kinds", set())
-        found["tensor_offset"] = bool(found.get("tensor_offset") and positions)
-        if not found.get("backward"):
-            found.pop("bias_gradient", None)
-        found["bias_gradient"] = found.get("bias_gradient", set()) & found.get("bias_kinds", set())
+                fields[feature] = fields.get(feature, set()) | value if isinstance(value, set) else value
+        positions = {"causal", "window"} & fields.get("mask_terms", set()) or {"linear"} & fields.get("bias_kinds", set())
+        fields["tensor_offset"] = bool(fields.get("tensor_offset") and positions)
+        if not fields.get("backward"):
+            fields.pop("bias_gradient", None)
+        fields["bias_gradient"] = fields.get("bias_gradient", set()) & fields.get("bias_kinds", set())
         return Capabilities(
             devices=(Device(kind=self.device.partition(":")[0]),), dtypes=frozenset(self.dtypes), head_dim=self.head_dim,
-            query_length=self.length, key_length=self.length, numerics=NUMERICS, **found,
+            query_length=self.length, key_length=self.length, numerics=NUMERICS, **fields,
         )  # fmt: skip
 
     @cached_property
@@ -188,13 +188,13 @@ class FunctionUnderTest:
             keywords = {} if inputs.scale == usual else {name: inputs.scale}
         elif inputs.scale != usual:
             inputs = replace(inputs, query=inputs.query * (inputs.scale / usual), scale=usual)
-        made = self.signature.render(inputs, self.takes)
-        return replace(made, calls=tuple(self._written(call, keywords) for call in made.calls))
+        rendering = self.signature.render(inputs, self.takes)
+        return replace(rendering, calls=tuple(self._written(call, keywords) for call in rendering.calls))
 
     def _written(self, call: FunctionCall, keywords: dict[str, Any]) -> FunctionCall:
         arguments = call.arguments
         if STRIDES not in self.supports:
-            arguments = tuple(each.contiguous() if isinstance(each, Tensor) else each for each in arguments)
+            arguments = tuple(argument.contiguous() if isinstance(argument, Tensor) else argument for argument in arguments)
         return FunctionCall(arguments, {**keywords, **call.keywords})
 
     @cached_property

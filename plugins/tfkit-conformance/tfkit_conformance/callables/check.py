@@ -66,11 +66,11 @@ def _place(function: FunctionUnderTest, rendering: Rendering, finding: Finding, 
     if finding.tensor not in INDEXED_BY_QUERY or len(finding.index) < 3:
         return ""
     b, h, i, *rest = finding.index
-    found = rendering.place(b, h, i)
+    element = rendering.place(b, h, i)
     form = function.signature
-    if found is None:
+    if element is None:
         return ""
-    number, index = found
+    number, index = element
     head = [str(part) for part in index]
     query, key, _ = form.names
     which = f"call {number + 1}, " if len(rendering.calls) > 1 else ""
@@ -105,12 +105,12 @@ def signature_named(name: str | Signature) -> Signature:
     if isinstance(name, Signature):
         return name
     if ":" in name:
-        found = object_named(name, "--signature")
-        if not isinstance(found, Signature):
+        form = object_named(name, "--signature")
+        if not isinstance(form, Signature):
             fix = "make it with tfkit_conformance.Signature"
-            raise error_of(f"--signature: `{name}` is a {type(found).__name__}, not a Signature", fix)
-        return found
-    known = {each.name: each for each in (*DENSE, *FLASH)}
+            raise error_of(f"--signature: `{name}` is a {type(form).__name__}, not a Signature", fix)
+        return form
+    known = {signature.name: signature for signature in (*DENSE, *FLASH)}
     if name not in known:
         raise error_of(f"there is no signature `{name}`", nearest(name, known, "signatures"))
     return known[name]
@@ -144,9 +144,9 @@ def function_under_test(
     form = signature_named(signature)
     named = name or f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
     asked = check_features(supports, (*form.features, STRIDES), form.name)
-    made = FunctionUnderTest(named, function, form, asked, tuple(sorted(known_dtypes(dtypes))), device)
-    check_form(named, function, form, made.render(SIZES.inputs()).calls[0])
-    return made
+    under_test = FunctionUnderTest(named, function, form, asked, tuple(sorted(known_dtypes(dtypes))), device)
+    check_form(named, function, form, under_test.render(SIZES.inputs()).calls[0])
+    return under_test
 
 
 def check_callable(
@@ -187,37 +187,37 @@ def check_callable(
     """
     asked = None if supports is None else tuple(supports)
     wanted = None if dtypes is None else tuple(sorted(known_dtypes(dtypes)))
-    made = function_under_test(function, signature, supports=asked or (), device=device, name=name)
-    found = Probe(made) if missing_device(device) else probe(made.declared(()), asked, wanted)
-    chosen = None if profile != "quick" else [each for each in found.function.dtypes if each in ("float32", "bfloat16")]
+    under_test = function_under_test(function, signature, supports=asked or (), device=device, name=name)
+    outcome = Probe(under_test) if missing_device(device) else probe(under_test.declared(()), asked, wanted)
+    chosen = None if profile != "quick" else [dtype for dtype in outcome.function.dtypes if dtype in ("float32", "bfloat16")]
     report = check_backend(
-        found.function.subject, profile=profile, dtypes=chosen or found.function.dtypes, seed=seed, limit=limit,
+        outcome.function.subject, profile=profile, dtypes=chosen or outcome.function.dtypes, seed=seed, limit=limit,
         stop_at_first=stop_at_first, event=event,
     )  # fmt: skip
-    return with_probe(report, found, probed=asked is None)
+    return with_probe(report, outcome, probed=asked is None)
 
 
-def with_probe(report: ConformanceReport, found: Probe, probed: bool) -> ConformanceReport:
+def with_probe(report: ConformanceReport, outcome: Probe, probed: bool) -> ConformanceReport:
     """The report in the author's terms, with what the probe found."""
-    function, form = found.function, found.function.signature
+    function, form = outcome.function, outcome.function.signature
     ignored = [
         Finding(
             ARGUMENTS, "A3", f"takes {name} and ignores it: the output is the same without it",
-            case=case.as_data(), failed=1, examples=len(found.function.supports),
+            case=case.as_data(), failed=1, examples=len(outcome.function.supports),
         )
-        for name, case in found.ignored.items()
+        for name, case in outcome.ignored.items()
     ]  # fmt: skip
     check = CheckResult(
         ARGUMENTS, "A3", "no argument that it takes is ignored", "failed" if ignored else "passed", len(function.supports)
     )
-    right = function.supports - found.wrong.keys()
+    right = function.supports - outcome.wrong.keys()
     return replace(
         report,
         checks=(check, *report.checks) if function.supports else report.checks,
-        findings=tuple(authored(function, each) for each in (*ignored, *report.findings)),
+        findings=tuple(authored(function, finding) for finding in (*ignored, *report.findings)),
         function={
             "signature": form.name, "definition": form.definition, "supports": sorted(function.supports), "probed": probed,
-            "refused": found.refused, "wrong": found.wrong,
+            "refused": outcome.refused, "wrong": outcome.wrong,
             "declaration": f"--signature {form.name} --supports {','.join(sorted(right))}",
             "head_dim": str(function.head_dim), "length": str(function.length),
         },

@@ -97,15 +97,15 @@ def one_call(inputs: AttentionInputs, call: FunctionCall, layout: str, rows_befo
 
 def tensor_of(result: Any, inputs: AttentionInputs, layout: str, sizes: dict[str, int]) -> Tensor:
     """The output (B,H,Q,V) that a function returned in its layout. Raises Violation."""
-    found = result[0] if isinstance(result, (tuple, list)) and result else result
+    output = result[0] if isinstance(result, (tuple, list)) and result else result
     axes = layout.split()
     want = tuple(sizes[axis] for axis in axes)
     named = f"({', '.join(axes)}) = {want}"
-    if not isinstance(found, Tensor):
-        raise Violation("contract", f"returned a {type(found).__name__}, expected a tensor {named}", tensor="output")
-    if tuple(found.shape) != want:
-        raise Violation("contract", f"returned a tensor {tuple(found.shape)}, expected {named}", tensor="output")
-    return found.permute([axes.index(axis) for axis in ("B", "H", "S", "D")]) if "B" in axes else found
+    if not isinstance(output, Tensor):
+        raise Violation("contract", f"returned a {type(output).__name__}, expected a tensor {named}", tensor="output")
+    if tuple(output.shape) != want:
+        raise Violation("contract", f"returned a tensor {tuple(output.shape)}, expected {named}", tensor="output")
+    return output.permute([axes.index(axis) for axis in ("B", "H", "S", "D")]) if "B" in axes else output
 
 
 def laid(layout: str, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -180,18 +180,18 @@ def numpy(inputs: AttentionInputs, takes: Takes) -> Rendering:
 
     bias = bias_of(inputs)
     keywords = {} if bias is None else {"bias": array(bias.expand(*inputs.query.shape[:3], inputs.key.shape[2]))}
-    made = masked(inputs, takes, "B S H D", "mask", lambda: shown(inputs), keywords)
-    (call,) = made.calls
+    rendering = masked(inputs, takes, "B S H D", "mask", lambda: shown(inputs), keywords)
+    (call,) = rendering.calls
     arguments = tuple(array(tensor) for tensor in call.arguments)
     arrays = {name: array(value) if isinstance(value, Tensor) else value for name, value in call.keywords.items()}
 
     def read(results: list[Any]) -> tuple[Tensor, Tensor | None]:
         import numpy
 
-        found = torch.from_numpy(numpy.array(results[0]))  # a copy: arrays of other frameworks are read-only
-        return made.read([found.to(inputs.query.device)])
+        output = torch.from_numpy(numpy.array(results[0]))  # a copy: arrays of other frameworks are read-only
+        return rendering.read([output.to(inputs.query.device)])
 
-    return Rendering((FunctionCall(arguments, arrays),), read, made.place)
+    return Rendering((FunctionCall(arguments, arrays),), read, rendering.place)
 
 
 BY_MASK = {"mask": ("attn_mask",), "padding": ("attn_mask",), "bias": ("attn_mask",), "bias_backward": ("attn_mask",)}

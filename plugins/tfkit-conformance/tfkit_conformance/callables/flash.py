@@ -75,25 +75,25 @@ def pieces(inputs: AttentionInputs, offset: int, queries: int, keys: int) -> Ite
 
 def keywords_of(inputs: AttentionInputs, flags: Flags) -> dict[str, Any]:
     """The arguments of a call that differ from their defaults."""
-    found = dict(flags)
+    keywords = dict(flags)
     if inputs.dropout:
-        found["dropout_p"] = inputs.dropout
+        keywords["dropout_p"] = inputs.dropout
     if inputs.softcap is not None:
-        found["softcap"] = inputs.softcap
+        keywords["softcap"] = inputs.softcap
     if inputs.bias is not None:
-        found["alibi_slopes"] = inputs.bias.slopes  # type: ignore[union-attr]  # the only kind that is declared
+        keywords["alibi_slopes"] = inputs.bias.slopes  # type: ignore[union-attr]  # the only kind that is declared
     if inputs.return_lse:
-        found["return_attn_probs"] = True
-    return found
+        keywords["return_attn_probs"] = True
+    return keywords
 
 
 def lse_of(result: Any, want: tuple[int, ...]) -> Tensor:
     """The log-sum-exp beside the output. Raises Violation."""
-    found = result[1] if isinstance(result, (tuple, list)) and len(result) > 1 else None
-    if not isinstance(found, Tensor) or tuple(found.shape) != want:
-        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    lse = result[1] if isinstance(result, (tuple, list)) and len(result) > 1 else None
+    if not isinstance(lse, Tensor) or tuple(lse.shape) != want:
+        got = tuple(lse.shape) if isinstance(lse, Tensor) else type(lse).__name__
         raise Violation("contract", f"return_attn_probs=True: softmax_lse is {got}, expected {want}", tensor="lse")
-    return found
+    return lse
 
 
 def moved_lse(inputs: AttentionInputs, lse: Tensor, piece: Piece) -> Tensor:
@@ -142,8 +142,8 @@ def packed(inputs: AttentionInputs, takes: Takes) -> Rendering:
     B, H, Q, _ = inputs.query.shape
     K, V, offset = inputs.key.shape[2], inputs.value.shape[3], inputs.mask.offset
     lengths = [
-        [size] * B if given is None else [min(max(length, 0), size) for length in given.tolist()]
-        for given, size in ((inputs.mask.query_lengths, Q), (inputs.mask.key_lengths, K))
+        [size] * B if row_lengths is None else [min(max(length, 0), size) for length in row_lengths.tolist()]
+        for row_lengths, size in ((inputs.mask.query_lengths, Q), (inputs.mask.key_lengths, K))
     ]
     offsets = offset.tolist() if isinstance(offset, Tensor) else [offset or 0] * B
     groups: dict[Flags, list[tuple[int, Piece]]] = {}
@@ -157,8 +157,8 @@ def packed(inputs: AttentionInputs, takes: Takes) -> Rendering:
         queries = [pad(inputs.query[b, :, piece.rows.start : piece.rows.stop], (0, 0, 0, piece.added)) for b, piece in members]
         keys, values = ([tensor[b, :, piece.keys.start : piece.keys.stop] for b, piece in members]
                         for tensor in (inputs.key, inputs.value))  # fmt: skip
-        tensors = tuple(torch.cat(each, 1).transpose(0, 1) for each in (queries, keys, values))
-        sizes = [[each.shape[1] for each in part] for part in (queries, keys)]
+        tensors = tuple(torch.cat(slices, 1).transpose(0, 1) for slices in (queries, keys, values))
+        sizes = [[tensor.shape[1] for tensor in part] for part in (queries, keys)]
         borders = [torch.tensor([0, *part], device=inputs.query.device).cumsum(0).to(torch.int32) for part in sizes]
         return FunctionCall((*tensors, *borders, *map(max, sizes)), keywords_of(inputs, flags))
 
@@ -167,12 +167,12 @@ def packed(inputs: AttentionInputs, takes: Takes) -> Rendering:
         sums = torch.full((B, H, Q), -torch.inf, device=output.device)
         for result, (_, members) in zip(results, sequences, strict=True):
             total = sum(len(piece.rows) + piece.added for _, piece in members)
-            found = tensor_of(result, inputs, "T H D", {"T": total, "H": H, "D": V}).transpose(0, 1)
+            packed_output = tensor_of(result, inputs, "T H D", {"T": total, "H": H, "D": V}).transpose(0, 1)
             lse = lse_of(result, (H, total)) if inputs.return_lse else None
             start = 0
             for b, piece in members:
                 rows = slice(piece.rows.start, piece.rows.stop)
-                output[b, :, rows] = found[:, start : start + len(piece.rows)]
+                output[b, :, rows] = packed_output[:, start : start + len(piece.rows)]
                 if lse is not None:
                     sums[b, :, rows] = moved_lse(inputs, lse[:, start : start + len(piece.rows)], piece)
                 start += len(piece.rows) + piece.added
@@ -187,7 +187,7 @@ def packed(inputs: AttentionInputs, takes: Takes) -> Rendering:
                 start += len(piece.rows) + piece.added
         return None
 
-    return Rendering(tuple(call(*each) for each in sequences), read, place)
+    return Rendering(tuple(call(*group) for group in sequences), read, place)
 
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -248,13 +248,13 @@ def flash_implementation_active(name: str | None) -> Iterator[None]:
     known = attention.list_flash_attention_impls()
     if impl not in known:
         message = f"{OPTION}: torch has no implementation of flash attention `{impl}`"
-        own = "" if colon else "to use your own, name the module that registers it, as MODULE:NAME; "
-        raise InputError(Diagnostic(CODE, message, own + nearest(impl, known, "implementations")))
+        hint = "" if colon else "to use your own, name the module that registers it, as MODULE:NAME; "
+        raise InputError(Diagnostic(CODE, message, hint + nearest(impl, known, "implementations")))
     try:
         activate(impl)
     except Exception as reason:  # whatever its author's function raises is the answer
-        said = " ".join(str(reason).split())[:300]
-        message = f"{OPTION}: activating {impl} raised {type(reason).__name__}: {said}"
+        cause = " ".join(str(reason).split())[:300]
+        message = f"{OPTION}: activating {impl} raised {type(reason).__name__}: {cause}"
         raise InputError(Diagnostic(CODE, message, "install its package, on a machine with its device")) from None
     try:
         yield

@@ -19,10 +19,10 @@ CODE = "TFK094"
 
 def function_named(target: str) -> Callable[..., Any]:
     """The function of "module:name"; the working directory is searched last. Raises InputError."""
-    found = object_named(target, "--callable")
-    if not callable(found):
-        raise error_of(f"--callable: `{target}` is a {type(found).__name__}, not a function", "name a function")
-    function: Callable[..., Any] = found
+    candidate = object_named(target, "--callable")
+    if not callable(candidate):
+        raise error_of(f"--callable: `{target}` is a {type(candidate).__name__}, not a function", "name a function")
+    function: Callable[..., Any] = candidate
     return function
 
 
@@ -32,14 +32,14 @@ def object_named(target: str, option: str) -> Any:
     if not (colon and name and all(part.isidentifier() for part in (*module_name.split("."), *name.split(".")))):
         fix = "write the module, a colon and the name, for instance my_package.kernels:attention"
         raise error_of(f"{option}: `{target}` is not MODULE:NAME", fix)
-    found: Any = imported(option, module_name)
+    resolved: Any = imported(option, module_name)
     at = module_name
     for part in name.split("."):
-        if not hasattr(found, part):
-            public = [each for each in dir(found) if not each.startswith("_")]
+        if not hasattr(resolved, part):
+            public = [attribute for attribute in dir(resolved) if not attribute.startswith("_")]
             raise error_of(f"{option}: `{at}` has no `{part}`", nearest(part, public, "it has"))
-        found, at = getattr(found, part), f"{at}.{part}"
-    return found
+        resolved, at = getattr(resolved, part), f"{at}.{part}"
+    return resolved
 
 
 def imported(option: str, module_name: str) -> Any:
@@ -107,8 +107,8 @@ def nearest(name: str, known: Iterable[str], what: str) -> str:
 
 
 def _failed(option: str, module: str, reason: Exception) -> InputError:
-    said = " ".join(str(reason).split())[:300]
-    return error_of(f"{option}: importing `{module}` raised {type(reason).__name__}: {said}", "repair the module")
+    cause = " ".join(str(reason).split())[:300]
+    return error_of(f"{option}: importing `{module}` raised {type(reason).__name__}: {cause}", "repair the module")
 
 
 def error_of(message: str, fix: str) -> InputError:

@@ -79,21 +79,21 @@ def probe(function: FunctionUnderTest, supports: Iterable[str] | None, dtypes: I
         if _wrong(double, replace(_plain(sized), dtype="float64")) and not _wrong(sized, _plain(sized)):
             refused["float64"] = "it computes with less precision"
     taken = tuple(dtypes) if dtypes is not None else tuple(dtype for dtype in form.dtypes if dtype not in refused)
-    found = Probe(replace(sized, dtypes=taken or form.dtypes[:1]), refused)
+    outcome = Probe(replace(sized, dtypes=taken or form.dtypes[:1]), refused)
     if not taken:
-        return found
-    if said := _wrong(found.function, _plain(found.function)):
-        found = replace(found, wrong={PLAIN: _scale(found.function, _plain(found.function)) or said})
+        return outcome
+    if error := _wrong(outcome.function, _plain(outcome.function)):
+        outcome = replace(outcome, wrong={PLAIN: _scale(outcome.function, _plain(outcome.function)) or error})
     for name in (*form.features, STRIDES):
         if supports is None or name in supports:
-            found = _feature(found, name, given=supports is not None)
-    return found
+            outcome = _feature(outcome, name, requested=supports is not None)
+    return outcome
 
 
-def _feature(found: Probe, name: str, given: bool) -> Probe:
-    """With one feature more, or with the reason why not. A feature that is given stays, and the suite reports why it fails."""
-    function, needs = found.function, found.function.signature.needs.get(name, ())
-    missing = [each for each in ALSO.get(name, ()) if each not in function.supports]
+def _feature(outcome: Probe, name: str, requested: bool) -> Probe:
+    """With one feature more, or with the reason why not. A requested feature stays, and the suite reports why it fails."""
+    function, needs = outcome.function, outcome.function.signature.needs.get(name, ())
+    missing = [other for other in ALSO.get(name, ()) if other not in function.supports]
     reason = f"needs {' and '.join(missing)}" if missing else ""
     if needs and not any(map(function.takes, needs)):
         reason = f"it has no parameter {' or '.join(needs)}"
@@ -101,21 +101,21 @@ def _feature(found: Probe, name: str, given: bool) -> Probe:
     plain = _plain(able)
     cases = [replace(plain, **fields) for fields in CASES[name]]
     cases = [case for case in cases if able.subject.accepts(case.request(able.device))]
-    reason = reason or next((said for case in cases if (said := _raised(able, case))), "")
-    if reason and not given:
-        return replace(found, refused={**found.refused, name: reason})
-    found = replace(found, function=able)
+    reason = reason or next((refusal for case in cases if (refusal := _raised(able, case))), "")
+    if reason and not requested:
+        return replace(outcome, refused={**outcome.refused, name: reason})
+    outcome = replace(outcome, function=able)
     if reason or not cases:
-        return found
+        return outcome
     if name in CHANGES and (ignored := next((case for case in cases if _ignores(able, case)), None)):
-        wrong = {**found.wrong, name: "it has no effect"}
-        return replace(found, wrong=wrong, ignored={**found.ignored, name: ignored})
-    if PLAIN in found.wrong:  # every answer is wrong, which says nothing of the feature
-        return found
-    if said := next((said for case in cases if not case.dropout and (said := _wrong(able, case))), ""):
-        said = (_alignment(able, cases) if name == "causal" else "") or said
-        return replace(found, wrong={**found.wrong, name: said})
-    return found
+        wrong = {**outcome.wrong, name: "it has no effect"}
+        return replace(outcome, wrong=wrong, ignored={**outcome.ignored, name: ignored})
+    if PLAIN in outcome.wrong:  # every answer is wrong, which says nothing of the feature
+        return outcome
+    if error := next((error for case in cases if not case.dropout and (error := _wrong(able, case))), ""):
+        error = (_alignment(able, cases) if name == "causal" else "") or error
+        return replace(outcome, wrong={**outcome.wrong, name: error})
+    return outcome
 
 
 def _plain(function: FunctionUnderTest) -> Case:
@@ -163,17 +163,17 @@ def _alignment(function: FunctionUnderTest, cases: Iterable[Case]) -> str:
     by_offset = {case.offset: Evaluated(function.subject, case) for case in cases}
     for one, other in ((0, 2), (2, 0)):
         if one in by_offset and other in by_offset:
-            found, wanted = by_offset[one].output.output, by_offset[other].reference.output
-            if torch.allclose(found.double(), wanted, atol=1e-2):
+            output, wanted = by_offset[one].output.output, by_offset[other].reference.output
+            if torch.allclose(output.double(), wanted, atol=1e-2):
                 return f"it aligns {ends[other]}; the form aligns {ends[one]}"
     return ""
 
 
 def _scale(function: FunctionUnderTest, case: Case) -> str:
     """Whether the answer is right for scores that are not scaled."""
-    found = Evaluated(function.subject, case).output.output
+    output = Evaluated(function.subject, case).output.output
     wanted = Evaluated(function.subject, replace(case, scale=1.0)).reference.output
-    unscaled = torch.allclose(found.double(), wanted, atol=1e-2)
+    unscaled = torch.allclose(output.double(), wanted, atol=1e-2)
     return "it leaves the softmax scale out: the answer is right for a scale of 1 and not for D^-0.5" if unscaled else ""
 
 

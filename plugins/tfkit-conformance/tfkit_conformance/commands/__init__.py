@@ -4,9 +4,9 @@
 def seconds(value: str | float) -> float:
     """A time limit in seconds, from 0.1 to a day."""
     try:
-        found = float(value)
+        number = float(value)
     except ValueError:
-        found = 0.0
-    if not 0.1 <= found <= 86400:
+        number = 0.0
+    if not 0.1 <= number <= 86400:
         raise ValueError(f"seconds from 0.1 to 86400 are expected, `{value}` is written")
-    return found
+    return number

@@ -81,10 +81,10 @@ class Options:
 
 
 def lengths(text: str) -> list[int]:
-    found = [whole(each) for each in names(text)]
-    if found != sorted(set(found)):
+    numbers = [whole(word) for word in names(text)]
+    if numbers != sorted(set(numbers)):
         raise ValueError(f"lengths in rising order are expected, `{text}` is written")
-    return found
+    return numbers
 
 
 @click.command("bench", epilog=EPILOG, short_help="the time of attention backends, or of products of decoding")

@@ -44,12 +44,12 @@ def write_certificate(file: str, report: Mapping[str, Any], source: Mapping[str,
 def show_comparison(file: str, json_file: str | None) -> int:
     """Compare a certificate with what is installed; the exit code of the command."""
     certificate = read_certificate(file)
-    found = compare_certificate(certificate, load_catalogue(), SUITE)
-    code = EXIT_CODES[found.state]
+    comparison = compare_certificate(certificate, load_catalogue(), SUITE)
+    code = EXIT_CODES[comparison.state]
     if json_file is not None:
         data = {
-            "certificate": file, "slot": certificate.slot, "name": certificate.name, "state": found.state,
-            "changed": list(found.changed), "elsewhere": list(found.elsewhere), "exit_code": code,
+            "certificate": file, "slot": certificate.slot, "name": certificate.name, "state": comparison.state,
+            "changed": list(comparison.changed), "elsewhere": list(comparison.elsewhere), "exit_code": code,
         }  # fmt: skip
         if json_file == "-":
             print_json(data)
@@ -57,13 +57,13 @@ def show_comparison(file: str, json_file: str | None) -> int:
         import json
 
         write_whole(json_file, json.dumps(data, indent=2, allow_nan=False) + "\n")
-    print_rich(*_lines(certificate, found, file))
+    print_rich(*_lines(certificate, comparison, file))
     return code
 
 
-def _lines(certificate: Certificate, found: Comparison, file: str) -> list[Text]:
-    made = certificate.environment
-    versions = ", ".join(f"{name} {made[name]}" for name in sorted(made))
+def _lines(certificate: Certificate, comparison: Comparison, file: str) -> list[Text]:
+    environment = certificate.environment
+    versions = ", ".join(f"{name} {environment[name]}" for name in sorted(environment))
     source = f" of {certificate.distribution} {certificate.distribution_version}".rstrip() if certificate.distribution else ""
     lines = [
         Text(shown(certificate.name), "bold").append(shown(source), "not bold"),
@@ -72,15 +72,21 @@ def _lines(certificate: Certificate, found: Comparison, file: str) -> list[Text]
             + f"{certificate.profile}, seed {certificate.seed}, suite {certificate.suite}"
         ),
         Text(shown(versions), "dim"),
-        *(Text("changed: ", "bold red").append(shown(each), "not bold default") for each in found.changed),
-        *(Text("made elsewhere: ", "bold yellow").append(shown(each), "not bold default") for each in found.elsewhere),
+        *(Text("changed: ", "bold red").append(shown(change), "not bold default") for change in comparison.changed),
+        *(
+            Text("made elsewhere: ", "bold yellow").append(shown(difference), "not bold default")
+            for difference in comparison.elsewhere
+        ),
     ]
-    style = {"valid": "bold green", "outdated": "bold red"}.get(found.state, "bold yellow")
-    return [*lines, Text(found.state.upper(), style).append(f" {_meaning(certificate, found, file)}", "not bold default")]
+    style = {"valid": "bold green", "outdated": "bold red"}.get(comparison.state, "bold yellow")
+    return [
+        *lines,
+        Text(comparison.state.upper(), style).append(f" {_meaning(certificate, comparison, file)}", "not bold default"),
+    ]
 
 
-def _meaning(certificate: Certificate, found: Comparison, file: str) -> str:
-    if found.state == "valid":
+def _meaning(certificate: Certificate, comparison: Comparison, file: str) -> str:
+    if comparison.state == "valid":
         return "source, declaration, versions and machine are those of the certificate. It is a statement, not a signature."
     slot = "" if certificate.slot == "backend" else f"--slot {certificate.slot} "
     named = f"{slot}{certificate.name}"

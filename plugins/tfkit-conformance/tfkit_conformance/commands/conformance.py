@@ -74,12 +74,12 @@ def mapping(text: str) -> dict[str, Any]:
     from tfkit.commands import parse_json
 
     try:
-        found = parse_json(text)
+        options = parse_json(text)
     except ValueError as reason:
         raise ValueError(f"a JSON object is expected: {reason}") from None
-    if not isinstance(found, dict):
+    if not isinstance(options, dict):
         raise ValueError('a JSON object is expected, for instance {"eps": 1e-6}')
-    return found
+    return options
 
 
 def words(text: str) -> list[str]:
@@ -228,7 +228,7 @@ def _replay(
     from ..process.stored import read_stored, replay_data
 
     stored = read_stored(file, name, place)
-    cases = [each for each in stored if each.case]
+    cases = [finding for finding in stored if finding.case]
     return replay_data(stored, replayed(cases, limit, function=function, flash_implementation=implementation))
 
 

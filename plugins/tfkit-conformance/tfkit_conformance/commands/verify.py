@@ -153,20 +153,20 @@ def _model(file: str, overrides: Sequence[str], weights: str | None, catalogue: 
         return spec
     from tfkit import load
 
-    found = load(file if weights is None else weights, catalogue=catalogue)
+    saved_model = load(file if weights is None else weights, catalogue=catalogue)
     if saved:
         if not large:
-            check_sublayers(found.spec, graph_of(found.spec))
-        return found
+            check_sublayers(saved_model.spec, graph_of(saved_model.spec))
+        return saved_model
     from tfkit import build
 
-    model = build(spec, catalogue, device="meta", dtype=next(found.parameters()).dtype)  # type: ignore[arg-type]
-    tensors = found.state_dict()
+    model = build(spec, catalogue, device="meta", dtype=next(saved_model.parameters()).dtype)  # type: ignore[arg-type]
+    tensors = saved_model.state_dict()
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if wanted != given:
-        odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
-        message = f"{weights}: `{odd[0]}` is {given.get(odd[0], 'missing')}, the spec needs {wanted.get(odd[0], 'none')}"
+    saved_shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if wanted != saved_shapes:
+        odd = sorted(name for name in wanted.keys() | saved_shapes.keys() if wanted.get(name) != saved_shapes.get(name))
+        message = f"{weights}: `{odd[0]}` is {saved_shapes.get(odd[0], 'missing')}, the spec needs {wanted.get(odd[0], 'none')}"
         raise StoreError(Diagnostic("TFK082", f"{message}; {len(odd)} tensors differ", "name the spec that it was built from"))
     model.to_empty(device="cpu").load_state_dict(tensors)
     return model

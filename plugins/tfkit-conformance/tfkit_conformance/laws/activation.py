@@ -37,16 +37,16 @@ class _Layer:
         self.x = example.normal(at["batch"], at["tokens"], at["width"])
 
     def __call__(self, x: Tensor) -> Tensor:
-        found: Tensor = self.module(x, run_of(x.shape[1]), 0)
-        return found
+        output: Tensor = self.module(x, run_of(x.shape[1]), 0)
+        return output
 
 
 def _linear(example: LawExample, fan_in: int, fan_out: int) -> nn.Linear:
-    made = nn.Linear(fan_in, fan_out, device=example.device, dtype=example.dtype)
+    linear = nn.Linear(fan_in, fan_out, device=example.device, dtype=example.dtype)
     with torch.no_grad():
-        made.weight.copy_(example.normal(fan_out, fan_in))
-        made.bias.copy_(example.normal(fan_out))
-    return made
+        linear.weight.copy_(example.normal(fan_out, fan_in))
+        linear.bias.copy_(example.normal(fan_out))
+    return linear
 
 
 def _tokens(example: LawExample) -> None:
@@ -62,8 +62,8 @@ def _zero(example: LawExample) -> None:
     with torch.no_grad():
         layer.output.weight.zero_()
         layer.output.bias.zero_()
-    found = layer(layer.x)
-    example.equal("with an output projection of zeros the layer does not give 0", found, torch.zeros_like(found))
+    output = layer(layer.x)
+    example.equal("with an output projection of zeros the layer does not give 0", output, torch.zeros_like(output))
 
 
 def _equation(example: LawExample) -> float:
@@ -75,7 +75,7 @@ def _equation(example: LawExample) -> float:
         for feature in range(min(layer.output.weight.shape)):
             layer.output.weight[feature, feature] = 1.0
     seen = min(layer.output.weight.shape)
-    found = layer(layer.x)[..., :seen]
+    output = layer(layer.x)[..., :seen]
     x = layer.x.double()
     first = x @ layer.input.weight.double().T + layer.input.bias.double()
     through = first if layer.gate is None else x @ layer.gate.weight.double().T + layer.gate.bias.double()
@@ -89,13 +89,13 @@ def _equation(example: LawExample) -> float:
     )
     bound = (8 * example.unit + gamma(example.at["width"] + 32, SINGLE)) * size + example.tiny
     equation = "output(f(input(x)))" if layer.gate is None else "output(f(gate(x)) * input(x))"
-    return example.within(f"the layer is not {equation}", found, (value * factor)[..., :seen], bound[..., :seen])
+    return example.within(f"the layer is not {equation}", output, (value * factor)[..., :seen], bound[..., :seen])
 
 
 def _reach(x: Tensor, linear: nn.Linear) -> Tensor:
     """The size of what a projection adds up."""
-    found: Tensor = (x.abs() @ linear.weight.double().abs().T + linear.bias.double().abs()).detach()
-    return found
+    size: Tensor = (x.abs() @ linear.weight.double().abs().T + linear.bias.double().abs()).detach()
+    return size
 
 
 def _shut(example: LawExample) -> None:
@@ -108,8 +108,8 @@ def _shut(example: LawExample) -> None:
         layer.gate.weight.zero_()
         layer.gate.bias.fill_(-1000.0)
         layer.output.bias.zero_()
-    found = layer(layer.x)
-    example.within("a gate at -1000 does not give 0", found, torch.zeros_like(found), 2.0**-20)
+    output = layer(layer.x)
+    example.within("a gate at -1000 does not give 0", output, torch.zeros_like(output), 2.0**-20)
 
 
 FFN_SMALLER = {"tokens": 2, "batch": 1, "width": 1, "inner": 1}
@@ -179,10 +179,10 @@ def _elementwise(example: LawExample) -> float:
     example.equal("the value at one place depends on the elements at others", _apply(example, other)[0, place], one[0, place])
     turn = torch.randperm(count, generator=example.generator)
     bound = 2 * (3 * example.unit + 16 * SINGLE) * _size(x, *_slope(example, x))[:, turn] + example.tiny
-    said = "the value of an element depends on its place"
+    message = "the value of an element depends on its place"
     return max(
-        example.within(said, _apply(example, x[:, turn]), one[:, turn], bound),
-        example.within(said, _apply(example, x.t()).t()[:, turn], one[:, turn], bound),
+        example.within(message, _apply(example, x[:, turn]), one[:, turn], bound),
+        example.within(message, _apply(example, x.t()).t()[:, turn], one[:, turn], bound),
     )
 
 
@@ -190,8 +190,8 @@ def _dtypes(example: LawExample) -> float:
     x = _numbers(example, 3, example.at["count"])
     value, slope = _slope(example, x)
     bound = (3 * example.unit + 16 * SINGLE) * _size(x, value, slope) + example.tiny
-    said = f"the value in {example.dtype} is farther from its own float64 run than three roundings"
-    return example.within(said, _apply(example, x), value, bound)
+    message = f"the value in {example.dtype} is farther from its own float64 run than three roundings"
+    return example.within(message, _apply(example, x), value, bound)
 
 
 def _rounds_once(example: LawExample) -> float:

@@ -51,15 +51,17 @@ def _state(example: LawExample) -> State:
 def _projected(example: LawExample, module: Any, inputs: list[Tensor]) -> Tensor:
     """(B, L, E): the products of all inputs, summed."""
     width = example.entry.gates * example.at["d_state"]
-    found = [example.alike(f"project of input {i}", module.project(x, i), (*x.shape[:-1], width)) for i, x in enumerate(inputs)]
-    return torch.stack(found).sum(0) if len(found) > 1 else found[0]
+    products = [
+        example.alike(f"project of input {i}", module.project(x, i), (*x.shape[:-1], width)) for i, x in enumerate(inputs)
+    ]
+    return torch.stack(products).sum(0) if len(products) > 1 else products[0]
 
 
 def _step(example: LawExample, module: Any, projected: Tensor, state: State) -> State:
     new = module.step(projected, state)
     if not isinstance(new, tuple) or len(new) != example.entry.states:
-        said = f"a tuple of {len(new)}" if isinstance(new, tuple) else type(new).__name__
-        raise example.broken(f"step gives {said}, expected a tuple of {example.entry.states} tensors, the output first")
+        kind = f"a tuple of {len(new)}" if isinstance(new, tuple) else type(new).__name__
+        raise example.broken(f"step gives {kind}, expected a tuple of {example.entry.states} tensors, the output first")
     for number, tensor in enumerate(new):
         example.alike(f"tensor {number} of the new state", tensor, (projected.shape[0], example.at["d_state"]), state[0].dtype)
     return new
@@ -67,11 +69,11 @@ def _step(example: LawExample, module: Any, projected: Tensor, state: State) -> 
 
 def _outputs_of(example: LawExample, module: Any, inputs: list[Tensor], state: State) -> Tensor:
     """Every tensor of the state after every position: (states, B, L, N)."""
-    found = []
+    states = []
     for projected in _projected(example, module, inputs).unbind(1):
         state = _step(example, module, projected, state)
-        found.append(torch.stack(state))
-    return torch.stack(found, 2)
+        states.append(torch.stack(state))
+    return torch.stack(states, 2)
 
 
 def _bound(example: LawExample, module: nn.Module, inputs: list[Tensor], state: State) -> float:
@@ -147,13 +149,13 @@ def _steps(example: LawExample) -> float:
     whole, bound = _outputs_of(example, module, inputs, state), 2 * _bound(example, module, inputs, state)
     turn = torch.randperm(example.at["rows"], generator=example.generator)
     moved = _outputs_of(example, module, [x[turn] for x in inputs], tuple(tensor[turn] for tensor in state))
-    found, held = [], state
+    states, held = [], state
     for t in range(example.at["steps"]):
         held = tuple(_outputs_of(example, module, [x[:, t : t + 1] for x in inputs], held)[:, :, 0].unbind(0))
-        found.append(torch.stack(held))
+        states.append(torch.stack(held))
     return max(
         example.within("rows in another order get other states", moved, whole[:, turn], bound),
-        example.within("one position at a time gives other states than all at once", torch.stack(found, 2), whole, bound),
+        example.within("one position at a time gives other states than all at once", torch.stack(states, 2), whole, bound),
     )
 
 
@@ -171,7 +173,7 @@ def _sequence(example: LawExample) -> float:
     inputs, state = _inputs(example), _state(example)
     weights = module.flat_weights()
     first = [tensor.unsqueeze(0) for tensor in state]
-    given = (
+    arguments = (
         torch.cat(inputs, 2),
         first if len(first) > 1 else first[0],
         weights,
@@ -182,9 +184,9 @@ def _sequence(example: LawExample) -> float:
         False,
         True,
     )
-    got, want = module.torch_function(*given)[0], _outputs_of(example, module, inputs, state)[0]
-    said = "`torch_function` over the sequence gives other outputs than `step` after `step`"
-    return example.within(said, got, want, 2 * _bound(example, module, inputs, state))
+    got, want = module.torch_function(*arguments)[0], _outputs_of(example, module, inputs, state)[0]
+    message = "`torch_function` over the sequence gives other outputs than `step` after `step`"
+    return example.within(message, got, want, 2 * _bound(example, module, inputs, state))
 
 
 def _gradients(example: LawExample) -> None:
@@ -209,8 +211,8 @@ def _dtypes(example: LawExample) -> float:
     inputs, state = _inputs(example), _state(example)
     run, weights = _run(example, module)
     want = run(*(tensor.double() for tensor in (*inputs, *state)), *weights)
-    said = f"the state in {example.dtype} is farther from its own float64 run than {ROUNDINGS} roundings a step"
-    return example.within(said, _outputs_of(example, module, inputs, state), want, _bound(example, module, inputs, state))
+    message = f"the state in {example.dtype} is farther from its own float64 run than {ROUNDINGS} roundings a step"
+    return example.within(message, _outputs_of(example, module, inputs, state), want, _bound(example, module, inputs, state))
 
 
 def _zeros(example: LawExample) -> None:

@@ -257,9 +257,9 @@ class _LawRun:
                 except Inconclusive as reason:
                     self.nothing = str(reason)
                     continue
-                except Violation as found:
+                except Violation as violation:
                     self.failed += 1
-                    first = first or (case, options, found)
+                    first = first or (case, options, violation)
                 else:
                     self.worst = share if self.worst is None or (share or 0.0) > self.worst else self.worst
                 self.examples += 1
@@ -285,21 +285,21 @@ class _LawRun:
                 "options": _data(options), "at": at, "dtype": dtype, "device": self.device, "seed": random.getrandbits(32),
             }  # fmt: skip
 
-    def _finding(self, case: dict[str, Any], options: Any, found: Violation) -> Finding:
+    def _finding(self, case: dict[str, Any], options: Any, violation: Violation) -> Finding:
         if not self.stop_at_first:
-            case, found = self._shrunk(case, options, found)
+            case, violation = self._shrunk(case, options, violation)
         return Finding(
             self.law.name,
             self.law.rule,
-            found.message,
-            **found.numbers,
+            violation.message,
+            **violation.numbers,
             case=case,
             failed=self.failed,
             examples=self.examples,
             snippet=law_snippet(case),
         )
 
-    def _shrunk(self, case: dict[str, Any], options: Any, found: Violation) -> tuple[dict[str, Any], Violation]:
+    def _shrunk(self, case: dict[str, Any], options: Any, violation: Violation) -> tuple[dict[str, Any], Violation]:
         """The same violation with the smallest sizes that still show it."""
         left, changed = TRIES, True
         while changed and left > 0:
@@ -313,12 +313,12 @@ class _LawRun:
                     try:
                         retry(self.subject, self.law, options, candidate)
                     except Violation as again:
-                        if isinstance(again, Raised) == isinstance(found, Raised):
-                            case, found, changed = candidate, again, True
+                        if isinstance(again, Raised) == isinstance(violation, Raised):
+                            case, violation, changed = candidate, again, True
                             break
                     except Inconclusive:
                         continue
-        return case, found
+        return case, violation
 
     def result(self) -> CheckResult:
         status = "failed" if self.failed else "passed" if self.examples else "inconclusive"

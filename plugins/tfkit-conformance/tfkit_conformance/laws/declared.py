@@ -37,8 +37,8 @@ def check_parameters(example: LawExample, module: nn.Module, declared: Any) -> N
         raise example.broken(f"its entry lists a parameter twice: {[p.name for p in declared]}")
     for name in sorted(set(built) | set(listed)):
         if built.get(name) != listed.get(name):
-            said, found = listed.get(name, "missing"), built.get(name, "missing")
-            raise example.broken(f"parameter `{name}` is {found} in the module and {said} in its entry", tensor=name)
+            in_entry, in_module = listed.get(name, "missing"), built.get(name, "missing")
+            raise example.broken(f"parameter `{name}` is {in_module} in the module and {in_entry} in its entry", tensor=name)
     for name, _ in module.named_buffers():
         raise example.broken(f"`{name}` is a buffer; modules are built without storage, so its numbers would be lost")
     if set(module.state_dict()) != set(built):
@@ -62,10 +62,10 @@ def check_reached(example: LawExample, output: Tensor, leaves: dict[str, Tensor]
     """Some gradient arrives at every leaf, and is finite."""
     if not output.requires_grad:
         raise example.broken(f"the output carries no gradient, though {', '.join(leaves)} require one")
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         output, list(leaves.values()), example.normal(*output.shape).to(output.dtype), allow_unused=True
     )
-    for (name, _), gradient in zip(leaves.items(), found, strict=True):
+    for (name, _), gradient in zip(leaves.items(), gradients, strict=True):
         if gradient is None or not bool(gradient.any()):
             raise example.broken(f"no gradient reaches `{name}`", tensor=name)
         example.finite(f"the gradient of `{name}`", gradient)

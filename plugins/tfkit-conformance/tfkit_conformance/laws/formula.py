@@ -61,8 +61,8 @@ def _drawn(draw: Callable[[PartUnderTest, Any, Random], Structure]) -> Callable[
 
 def _options(example: LawExample) -> Any:
     """The options as the formula reads them: those of the part that it says it equals, or its own."""
-    own = example.entry.formulas if example.subject.slot == "position" else example.entry.formula
-    return example.options if own or not getattr(example.entry, "same_as", "") else shared(example)
+    has_formula = example.entry.formulas if example.subject.slot == "position" else example.entry.formula
+    return example.options if has_formula or not getattr(example.entry, "same_as", "") else shared(example)
 
 
 def _weights(module: nn.Module) -> dict[str, Tensor]:
@@ -116,7 +116,7 @@ def _norm(example: LawExample) -> float:
     names = list(weights)
     bound = _bound(
         example,
-        lambda x, *given: function(options, dict(zip(names, given, strict=True)), x),
+        lambda x, *tensors: function(options, dict(zip(names, tensors, strict=True)), x),
         [x.double(), *weights.values()],
         3,
         at["width"],
@@ -145,14 +145,14 @@ def _cell(example: LawExample) -> float:
     names, states = list(weights), example.entry.states
 
     def run(*leaves: Tensor) -> Tensor:
-        given = leaves[: len(inputs)]
+        sequences = leaves[: len(inputs)]
         held: tuple[Tensor, ...] = leaves[len(inputs) : len(inputs) + states]
-        own = dict(zip(names, leaves[len(inputs) + states :], strict=True))
-        found = []
+        leaf_weights = dict(zip(names, leaves[len(inputs) + states :], strict=True))
+        outputs = []
         for t in range(at["steps"]):
-            held = function(options, own, [x[:, t] for x in given], held)
-            found.append(torch.stack(held))
-        return torch.stack(found)
+            held = function(options, leaf_weights, [x[:, t] for x in sequences], held)
+            outputs.append(torch.stack(held))
+        return torch.stack(outputs)
 
     leaves = [tensor.double() for tensor in (*inputs, *state, *weights.values())]
     got, held = [], state
@@ -182,8 +182,8 @@ def _score(example: LawExample) -> float:
     weights = _weights(module)
     names = list(weights)
 
-    def run(query: Tensor, key: Tensor, *given: Tensor) -> Tensor:
-        return function(options, dict(zip(names, given, strict=True)), query, expand_heads(key, site.heads))  # type: ignore[no-any-return]
+    def run(query: Tensor, key: Tensor, *tensors: Tensor) -> Tensor:
+        return function(options, dict(zip(names, tensors, strict=True)), query, expand_heads(key, site.heads))  # type: ignore[no-any-return]
 
     leaves = [query.double(), key.double(), *weights.values()]
     bound = _bound(example, run, leaves, 8, site.head_dim + site.key_features).amax()
@@ -197,10 +197,10 @@ def _score(example: LawExample) -> float:
 def _placement(example: LawExample) -> float:
     at, random = example.at, Random(example.generator.initial_seed())
     scales = {name: random.choice((0.5, 1.0, 1.0, 2.0)) for name in at["sublayers"]}
-    made, x = wired(example, scales=scales), input_of(example)
+    wired_layer, x = wired(example, scales=scales), input_of(example)
     layer = LayerFunctions(
-        {name: branch.give for name, branch in made.branches.items()},
-        {name: norm.give for name, norm in made.norms.items()},
+        {name: branch.give for name, branch in wired_layer.branches.items()},
+        {name: norm.give for name, norm in wired_layer.norms.items()},
         scales,
         facts_of(at),
     )
@@ -210,8 +210,8 @@ def _placement(example: LawExample) -> float:
     total = sensitivity(lambda x: function(options, layer, x), [x]) + 1.0
     bound = gamma(steps, example.unit) * total * (1.0 + abs(skip)) ** len(at["sublayers"])
     names = ", ".join(at["sublayers"])
-    said = f"the layer of {names} is not wired as the formula says, with the scales {scales}"
-    return example.within(said, made(x), function(options, layer, x), bound)
+    message = f"the layer of {names} is not wired as the formula says, with the scales {scales}"
+    return example.within(message, wired_layer(x), function(options, layer, x), bound)
 
 
 # ---- position
@@ -258,9 +258,9 @@ def _position(example: LawExample) -> float:
         rotate = formula_of(example.subject, "queries_keys")
         for name, before in (("query", query), ("key", key)):
             want = rotate(options, site, weights, before.double(), positions)
-            said = f"the {name} from position {start} on is not turned as the formula says"
+            message = f"the {name} from position {start} on is not turned as the formula says"
             bound = rounding(example, start + length, before, want)
-            worst = max(worst, example.within(said, done[name], want, bound, name))
+            worst = max(worst, example.within(message, done[name], want, bound, name))
     if "scores" in example.entry.acts:
         bias = formula_of(example.subject, "scores")
         distances = torch.arange(span.keys, device=example.device) - positions[:, None]
@@ -272,9 +272,9 @@ def _position(example: LawExample) -> float:
             at_size = {name: weights[name].abs() for name in names}
             size = bias(options, site, at_size, query.double().abs(), distances, 0.5)
         bound = (4 * example.unit + 2 * (query.shape[-1] + 8) * SINGLE) * size + example.tiny
-        said = f"the bias of queries from position {start} on is not that of the formula"
+        message = f"the bias of queries from position {start} on is not that of the formula"
         got = done["bias"].where(seen, 0.0)
-        worst = max(worst, example.within(said, got, want.where(seen, 0.0), bound.expand(want.shape), "bias"))
+        worst = max(worst, example.within(message, got, want.where(seen, 0.0), bound.expand(want.shape), "bias"))
     return worst
 
 
@@ -284,12 +284,12 @@ def _embedded(example: LawExample, function: Any, module: Any, x: Tensor, positi
     largest = {name: weight.abs() for name, weight in weights.items()}
     farthest = int(positions.max()) + 8
 
-    def compared(said: str, got: Tensor, positions: Tensor, where: Tensor) -> float:
+    def compared(message: str, got: Tensor, positions: Tensor, where: Tensor) -> float:
         want = function(options, site, weights, x.double(), positions)
         terms = max([1.0, *(float(weight.max()) for weight in largest.values())]) * x.shape[-1]
         size = function(options, site, largest, x.double().abs(), positions).abs() + terms
         bound = (4 * example.unit + 4 * farthest * SINGLE) * size + example.tiny
-        return example.within(said, got[where], want[where], bound[where], "embeddings")
+        return example.within(message, got[where], want[where], bound[where], "embeddings")
 
     everywhere = torch.ones(positions.shape, dtype=torch.bool, device=x.device)
     worst = compared(

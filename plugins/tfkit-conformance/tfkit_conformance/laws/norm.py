@@ -36,8 +36,8 @@ def _spread(example: LawExample) -> Tensor:
 
 
 def _eps(example: LawExample) -> float:
-    found = getattr(example.options, "eps", UNKNOWN_EPS)
-    return float(found) if isinstance(found, (int, float)) else UNKNOWN_EPS
+    eps = getattr(example.options, "eps", UNKNOWN_EPS)
+    return float(eps) if isinstance(eps, (int, float)) else UNKNOWN_EPS
 
 
 def _first(example: LawExample) -> nn.Module:
@@ -197,8 +197,8 @@ def _run(example: LawExample, module: torch.nn.Module) -> Callable[..., Tensor]:
     names = [name for name, _ in exact.named_parameters()]
 
     def run(x: Tensor, *weights: Tensor) -> Tensor:
-        found: Tensor = torch.func.functional_call(exact, dict(zip(names, weights, strict=True)), (x,))
-        return found
+        output: Tensor = torch.func.functional_call(exact, dict(zip(names, weights, strict=True)), (x,))
+        return output
 
     return run
 
@@ -250,8 +250,8 @@ def _dtypes(example: LawExample) -> float:
     at = example.at
     module, x = example.built(at["width"]), numbers(example, at["tokens"], at["width"])
     weights = [p.detach().double() for p in module.parameters()]
-    said = f"the output in {example.dtype} is farther from its own float64 run than three roundings"
-    return example.within(said, module(x), _run(example, module)(x.double(), *weights), _stable(example, module, x))
+    message = f"the output in {example.dtype} is farther from its own float64 run than three roundings"
+    return example.within(message, module(x), _run(example, module)(x.double(), *weights), _stable(example, module, x))
 
 
 def _rounds_once(example: LawExample) -> float:

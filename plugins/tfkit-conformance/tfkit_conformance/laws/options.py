@@ -18,11 +18,11 @@ def entry_of(catalogue: Catalogue, slot: str, name_or_entry: Any) -> Any:
     """The entry itself, or the entry of this name. Raises SpecError if there is none."""
     if isinstance(name_or_entry, Entry):
         return name_or_entry
-    found = catalogue.find(slot, str(name_or_entry))
-    if found is None:
+    entry = catalogue.find(slot, str(name_or_entry))
+    if entry is None:
         fix = catalogue.why_missing(slot, str(name_or_entry))
         raise SpecError(Diagnostic("TFK012", f"`{name_or_entry}` names no {slot}", fix))
-    return found
+    return entry
 
 
 def parsed(catalogue: Catalogue, slot: str, entry: Any, written: Any) -> Any:
@@ -49,18 +49,18 @@ def variants(catalogue: Catalogue, entry: Any) -> list[Any]:
         if name == "max_len":
             values = list(LENGTHS)
         written += [{name: value} for value in values]
-    found: list[Any] = []
-    for each in written:
+    distinct: list[Any] = []
+    for settings in written:
         try:
-            options = entry.options.model_validate(each, context={"catalogue": catalogue})
+            options = entry.options.model_validate(settings, context={"catalogue": catalogue})
         except ValidationError:
             continue
-        if options not in found:
-            found.append(options)
-    if not found:
+        if options not in distinct:
+            distinct.append(options)
+    if not distinct:
         needed = ", ".join(f"`{name}`" for name, field in entry.options.model_fields.items() if field.is_required())
         raise SpecError(Diagnostic("TFK030", f"`{entry.name}` cannot be evaluated without options: {needed}", "write them"))
-    return found
+    return distinct
 
 
 def shared(example: Any) -> Any:

@@ -17,21 +17,23 @@ from .placement_parts import SUBLAYERS, draw, facts_of, input_of, run_of, wired
 def _deepnorm(example: LawExample) -> float:
     """alpha and beta of the paper's table, for N encoder and M decoder layers."""
     at = example.at
-    found = example.entry.constants(example.options, facts_of(at))
-    own, partner = at["layers"], at["partner"]
+    constants = example.entry.constants(example.options, facts_of(at))
+    layers, partner = at["layers"], at["partner"]
     if at["role"] == "encoder":
-        alpha, beta = 0.81 * own**0.25 * partner ** (1 / 16), 0.87 / (own**0.25 * partner ** (1 / 16))
+        alpha, beta = 0.81 * layers**0.25 * partner ** (1 / 16), 0.87 / (layers**0.25 * partner ** (1 / 16))
     elif at["role"] == "decoder":
-        alpha, beta = 3**0.25 * own**0.25, 12**-0.25 * own**-0.25
+        alpha, beta = 3**0.25 * layers**0.25, 12**-0.25 * layers**-0.25
     else:
-        alpha, beta = 2**0.25 * own**0.25, 8**-0.25 * own**-0.25
+        alpha, beta = 2**0.25 * layers**0.25, 8**-0.25 * layers**-0.25
     roles = ("value", "attention_output", "ffn_in", "ffn_gate", "ffn_out")
-    got = torch.tensor([found.skip, found.branch, *(found.gains.get(role, 1.0) for role in roles)], dtype=torch.float64)
+    got = torch.tensor(
+        [constants.skip, constants.branch, *(constants.gains.get(role, 1.0) for role in roles)], dtype=torch.float64
+    )
     want = torch.tensor([alpha, 1.0, *[beta] * len(roles)], dtype=torch.float64)
-    if extra := set(found.gains) - set(roles):
+    if extra := set(constants.gains) - set(roles):
         raise example.broken(f"beta multiplies the initial spread of {sorted(extra)}, which the paper leaves as they are")
-    said = f"alpha or beta of {at['role']} with {own} layers (and {partner}) is not that of the paper"
-    return example.within(said, got, want, 64 * 2.0**-53 * want.abs())
+    message = f"alpha or beta of {at['role']} with {layers} layers (and {partner}) is not that of the paper"
+    return example.within(message, got, want, 64 * 2.0**-53 * want.abs())
 
 
 CONSTANTS = (
@@ -56,18 +58,18 @@ def _declaration(example: LawExample) -> None:
         raise example.broken(f"`norm_sites` must be a tuple of names; it is {sites!r}")
     if len(set(sites)) != len(sites):
         raise example.broken(f"`norm_sites` names a norm twice: {sites}")
-    made = wired(example)
+    wired_layer = wired(example)
     expected = {f"branches.{name}.weight" for name in at["sublayers"]} | {f"norms.{site}.weight" for site in sites}
-    found = {name for name, _ in made.layer.named_parameters()}
-    if found != expected:
-        raise example.broken(f"the layer's parameters are {sorted(found)}; a model expects {sorted(expected)}")
-    if any(True for _ in made.layer.buffers()):
+    names = {name for name, _ in wired_layer.layer.named_parameters()}
+    if names != expected:
+        raise example.broken(f"the layer's parameters are {sorted(names)}; a model expects {sorted(expected)}")
+    if any(True for _ in wired_layer.layer.buffers()):
         raise example.broken("the layer has buffers, whose numbers would be lost: modules are built without storage")
 
 
 def _constants(example: LawExample) -> None:
-    found = example.entry.constants(example.options, facts_of(example.at))
-    numbers = {"skip": found.skip, "branch": found.branch, **found.gains}
+    constants = example.entry.constants(example.options, facts_of(example.at))
+    numbers = {"skip": constants.skip, "branch": constants.branch, **constants.gains}
     for name, number in numbers.items():
         if not isinstance(number, (int, float)) or not math.isfinite(number) or number <= 0.0:
             raise example.broken(f"the constant `{name}` must be a number above 0; it is {number!r}")
@@ -75,36 +77,38 @@ def _constants(example: LawExample) -> None:
 
 def _uses(example: LawExample) -> None:
     """Every sub-layer once, in order, with the run and the index of the layer; every declared norm."""
-    at, made, x = example.at, wired(example), input_of(example)
+    at, wired_layer, x = example.at, wired(example), input_of(example)
     run, index, kept = run_of(at["tokens"]), 5, x.clone()
-    output = example.alike("output", made(x, run, index), x.shape, x.dtype)
+    output = example.alike("output", wired_layer(x, run, index), x.shape, x.dtype)
     example.finite("output", output)
     check_unwritten(example, [kept], [x])
-    called = [call.name for call in made.log.branches]
+    called = [call.name for call in wired_layer.log.branches]
     if called != at["sublayers"]:
         raise example.broken(f"the sub-layers are called in the order {called}; each must be called once: {at['sublayers']}")
-    for call in made.log.branches:
+    for call in wired_layer.log.branches:
         if call.run is not run or call.index != index:
             raise example.broken(f"`{call.name}` is not given the run and the index of its layer")
-    unused = sorted(set(made.norms) - {call.name for call in made.log.norms})
+    unused = sorted(set(wired_layer.norms) - {call.name for call in wired_layer.log.norms})
     if unused:
         raise example.broken(f"the norms {unused} are declared in `norm_sites` and not used")
-    again = made(x, run, index)
+    again = wired_layer(x, run, index)
     example.equal("a second call gives a different result", again, output)
 
 
 def _tokens(example: LawExample) -> None:
-    made, x, other = wired(example), input_of(example), input_of(example)
+    wired_layer, x, other = wired(example), input_of(example), input_of(example)
     token = int(example.generator.initial_seed() % example.at["tokens"])
     other[0, token] = x[0, token]
     example.equal(
-        f"token {token} depends on other tokens, which no sub-layer and no norm mixes", made(other)[0, token], made(x)[0, token]
+        f"token {token} depends on other tokens, which no sub-layer and no norm mixes",
+        wired_layer(other)[0, token],
+        wired_layer(x)[0, token],
     )
 
 
 def _gradients(example: LawExample) -> None:
-    made, x = wired(example), input_of(example).requires_grad_()
-    check_reached(example, made(x), {"x": x} | dict(made.layer.named_parameters()))
+    wired_layer, x = wired(example), input_of(example).requires_grad_()
+    check_reached(example, wired_layer(x), {"x": x} | dict(wired_layer.layer.named_parameters()))
 
 
 def _scales(example: LawExample, random: Random) -> dict[str, float]:
@@ -117,27 +121,27 @@ def _sum(example: LawExample) -> float:
     random, at = Random(example.generator.initial_seed()), example.at
     scales = _scales(example, random)
     x = input_of(example)
-    made = wired(example, "fixed", "same", scales, skip=1.0)
+    wired_layer = wired(example, "fixed", "same", scales, skip=1.0)
     want, size = x.double(), x.double().abs()
     for name in at["sublayers"]:
-        fixed = made.branches[name].fixed
+        fixed = wired_layer.branches[name].fixed
         assert fixed is not None
         want, size = want + scales[name] * fixed.double(), size + abs(scales[name]) * fixed.double().abs()
     bound = gamma(2 * len(at["sublayers"]) + 2, example.unit) * size
-    said = f"with norms that change nothing the layer is not x + the sum of scale times sub-layer, scales {scales}"
-    return example.within(said, made(x), want, bound)
+    message = f"with norms that change nothing the layer is not x + the sum of scale times sub-layer, scales {scales}"
+    return example.within(message, wired_layer(x), want, bound)
 
 
 def _skip(example: LawExample) -> float:
     at = example.at
     factor = example.entry.constants(example.options, facts_of(at)).skip
-    made, x = wired(example, "fixed", "same"), input_of(example)
-    fixed = made.branches[at["sublayers"][0]].fixed
+    wired_layer, x = wired(example, "fixed", "same"), input_of(example)
+    fixed = wired_layer.branches[at["sublayers"][0]].fixed
     assert fixed is not None
     want = factor * x.double() + fixed.double()
     bound = gamma(4, example.unit) * (abs(factor) * x.double().abs() + fixed.double().abs())
     return example.within(
-        f"the residual is not multiplied by skip = {factor:.6g}, which its constants say", made(x), want, bound
+        f"the residual is not multiplied by skip = {factor:.6g}, which its constants say", wired_layer(x), want, bound
     )
 
 
@@ -155,17 +159,17 @@ def _scaled_out(example: LawExample) -> None:
     """The output of a sub-layer with scale 0 has no effect."""
     at = example.at
     mute = at["sublayers"][-1]
-    made, x = wired(example, scales={mute: 0.0}), input_of(example)
-    before = made(x)
+    wired_layer, x = wired(example, scales={mute: 0.0}), input_of(example)
+    before = wired_layer(x)
     with torch.no_grad():
-        made.branches[mute].weight.mul_(-3.0)
-    example.equal(f"`{mute}` has scale 0, but its output still has an effect", made(x), before)
+        wired_layer.branches[mute].weight.mul_(-3.0)
+    example.equal(f"`{mute}` has scale 0, but its output still has an effect", wired_layer(x), before)
     loud = wired(example, scales={mute: 2.0}, skip=1.0)
     with torch.no_grad():
         for name, branch in loud.branches.items():
-            branch.weight.copy_(made.branches[name].weight)
+            branch.weight.copy_(wired_layer.branches[name].weight)
         for site, norm in loud.norms.items():
-            norm.weight.copy_(made.norms[site].weight)
+            norm.weight.copy_(wired_layer.norms[site].weight)
     if at["width"] > 1:
         example.differs(f"the scale of `{mute}` is ignored", loud(x), before)
 
@@ -174,12 +178,12 @@ def _dropout(example: LawExample) -> None:
     """Only in training, only on what sub-layers add, survivors times 1 / (1 - p)."""
     at, share = example.at, 0.5
     x = example.normal(2, 64, at["width"])
-    made = wired(example, "curved", "same", skip=1.0, dropout=share)
-    kept = made(x)
-    example.equal("dropout acts in evaluation", made(x), kept)
+    wired_layer = wired(example, "curved", "same", skip=1.0, dropout=share)
+    kept = wired_layer(x)
+    example.equal("dropout acts in evaluation", wired_layer(x), kept)
     plain = x
     for name in at["sublayers"][:1] if len(at["sublayers"]) == 1 else ():
-        plain = x + made.branches[name].give(x)
+        plain = x + wired_layer.branches[name].give(x)
         example.equal("dropout changes the numbers in evaluation", kept, plain)
     silent = wired(example, "zero", "same", skip=1.0, dropout=share)
     silent.layer.train()
@@ -191,31 +195,31 @@ def _dropout(example: LawExample) -> None:
     first.fixed = torch.ones_like(x)
     for name in at["sublayers"][1:]:
         loud.branches[name].fixed = torch.ones_like(x)
-    found = loud(torch.zeros_like(x))
-    if not bool(((found == 0.0) | (found == 1.0 / (1.0 - share))).all()):
+    output = loud(torch.zeros_like(x))
+    if not bool(((output == 0.0) | (output == 1.0 / (1.0 - share))).all()):
         raise example.broken(
             f"in training with dropout {share}, what a sub-layer adds must be 0 or {1 / (1 - share):g} times itself"
         )
-    count = found.numel()
-    away = abs(float((found == 0.0).sum()) - share * count)
+    count = output.numel()
+    away = abs(float((output == 0.0).sum()) - share * count)
     # Six standard deviations of a binomial count: wrong once in 5e8 calls.
     if away > 6 * math.sqrt(count * share * (1.0 - share)):
-        raise example.broken(f"dropout {share} drops {int((found == 0.0).sum())} of {count} numbers")
+        raise example.broken(f"dropout {share} drops {int((output == 0.0).sum())} of {count} numbers")
 
 
 def _stream(example: LawExample) -> None:
     """R36: sub-layers that give 0 add nothing, and what runs through the layer is x itself, bit for bit."""
-    made, x = wired(example, "zero", skip=1.0), input_of(example)
-    example.equal("with sub-layers that give 0 the layer is not the identity", made(x), x)
+    wired_layer, x = wired(example, "zero", skip=1.0), input_of(example)
+    example.equal("with sub-layers that give 0 the layer is not the identity", wired_layer(x), x)
 
 
 def _normed(example: LawExample) -> None:
     """R36: the layer gives what its last norm gave, bit for bit."""
-    made, x = wired(example), input_of(example)
-    output = made(x)
-    if not made.log.norms:
+    wired_layer, x = wired(example), input_of(example)
+    output = wired_layer(x)
+    if not wired_layer.log.norms:
         raise example.broken("it claims a normed output and uses no norm")
-    example.equal("the output is not that of the last norm", output, made.log.norms[-1].output)
+    example.equal("the output is not that of the last norm", output, wired_layer.log.norms[-1].output)
 
 
 SMALLER = {"tokens": 1, "batch": 1, "width": 2, "layers": 1}

@@ -108,8 +108,8 @@ class Wired:
     def __call__(self, x: Tensor, run: StackContext | None = None, index: int = 0) -> Tensor:
         self.log.branches.clear()
         self.log.norms.clear()
-        found: Tensor = self.layer(x, run_of(x.shape[1]) if run is None else run, index)
-        return found
+        output: Tensor = self.layer(x, run_of(x.shape[1]) if run is None else run, index)
+        return output
 
 
 def draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
@@ -147,13 +147,13 @@ def wired(
     names, width = tuple(at["sublayers"]), at["width"]
     if skip is None:
         skip = entry.constants(example.options, facts_of(at)).skip
-    made = {
+    stand_ins = {
         name: Branch(name, example.normal(width, width) / 2, branches, input_of(example), log) for name in names
     }  # fmt: skip
     sites = entry.norm_sites(example.options, names)
     around = {site: NormStandIn(site, example.normal(width), norms, log) for site in sites}
-    parts = LayerParts(made, around, skip, dict.fromkeys(names, 1.0) | (scales or {}), dropout)
+    parts = LayerParts(stand_ins, around, skip, dict.fromkeys(names, 1.0) | (scales or {}), dropout)
     layer = example.subject.make(example.options, parts)
     if not isinstance(layer, nn.Module):
         raise example.broken(f"its build gives a {type(layer).__name__}, no nn.Module")
-    return Wired(layer.eval(), made, around, log)
+    return Wired(layer.eval(), stand_ins, around, log)

@@ -75,10 +75,10 @@ def _outputs(example: LawExample) -> None:
         example.equal(f"{name}: a second call, after another one, gives a different result", tensor, first[name], name)
 
 
-def _limit(example: LawExample, module: nn.Module, given: Given, span: PositionRange, name: str, *tensors: Tensor) -> Tensor:
+def _limit(example: LawExample, module: nn.Module, inputs: Given, span: PositionRange, name: str, *tensors: Tensor) -> Tensor:
     """How much two evaluations of one output may differ."""
     if name == "bias":
-        return bias_rounding(example, module, given, span)
+        return bias_rounding(example, module, inputs, span)
     return rounding(example, span.keys, *tensors)
 
 
@@ -126,12 +126,12 @@ def _chunks(example: LawExample) -> float:
                     "key": full[..., key_start:end, :],
                     "bias": full[..., start:end, :end],
                 }.get(name, full[..., start:end, :])
-                said = f"{name} of positions {start} to {end - 1}, new keys from {key_start} on, are not those of the whole"
+                message = f"{name} of positions {start} to {end - 1}, new keys from {key_start} on, are not those of the whole"
                 if name == "bias":
                     bound = of_bias[..., start:end, :end]
                 else:
                     bound = rounding(example, length, part, want) if part.numel() else torch.zeros(())
-                worst = max(worst, example.within(said, part, want, bound, name))
+                worst = max(worst, example.within(message, part, want, bound, name))
     return worst
 
 
@@ -150,28 +150,28 @@ def _reaches(example: LawExample) -> None:
     effect(example, module, inputs_of(example, 1), span_of(example, 1, limit - 1))
     for queries, offset in ((1, limit), (min(limit, 3) + 1, limit - min(limit, 3))):
         call = inputs_of(example, queries)
-        said = f"{queries} tokens from position {offset} on exceed `max_len` {limit} and must raise InputError"
+        message = f"{queries} tokens from position {offset} on exceed `max_len` {limit} and must raise InputError"
 
         def beyond(call: Any = call, queries: int = queries, offset: int = offset) -> None:
             effect(example, module, call, span_of(example, queries, offset))
 
-        example.refuses(said, InputError, beyond)
+        example.refuses(message, InputError, beyond)
 
 
 def _flops(example: LawExample) -> None:
     entry, length, batch = example.entry, example.at["length"], example.at["batch"]
     site, options = site_of(example.subject, example.at), example.options
-    said = [
+    counts = [
         entry.flops(options, site, *sizes)
         for sizes in ((batch, length, length), (batch + 1, length, length), (batch, length + 1, length + 1))
     ]
-    if any(not isinstance(count, int) or count < 0 for count in said) or said[0] > min(said[1:]):
-        raise example.broken(f"`flops` must be whole numbers from 0 that grow with the batch and the length; it gives {said}")
+    if any(not isinstance(count, int) or count < 0 for count in counts) or counts[0] > min(counts[1:]):
+        raise example.broken(f"`flops` must be whole numbers from 0 that grow with the batch and the length; it gives {counts}")
     module, tensors = module_of(example), inputs_of(example, length)
     with FlopCounterMode(display=False) as counter:
         effect(example, module, tensors, span_of(example, length))
-    if counter.get_total_flops() > said[0]:
-        raise example.broken(f"torch counts {counter.get_total_flops()} operations in one call, its entry declares {said[0]}")
+    if counter.get_total_flops() > counts[0]:
+        raise example.broken(f"torch counts {counter.get_total_flops()} operations in one call, its entry declares {counts[0]}")
 
 
 def _acts(example: LawExample) -> None:
@@ -181,11 +181,11 @@ def _acts(example: LawExample) -> None:
     turn = [1, 0, *range(2, length)]
     done = effect(example, module, (x, query, key), span)
     moved = effect(example, module, (x[:, turn], query[:, :, turn], key[:, :, turn]), span)
-    said = "exchanging two tokens changes nothing: the positions do not act on {}"
+    message = "exchanging two tokens changes nothing: the positions do not act on {}"
     places = {"embeddings": "the embeddings", "query": "the queries", "key": "the keys", "bias": "the scores"}
     for name, before in done.items():
         turned = before[:, turn] if name == "embeddings" else before[:, :, turn]
-        example.differs(said.format(places[name]), moved[name], turned[..., turn] if name == "bias" else turned)
+        example.differs(message.format(places[name]), moved[name], turned[..., turn] if name == "bias" else turned)
 
 
 FLAT = ("float32",)
@@ -233,13 +233,13 @@ def _pads(example: LawExample) -> float:
         bound = bias_rounding(example, module, (x, query, key), span_of(example, length))
         pairs.append(("bias", wide["bias"][..., left:, left:], tight["bias"], bound))
     counts = example.entry.counts_padding(example.options)
-    said = f"{left} hidden tokens before the others change {{}}, but `counts_padding` is false"
+    message = f"{left} hidden tokens before the others change {{}}, but `counts_padding` is false"
     if counts:
         if all(torch.equal(got, want) for _, got, want, _ in pairs):
             raise example.broken(f"`counts_padding` is true, but {left} hidden tokens before the others change nothing")
         return worst
     for name, got, want, bound in pairs:
-        worst = max(worst, example.within(said.format(name), got, want, bound, name))
+        worst = max(worst, example.within(message.format(name), got, want, bound, name))
     return worst
 
 
@@ -266,8 +266,8 @@ def _scattered(example: LawExample) -> float:
         close = x[row : row + 1, visible[row]]
         want = module.embed(close, span_of(example, close.shape[1]))[0]  # type: ignore[operator]
         seen = got[row, visible[row]]
-        said = f"hidden tokens between the visible ones of batch row {row} shift them, but `counts_padding` is false"
-        worst = max(worst, example.within(said, seen, want, rounding(example, length, seen, want), "embeddings"))
+        message = f"hidden tokens between the visible ones of batch row {row} shift them, but `counts_padding` is false"
+        worst = max(worst, example.within(message, seen, want, rounding(example, length, seen, want), "embeddings"))
     return worst
 
 

@@ -41,8 +41,8 @@ def _gradients(example: LawExample) -> None:
     inputs["bias"] = {"query": query} if example.entry.reads_query else {}
     for name, output in done.items():
         if inputs[name] or output.requires_grad:
-            own = weights if len(example.entry.acts) == 1 and name != "key" else {}
-            check_reached(example, output, inputs[name] | own)
+            trained = weights if len(example.entry.acts) == 1 and name != "key" else {}
+            check_reached(example, output, inputs[name] | trained)
     if weights and not any(output.requires_grad for output in done.values()):
         raise example.broken(f"no gradient reaches {', '.join(weights)}")
 
@@ -53,15 +53,17 @@ def _slopes_hold(example: LawExample) -> float:
     leaves = [*(tensor.requires_grad_() for tensor in tensors), *(p for p in module.parameters() if p.requires_grad)]
 
     def outcome() -> Tensor:
-        found = effect(example, module, tensors, span_of(example, length)).values()
-        return torch.cat([tensor.double().flatten() for tensor in found])
+        outputs = effect(example, module, tensors, span_of(example, length)).values()
+        return torch.cat([tensor.double().flatten() for tensor in outputs])
 
     with torch.enable_grad():
         output = outcome()
     if not output.requires_grad:
         return 0.0
     reached = torch.autograd.grad(output.sum(), leaves, allow_unused=True)
-    return derivative_holds(example, outcome, [leaf for leaf, found in zip(leaves, reached, strict=True) if found is not None])
+    return derivative_holds(
+        example, outcome, [leaf for leaf, gradient in zip(leaves, reached, strict=True) if gradient is not None]
+    )
 
 
 def _dtypes(example: LawExample) -> float:
@@ -78,16 +80,16 @@ def _dtypes(example: LawExample) -> float:
     def run(name: str, *inputs: Tensor) -> Tensor:
         held = dict(zip((n for n, _ in exact.named_parameters()), inputs[3:], strict=True))
         use = _Use(example, exact, name, span_of(example, length, dtype=torch.float64))
-        found: Tensor = torch.func.functional_call(use, {f"module.{key}": value for key, value in held.items()}, inputs[:3])
-        return found
+        output: Tensor = torch.func.functional_call(use, {f"module.{key}": value for key, value in held.items()}, inputs[:3])
+        return output
 
     for name, tensor in done.items():
         total = sensitivity(lambda *inputs, name=name: run(name, *inputs), [*wide, *weights])
         want = run(name, *wide, *weights).detach()
         steps = 2 * (at["width"] + at["head_dim"]) + 8
         bound = (4 * example.unit + gamma(steps, SINGLE)) * total + 4 * (length + 8) * SINGLE * row_size(want) + example.tiny
-        said = f"{name} in {example.dtype} is farther from its own float64 run than four roundings"
-        worst = max(worst, example.within(said, tensor, want, bound, name))
+        message = f"{name} in {example.dtype} is farther from its own float64 run than four roundings"
+        worst = max(worst, example.within(message, tensor, want, bound, name))
     return worst
 
 
@@ -167,9 +169,9 @@ def _additive(example: LawExample) -> float:
     span = span_of(example, length)
     one = effect(example, module, (x, query, key), span)["embeddings"]
     alone = effect(example, module, (torch.zeros_like(x), query, key), span)["embeddings"]
-    said = "embed(x) - x is not embed(0): what is added depends on the embedding"
+    message = "embed(x) - x is not embed(0): what is added depends on the embedding"
     bound = 2 * example.unit * (x.double().abs() + alone.double().abs() + one.double().abs()) + example.tiny
-    return example.within(said, one.double() - x.double(), alone, bound, "embeddings")
+    return example.within(message, one.double() - x.double(), alone, bound, "embeddings")
 
 
 def _rotated(example: LawExample, module: Any, query: Tensor, key: Tensor, start: int) -> tuple[Tensor, Tensor]:
@@ -183,9 +185,9 @@ def _relative(example: LawExample) -> float:
     module, (_, query, key) = module_of(example), inputs_of(example, length)
     one = _rotated(example, module, query, key, at["start"])
     other = _rotated(example, module, query, key, at["start"] + at["shift"])
-    said = f"scores from position {at['start']} on change when all positions move by {at['shift']}"
+    message = f"scores from position {at['start']} on change when all positions move by {at['shift']}"
     bound = relative_bound(example, at["start"] + at["shift"] + length, *one)
-    return example.within(said, scores(*other), scores(*one), bound, "scores")
+    return example.within(message, scores(*other), scores(*one), bound, "scores")
 
 
 def _factors(example: LawExample, module: Any) -> Tensor:
@@ -209,12 +211,12 @@ def _rotation(example: LawExample) -> float:
     off = 6 * example.unit + 16 * SINGLE
     for name, before, after, still in (("query", query, turned[0], first[0]), ("key", key, turned[1], first[1])):
         stretched = factors * before.double()
-        lengths, found = stretched.norm(dim=-1), after.double().norm(dim=-1)
-        said = f"the lengths of {name} vectors at positions from {at['start']} on are not those at position 0"
-        worst = max(worst, example.within(said, found, lengths, off * lengths + example.tiny, name))
-        said = f"position 0 does more to the {name} than to multiply each feature by a constant"
+        lengths, turned_lengths = stretched.norm(dim=-1), after.double().norm(dim=-1)
+        message = f"the lengths of {name} vectors at positions from {at['start']} on are not those at position 0"
+        worst = max(worst, example.within(message, turned_lengths, lengths, off * lengths + example.tiny, name))
+        message = f"position 0 does more to the {name} than to multiply each feature by a constant"
         bound = off * stretched[:, :, :1].abs().amax(-1, keepdim=True) + example.tiny
-        worst = max(worst, example.within(said, still, stretched[:, :, :1], bound, name))
+        worst = max(worst, example.within(message, still, stretched[:, :, :1], bound, name))
     return worst
 
 
@@ -225,12 +227,12 @@ def _relative_bias(example: LawExample) -> float:
     one = effect(example, module, (x, query, key), span_of(example, length))["bias"]
     other = effect(example, module, (x, query, key), span_of(example, length, shift))["bias"]
     moved = other[..., shift:]
-    said = f"the bias changes when query and key positions both move by {shift}"
+    message = f"the bias changes when query and key positions both move by {shift}"
     if example.entry.reads_query:
         return example.within(
-            said, moved, one, bias_rounding(example, module, (x, query, key), span_of(example, length)), "bias"
+            message, moved, one, bias_rounding(example, module, (x, query, key), span_of(example, length)), "bias"
         )
-    example.equal(said, moved, one, "bias")
+    example.equal(message, moved, one, "bias")
     return 0.0
 
 

@@ -116,29 +116,29 @@ def inputs_of(example: LawExample, length: int) -> Given:
     )
 
 
-def effect(example: LawExample, module: Any, given: Given, span: PositionRange, scale: float = 0.5) -> dict[str, Tensor]:
+def effect(example: LawExample, module: Any, inputs: Given, span: PositionRange, scale: float = 0.5) -> dict[str, Tensor]:
     """What the scheme does to one call, checked for shape, dtype and kind.
 
     The embeddings (B,L,M), the rotated query (B,H,Q,D) and key (B,G,N,D), the dense bias (B,H,Q,K), as far as it acts there."""
     acts, entry = example.entry.acts, example.entry
-    x, query, key = given
-    found: dict[str, Tensor] = {}
+    x, query, key = inputs
+    effects: dict[str, Tensor] = {}
     if "embeddings" in acts:
         wider = entry.widens(example.options, site_of(example.subject, example.at))
         shape = torch.Size((*x.shape[:-1], x.shape[-1] + wider))
-        found["embeddings"] = example.alike("embeddings", module.embed(x, span), shape, x.dtype)
+        effects["embeddings"] = example.alike("embeddings", module.embed(x, span), shape, x.dtype)
     tables = module.prepare(span) if acts - {"embeddings"} else None
     if "queries_keys" in acts:
         rotated_query, rotated_key = module.rotate(query, key, tables)
-        found["query"] = example.alike("query", rotated_query, query.shape, query.dtype)
-        found["key"] = example.alike("key", rotated_key, key.shape, key.dtype)
+        effects["query"] = example.alike("query", rotated_query, query.shape, query.dtype)
+        effects["key"] = example.alike("key", rotated_key, key.shape, key.dtype)
     if "scores" in acts:
         bias = module.bias(query, tables, scale)
         kind = BIAS_NAMES.get(type(bias))
         if kind not in entry.bias_kinds:
             raise example.broken(f"it gives a {kind or type(bias).__name__} bias and declares {sorted(entry.bias_kinds)}")
-        found["bias"] = dense(example, bias, query, span)
-    return found
+        effects["bias"] = dense(example, bias, query, span)
+    return effects
 
 
 def dense(example: LawExample, bias: Any, query: Tensor, span: PositionRange) -> Tensor:
@@ -181,11 +181,11 @@ def rounding(example: LawExample, farthest: int, *tensors: Tensor) -> Tensor:
     return (4 * example.unit + 4 * (farthest + 8) * 2.0**-24) * row_size(*tensors) + example.tiny
 
 
-def bias_rounding(example: LawExample, module: nn.Module, given: Given, span: PositionRange) -> Tensor:
+def bias_rounding(example: LawExample, module: nn.Module, inputs: Given, span: PositionRange) -> Tensor:
     """How much two evaluations of a bias (B,H,Q,K) may differ: not at all, or where it reads the query, by four roundings and
     the sums over D features of sum_d |q_d| |slope_d|, read out by leaving one feature out at a time."""
     exact = example.twin(module, site_of(example.subject, example.at))
-    x, query, key = (tensor.detach().double() for tensor in given)
+    x, query, key = (tensor.detach().double() for tensor in inputs)
     wide = replace(span, dtype=torch.float64)
     whole = effect(example, exact, (x, query, key), wide)["bias"]
     size = whole.detach().abs()

@@ -49,8 +49,8 @@ def _score(example: LawExample, module: Any, query: Tensor, key: Tensor) -> Tens
     """The scores (B,H,Q,K), with the shapes of both steps checked."""
     mapped = module.map_keys(key)
     if not isinstance(mapped, Tensor) or mapped.shape[:-1] != key.shape[:-1]:
-        found = tuple(mapped.shape) if isinstance(mapped, Tensor) else type(mapped).__name__
-        raise example.broken(f"map_keys of a key {tuple(key.shape)} gives {found}, expected {(*key.shape[:-1], 'E')}")
+        returned = tuple(mapped.shape) if isinstance(mapped, Tensor) else type(mapped).__name__
+        raise example.broken(f"map_keys of a key {tuple(key.shape)} gives {returned}, expected {(*key.shape[:-1], 'E')}")
     return example.alike("the score", module(query, mapped), (*query.shape[:3], key.shape[2]))
 
 
@@ -74,8 +74,8 @@ class _Whole(nn.Module):
         self.score = score
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        found: Tensor = self.score(query, self.score.map_keys(key))
-        return found
+        scores: Tensor = self.score(query, self.score.map_keys(key))
+        return scores
 
 
 def _bound(example: LawExample, module: nn.Module, query: Tensor, key: Tensor) -> float:
@@ -176,10 +176,10 @@ def _dtypes(example: LawExample) -> float:
         module = example.built(site, dtype=dtype)
         query, key = _inputs(example)
         run, weights = _run(example, module)
-        said = f"the score in {example.dtype} is farther from its own float64 run than {ROUNDINGS} roundings"
+        message = f"the score in {example.dtype} is farther from its own float64 run than {ROUNDINGS} roundings"
         bound = _bound(example, module, query, key)
         want = run(query.double(), key.double(), *weights)
-        worst = max(worst, example.within(said, _score(example, module, query, key).to(example.dtype), want, bound))
+        worst = max(worst, example.within(message, _score(example, module, query, key).to(example.dtype), want, bound))
     return worst
 
 
@@ -189,8 +189,8 @@ def _dot_product(example: LawExample) -> float:
     mapped = module.map_keys(key)
     example.alike("a mapped key", mapped, (*key.shape[:3], query.shape[3]))
     want = query.double() @ expand_heads(mapped, query.shape[1]).double().mT
-    said = "its entry says `dot`, and the score is not the dot product of query and mapped key"
-    return example.within(said, module(query, mapped), want, _bound(example, module, query, key))
+    message = "its entry says `dot`, and the score is not the dot product of query and mapped key"
+    return example.within(message, module(query, mapped), want, _bound(example, module, query, key))
 
 
 SMALLER = {"rows": 1, "groups": 1, "shared": 1, "queries": 1, "keys": 1, "head_dim": 2}

@@ -20,7 +20,7 @@ Found = dict[str, Tensor]
 
 def gradient(leaf: str, change: Callable[[Tensor, AttentionInputs], Tensor]) -> Kernel:
     """The kernel whose gradient of one input is changed at the end."""
-    return Kernel(gradients=lambda found, call: {**found, leaf: change(found[leaf], call)})
+    return Kernel(gradients=lambda gradients, call: {**gradients, leaf: change(gradients[leaf], call)})
 
 
 def added(leaf: str, change: Callable[[Tensor, Tensor, slice, AttentionInputs], Tensor]) -> Kernel:
@@ -58,9 +58,10 @@ MUTANTS = (
     mutant("backward_lse_without_maximum", "the backward pass reads a log-sum-exp without the maximum",
           Kernel(lse_again=lambda lse, total: torch.log(total))),
     mutant("backward_mask_ignored", "the mask is ignored in the backward pass",
-          Kernel(see_again=lambda shown, call: torch.ones_like(shown)), "no key is hidden"),
+          Kernel(see_again=lambda visible, call: torch.ones_like(visible)), "no key is hidden"),
     mutant("backward_mask_causal_from_zero", "a causal call's backward pass starts from position 0 whatever the offset",
-          Kernel(see_again=lambda shown, call: shown & (shown.tril() if call.mask.causal else shown)), "the offset is 0"),
+          Kernel(see_again=lambda visible, call: visible & (visible.tril() if call.mask.causal else visible)),
+          "the offset is 0"),
     mutant("backward_query_skips_last_block", "the last block of keys is left out of the query's gradient",
           added("query", lambda total, term, columns, call: total if is_last(columns, call) else total + term),
           "all keys are in one block of 16"),
@@ -72,28 +73,28 @@ MUTANTS = (
     mutant("backward_last_block_without_row_sums", "D is left out in the last block of keys",
           Kernel(grad_scores=lambda p, dp, row_sums, columns, K: p * (dp - row_sums) if columns.stop < K else p * dp)),
     mutant("backward_query_unscaled", "the query's gradient lacks the scale",
-          gradient("query", lambda found, call: found / call.scale)),
+          gradient("query", lambda grad, call: grad / call.scale)),
     mutant("backward_key_unscaled", "the key's gradient lacks the scale",
-          gradient("key", lambda found, call: found / call.scale)),
+          gradient("key", lambda grad, call: grad / call.scale)),
     mutant("backward_query_scaled_twice", "the query's gradient has the scale twice",
-          gradient("query", lambda found, call: found * call.scale)),
-    mutant("backward_first_key_zero", "the first key gets no gradient", gradient("key", lambda found, call: without(found, 0))),
+          gradient("query", lambda grad, call: grad * call.scale)),
+    mutant("backward_first_key_zero", "the first key gets no gradient", gradient("key", lambda grad, call: without(grad, 0))),
     mutant("backward_last_value_zero", "the last value gets no gradient",
-          gradient("value", lambda found, call: without(found, -1)),
+          gradient("value", lambda grad, call: without(grad, -1)),
           "the last key is hidden from every query"),
     mutant("backward_last_query_zero", "the last query gets no gradient",
-          gradient("query", lambda found, call: without(found, -1))),
+          gradient("query", lambda grad, call: without(grad, -1))),
     mutant("backward_query_two_percent", "the query's gradient is 2 % too large",
-          gradient("query", lambda found, call: found * 1.02)),
+          gradient("query", lambda grad, call: grad * 1.02)),
     mutant("backward_key_two_percent", "the key's gradient is 2 % too large", 
-          gradient("key", lambda found, call: found * 1.02)),
+          gradient("key", lambda grad, call: grad * 1.02)),
     mutant("backward_value_two_percent", "the value's gradient is 2 % too large",
-          gradient("value", lambda found, call: found * 1.02)),
+          gradient("value", lambda grad, call: grad * 1.02)),
     mutant("backward_key_of_previous_row", "the key's gradient goes to another batch row",
-          gradient("key", lambda found, call: found.roll(1, 0)), "there is one batch row"),
+          gradient("key", lambda grad, call: grad.roll(1, 0)), "there is one batch row"),
     mutant("backward_key_and_value_swapped", "the gradients of key and value are swapped where their shapes agree",
-          Kernel(gradients=lambda found, call: found if call.key.shape != call.value.shape
-                 else {**found, "key": found["value"], "value": found["key"]}), "V and D differ"),
+          Kernel(gradients=lambda gradients, call: gradients if call.key.shape != call.value.shape
+                 else {**gradients, "key": gradients["value"], "value": gradients["key"]}), "V and D differ"),
     mutant("backward_softcap_slope_missing", "the slope of the softcap is left out of the backward pass",
           Kernel(slope=lambda slope: 1.0), "there is no softcap"),
     mutant("backward_softcap_slope_unsquared", "the slope of the softcap is 1 - |tanh| instead of 1 - tanh squared",
@@ -106,7 +107,7 @@ MUTANTS = (
           Kernel(grad_scores=lambda p, dp, row_sums, columns, K: torch.where(p < 1 / 32, 0.0, p) * (dp - row_sums)),
           "no weight is below 1/32"),
     mutant("backward_query_stops", "the query gets zeros for a gradient",
-          gradient("query", lambda found, call: torch.zeros_like(found))),
+          gradient("query", lambda grad, call: torch.zeros_like(grad))),
     mutant("backward_grad_output_of_first_head", "the output gradient of the first head is used for all",
           Kernel(incoming=lambda grad_output, rows: stages.only_seeing_rows(grad_output[:, :1].expand_as(grad_output), rows)),
           "every head has one output gradient"),

@@ -45,7 +45,11 @@ def pulled_of(change: Callable[[Tensor, AttentionInputs], Tensor]) -> Kernel:
 
 
 def bias_gradient(change: Callable[[Tensor, AttentionInputs], Tensor]) -> Kernel:
-    return Kernel(gradients=lambda found, call: {**found, "bias": change(found["bias"], call)} if "bias" in found else found)
+    return Kernel(
+        gradients=lambda gradients, call: (
+            {**gradients, "bias": change(gradients["bias"], call)} if "bias" in gradients else gradients
+        )
+    )
 
 
 def detached_bias(call: AttentionInputs, options: object) -> AttentionOutput:
@@ -115,7 +119,7 @@ MUTANTS = (
     mutant("linear_slopes_shifted", "each head has the slope of the head before",
           adds(LinearBias, lambda call, d, slopes: stages.linear(call, d, slopes.roll(1)))),
     mutant("linear_gradient_sign", "the gradient of the slopes has the wrong sign",
-          bias_gradient(lambda found, call: -found if isinstance(call.bias, LinearBias) else found), "the bias is not linear"),
+          bias_gradient(lambda grad, call: -grad if isinstance(call.bias, LinearBias) else grad), "the bias is not linear"),
     mutant("distance_low_off_by_one", "distances are counted from low + 1",
           looked_up(lambda d, low, R: (d - low - 1).clamp(0, R - 1))),
     mutant("distance_reversed", "distances are counted from the key to the query",
@@ -143,7 +147,7 @@ MUTANTS = (
     mutant("bias_gradient_mean_over_batch", "the gradient of the bias is averaged over the batch instead of summed",
           pulled_of(lambda grad_scores, call: grad_scores / grad_scores.shape[0]), "there is one batch row"),
     mutant("bias_gradient_scaled", "the gradient of the bias is multiplied by the scale",
-          bias_gradient(lambda found, call: found * call.scale)),
+          bias_gradient(lambda grad, call: grad * call.scale)),
     mutant("bias_gradient_of_last_query_missing", "the last query sends no gradient to the bias",
           pulled_of(without_last_query)),
     mutant("bias_gradient_in_bfloat16", "the gradient of the bias is rounded to bfloat16 before it is summed",
@@ -151,7 +155,7 @@ MUTANTS = (
     mutant("bias_gradient_of_hidden_keys", "hidden keys send a gradient to the bias",
           pulled_of(lambda grad_scores, call: grad_scores + 0.01 * (grad_scores == 0)), "no key is hidden"),
     mutant("bias_gradient_zero", "the bias gets zeros for a gradient",
-          bias_gradient(lambda found, call: torch.zeros_like(found))),
+          bias_gradient(lambda grad, call: torch.zeros_like(grad))),
     mutant("bias_gradient_missing", "the bias is cut off from the graph: its gradient is silently absent", detached_bias),
 )  # fmt: skip
 """The mutants of this family."""

@@ -22,8 +22,8 @@ def drawn(change: Callable[[Tensor, AttentionInputs], Tensor]) -> Kernel:
     """The kernel whose dropout factors are changed, in both passes alike."""
 
     def draw(call: AttentionInputs) -> Tensor | None:
-        found = stages.draw(call)
-        return None if found is None else change(found, call)
+        factors = stages.draw(call)
+        return None if factors is None else change(factors, call)
 
     return Kernel(draw=draw)
 
@@ -46,10 +46,10 @@ def draw_by_values(call: AttentionInputs) -> Tensor | None:
 def weights_after_dropout(call: AttentionInputs, options: object) -> AttentionOutput:
     """The returned weights are those after dropout; the output is right."""
     factors = stages.draw(call)
-    found = Kernel(draw=lambda again: factors)(call)
-    if found.weights is None or factors is None:
-        return found
-    return replace(found, weights=(found.weights * factors).to(found.weights.dtype))
+    answer = Kernel(draw=lambda again: factors)(call)
+    if answer.weights is None or factors is None:
+        return answer
+    return replace(answer, weights=(answer.weights * factors).to(answer.weights.dtype))
 
 
 def renormalised(call: AttentionInputs, options: object) -> AttentionOutput:
@@ -58,13 +58,13 @@ def renormalised(call: AttentionInputs, options: object) -> AttentionOutput:
     if factors is None:
         return Kernel()(call)
     kept = factors > 0
-    return Kernel(see=lambda shown, again: shown & kept)(replace(call, dropout=0.0))
+    return Kernel(see=lambda visible, again: visible & kept)(replace(call, dropout=0.0))
 
 
 def dropped_output(call: AttentionInputs, options: object) -> AttentionOutput:
     """Elements of the output are dropped instead of weights."""
-    found = Kernel()(replace(call, dropout=0.0))
-    return replace(found, output=torch.dropout(found.output, call.dropout, True)) if call.dropout else found
+    answer = Kernel()(replace(call, dropout=0.0))
+    return replace(answer, output=torch.dropout(answer.output, call.dropout, True)) if call.dropout else answer
 
 
 def drawn_from(call: AttentionInputs, generator: torch.Generator) -> Tensor | None:

@@ -18,19 +18,19 @@ SEEING = "every query sees a key"
 
 def uniform_weights(call: AttentionInputs, options: object) -> AttentionOutput:
     """Fully masked rows report weights of 1/K."""
-    found = Kernel()(call)
-    if found.weights is None:
-        return found
-    masked = found.weights.sum(-1, keepdim=True) == 0
-    return replace(found, weights=torch.where(masked, 1.0 / call.key.shape[2], found.weights))
+    answer = Kernel()(call)
+    if answer.weights is None:
+        return answer
+    masked = answer.weights.sum(-1, keepdim=True) == 0
+    return replace(answer, weights=torch.where(masked, 1.0 / call.key.shape[2], answer.weights))
 
 
 def opened_rows(call: AttentionInputs, options: object) -> AttentionOutput:
     """Fully masked rows are shown every key for the kernel's sake, and only their output is taken back."""
-    found = Kernel()(replace(call, return_lse=True))
-    masked = found.lse.isinf()[..., None] if found.lse is not None else torch.zeros_like(found.output)
+    answer = Kernel()(replace(call, return_lse=True))
+    masked = answer.lse.isinf()[..., None] if answer.lse is not None else torch.zeros_like(answer.output)
     mean = stages.read_heads(call.value, call.query.shape[1]).mean(2, keepdim=True)
-    return replace(found, output=found.output + masked * (mean - mean.detach()), lse=found.lse if call.return_lse else None)
+    return replace(answer, output=answer.output + masked * (mean - mean.detach()), lse=answer.lse if call.return_lse else None)
 
 
 MUTANTS = (

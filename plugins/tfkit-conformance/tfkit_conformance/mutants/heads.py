@@ -31,8 +31,8 @@ def head_before(tensor: Tensor, heads: int) -> Tensor:
 
 
 def heads_reversed(call: AttentionInputs, options: object) -> AttentionOutput:
-    found = Kernel()(call)
-    return replace(found, output=found.output.flip(1))
+    answer = Kernel()(call)
+    return replace(answer, output=answer.output.flip(1))
 
 
 MUTANTS = (

@@ -47,37 +47,37 @@ def offset_of(call: AttentionInputs) -> Tensor:
     )
 
 
-def keys(shown: Tensor) -> Tensor:
-    return torch.arange(shown.shape[3], device=shown.device)
+def keys(visible: Tensor) -> Tensor:
+    return torch.arange(visible.shape[3], device=visible.device)
 
 
-def first_seen(shown: Tensor) -> Tensor:
+def first_seen(visible: Tensor) -> Tensor:
     """True at the first key that each query sees: (B,H,Q,K)."""
-    return shown & (shown.cumsum(-1) == 1)
+    return visible & (visible.cumsum(-1) == 1)
 
 
-def last_seen(shown: Tensor) -> Tensor:
-    return first_seen(shown.flip(-1)).flip(-1)
+def last_seen(visible: Tensor) -> Tensor:
+    return first_seen(visible.flip(-1)).flip(-1)
 
 
-def middle_seen(shown: Tensor) -> Tensor:
+def middle_seen(visible: Tensor) -> Tensor:
     """True at the middle one of the keys that each query sees, where these are three or more."""
-    count = shown.sum(-1, keepdim=True)
-    return shown & (shown.cumsum(-1) == count // 2 + 1) & (count > 2)
+    count = visible.sum(-1, keepdim=True)
+    return visible & (visible.cumsum(-1) == count // 2 + 1) & (count > 2)
 
 
-def only_row(shown: Tensor, row: int) -> Tensor:
+def only_row(visible: Tensor, row: int) -> Tensor:
     """True in one query row of the first head and batch row."""
-    chosen = torch.zeros_like(shown)
+    chosen = torch.zeros_like(visible)
     chosen[0, 0, row] = True
     return chosen
 
 
-def one_more(shown: Tensor) -> Tensor:
+def one_more(visible: Tensor) -> Tensor:
     """In the last query row that a key is hidden from, the first hidden key is shown too."""
-    hidden = ~shown[0, 0]
+    hidden = ~visible[0, 0]
     rows = hidden.any(-1).nonzero().flatten()
-    more = shown.clone()
+    more = visible.clone()
     if rows.numel():
         more[0, 0, rows[-1], hidden[rows[-1]].nonzero()[0]] = True
     return more
@@ -176,29 +176,29 @@ MUTANTS = (
     mutant("visible_of_first_query", "the visible keys of the first query are used for all",
           term("visible", lambda call, d: stages.visible(call, d)[:, :, :1]), "`visible` is the same for all queries"),
     mutant("mask_of_previous_row", "the mask of another batch row is used",
-          Kernel(see=lambda shown, call: previous_row(shown)), "all batch rows have one mask"),
-    mutant("mask_ignored", "the mask is ignored", Kernel(see=lambda shown, call: torch.ones_like(shown))),
+          Kernel(see=lambda visible, call: previous_row(visible)), "all batch rows have one mask"),
+    mutant("mask_ignored", "the mask is ignored", Kernel(see=lambda visible, call: torch.ones_like(visible))),
     mutant("square_taken_as_causal", "as many queries as keys are taken to mean: causal",
-          Kernel(see=lambda shown, call: shown.tril() if shown.shape[2] == shown.shape[3] > 1 else shown),
+          Kernel(see=lambda visible, call: visible.tril() if visible.shape[2] == visible.shape[3] > 1 else visible),
           "the call is causal, or Q and K differ"),
     mutant("terms_joined_by_or", "the terms of a mask are joined by OR instead of AND",
           Kernel(join=lambda terms: reduce(or_, terms)), "the mask has one term"),
     mutant("last_term_ignored", "of several mask terms the last is ignored",
           Kernel(join=all_but_last), "the mask has one term"),
     mutant("first_key_dropped", "in the first query row the first visible key is dropped",
-          Kernel(see=lambda shown, call: shown & ~(first_seen(shown) & only_row(shown, 0)))),
+          Kernel(see=lambda visible, call: visible & ~(first_seen(visible) & only_row(visible, 0)))),
     mutant("last_key_dropped", "in the last query row the last visible key is dropped",
-          Kernel(see=lambda shown, call: shown & ~(last_seen(shown) & only_row(shown, -1)))),
+          Kernel(see=lambda visible, call: visible & ~(last_seen(visible) & only_row(visible, -1)))),
     mutant("middle_key_dropped", "in the last query row a key in the middle is dropped",
-          Kernel(see=lambda shown, call: shown & ~(middle_seen(shown) & only_row(shown, -1))),
+          Kernel(see=lambda visible, call: visible & ~(middle_seen(visible) & only_row(visible, -1))),
           "the row sees fewer than 3 keys"),
-    mutant("one_key_leaks", "in one query row one hidden key is visible", Kernel(see=lambda shown, call: one_more(shown))),
+    mutant("one_key_leaks", "in one query row one hidden key is visible", Kernel(see=lambda visible, call: one_more(visible))),
     mutant("tail_block_dropped", "the keys after the last full block of 16 are dropped",
-          Kernel(see=lambda shown, call: shown & (keys(shown) < whole_blocks_of(call, 16))),
+          Kernel(see=lambda visible, call: visible & (keys(visible) < whole_blocks_of(call, 16))),
           "K is below 17 or a multiple of 16"),
     mutant("finite_fill", "hidden scores are -10000 instead of minus infinity",
-          Kernel(hide=lambda scores, shown: torch.where(shown, scores, -1e4)), "every query sees a key"),
+          Kernel(hide=lambda scores, visible: torch.where(visible, scores, -1e4)), "every query sees a key"),
     mutant("weak_fill", "hidden scores are lowered by 12 instead of set to minus infinity",
-          Kernel(hide=lambda scores, shown: torch.where(shown, scores, scores - 12.0))),
+          Kernel(hide=lambda scores, visible: torch.where(visible, scores, scores - 12.0))),
 )  # fmt: skip
 """The mutants of this family."""

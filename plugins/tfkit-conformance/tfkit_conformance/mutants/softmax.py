@@ -49,35 +49,35 @@ def always_capped(raw: Tensor, bias: Tensor | float, call: AttentionInputs) -> t
 
 def over_all_keys(call: AttentionInputs, options: object) -> AttentionOutput:
     """The output over the visible keys, divided by the sum over all keys."""
-    found = Kernel()(replace(call, return_lse=True))
-    seen = found.lse
+    answer = Kernel()(replace(call, return_lse=True))
+    seen = answer.lse
     everything = Kernel()(replace(call, mask=Mask(offset=call.mask.offset), return_lse=True)).lse
     if seen is None or everything is None:
-        return found
-    share = torch.exp(seen - everything)[..., None].to(found.output.dtype)
-    return replace(found, output=found.output * share, lse=everything if call.return_lse else None)
+        return answer
+    share = torch.exp(seen - everything)[..., None].to(answer.output.dtype)
+    return replace(answer, output=answer.output * share, lse=everything if call.return_lse else None)
 
 
 def lse_of(change: dict[str, None]) -> object:
     """The kernel, handing out the log-sum-exp of another call."""
 
     def attend(call: AttentionInputs, options: object) -> AttentionOutput:
-        found = Kernel()(call)
-        return replace(found, lse=Kernel()(replace(call, **change)).lse)  # type: ignore[arg-type]
+        answer = Kernel()(call)
+        return replace(answer, lse=Kernel()(replace(call, **change)).lse)  # type: ignore[arg-type]
 
     return attend
 
 
 def lse_in_dtype_of_query(call: AttentionInputs, options: object) -> AttentionOutput:
-    found = Kernel()(call)
-    return replace(found, lse=None if found.lse is None else found.lse.to(call.query.dtype))
+    answer = Kernel()(call)
+    return replace(answer, lse=None if answer.lse is None else answer.lse.to(call.query.dtype))
 
 
 def weights_unnormalised(call: AttentionInputs, options: object) -> AttentionOutput:
-    found = Kernel()(call)
-    if found.weights is None:
-        return found
-    return replace(found, weights=found.weights / found.weights.amax(-1, keepdim=True).clamp(min=2.0**-20))
+    answer = Kernel()(call)
+    if answer.weights is None:
+        return answer
+    return replace(answer, weights=answer.weights / answer.weights.amax(-1, keepdim=True).clamp(min=2.0**-20))
 
 
 MUTANTS = (

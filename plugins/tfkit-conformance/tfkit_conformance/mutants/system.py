@@ -31,8 +31,8 @@ def output_as(change: Callable[[Tensor, AttentionInputs], Tensor]) -> Attend:
     """The kernel, its output changed on the way out."""
 
     def attend(call: AttentionInputs, options: object) -> AttentionOutput:
-        found = Kernel()(call)
-        return replace(found, output=change(found.output, call))
+        answer = Kernel()(call)
+        return replace(answer, output=change(answer.output, call))
 
     return attend
 
@@ -58,10 +58,10 @@ def zeroes_hidden_values(call: AttentionInputs, options: object) -> AttentionOut
 
 def output_in_query(call: AttentionInputs, options: object) -> AttentionOutput:
     """The output is written where the query stood."""
-    found = Kernel()(call)
-    if call.query.shape != found.output.shape or found.output.requires_grad:
-        return found
-    return replace(found, output=call.query.detach().copy_(found.output))
+    answer = Kernel()(call)
+    if call.query.shape != answer.output.shape or answer.output.requires_grad:
+        return answer
+    return replace(answer, output=call.query.detach().copy_(answer.output))
 
 
 def one_key_gives_value(call: AttentionInputs, options: object) -> AttentionOutput:
@@ -77,8 +77,8 @@ def remembers_mask() -> Attend:
     """The mask is kept by its shape and terms."""
     seen: dict[Any, Tensor] = {}
 
-    def see(shown: Tensor, call: AttentionInputs) -> Tensor:
-        return seen.setdefault((tuple(shown.shape), call.mask.terms(), shown.device), shown.clone())
+    def see(visible: Tensor, call: AttentionInputs) -> Tensor:
+        return seen.setdefault((tuple(visible.shape), call.mask.terms(), visible.device), visible.clone())
 
     return Kernel(see=see)
 
@@ -112,11 +112,11 @@ def reuses_output() -> Attend:
     workspaces: dict[Any, Tensor] = {}
 
     def attend(call: AttentionInputs, options: object) -> AttentionOutput:
-        found = Kernel()(call)
-        if found.output.requires_grad:
-            return found
-        key = (tuple(found.output.shape), found.output.dtype, found.output.device)
-        return replace(found, output=workspaces.setdefault(key, torch.empty_like(found.output)).copy_(found.output))
+        answer = Kernel()(call)
+        if answer.output.requires_grad:
+            return answer
+        key = (tuple(answer.output.shape), answer.output.dtype, answer.output.device)
+        return replace(answer, output=workspaces.setdefault(key, torch.empty_like(answer.output)).copy_(answer.output))
 
     return attend
 
@@ -158,17 +158,17 @@ def refuses_right_windows(call: AttentionInputs, options: object) -> AttentionOu
 
 
 def raises_in_backward(call: AttentionInputs, options: object) -> AttentionOutput:
-    def refuse(found: dict[str, Tensor], call: AttentionInputs) -> dict[str, Tensor]:
+    def refuse(gradients: dict[str, Tensor], call: AttentionInputs) -> dict[str, Tensor]:
         if call.query.shape[1] != call.key.shape[1]:
             raise NotImplementedError("no gradients of grouped heads")
-        return found
+        return gradients
 
     return Kernel(gradients=refuse)(call)
 
 
 def weights_with_lse_only(call: AttentionInputs, options: object) -> AttentionOutput:
-    found = Kernel()(call)
-    return replace(found, lse=None) if call.return_weights else found
+    answer = Kernel()(call)
+    return replace(answer, lse=None) if call.return_weights else answer
 
 
 def far_keys_nan(output: Tensor, call: AttentionInputs) -> Tensor:

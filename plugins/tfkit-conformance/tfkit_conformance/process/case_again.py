@@ -72,26 +72,26 @@ Say = Callable[[str, Any], None]
 
 def evaluate_function(task: Task, say: Say, event: Callable[[str, Any], None]) -> dict[str, Any]:
     """The report on a plain function as data."""
-    given = task["function"]
+    function_task = task["function"]
     function = _function(task)
     say("about", {"distribution": "", "dtypes": task["dtypes"] or []})
     return check_callable(
-        function, given["signature"], supports=given["supports"], profile=task["profile"], device=task["device"],
-        dtypes=task["dtypes"], seed=task["seed"], name=task["name"], limit=task["limit"], event=event,
+        function, function_task["signature"], supports=function_task["supports"], profile=task["profile"],
+        device=task["device"], dtypes=task["dtypes"], seed=task["seed"], name=task["name"], limit=task["limit"], event=event,
     ).as_data()  # fmt: skip
 
 
 def replay_function(task: Task, say: Say) -> list[str]:
     """Runs stored cases of a plain function one after the other."""
-    said = []
-    for stored in (Stored(**each) for each in task["stored"]):
+    answers = []
+    for stored in (Stored(**fields) for fields in task["stored"]):
         case = case_of(stored.case)
-        made = _under_test(task, dtypes=(case.dtype,), device=stored.device)
+        under_test = _under_test(task, dtypes=(case.dtype,), device=stored.device)
         say("at", [stored.check, stored.case])
-        words = replay(made.subject, case, check="" if stored.check in WHOLE else stored.check, limit=task["limit"])
-        said.append(words)
+        words = replay(under_test.subject, case, check="" if stored.check in WHOLE else stored.check, limit=task["limit"])
+        answers.append(words)
         say("said", [words])
-    return said
+    return answers
 
 
 def subject_of(task: Task) -> BackendUnderTest:
@@ -102,12 +102,16 @@ def subject_of(task: Task) -> BackendUnderTest:
 def _under_test(task: Task, dtypes: tuple[str, ...], device: str) -> FunctionUnderTest:
     from ..callables.check import signature_named
 
-    given = task["function"]
-    form = signature_named(given["signature"])
-    supports = given["supports"] if given["supports"] is not None else [*form.features, "strides"]
+    function_task = task["function"]
+    form = signature_named(function_task["signature"])
+    supports = function_task["supports"] if function_task["supports"] is not None else [*form.features, "strides"]
     return function_under_test(_function(task), form, supports=supports, dtypes=dtypes, device=device, name=task["name"])
 
 
 def _function(task: Task) -> Callable[..., Any]:
-    given = task["function"]
-    return transformers_function(given["huggingface"]) if given["huggingface"] else function_named(given["target"])
+    function_task = task["function"]
+    return (
+        transformers_function(function_task["huggingface"])
+        if function_task["huggingface"]
+        else function_named(function_task["target"])
+    )

@@ -54,13 +54,13 @@ def main() -> None:
     except Exception as bug:
         stack = list(traceback.walk_tb(bug.__traceback__))
         frames = [[str(frame.f_globals.get("__name__", "")), line] for frame, line in stack]
-        said = " ".join(f"{type(bug).__name__}: {bug}".split())
+        text = " ".join(f"{type(bug).__name__}: {bug}".split())
         if any(frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "torch" for frame, _ in stack):
             _say_diagnostics(
-                say, BuildError(Diagnostic("TFK097", f"torch cannot be imported: {said[:200]}", "see `tfkit doctor`"))
+                say, BuildError(Diagnostic("TFK097", f"torch cannot be imported: {text[:200]}", "see `tfkit doctor`"))
             )
         else:
-            say("bug", {"said": said, "frames": frames, "traceback": traceback.format_exc()})
+            say("bug", {"said": text, "frames": frames, "traceback": traceback.format_exc()})
     except BaseException as leaving:
         say("left", f"{type(leaving).__name__}: {leaving}".removesuffix(": "))
         code = 1
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _say_diagnostics(say: Say, error: TfkitError) -> None:
-    say("diagnostics", {"kind": type(error).__name__, "diagnostics": [asdict(each) for each in error.diagnostics]})
+    say("diagnostics", {"kind": type(error).__name__, "diagnostics": [asdict(diagnostic) for diagnostic in error.diagnostics]})
 
 
 def _flash_implementation(name: str | None) -> AbstractContextManager[None]:
@@ -83,12 +83,12 @@ def _flash_implementation(name: str | None) -> AbstractContextManager[None]:
 
 def _channel() -> Say:
     """Writes lines to what was standard output; from now on file descriptor 1 is standard error."""
-    own: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    channel: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
     def say(kind: str, data: Any) -> None:
-        own.write(json.dumps({kind: plain(data)}, allow_nan=False) + "\n")
-        own.flush()
+        channel.write(json.dumps({kind: plain(data)}, allow_nan=False) + "\n")
+        channel.flush()
 
     return say
 
@@ -135,8 +135,8 @@ def replay(task: Task, say: Say) -> list[str]:
     catalogue = load_catalogue()
     from .case_again import backend_case_again, law_case_again
 
-    said = []
-    for stored in (Stored(**each) for each in task["stored"]):
+    answers = []
+    for stored in (Stored(**fields) for fields in task["stored"]):
         entry = _entry(catalogue, stored.slot, stored.name)
         say("at", [stored.check, stored.case])
         if stored.slot == "backend":
@@ -144,9 +144,9 @@ def replay(task: Task, say: Say) -> list[str]:
             words = backend_case_again(stored, options, catalogue, task["limit"])
         else:
             words = law_case_again(stored, entry, catalogue)
-        said.append(words)
+        answers.append(words)
         say("said", [words])
-    return said
+    return answers
 
 
 def smaller(task: Task, say: Say) -> None:

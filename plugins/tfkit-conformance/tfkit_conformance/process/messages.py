@@ -41,9 +41,9 @@ def outcomes(report: Data) -> list[CheckOutcome]:
 
 def _check(check: Data, findings: Iterable[Data]) -> CheckOutcome:
     outcome = OUTCOMES[check["status"]]
-    words = "\n\n".join(finding_in_words(found) for found in findings if found["check"] == check["name"])
-    said = ": ".join(part for part in (check["status"], check["note"].removeprefix(f"{check['status']}: ")) if part)
-    return CheckOutcome(check["name"], outcome, "" if outcome == "passed" else words or said, check["seconds"])
+    words = "\n\n".join(finding_in_words(finding) for finding in findings if finding["check"] == check["name"])
+    status_text = ": ".join(part for part in (check["status"], check["note"].removeprefix(f"{check['status']}: ")) if part)
+    return CheckOutcome(check["name"], outcome, "" if outcome == "passed" else words or status_text, check["seconds"])
 
 
 def _ledger(report: Data) -> CheckOutcome:
@@ -63,28 +63,28 @@ def cell_in_words(row: Data) -> str:
     return f"{row['group']}: {row['cell']} ({counts})"
 
 
-def finding_in_words(found: Data) -> str:
+def finding_in_words(finding: Data) -> str:
     """The words, the numbers, what it looks like, and Python that shows it."""
-    lines = [found["message"]]
-    numbers = numbers_in_words(found)
+    lines = [finding["message"]]
+    numbers = numbers_in_words(finding)
     if numbers:
         lines.append(numbers)
-    if found["failed"]:
-        lines.append(f"{found['failed']} of {found['examples']} examples failed")
-    lines += found.get("call", "").splitlines()
-    if found["looks_like"]:
-        lines.append(f"looks like: {found['looks_like']}")
-    return "\n".join(lines) + (f"\n\n{found['snippet'].rstrip()}" if found["snippet"] else "")
+    if finding["failed"]:
+        lines.append(f"{finding['failed']} of {finding['examples']} examples failed")
+    lines += finding.get("call", "").splitlines()
+    if finding["looks_like"]:
+        lines.append(f"looks like: {finding['looks_like']}")
+    return "\n".join(lines) + (f"\n\n{finding['snippet'].rstrip()}" if finding["snippet"] else "")
 
 
-def numbers_in_words(found: Data) -> str:
+def numbers_in_words(finding: Data) -> str:
     """`output[0, 1, 2]: got 0.5, the reference 0.25, allowed 1e-06`, as far as they are known."""
-    index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
-    place = f"{found['tensor'] or 'element'}{index}: " if found["tensor"] or index else ""
-    got, want = format_distinct(found["got"], found["want"])
-    known = (("got", got), ("the reference", want), ("allowed error", format_number(found["bound"])))
-    said = [f"{name} {value}" for name, value in known if value]
-    return place + ", ".join(said) if said else ""
+    index = f"[{', '.join(map(str, finding['index']))}]" if finding["index"] else ""
+    place = f"{finding['tensor'] or 'element'}{index}: " if finding["tensor"] or index else ""
+    got, want = format_distinct(finding["got"], finding["want"])
+    known = (("got", got), ("the reference", want), ("allowed error", format_number(finding["bound"])))
+    numbers = [f"{name} {value}" for name, value in known if value]
+    return place + ", ".join(numbers) if numbers else ""
 
 
 def format_distinct(got: Any, want: Any) -> tuple[str, str]:
@@ -145,10 +145,10 @@ def _testcase(suite: ElementTree.Element, name: str, row: CheckOutcome) -> None:
 
 def _properties(report: Mapping[str, Any]) -> dict[str, str]:
     keys = ("verdict", "distribution", "device", "profile", "seed", "suite")
-    found = {key: str(report[key]) for key in keys} | {"dtypes": ", ".join(report["dtypes"])}
-    found |= {f"version.{name}": value for name, value in report["versions"].items()}
-    return found | {f"grade.{dtype}": grade for dtype, grade in report["grades"].items()}
+    properties = {key: str(report[key]) for key in keys} | {"dtypes": ", ".join(report["dtypes"])}
+    properties |= {f"version.{name}": value for name, value in report["versions"].items()}
+    return properties | {f"grade.{dtype}": grade for dtype, grade in report["grades"].items()}
 
 
 def _legal(text: str) -> str:
-    return ILLEGAL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return ILLEGAL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

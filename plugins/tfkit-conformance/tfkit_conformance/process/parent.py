@@ -73,9 +73,9 @@ class ChildBug(Exception):
     """An exception in the child that is no error of tfkit. `frames` are module and line, outermost first; `where` is the text
     of its traceback."""
 
-    def __init__(self, said: str, frames: list[tuple[str, int]], where: str) -> None:
-        super().__init__(said)
-        self.said, self.frames, self.where = said, frames, where
+    def __init__(self, message: str, frames: list[tuple[str, int]], where: str) -> None:
+        super().__init__(message)
+        self.said, self.frames, self.where = message, frames, where
 
 
 @dataclass
@@ -122,16 +122,16 @@ def _shrink(task: dict[str, Any], child_run: ChildRun, grace: float) -> None:
         return
 
 
-def replayed(stored: Sequence[Stored], limit: float, grace: float = GRACE, **given: Any) -> list[str]:
-    """What every stored case says now, "passed" or in words what is wrong; a process that dies is followed by another. `given`
-    is more of the task: `function` names the plain function that the cases are of, `flash_implementation` what is active."""
-    said: list[str] = []
-    while len(said) < len(stored):
-        left = [asdict(each) for each in stored[len(said) :]]
-        task = {"do": "replay", "stored": left, "limit": limit, "name": left[0]["name"], **given}
+def replayed(stored: Sequence[Stored], limit: float, grace: float = GRACE, **fields: Any) -> list[str]:
+    """What every stored case says now, "passed" or in words what is wrong; a process that dies is followed by another. `fields`
+    are more of the task: `function` names the plain function that the cases are of, `flash_implementation` what is active."""
+    answers: list[str] = []
+    while len(answers) < len(stored):
+        left = [asdict(case) for case in stored[len(answers) :]]
+        task = {"do": "replay", "stored": left, "limit": limit, "name": left[0]["name"], **fields}
         child_run = run(task, limit, grace)
-        said += child_run.said + ([child_run.ended] if child_run.ended else [])
-    return said
+        answers += child_run.said + ([child_run.ended] if child_run.ended else [])
+    return answers
 
 
 def checks_of(parts: Sequence[tuple[str, str]], dtypes: Sequence[str] = ()) -> list[list[str]]:
@@ -192,7 +192,10 @@ def _take(child_run: ChildRun, line: str, progress: Progress) -> bool:
     elif kind == "left":
         child_run.ended = f"ended the process by raising {data}"
     elif kind == "diagnostics":
-        diagnostics = [Diagnostic(each["code"], each["message"], each["fix"], each["path"]) for each in data["diagnostics"]]
+        diagnostics = [
+            Diagnostic(diagnostic["code"], diagnostic["message"], diagnostic["fix"], diagnostic["path"])
+            for diagnostic in data["diagnostics"]
+        ]
         raise getattr(tfkit, data["kind"], TfkitError)(diagnostics)
     elif kind == "bug":
         raise ChildBug(data["said"], [(module, line) for module, line in data["frames"]], data["traceback"])
@@ -287,37 +290,37 @@ def _report(task: dict[str, Any], child_run: ChildRun) -> ConformanceReport:
     snippet = ""
     if case := child_run.case:
         snippet = backend_snippet(task["name"], case, task["device"]) if what == "backend" else law_snippet(case)
-        if given := task.get("function"):
+        if function_task := task.get("function"):
             dtypes = [case.get("dtype", "float32")]
             snippet = function_snippet(
-                task["name"], given["signature"], given["supports"] or [], case, task["device"], "", dtypes
+                task["name"], function_task["signature"], function_task["supports"] or [], case, task["device"], "", dtypes
             )  # fmt: skip
-    found = Finding(check, "A1", message, case=case, failed=1, examples=max(tried, 1), snippet=snippet)
+    finding = Finding(check, "A1", message, case=case, failed=1, examples=max(tried, 1), snippet=snippet)
     return ConformanceReport(
         task["slot"], task["name"], child_run.about.get("distribution", ""), task["options"] or {}, task["device"],
-        tuple(child_run.about.get("dtypes", ())), task["profile"], task["seed"], _versions(), tuple(checks), (found,),
+        tuple(child_run.about.get("dtypes", ())), task["profile"], task["seed"], _versions(), tuple(checks), (finding,),
         seconds=child_run.seconds,
     )  # fmt: skip
 
 
-def _check(child_run: ChildRun, said: str) -> str:
+def _check(child_run: ChildRun, label: str) -> str:
     """The check that was said to run; one that draws no cases is followed by its dtype."""
-    name, _, last = said.rpartition(" ")
-    return (name if last in child_run.about.get("dtypes", ()) else said) or "import"
+    name, _, last = label.rpartition(" ")
+    return (name if last in child_run.about.get("dtypes", ()) else label) or "import"
 
 
 def _examples(child_run: ChildRun) -> dict[str, int]:
     """How many examples of every check were started."""
-    found: dict[str, int] = {}
-    for said, number in child_run.examples.items():
-        check = _check(child_run, said)
-        found[check] = found.get(check, 0) + number
-    return found
+    examples: dict[str, int] = {}
+    for label, number in child_run.examples.items():
+        check = _check(child_run, label)
+        examples[check] = examples.get(check, 0) + number
+    return examples
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in ("tfkit", "torch"):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found | {"python": platform.python_version(), "machine": platform.machine()}
+            versions[name] = version(name)
+    return versions | {"python": platform.python_version(), "machine": platform.machine()}

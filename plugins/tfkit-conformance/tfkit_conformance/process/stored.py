@@ -58,23 +58,23 @@ def _report(path: str, data: dict[str, Any], name: str | None, device: str | Non
     if "suite" not in data:
         raise _unusable(f"{path} has findings but no `suite`, so it is no report", FIX)
     findings = data["findings"]
-    if not isinstance(findings, list) or not all(isinstance(each, dict) for each in findings):
+    if not isinstance(findings, list) or not all(isinstance(finding, dict) for finding in findings):
         raise _unusable(f"{path}: `findings` is no list of objects", FIX)
     if len(findings) > MAX_FINDINGS:
         fix = "replay one finding at a time: a file may hold one of them"
         raise _unusable(f"{path} has {len(findings):,} findings, and at most {MAX_FINDINGS:,} are run again", fix)
     if not all(isinstance(data.get(key), str) for key in ("slot", "name", "device")):
         raise _unusable(f"{path} does not say of which part it is (`slot`, `name`, `device`)", FIX)
-    return [_one(f"{path}: findings[{number}]", each, name, device, data) for number, each in enumerate(findings)]
+    return [_one(f"{path}: findings[{number}]", finding, name, device, data) for number, finding in enumerate(findings)]
 
 
 def _one(where: str, data: dict[str, Any], name: str | None, device: str | None, report: dict[str, Any]) -> Stored:
     """A finding, or a case alone."""
     if "case" in data:
-        case, said = data["case"], data
+        case, facts = data["case"], data
     else:
         case = {key: value for key, value in data.items() if key not in NAMED} if "law" not in data else data
-        said = {key: data[key] for key in NAMED if key in data}
+        facts = {key: data[key] for key in NAMED if key in data}
         if not case or not ({"B", "K", "D", "law"} & case.keys()):
             raise _unusable(f"{where} is no report, no finding and no case", FIX)
     if not isinstance(case, dict):
@@ -82,26 +82,26 @@ def _one(where: str, data: dict[str, Any], name: str | None, device: str | None,
     if case.get("suite", SUITE) != SUITE:
         message = f"{where} is of suite {_short(case['suite'])}, this tfkit has suite {SUITE}"
         raise _unusable(message, "evaluate the part again with this tfkit, or replay it with the tfkit that wrote it")
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "slot": case.get("slot", report.get("slot", "backend")) if "law" in case else report.get("slot", "backend"),
-        "name": name or case.get("name" if "law" in case else "backend") or said.get("backend") or report.get("name"),
-        "check": case.get("law", said.get("check", "")),
-        "device": device or said.get("device") or report.get("device") or case.get("device", "cpu"),
-        "was": said.get("message", ""),
+        "name": name or case.get("name" if "law" in case else "backend") or facts.get("backend") or report.get("name"),
+        "check": case.get("law", facts.get("check", "")),
+        "device": device or facts.get("device") or report.get("device") or case.get("device", "cpu"),
+        "was": facts.get("message", ""),
     }
-    if not found["name"]:
+    if not fields["name"]:
         raise _unusable(f"{where} names no part", "name it: `tfkit conformance NAME --replay FILE`")
-    for key, value in found.items():
+    for key, value in fields.items():
         if not isinstance(value, str):
             raise _unusable(f"{where}: `{key}` is {_short(value)}, expected a text", FIX)
-    if not DEVICE.fullmatch(found["device"]):
-        raise _unusable(f"{where}: `device` is {_short(found['device'])}, expected cpu, cuda or cuda:1", FIX)
-    options = said.get("options", report.get("options"))
+    if not DEVICE.fullmatch(fields["device"]):
+        raise _unusable(f"{where}: `device` is {_short(fields['device'])}, expected cpu, cuda or cuda:1", FIX)
+    options = facts.get("options", report.get("options"))
     if options is not None and not isinstance(options, dict):
         raise _unusable(f"{where}: `options` is no object", FIX)
-    if name is not None and name != (report.get("name") or said.get("backend") or name):
+    if name is not None and name != (report.get("name") or facts.get("backend") or name):
         options = None  # those of another part
-    return Stored(case={key: value for key, value in case.items() if key != "backend"}, options=options, **found)
+    return Stored(case={key: value for key, value in case.items() if key != "backend"}, options=options, **fields)
 
 
 def _short(value: Any) -> str:
@@ -113,21 +113,23 @@ def _unusable(message: str, fix: str) -> InputError:
     return InputError(Diagnostic("TFK095", message, fix))
 
 
-def replay_data(stored: Sequence[Stored], said: Sequence[str]) -> dict[str, Any]:
-    """What each case says now, as data; `said` is about those that have a case, in their order.
+def replay_data(stored: Sequence[Stored], answers: Sequence[str]) -> dict[str, Any]:
+    """What each case says now, as data; `answers` is about those that have a case, in their order.
 
     Exit code 1 if any still fails, 0 if all pass or are refused by what the part declares now, 3 where one has no case or can
     no longer be evaluated.
     """
-    answers = iter(said)
+    remaining = iter(answers)
     rows = []
-    for each in stored:
-        now = next(answers) if each.case else "not run: the finding has no case; evaluate the part again"
+    for finding in stored:
+        now = next(remaining) if finding.case else "not run: the finding has no case; evaluate the part again"
         status = "passed" if now == "passed" else now.partition(":")[0]
         rows.append(
             {
-                "slot": each.slot, "name": each.name, "device": each.device, "check": each.check, "was": each.was, "now": now,
-                "status": status if status in ("passed", "refused", "inconclusive", "not run") else "failed", "case": each.case,
+                "slot": finding.slot, "name": finding.name, "device": finding.device, "check": finding.check,
+                "was": finding.was, "now": now,
+                "status": status if status in ("passed", "refused", "inconclusive", "not run") else "failed",
+                "case": finding.case,
             }
         )  # fmt: skip
     statuses = {row["status"] for row in rows}

@@ -75,9 +75,9 @@ def check_product(
     results, findings = [], []
     for law in laws:
         cases = (case for number in range(seed, seed + SEEDS[chosen]) for case in law.cases(make, format, number))
-        result, found = evaluated(law.name, law.rule, format.name, cases, law.evaluate)
+        result, law_findings = evaluated(law.name, law.rule, format.name, cases, law.evaluate)
         results.append(result)
-        findings += found
+        findings += law_findings
     return ConformanceReport(
         "product", name or getattr(make, "__qualname__", type(make).__name__), "", {}, "cpu", ("float32",), chosen, seed,
         versions("cpu"), tuple(results), tuple(findings), seconds=round(time.perf_counter() - started, 2),

@@ -30,11 +30,11 @@ class ProductCase:
     def run(self, x: Tensor | None = None) -> Tensor:
         """The product of the rows `x`, by default all. Raises Violation for another shape or dtype."""
         x = self.x if x is None else x
-        found = self.make(self.weight.clone(), None if self.bias is None else self.bias.clone())(x.clone())
+        product = self.make(self.weight.clone(), None if self.bias is None else self.bias.clone())(x.clone())
         wanted = (len(x), len(self.weight))
-        if tuple(found.shape) != wanted or found.dtype != torch.float32:
-            raise Violation("", f"returned {tuple(found.shape)} {found.dtype}, expected {wanted} torch.float32")
-        return found
+        if tuple(product.shape) != wanted or product.dtype != torch.float32:
+            raise Violation("", f"returned {tuple(product.shape)} {product.dtype}, expected {wanted} torch.float32")
+        return product
 
     @property
     def shape(self) -> str:
@@ -88,23 +88,23 @@ def _one_hot_channels(make: Make, format: Format, seed: int) -> Iterator[Product
         yield replace(case, weight=2 * torch.eye(case.x.shape[1])[:64], bias=None)
 
 
-def _within(case: ProductCase, found: Tensor, want: Tensor, bound: Tensor, said: str) -> float:
-    error = (found.double() - want).abs()
+def _within(case: ProductCase, got: Tensor, want: Tensor, bound: Tensor, message: str) -> float:
+    error = (got.double() - want).abs()
     share = torch.where(error == 0, 0.0, error / bound).nan_to_num(torch.inf, torch.inf)
     worst = float(share.max())
     if worst > 1:
         index = tuple(int(at) for at in torch.unravel_index(share.argmax(), share.shape))
         raise Violation(
-            "", f"{said} ({case.shape})", tensor="y", index=index,
-            got=float(found[index]), want=float(want[index]), bound=float(bound[index]),
+            "", f"{message} ({case.shape})", tensor="y", index=index,
+            got=float(got[index]), want=float(want[index]), bound=float(bound[index]),
         )  # fmt: skip
     return worst
 
 
 def _bound(case: ProductCase) -> float:
     bound = product_bound(case.x, case.weight, case.bias, case.format)
-    said = "the error is larger than the rounding of its row and its channel allows"
-    return _within(case, case.run(), exact_product(case.x, case.weight, case.bias), bound, said)
+    message = "the error is larger than the rounding of its row and its channel allows"
+    return _within(case, case.run(), exact_product(case.x, case.weight, case.bias), bound, message)
 
 
 def _exact(case: ProductCase) -> float:
@@ -156,17 +156,17 @@ def _ends(case: ProductCase) -> None:
     rows[2, inner // 2] = torch.nan
     rows[3, 0] = torch.inf
     want = torch.nn.functional.linear(rows, case.weight, case.bias)
-    found = case.run(rows)
+    product = case.run(rows)
     zero = torch.zeros(len(case.weight)) if case.bias is None else case.bias
-    if not torch.equal(found[1], zero):
+    if not torch.equal(product[1], zero):
         raise Violation("", f"a row of zeros does not give the bias, or zeros without one ({case.shape})")
-    if not bool(found[2].isnan().all()):
+    if not bool(product[2].isnan().all()):
         raise Violation("", f"a row with NaN gives numbers ({case.shape})")
     # A small weight may be rounded to zero, and zero times infinity is NaN.
     zeros = case.weight[:, 0].abs() <= 2 * case.format.weight_error(case.weight.double()).expand_as(case.weight)[:, 0]
-    if not bool(((found[3] == want[3]) | (found[3].isnan() & (want[3].isnan() | zeros))).all()):
+    if not bool(((product[3] == want[3]) | (product[3].isnan() & (want[3].isnan() | zeros))).all()):
         raise Violation("", f"a row with infinity does not give what float32 gives ({case.shape})")
-    if not torch.equal(found[0], found[4]) or not bool(found[0].isfinite().all()):
+    if not torch.equal(product[0], product[4]) or not bool(product[0].isfinite().all()):
         raise Violation("", f"rows beside NaN and infinity feel them ({case.shape})")
 
 

@@ -59,30 +59,30 @@ def evaluate(graph: Graph, parameters: Mapping[str, Tensor], batch: Inputs, dtyp
     Returns:
         The output of every node whose formula is known.
     """
-    found = Evaluation()
+    evaluation = Evaluation()
     values: dict[str, Value] = {}
     whole = Weights(parameters, "", dtype)
     for name, node in graph.nodes.items():
-        blind = next((ref for ref in node.edges.all() if ref in found.unchecked), None)
+        blind = next((ref for ref in node.edges.all() if ref in evaluation.unchecked), None)
         if blind is not None and _reads_output(node, blind):
-            found.unchecked[name] = f"it reads `{blind}`, which is unchecked"
+            evaluation.unchecked[name] = f"it reads `{blind}`, which is unchecked"
             continue
         try:
             function = formula("node", node.kind)
             value = function(node.options, node.context, _weights(whole, graph, node), _inputs(node, values, batch, dtype))
         except Unchecked as reason:
-            found.unchecked[name] = str(reason)
+            evaluation.unchecked[name] = str(reason)
             continue
         if isinstance(value, Tensor):  # the formula of a plugin's node
             read = values.get(node.edges.reads.get("input", "").split(".")[0])
             value = Value(value, read.visible if read is not None and value.dim() == 3 else None)
         values[name] = value
-        found.outputs[name] = value.tensor
+        evaluation.outputs[name] = value.tensor
         if value.visible is not None:
-            found.visible[name] = value.visible
+            evaluation.visible[name] = value.visible
         if value.layers and f"{name}.layers" in graph.outputs:
-            found.outputs[f"{name}.layers"] = torch.stack(value.layers, 2)
-    return found
+            evaluation.outputs[f"{name}.layers"] = torch.stack(value.layers, 2)
+    return evaluation
 
 
 def _reads_output(node: Any, name: str) -> bool:
@@ -109,9 +109,9 @@ def _inputs(node: Any, values: Mapping[str, Value], batch: Inputs, dtype: torch.
     name = node.name
     if name in batch.images:
         return {**inputs, "": Value(batch.images[name].to(dtype))}
-    given, visible = batch.ids[name], batch.visible.get(name)
-    if given.is_floating_point():
-        return {**inputs, "": Value(given.to(dtype), visible)}
+    tensor, visible = batch.ids[name], batch.visible.get(name)
+    if tensor.is_floating_point():
+        return {**inputs, "": Value(tensor.to(dtype), visible)}
     if name in batch.segments:
-        inputs["segments"] = Value(given, visible, ids=batch.segments[name])
-    return {**inputs, "": Value(given, visible, ids=given)}
+        inputs["segments"] = Value(tensor, visible, ids=batch.segments[name])
+    return {**inputs, "": Value(tensor, visible, ids=tensor)}

@@ -213,12 +213,12 @@ def formula(slot: str, entry: Any, place: str = "") -> Any:
     """
     builtin = BUILT_IN[slot].get(entry.name)
     if builtin is not None:
-        found = builtin[place] if place else builtin
+        function = builtin[place] if place else builtin
     else:
-        found = entry.formulas.get(place) if place else entry.formula
-    if not found:
+        function = entry.formulas.get(place) if place else entry.formula
+    if not function:
         raise Unchecked(f"{slot} {entry.name}")
-    return _load(found) if isinstance(found, str) else found
+    return _load(function) if isinstance(function, str) else function
 
 
 def of(slot: str, part: Component, place: str = "") -> Any:

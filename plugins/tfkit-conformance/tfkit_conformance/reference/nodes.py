@@ -85,19 +85,19 @@ def convolutions(options: Any, context: NodeContext, weights: Weights, inputs: I
     """y_t = f(b + sum_k W_k x_(stride t + k - (width - 1) // 2)), as in the encoder of Radford et al. 2022, section 2.2
     (https://arxiv.org/abs/2212.04356). Padding and what lies outside of the sequence count as zero."""
     read = inputs["input"]
-    x, shown = read.tensor, read.shown()
-    for number, each in enumerate(options.convolutions):
-        own = weights.under(f"convolutions.{number}")
-        x = x.masked_fill(~shown[..., None], 0.0)
-        before = (each.width - 1) // 2
-        padded = functional.pad(x, (0, 0, before, each.width - 1 - before))
-        windows = padded.unfold(1, each.width, each.stride)  # (B, L, M, width)
-        x = windows.flatten(2) @ own["weight"].flatten(1).mT
-        if each.bias:
-            x = x + own["bias"]
-        x = of("activation", each.activation)(x)
-        shown = shown[:, :: each.stride]
-    out = Value(x, None if read.visible is None else shown)
+    x, visible = read.tensor, read.shown()
+    for number, convolution in enumerate(options.convolutions):
+        layer_weights = weights.under(f"convolutions.{number}")
+        x = x.masked_fill(~visible[..., None], 0.0)
+        before = (convolution.width - 1) // 2
+        padded = functional.pad(x, (0, 0, before, convolution.width - 1 - before))
+        windows = padded.unfold(1, convolution.width, convolution.stride)  # (B, L, M, width)
+        x = windows.flatten(2) @ layer_weights["weight"].flatten(1).mT
+        if convolution.bias:
+            x = x + layer_weights["bias"]
+        x = of("activation", convolution.activation)(x)
+        visible = visible[:, :: convolution.stride]
+    out = Value(x, None if read.visible is None else visible)
     length = context.signals["input"].strided(_product(options), x.shape[-1]).length
     site = PositionSite(x.shape[-1], rows=length if isinstance(length, int) else None)
     return Value(_placed(options.position, site, weights, x, out), out.visible)
@@ -105,8 +105,8 @@ def convolutions(options: Any, context: NodeContext, weights: Weights, inputs: I
 
 def _product(options: Any) -> int:
     stride = 1
-    for each in options.convolutions:
-        stride *= each.stride
+    for convolution in options.convolutions:
+        stride *= convolution.stride
     return stride
 
 
@@ -151,17 +151,17 @@ def span_logits(options: Any, context: NodeContext, weights: Weights, inputs: In
 def pool(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
     """One real token of each row (`first`, `last`, the first end token), or the mean or the largest of all real ones."""
     read = inputs["input"]
-    x, shown = read.tensor, read.shown()
+    x, visible = read.tensor, read.shown()
     if options.take == "mean":
-        y = mean(x, shown)
+        y = mean(x, visible)
     elif options.take == "max":
-        y = x.masked_fill(~shown[..., None], -torch.inf).amax(1)
+        y = x.masked_fill(~visible[..., None], -torch.inf).amax(1)
     elif options.take == "end_token":
         ids = inputs["tokens"].ids
         assert ids is not None
         y = at(x, first((ids == context.targets["tokens"].end_id) & inputs["tokens"].shown()))
     else:
-        y = at(x, first(shown) if options.take == "first" else last(shown))
+        y = at(x, first(visible) if options.take == "first" else last(visible))
     return Value(of("norm", options.output_norm)(weights.under("output_norm"), y))
 
 
@@ -177,7 +177,7 @@ def layer_mix(options: Any, context: NodeContext, weights: Weights, inputs: Inpu
 def similarity(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
     """exp(t) cos(a_i, b_j), Radford et al. 2021, figure 3 (https://arxiv.org/abs/2103.00020)."""
     a, b = (inputs[f"inputs.{n}"].tensor for n in range(2))
-    a, b = (each / torch.sqrt((each**2).sum(-1, keepdim=True)) for each in (a, b))
+    a, b = (vectors / torch.sqrt((vectors**2).sum(-1, keepdim=True)) for vectors in (a, b))
     return Value(torch.exp(weights["scale"]) * (a @ b.mT))
 
 

@@ -60,8 +60,8 @@ def sinusoidal_2d(options: Any, site: Any, weights: Weights, x: Tensor, position
     quarter = site.width // 4
     frequencies = _frequencies(quarter, site.width / 2, options)
     y, x_ = torch.meshgrid(torch.arange(rows).double(), torch.arange(columns).double(), indexing="ij")
-    angles = [each.flatten()[:, None] * frequencies for each in (x_, y)]
-    patches = torch.cat([part for each in angles for part in (each.sin(), each.cos())], -1)
+    angles = [coordinates.flatten()[:, None] * frequencies for coordinates in (x_, y)]
+    patches = torch.cat([part for angle in angles for part in (angle.sin(), angle.cos())], -1)
     table = torch.cat([patches.new_zeros(site.prefix, site.width), patches]).to(x)
     return x + table[positions]
 
@@ -179,8 +179,8 @@ def t5_bucket(distance: int, buckets: int, max_distance: int, causal: bool) -> i
 
 def relative_t5(options: Any, site: Any, weights: Weights, query: Tensor, distances: Tensor, scale: float) -> Tensor:
     """One value per head and bucket of the distance, added to the score (see `t5_bucket`)."""
-    found, inverse = torch.unique(distances.cpu(), return_inverse=True)
-    rows = [t5_bucket(int(d), options.buckets, options.max_distance, site.causal) for d in found]
+    distinct, inverse = torch.unique(distances.cpu(), return_inverse=True)
+    rows = [t5_bucket(int(d), options.buckets, options.max_distance, site.causal) for d in distinct]
     table = weights["table"][torch.tensor(rows, device=query.device)]
     return table[inverse.to(query.device)].permute(2, 0, 1)[None]
 

@@ -44,16 +44,16 @@ def _kept(visible: Tensor, new: State, old: State) -> State:
 
 def _bidirectional(options: Any, weights: Weights, read: Value) -> Value:
     """Every layer reads [forward; backward] of the one below, Schuster and Paliwal 1997."""
-    step, shown = of("cell", options.cell), read.shown()
+    step, visible = of("cell", options.cell), read.shown()
     x, states = read.tensor, []
     for number in range(options.num_layers):
         sides = []
         for side in ("cell", "backward_cell"):
-            own = weights.under(f"layers.{number}.{side}")
+            cell_weights = weights.under(f"layers.{number}.{side}")
             order = range(x.shape[1]) if side == "cell" else reversed(range(x.shape[1]))
             state, outputs = _zeros(options, x), {}
             for t in order:
-                state = _kept(shown[:, t], step(own, (x[:, t],), state), state)
+                state = _kept(visible[:, t], step(cell_weights, (x[:, t],), state), state)
                 outputs[t] = state[0]
             sides.append(torch.stack([outputs[t] for t in range(x.shape[1])], 1))
             states.append(state)
@@ -70,16 +70,16 @@ class _Decoder:
         self.attention = options.cross_attention
 
     def run(self) -> Value:
-        x, shown = self.read.tensor, self.read.shown()
+        x, visible = self.read.tensor, self.read.shown()
         states, outputs = self.first_states(), []
         fed = x.new_zeros(x.shape[0], self.options.readout.d_model) if self.options.readout is not None else None
         for t in range(x.shape[1]):
             new, output, fed_next = self.one(x[:, t], states, fed)
-            states = [_kept(shown[:, t], a, b) for a, b in zip(new, states, strict=True)]
+            states = [_kept(visible[:, t], a, b) for a, b in zip(new, states, strict=True)]
             if self.options.readout is None:
                 output = states[-1][0]
             elif fed is not None:
-                fed = torch.where(shown[:, t, None], fed_next, fed)
+                fed = torch.where(visible[:, t, None], fed_next, fed)
             outputs.append(output)
         return Value(torch.stack(outputs, 1), self.read.visible, states=tuple(states))
 
@@ -125,26 +125,28 @@ class _Decoder:
 
     def attended(self, state: Tensor) -> Tensor:
         """The context: the memory, weighted by softmax(score(state, memory)). The memory is key and value."""
-        memory, shown, attention = self._memory(), self._memory_shown(), self.attention
+        memory, visible, attention = self._memory(), self._memory_shown(), self.attention
         scale = 1.0
         if attention.score.kind == "dot":
             scale = attention.scale if isinstance(attention.scale, float) else self.options.d_state**-0.5
         score = of("score", attention.score)
-        own = self.weights.under("cross_attention")
-        scores = scale * score(own.under("score"), state[:, None, None, :], memory[:, None])
+        site_weights = self.weights.under("cross_attention")
+        scores = scale * score(site_weights.under("score"), state[:, None, None, :], memory[:, None])
         if attention.local is None:
-            return attend(scores, memory[:, None], shown[:, None, None, :])[:, 0, 0]
-        return self._local(state, scores, memory, shown, own)
+            return attend(scores, memory[:, None], visible[:, None, None, :])[:, 0, 0]
+        return self._local(state, scores, memory, visible, site_weights)
 
-    def _local(self, state: Tensor, scores: Tensor, memory: Tensor, shown: Tensor, own: Weights) -> Tensor:
+    def _local(self, state: Tensor, scores: Tensor, memory: Tensor, visible: Tensor, site_weights: Weights) -> Tensor:
         """Luong's local-p, equations 9 and 10: the centre is p = S sigmoid(v . tanh(W h)); the softmax over the keys of
         [p - D, p + D] is multiplied by exp(-(s - p)^2 / (2 (D / 2)^2)). The real tokens are numbered s = 1 .. S, as
         the words x_1 .. x_S of the paper."""
         D = self.attention.local.half_width
-        length = shown.sum(1, keepdim=True).to(memory.dtype)
-        centre = length * sigmoid(torch.tanh(state @ own["local.query.weight"].mT) @ own["local.out.weight"].mT)
-        s = shown.long().cumsum(1).to(memory.dtype)
-        near = shown & ((s - centre).abs() <= D)
+        length = visible.sum(1, keepdim=True).to(memory.dtype)
+        centre = length * sigmoid(
+            torch.tanh(state @ site_weights["local.query.weight"].mT) @ site_weights["local.out.weight"].mT
+        )
+        s = visible.long().cumsum(1).to(memory.dtype)
+        near = visible & ((s - centre).abs() <= D)
         gauss = torch.exp(-((s - centre) ** 2) / (2 * (D / 2) ** 2))
         return attend(scores, (gauss[..., None] * memory)[:, None], near[:, None, None, :])[:, 0, 0]
 
@@ -156,23 +158,23 @@ class _Decoder:
         assert self.memory is not None
         if take == "states":
             return list(self.memory.states)
-        made = torch.tanh(linear(self.weights, "initial.linear", self.summary(take)))
-        each = made.reshape(-1, options.num_layers, options.cell.entry.states, options.d_state)
-        return [tuple(each[:, layer].unbind(1)) for layer in range(options.num_layers)]
+        initial = torch.tanh(linear(self.weights, "initial.linear", self.summary(take)))
+        by_layer = initial.reshape(-1, options.num_layers, options.cell.entry.states, options.d_state)
+        return [tuple(by_layer[:, layer].unbind(1)) for layer in range(options.num_layers)]
 
     def summary(self, take: str) -> Tensor:
         """The vector of the memory that the first state comes from."""
         memory = self._memory()
         if self.memory is not None and self.memory.tensor.dim() == 2:
             return memory
-        shown = self._memory_shown()
+        visible = self._memory_shown()
         if take == "mean":
-            return mean(memory, shown)
+            return mean(memory, visible)
         if take == "last":
-            return at(memory, last(shown))
+            return at(memory, last(visible))
         encoder = self.context.targets.get("memory")
         width = options_width(self.options, encoder, memory)
-        return at(memory, first(shown))[..., -width:]
+        return at(memory, first(visible))[..., -width:]
 
     def _memory(self) -> Tensor:
         assert self.memory is not None
@@ -190,14 +192,14 @@ def options_width(options: Any, encoder: Any, memory: Tensor) -> int:
     return int(getattr(encoder, "d_state", memory.shape[-1]))
 
 
-def first(shown: Tensor) -> Tensor:
+def first(visible: Tensor) -> Tensor:
     """The index of the first real token of each row, (B,)."""
-    return shown.long().argmax(1)
+    return visible.long().argmax(1)
 
 
-def last(shown: Tensor) -> Tensor:
+def last(visible: Tensor) -> Tensor:
     """The index of the last real token of each row, (B,)."""
-    return shown.shape[1] - 1 - shown.flip(1).long().argmax(1)
+    return visible.shape[1] - 1 - visible.flip(1).long().argmax(1)
 
 
 def at(x: Tensor, index: Tensor) -> Tensor:
@@ -205,6 +207,6 @@ def at(x: Tensor, index: Tensor) -> Tensor:
     return x[torch.arange(len(x), device=x.device), index]
 
 
-def mean(x: Tensor, shown: Tensor) -> Tensor:
+def mean(x: Tensor, visible: Tensor) -> Tensor:
     """The mean of x (B, L, M) over the real tokens."""
-    return x.masked_fill(~shown[..., None], 0.0).sum(1) / shown.sum(1, keepdim=True)
+    return x.masked_fill(~visible[..., None], 0.0).sum(1) / visible.sum(1, keepdim=True)

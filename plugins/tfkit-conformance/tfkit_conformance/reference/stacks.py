@@ -30,7 +30,7 @@ def stack(options: Any, context: NodeContext, weights: Weights, inputs: Mapping[
     for _, layer in plan:
         tables.add(layer)
     for number, layer in plan:
-        own = weights.under(f"layers.{number}")
+        layer_weights = weights.under(f"layers.{number}")
         branches, scales = {}, {}
         for part in layer.sublayers:
             memory = None
@@ -38,14 +38,14 @@ def stack(options: Any, context: NodeContext, weights: Weights, inputs: Mapping[
                 memory = inputs[getattr(part.options, "memory", None) or "memory"]
             call = SublayerCall(bool(options.causal), read.shown(), memory, layer.position, values)
             shared = tables.shared(layer, part)
-            below = own.under(
+            below = layer_weights.under(
                 f"branches.{part.options.name}", {} if shared is None else {"position": f"{weights.prefix}{shared}"}
             )
             branches[part.options.name] = partial(_branch, part, below, call)
             scales[part.options.name] = part.options.residual_scale
         names = layer.placement.entry.norm_sites(layer.placement.options, tuple(branches))
         norm = of("norm", layer.norm)
-        norms = {name: partial(norm, own.under(f"norms.{name}")) for name in names}
+        norms = {name: partial(norm, layer_weights.under(f"norms.{name}")) for name in names}
         x = of("placement", layer.placement)(LayerFunctions(branches, norms, scales, context.stack), x)
         layers.append(x)
     x = of("norm", options.final_norm)(weights.under("final_norm"), x)

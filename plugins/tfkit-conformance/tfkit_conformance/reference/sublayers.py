@@ -72,7 +72,7 @@ def attention(options: Any, weights: Weights, x: Tensor, call: SublayerCall) -> 
     """
     cross = call.memory is not None
     source = call.memory.tensor if call.memory is not None else x
-    shown = call.memory.shown() if call.memory is not None else call.visible
+    key_visible = call.memory.shown() if call.memory is not None else call.visible
     H, G = options.num_heads, options.num_kv_heads or options.num_heads
     Q, K = x.shape[1], source.shape[1]
     query, key, value = linear(weights, "query", x), linear(weights, "key", source), linear(weights, "value", source)
@@ -102,7 +102,7 @@ def attention(options: Any, weights: Weights, x: Tensor, call: SublayerCall) -> 
     distances = at_key[None, :] - at_query[:, None]
     if "scores" in scheme.entry.acts:
         scores = scores + of("position", scheme, "scores")(site, weights.under("position"), query, distances, scale)
-    visible = shown[:, None, None, :] & _allowed(options.window, call.causal and not cross, distances)
+    visible = key_visible[:, None, None, :] & _allowed(options.window, call.causal and not cross, distances)
     heads = attend(scores, value, visible, weights["sink"] if options.sink else None)
     if options.output_gate != "none":
         gate = sigmoid(linear(weights, "gate", x))

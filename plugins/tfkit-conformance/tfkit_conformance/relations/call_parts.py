@@ -51,14 +51,14 @@ def wide(inputs: AttentionInputs) -> AttentionInputs:
 
 def stored(piece: Piece, whole: AttentionInputs) -> AttentionInputs:
     """The piece as a backend gets it: leaves of the whole call's dtypes, requiring gradients where the whole call's do."""
-    made = {}
+    tensors = {}
     old = leaves_of(whole)
     for name, leaf in leaves_of(piece.inputs).items():
         tensor = leaf.detach().to(old[name].dtype)
         if piece.layout is not None and name != "bias":
             tensor = arranged(tensor, piece.layout, str(tensor.device))
-        made[name] = tensor.requires_grad_(old[name].requires_grad)
-    return with_leaves(piece.inputs, made)
+        tensors[name] = tensor.requires_grad_(old[name].requires_grad)
+    return with_leaves(piece.inputs, tensors)
 
 
 def agree(check: str, whole: Call, parts: Callable[[AttentionInputs], list[Piece]], because: str, exact: bool = False) -> float:
@@ -70,16 +70,16 @@ def agree(check: str, whole: Call, parts: Callable[[AttentionInputs], list[Piece
     worst = 0.0
     for piece in parts(leaves):
         call = Call(whole.subject, stored(piece, whole.inputs), piece.pick(whole.grad_output))
-        found = outcome(call)
+        results = outcome(call)
         for name, due in (("output", piece.output), ("lse", piece.lse)):
-            if name not in found or name not in wanted:
+            if name not in results or name not in wanted:
                 continue
             want = due(piece.pick(wanted[name].double()))
             if exact:
-                identical(check, name, found[name].double(), want, because)
+                identical(check, name, results[name].double(), want, because)
                 continue
             bound = getattr(call.bounds, name) + piece.pick(getattr(whole.bounds, name))
-            worst = max(worst, within(check, name, found[name], want, bound, because))
+            worst = max(worst, within(check, name, results[name], want, bound, because))
         if wants_gradients(whole.inputs):
             _add(gradients, piece, leaves, call.gradients)
             if not exact:
@@ -105,8 +105,8 @@ def taken(
     Ranges keep positions: the offset and the lengths are counted from their starts. Index tensors are for calls whose mask and
     bias read no positions along that axis.
     """
-    each = inputs.query.shape[1] // inputs.key.shape[1]
-    heads = None if groups is None else (groups[:, None] * each + torch.arange(each)).flatten()
+    group_size = inputs.query.shape[1] // inputs.key.shape[1]
+    heads = None if groups is None else (groups[:, None] * group_size + torch.arange(group_size)).flatten()
     first_query, first_key = (index.start if isinstance(index, range) else 0 for index in (queries, keys))
     mask = inputs.mask
     return replace(
@@ -200,8 +200,8 @@ def _broadcast_at(tensor: Tensor | None, *indices: Index | None) -> Tensor | Non
     if tensor is None:
         return None
     tensor = tensor[(None,) * (4 - tensor.dim())]
-    found: Tensor = _at(tensor, *(index if size > 1 else None for index, size in zip(indices, tensor.shape, strict=True)))
-    return found
+    selected: Tensor = _at(tensor, *(index if size > 1 else None for index, size in zip(indices, tensor.shape, strict=True)))
+    return selected
 
 
 def _bias_at(bias: Bias | None, *indices: Index | None) -> Bias | None:

@@ -43,13 +43,13 @@ def _run_prefix(evaluated: Evaluated) -> float:
 def _chunks(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
     case, mask = evaluated.case, evaluated.inputs.mask
     size = min((1, 2, 3, 5)[case.seed % 4], -(-case.Q // 2))
-    made = []
+    pieces = []
     for rows in every(max(size, -(-case.Q // 8)), case.Q):
         there = case.K
         if mask.causal and isinstance(mask.offset, int):
             there = min(max(mask.offset + rows.stop, 1), case.K)
-        made.append(Piece(taken(leaves, queries=rows, keys=range(there)), pick=rows_of(rows)))
-    return made
+        pieces.append(Piece(taken(leaves, queries=rows, keys=range(there)), pick=rows_of(rows)))
+    return pieces
 
 
 @dataclass(frozen=True)

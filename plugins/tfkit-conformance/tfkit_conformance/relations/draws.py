@@ -59,7 +59,7 @@ def kept_weights(subject: BackendUnderTest, inputs: AttentionInputs, backwards: 
     every call but the first. `backwards` gives the keys the value features from the last to the first."""
     keys, features = inputs.key.shape[2], inputs.value.shape[3]
     state = generator_state(subject.device)
-    found = []
+    chunks = []
     for start in range(0, keys, features):
         set_generator_state(subject.device, state)
         value = torch.zeros_like(inputs.value, memory_format=torch.contiguous_format)
@@ -67,8 +67,8 @@ def kept_weights(subject: BackendUnderTest, inputs: AttentionInputs, backwards: 
         column = features - 1 - (chunk - start) if backwards else chunk - start
         value[:, :, chunk, column] = 1.0
         output = run(subject, leaf_copies(replace(inputs, value=_like(inputs.value, value))), "dropout").output.detach()
-        found.append(output[..., column.to(output.device)].to("cpu", torch.float64))
-    return torch.cat(found, -1)
+        chunks.append(output[..., column.to(output.device)].to("cpu", torch.float64))
+    return torch.cat(chunks, -1)
 
 
 def drawn_factors(evaluated: Evaluated) -> Tensor:
@@ -80,13 +80,13 @@ def drawn_factors(evaluated: Evaluated) -> Tensor:
 def kept_draws(evaluated: Evaluated, count: int) -> Tensor:
     """(count,B,H,Q,K) bool, True where a pair was kept, of so many draws one after another."""
     device, state_after = evaluated.subject.device, None
-    found = []
+    draws = []
     for _ in range(count):
         if state_after is not None:
             set_generator_state(device, state_after)
-        found.append(kept_weights(evaluated.subject, flat(evaluated.inputs)) > 0)
+        draws.append(kept_weights(evaluated.subject, flat(evaluated.inputs)) > 0)
         state_after = generator_state(device)
-    return torch.stack(found)
+    return torch.stack(draws)
 
 
 def _like(old: Tensor, new: Tensor) -> Tensor:

@@ -102,31 +102,31 @@ def _share(evaluated: Evaluated) -> None:
     check, p = "kept_share", evaluated.inputs.dropout
     with own_generator(evaluated.subject.device, evaluated.case.seed):
         kept = kept_draws(evaluated, DRAWS)
-    shown = evaluated.visible
-    pairs = int(shown.sum())
+    visible = evaluated.visible
+    pairs = int(visible.sum())
     if not pairs:
         return
-    together, draws = int(kept[:, shown].sum()), DRAWS * pairs
+    together, draws = int(kept[:, visible].sum()), DRAWS * pairs
     if tail(together, draws, 1 - p) < ALARM / 2:
         low, high = interval(draws, 1 - p, ALARM / 2)
         raise Violation(check, f"dropout {p:g} keeps {together} of {draws} weights; {low} to {high} are likely",
                         got=together / draws, want=1 - p)  # fmt: skip
-    each = kept.sum(0)
+    counts = kept.sum(0)
     low, high = interval(DRAWS, 1 - p, ALARM / 2 / pairs)
-    wrong = shown & ((each < low) | (each > high))
+    wrong = visible & ((counts < low) | (counts > high))
     if bool(wrong.any()):
-        count = int(each[wrong][0])
+        count = int(counts[wrong][0])
         raise _violation(check, wrong, f"dropout {p:g} keeps a weight in {count} of {DRAWS} draws, {low} to {high} are likely:")
 
 
 def _nothing_is_shared(evaluated: Evaluated) -> None:
     with own_generator(evaluated.subject.device, evaluated.case.seed):
         kept = kept_draws(evaluated, DRAWS)
-    shown = evaluated.visible[None].expand(kept.shape)
+    visible = evaluated.visible[None].expand(kept.shape)
     for axis, name in enumerate(("calls one after another", "batch rows", "heads", "query rows", "keys")):
         for one, other in _pairs(kept.shape[axis]):
             _differ(evaluated, name, kept.select(axis, one), kept.select(axis, other),
-                    shown.select(axis, one) & shown.select(axis, other), one, other)  # fmt: skip
+                    visible.select(axis, one) & visible.select(axis, other), one, other)  # fmt: skip
 
 
 def _nothing_repeats(evaluated: Evaluated) -> float:
@@ -147,8 +147,8 @@ def _nothing_repeats(evaluated: Evaluated) -> float:
 
 def _pairs(size: int) -> list[tuple[int, int]]:
     """Neighbours, and the first with the last."""
-    found = list(pairwise(range(size)))
-    return [*found, (0, size - 1)] if size > 2 else found
+    pairs = list(pairwise(range(size)))
+    return [*pairs, (0, size - 1)] if size > 2 else pairs
 
 
 def _differ(evaluated: Evaluated, name: str, one: Tensor, other: Tensor, both: Tensor, first: int, second: int) -> None:
@@ -203,23 +203,23 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
         drawn = drawn_factors(evaluated)
         set_generator_state(device, state)
         inputs = leaf_copies(evaluated.inputs)
-        found = run(subject, inputs, "one_draw_per_call")
+        answer = run(subject, inputs, "one_draw_per_call")
         gradients: dict[str, Tensor] = {}
         again: dict[str, Tensor] = {}
         if wants_gradients(inputs):
-            gradients = run_backward(subject, found, inputs, evaluated.grad_output, "one_draw_per_call")
+            gradients = run_backward(subject, answer, inputs, evaluated.grad_output, "one_draw_per_call")
             set_generator_state(device, state)
             again = _recomputed(evaluated)
     due = reference(evaluated.inputs, evaluated.grad_output, drawn)
     allowed = bounds_of(due, evaluated.subject.capabilities.numerics, evaluated.subject.tf32)
-    forward = (("output", found.output, due.output, allowed.output), ("lse", found.lse, due.lse, allowed.lse),
-               ("weights", found.weights, due.weights, allowed.weights))  # fmt: skip
+    forward = (("output", answer.output, due.output, allowed.output), ("lse", answer.lse, due.lse, allowed.lse),
+               ("weights", answer.weights, due.weights, allowed.weights))  # fmt: skip
     for name, got, want, bound in forward:
         if got is not None:
             words = "does not agree with the dropout draw" if name == "output" else "is not that before dropout"
             worst = max(worst, within("one_draw_per_call", name, got, want, bound, f"{words}, by more than its bound"))
-    for how, made in (("", gradients), (" when the call is checkpointed", again)):
-        for name, gradient in made.items():
+    for how, computed in (("", gradients), (" when the call is checkpointed", again)):
+        for name, gradient in computed.items():
             because = f"is not that of the draw of the forward pass{how}, by more than its bound"
             want, bound = due.gradients[name], allowed.gradients[name]
             worst = max(worst, within("one_draw_per_call", f"gradient of {name}", gradient, want, bound, because))
@@ -232,8 +232,8 @@ def _recomputed(evaluated: Evaluated) -> dict[str, Tensor]:
     def output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return evaluated.subject.call(replace(inputs, query=query, key=key, value=value)).output
 
-    made = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
-    return gradients_of(made, inputs, evaluated.grad_output)
+    attended = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
+    return gradients_of(attended, inputs, evaluated.grad_output)
 
 
 def _violation(check: str, wrong: Tensor, words: str) -> Violation:

@@ -138,8 +138,8 @@ def both(*adapts: Callable[[Case, BackendUnderTest], Case]) -> Callable[[Case, B
     """One after the other."""
 
     def adapt(case: Case, subject: BackendUnderTest) -> Case:
-        for each in adapts:
-            case = each(case, subject)
+        for change in adapts:
+            case = change(case, subject)
         return case
 
     return adapt

@@ -36,10 +36,10 @@ def _one_gradient_at_a_time(evaluated: Evaluated) -> float:
         inputs = leaf_copies(evaluated.inputs)
         for name, leaf in leaves_of(inputs).items():
             leaf.requires_grad_(name == wanted_name)
-        found = run(evaluated.subject, inputs, check)
-        if not found.output.requires_grad:
+        answer = run(evaluated.subject, inputs, check)
+        if not answer.output.requires_grad:
             raise Violation(check, f"no gradient reaches {wanted_name} when it is the only tensor that requires one")
-        alone = run_backward(evaluated.subject, found, inputs, evaluated.grad_output, check)[wanted_name]
+        alone = run_backward(evaluated.subject, answer, inputs, evaluated.grad_output, check)[wanted_name]
         because = "differs by more than both bounds when it is the only one requested"
         bound = 2 * evaluated.bounds.gradients[wanted_name]
         title = f"gradient of {wanted_name}"
@@ -50,13 +50,13 @@ def _one_gradient_at_a_time(evaluated: Evaluated) -> float:
 def _weights_carry_gradients(evaluated: Evaluated) -> float:
     check, case = "weights_carry_gradients", evaluated.case
     inputs = leaf_copies(replace(evaluated.inputs, return_weights=True))
-    found = run(evaluated.subject, inputs, check)
-    if found.weights is None or not found.weights.requires_grad:
+    answer = run(evaluated.subject, inputs, check)
+    if answer.weights is None or not answer.weights.requires_grad:
         raise Violation(check, "the weights carry no gradient although they are declared differentiable")
     draw = torch.Generator().manual_seed(case.seed + 10)
-    sent = torch.randn(found.weights.shape, generator=draw, dtype=torch.float64).to(found.weights)
+    sent = torch.randn(answer.weights.shape, generator=draw, dtype=torch.float64).to(answer.weights)
     leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad and name != "value"}
-    gradients = torch.autograd.grad(found.weights, list(leaves.values()), sent)
+    gradients = torch.autograd.grad(answer.weights, list(leaves.values()), sent)
     identity = torch.eye(case.K, dtype=inputs.query.dtype, device=inputs.query.device).expand(case.B, case.G, -1, -1)
     due = Call(evaluated.subject, replace(inputs, value=identity), sent)
     worst = 0.0
@@ -98,9 +98,9 @@ def _undeclared_double_backward(evaluated: Evaluated) -> None:
     leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if name != "bias"}
     draw = torch.Generator().manual_seed(evaluated.case.seed + 11)
     along = {name: torch.randn(leaf.shape, generator=draw, dtype=torch.float64) for name, leaf in leaves.items()}
-    found = run(evaluated.subject, inputs, check).output
+    output = run(evaluated.subject, inputs, check).output
     try:
-        first = torch.autograd.grad(found, list(leaves.values()), evaluated.grad_output, create_graph=True)
+        first = torch.autograd.grad(output, list(leaves.values()), evaluated.grad_output, create_graph=True)
         product = sum((one * along[name].to(one)).sum() for name, one in zip(leaves, first, strict=True))
         second = torch.autograd.grad(product, list(leaves.values()), allow_unused=True)  # type: ignore[arg-type]
     except Exception:  # any exception is a refusal
@@ -109,9 +109,9 @@ def _undeclared_double_backward(evaluated: Evaluated) -> None:
     for sign in (1, -1):
         moved = {name: double(leaf) + sign * step * along[name] for name, leaf in leaves.items()}
         ends.append(reference(with_leaves(inputs, {**leaves_of(inputs), **moved}), evaluated.grad_output).gradients)
-    for name, made in zip(leaves, second, strict=True):
+    for name, derivative in zip(leaves, second, strict=True):
         want = (ends[0][name] - ends[1][name]) / (2 * step)
-        got = torch.zeros_like(want) if made is None else double(made)
+        got = torch.zeros_like(want) if derivative is None else double(derivative)
         off, size = float((got - want).norm()), float(want.norm())
         if off > 0.02 * size + 1e-6:
             message = (

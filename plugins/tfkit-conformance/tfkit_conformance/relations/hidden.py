@@ -85,17 +85,17 @@ def _more_keys(evaluated: Evaluated, leaves: AttentionInputs, before: bool) -> A
         return longer(tensor, axis, torch.full(size, value, dtype=tensor.dtype, device=device))
 
     lengths = None if mask.key_lengths is None else mask.key_lengths.clamp(0, case.K) + step
-    shown = None if mask.key_visible is None else filled(mask.key_visible, 1, 0)
+    key_visible = None if mask.key_visible is None else filled(mask.key_visible, 1, 0)
     segments = None if mask.key_segments is None else filled(mask.key_segments, 1, 0)
     visible = mask.visible
     if visible is not None and visible.shape[-1] > 1:
         visible = filled(visible, visible.dim() - 1, 1)
-    if shown is None and (before or lengths is None):  # nothing hides the new keys yet
+    if key_visible is None and (before or lengths is None):  # nothing hides the new keys yet
         seen = torch.ones(1, case.K, dtype=torch.bool, device=device)
         if not before and "key_lengths" in terms:
             lengths = torch.full((case.B,), case.K, device=device)
         elif "key_visible" in terms:
-            shown = filled(seen.expand(case.B, -1), 1, 0)
+            key_visible = filled(seen.expand(case.B, -1), 1, 0)
         else:
             visible = filled(seen, 1, 0)[None, None] & (seen[:, :1] if visible is None else visible)
     bias = leaves.bias
@@ -104,7 +104,7 @@ def _more_keys(evaluated: Evaluated, leaves: AttentionInputs, before: bool) -> A
     key = filled(leaves.key, 2, large(evaluated, evaluated.inputs.query, case.D))
     value = filled(leaves.value, 2, large(evaluated, evaluated.grad_output, case.V))
     offset = None if mask.offset is None else mask.offset + step
-    mask = replace(mask, offset=offset, key_lengths=lengths, key_visible=shown, key_segments=segments, visible=visible)
+    mask = replace(mask, offset=offset, key_lengths=lengths, key_visible=key_visible, key_segments=segments, visible=visible)
     return replace(leaves, key=key, value=value, mask=mask, bias=bias)
 
 

@@ -87,7 +87,7 @@ def _difference_quotient(evaluated: Evaluated) -> float:
     def quotient(high: Tensor, low: Tensor) -> Tensor:
         return (sent * (double(high) - double(low))).sum() / (2 * DIFFERENCE_STEP)
 
-    found = quotient(above.output.output, below.output.output)
+    numeric = quotient(above.output.output, below.output.output)
     right = quotient(above.reference.output, below.reference.output)
     rounding = (sent.abs() * (above.bounds.output + below.bounds.output)).sum() / (2 * DIFFERENCE_STEP)
     slope, true_slope, uncertain = (torch.zeros((), dtype=torch.float64) for _ in range(3))
@@ -99,10 +99,10 @@ def _difference_quotient(evaluated: Evaluated) -> float:
     truncation = (right - true_slope).abs()
     because = "differs from the difference quotient of the output along a random direction, by more than the bounds"
     check, allowed = "difference_quotient", rounding + uncertain + truncation
-    if not bool((slope - found).abs() <= allowed):
-        raise Violation(check, f"the gradient {because}", tensor="gradients", got=float(slope), want=float(found),
+    if not bool((slope - numeric).abs() <= allowed):
+        raise Violation(check, f"the gradient {because}", tensor="gradients", got=float(slope), want=float(numeric),
                         bound=float(allowed))  # fmt: skip
-    return float((slope - found).abs() / allowed) if float(allowed) else 0.0
+    return float((slope - numeric).abs() / allowed) if float(allowed) else 0.0
 
 
 def _in_double(case: Case, subject: BackendUnderTest) -> Case:

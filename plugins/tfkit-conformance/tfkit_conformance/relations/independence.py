@@ -19,8 +19,8 @@ from .relation import Relation
 
 def _rows_that_see_none(visible: Tensor, keys: Tensor) -> Tensor:
     """(B,H,Q): the queries that see none of the keys (B,G,K)."""
-    each = visible.shape[1] // keys.shape[1]
-    return ~(visible & keys.repeat_interleave(each, 1)[:, :, None]).any(-1)
+    group_size = visible.shape[1] // keys.shape[1]
+    return ~(visible & keys.repeat_interleave(group_size, 1)[:, :, None]).any(-1)
 
 
 def _unreached(check: str, evaluated: Evaluated, keys: Tensor, because: str) -> None:
@@ -87,14 +87,14 @@ def _with_rows(tensor: Tensor, rows: Tensor, number: float) -> Tensor:
 
 def _untouched(check: str, before: Call, tensors: dict[str, Tensor], axis: int, kept: Tensor, because: str) -> None:
     """Raises Violation unless all results at the kept places along an axis stay the same, bit for bit, with other tensors."""
-    found = outcome(Call(before.subject, leaf_copies(before.inputs, **tensors), before.grad_output))
+    results = outcome(Call(before.subject, leaf_copies(before.inputs, **tensors), before.grad_output))
     for name, tensor in outcome(before).items():
         shared = name == "gradient of bias" or (axis == 2 and name in ("gradient of key", "gradient of value"))
         if shared or not repeats(before)(name):
             continue
         chosen = kept.repeat_interleave(tensor.shape[axis] // len(kept)).to(tensor.device)
-        chosen = chosen.view([-1 if each == axis else 1 for each in range(tensor.dim())])
-        identical(check, name, found[name].where(chosen, 0.0), tensor.where(chosen, 0.0), because)
+        chosen = chosen.view([-1 if dim == axis else 1 for dim in range(tensor.dim())])
+        identical(check, name, results[name].where(chosen, 0.0), tensor.where(chosen, 0.0), because)
 
 
 INDEPENDENCE = (

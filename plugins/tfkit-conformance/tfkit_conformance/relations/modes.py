@@ -38,9 +38,9 @@ from .relation import Feature, Relation
 
 def _again(evaluated: Evaluated) -> None:
     because = "differs when the same call is made again"
-    found = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
+    other = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
     first = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
-    identical("again", "output", found.detach(), first.detach(), because)
+    identical("again", "output", other.detach(), first.detach(), because)
 
 
 def _after_another_call(evaluated: Evaluated) -> None:
@@ -64,24 +64,24 @@ def _a_call_before_the_backward(evaluated: Evaluated) -> float:
     """A forward, another forward of the same sizes, then the backward of the first."""
     check, case, subject = "a_call_before_the_backward", evaluated.case, evaluated.subject
     inputs = leaf_copies(evaluated.inputs)
-    found = run(subject, inputs, check)
+    answer = run(subject, inputs, check)
     run(subject, replace(case, seed=case.seed + 1).inputs(subject.device), check)
-    gradients = run_backward(subject, found, inputs, evaluated.grad_output, check)
+    gradients = run_backward(subject, answer, inputs, evaluated.grad_output, check)
     because = "differs by more than both bounds if another call comes between forward and backward: something is kept per call"
     return _within(check, evaluated, gradients, because)
 
 
 def _backward_twice(evaluated: Evaluated) -> float:
     check, inputs, worst = "backward_twice", leaf_copies(evaluated.inputs), 0.0
-    found = run(evaluated.subject, inputs, check).output
+    output = run(evaluated.subject, inputs, check).output
     leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad}
     for turn in ("first", "second"):
         try:
-            made = torch.autograd.grad(found, list(leaves.values()), evaluated.grad_output, retain_graph=True)
+            gradients = torch.autograd.grad(output, list(leaves.values()), evaluated.grad_output, retain_graph=True)
         except Exception as reason:  # any exception of the backend or torch is reported
             raise Violation(check, f"the {turn} backward pass with retain_graph raises {format_exception(reason)}") from reason
         because = f"differs by more than both bounds in the {turn} of two backward passes with retain_graph"
-        worst = max(worst, _within(check, evaluated, dict(zip(leaves, made, strict=True)), because))
+        worst = max(worst, _within(check, evaluated, dict(zip(leaves, gradients, strict=True)), because))
     return worst
 
 
@@ -117,7 +117,7 @@ def _two_threads(evaluated: Evaluated) -> None:
 def _in_threads(subject: BackendUnderTest, calls: list[tuple[Case, AttentionInputs]]) -> list[dict[str, Tensor]]:
     """The outcome of each call, each made in a thread of its own, all at once."""
     ready = threading.Barrier(len(calls))
-    found: list[dict[str, Tensor]] = [{} for _ in calls]
+    outcomes: list[dict[str, Tensor]] = [{} for _ in calls]
     raised: list[BaseException] = []
 
     def work(index: int, case: Case, inputs: AttentionInputs) -> None:
@@ -125,7 +125,7 @@ def _in_threads(subject: BackendUnderTest, calls: list[tuple[Case, AttentionInpu
         ready.wait()
         try:  # no cached property here: some Pythons hold a lock while one is made
             output = run(subject, leaves)
-            found[index] = named(output, run_backward(subject, output, leaves, sent) if wants_gradients(leaves) else {})
+            outcomes[index] = named(output, run_backward(subject, output, leaves, sent) if wants_gradients(leaves) else {})
         except BaseException as reason:  # carried to the thread that waits, and raised there
             raised.append(reason)
 
@@ -136,7 +136,7 @@ def _in_threads(subject: BackendUnderTest, calls: list[tuple[Case, AttentionInpu
         thread.join()
     if raised:
         raise raised[0]
-    return found
+    return outcomes
 
 
 def _comparable(evaluated: Evaluated) -> Callable[[str], bool]:
@@ -149,16 +149,16 @@ def _without_gradients(evaluated: Evaluated) -> float:
     other = replace(case, seed=case.seed + 1, gradients=False, bias_gradient=False).inputs(evaluated.subject.device)
     for name, mode in (("no_grad", torch.no_grad), ("inference_mode", torch.inference_mode)):
         with mode():
-            found = run(evaluated.subject, evaluated.inputs, "without_gradients")
-            kept = found.output.clone()
+            answer = run(evaluated.subject, evaluated.inputs, "without_gradients")
+            kept = answer.output.clone()
             run(evaluated.subject, other, "without_gradients")
-            if bool(differing(found.output, kept).any()):
+            if bool(differing(answer.output, kept).any()):
                 raise Violation("without_gradients", f"another call of the same sizes under {name} overwrites the output")
-        if found.output.requires_grad:
+        if answer.output.requires_grad:
             raise Violation("without_gradients", f"the output requires gradients under {name}")
         because = f"differs under {name} by more than both bounds"
         want, bound = evaluated.output.output, 2 * evaluated.bounds.output
-        worst = max(worst, within("without_gradients", "output", found.output, want, bound, because))
+        worst = max(worst, within("without_gradients", "output", answer.output, want, bound, because))
     return worst
 
 
@@ -169,8 +169,8 @@ def _checkpoint(evaluated: Evaluated) -> float:
         return evaluated.subject.call(replace(inputs, query=query, key=key, value=value)).output
 
     try:
-        found = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
-        gradients = gradients_of(found, inputs, evaluated.grad_output)
+        attended = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
+        gradients = gradients_of(attended, inputs, evaluated.grad_output)
     except Inconclusive:
         raise
     except Exception as reason:  # any exception of the backend or torch is reported
@@ -184,14 +184,14 @@ def _compiled(evaluated: Evaluated) -> float:
     torch._dynamo.reset()
     traced = torch.compile(lambda: evaluated.subject.attend(inputs, evaluated.subject.options).output, backend="aot_eager")
     try:
-        found = traced()
-        gradients = gradients_of(found, inputs, evaluated.grad_output) if wants_gradients(inputs) else {}
+        output = traced()
+        gradients = gradients_of(output, inputs, evaluated.grad_output) if wants_gradients(inputs) else {}
     except Exception as reason:  # any exception of tracing is reported
         raise Violation(
             "compiled", f"fails under torch.compile, although compile is declared: {format_exception(reason)}"
         ) from reason
     because = "differs by more than both bounds when the call is compiled"
-    worst = within("compiled", "output", found, evaluated.output.output, 2 * evaluated.bounds.output, because)
+    worst = within("compiled", "output", output, evaluated.output.output, 2 * evaluated.bounds.output, because)
     return max(worst, _within("compiled", evaluated, gradients, because))
 
 
@@ -208,12 +208,12 @@ def _prepared(evaluated: Evaluated) -> None:
     subject, inputs = evaluated.subject, evaluated.inputs
     if subject.prepare is None:
         return
-    for given in ("mask and bias", "mask") if inputs.bias is not None else ("mask",):
+    for what in ("mask and bias", "mask") if inputs.bias is not None else ("mask",):
         leaves = leaf_copies(inputs)
-        bias: Bias | None = leaves.bias if given == "mask and bias" else None
-        made = subject.prepare(leaves.mask, bias, shapes_of(inputs), subject.options)
-        because = f"differs when the call comes with its {given} prepared"
-        call = Call(subject, replace(leaves, prepared=made), evaluated.grad_output)
+        bias: Bias | None = leaves.bias if what == "mask and bias" else None
+        prepared = subject.prepare(leaves.mask, bias, shapes_of(inputs), subject.options)
+        because = f"differs when the call comes with its {what} prepared"
+        call = Call(subject, replace(leaves, prepared=prepared), evaluated.grad_output)
         all_identical("prepared", call, evaluated, because, _comparable(evaluated))
 
 

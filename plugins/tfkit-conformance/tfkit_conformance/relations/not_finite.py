@@ -42,8 +42,8 @@ def _damaged(evaluated: Evaluated, damage: str) -> dict[str, Tensor]:
 
 def without_softmax(evaluated: Evaluated, query: Tensor, key: Tensor) -> Tensor:
     """The queries whose scores have no softmax: bool (B,H,Q). The bias is finite, so the products tell."""
-    each = evaluated.case.H // evaluated.case.G
-    wide = [tensor.cpu().double() for tensor in (query, key.repeat_interleave(each, 1))]
+    group_size = evaluated.case.H // evaluated.case.G
+    wide = [tensor.cpu().double() for tensor in (query, key.repeat_interleave(group_size, 1))]
     scores, visible = evaluated.inputs.scale * (wide[0] @ wide[1].mT), evaluated.visible
     above = (visible & (scores.isnan() | scores.isposinf())).any(-1)
     return above | (visible.any(-1) & (~visible | scores.isneginf()).all(-1))
@@ -53,10 +53,10 @@ def _not_finite(evaluated: Evaluated) -> None:
     check, subject = "not_finite", evaluated.subject
     zero_allowed = evaluated.inputs.query.device.type in subject.capabilities.numerics.nan_as_zero
     for damage in DAMAGES:
-        made = _damaged(evaluated, damage)
-        rows = without_softmax(evaluated, **made)
+        tensors = _damaged(evaluated, damage)
+        rows = without_softmax(evaluated, **tensors)
         with torch.no_grad():
-            output = run(subject, leaf_copies(evaluated.inputs, **made), check).output.detach().cpu()
+            output = run(subject, leaf_copies(evaluated.inputs, **tensors), check).output.detach().cpu()
         right = output.isnan() | (output == 0) if zero_allowed else output.isnan()
         wrong = rows[..., None] & ~right
         if bool(wrong.any()):

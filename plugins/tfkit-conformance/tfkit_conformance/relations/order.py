@@ -31,20 +31,26 @@ def _order(evaluated: Evaluated, size: int) -> Tensor:
 
 
 def _layouts(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
-    own = evaluated.case.layout
-    others = [layout for layout in LAYOUTS if layout not in (own, "expanded")]
+    current = evaluated.case.layout
+    others = [layout for layout in LAYOUTS if layout not in (current, "expanded")]
     return [Piece(leaves, layout=others[evaluated.case.seed % len(others)])]
 
 
 def _heads_written_out(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
-    each = evaluated.case.H // evaluated.case.G
-    return [Piece(replace(leaves, key=leaves.key.repeat_interleave(each, 1), value=leaves.value.repeat_interleave(each, 1)))]
+    group_size = evaluated.case.H // evaluated.case.G
+    return [
+        Piece(
+            replace(
+                leaves, key=leaves.key.repeat_interleave(group_size, 1), value=leaves.value.repeat_interleave(group_size, 1)
+            )
+        )
+    ]
 
 
 def _heads_permuted(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
     groups = _order(evaluated, evaluated.case.G)
-    each = evaluated.case.H // evaluated.case.G
-    heads = (groups[:, None] * each + torch.arange(each)).flatten()
+    group_size = evaluated.case.H // evaluated.case.G
+    heads = (groups[:, None] * group_size + torch.arange(group_size)).flatten()
     return [Piece(taken(leaves, groups=groups), pick=lambda tensor: tensor[:, heads.to(tensor.device)])]
 
 

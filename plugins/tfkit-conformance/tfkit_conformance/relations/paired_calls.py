@@ -25,28 +25,28 @@ def outcome(call: Call) -> dict[str, Tensor]:
     return named(call.output, call.gradients if wants_gradients(call.inputs) else {})
 
 
-def named(found: AttentionOutput, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+def named(answer: AttentionOutput, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
     """Output, lse, weights and gradients by their names in reports."""
-    given = {"output": found.output, "lse": found.lse, "weights": found.weights}
-    there = {name: tensor.detach() for name, tensor in given.items() if tensor is not None}
+    forward = {"output": answer.output, "lse": answer.lse, "weights": answer.weights}
+    there = {name: tensor.detach() for name, tensor in forward.items() if tensor is not None}
     return there | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
 
 
 def leaf_copies(inputs: AttentionInputs, **tensors: Tensor) -> AttentionInputs:
     """The call with other tensors (`bias` too), every one a leaf of its own that lies in memory as before: kernels choose their
     order of summation by strides and alignment, so only then may two calls be compared bit for bit."""
-    made = {}
+    leaves = {}
     for name, old in leaves_of(inputs).items():
-        made[name] = lying_as(old, tensors.get(name, old)).requires_grad_(old.requires_grad)
-    return with_leaves(inputs, made)
+        leaves[name] = lying_as(old, tensors.get(name, old)).requires_grad_(old.requires_grad)
+    return with_leaves(inputs, leaves)
 
 
 def with_leaves(inputs: AttentionInputs, tensors: dict[str, Tensor]) -> AttentionInputs:
     """The call with these tensors, by the names of `leaves_of`."""
     bias: Bias | None = inputs.bias
     if bias is not None:
-        given = tensors["bias"]
-        bias = replace(bias, slopes=given) if isinstance(bias, LinearBias) else replace(bias, values=given)
+        values = tensors["bias"]
+        bias = replace(bias, slopes=values) if isinstance(bias, LinearBias) else replace(bias, values=values)
     return replace(inputs, query=tensors["query"], key=tensors["key"], value=tensors["value"], bias=bias)
 
 
@@ -60,9 +60,9 @@ def identical(check: str, name: str, got: Tensor, want: Tensor, because: str) ->
 
 def all_identical(check: str, got: Call, want: Call, because: str, names: Callable[[str], bool]) -> None:
     """Raise Violation unless what two calls give under these names is the same, bit for bit."""
-    found, wanted = outcome(got), outcome(want)
+    results, wanted = outcome(got), outcome(want)
     for name in filter(names, wanted):
-        identical(check, name, found[name], wanted[name], because)
+        identical(check, name, results[name], wanted[name], because)
 
 
 def within(check: str, name: str, got: Tensor, want: Tensor, bound: Tensor, because: str) -> float:
@@ -88,7 +88,7 @@ def format_element(name: str, index: tuple[int, ...]) -> str:
 def lying_as(old: Tensor, values: Tensor) -> Tensor:
     """`values` in fresh memory with the strides and the offset of `old`. Where `old` repeats memory, the values repeat too."""
     room = old.storage_offset() + 1 + sum((size - 1) * stride for size, stride in zip(old.shape, old.stride(), strict=True))
-    made = torch.zeros(room, dtype=old.dtype, device=old.device).as_strided(old.shape, old.stride(), old.storage_offset())
+    fresh = torch.zeros(room, dtype=old.dtype, device=old.device).as_strided(old.shape, old.stride(), old.storage_offset())
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in old.stride())
-    made[once].copy_(values.detach()[once])
-    return made
+    fresh[once].copy_(values.detach()[once])
+    return fresh

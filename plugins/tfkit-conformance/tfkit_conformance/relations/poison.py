@@ -29,12 +29,12 @@ def poisoned(evaluated: Evaluated, keys: Tensor) -> dict[str, Tensor]:
     """Key and value in which the given keys (B,G,K) hold large numbers of mixed signs."""
     inputs, case = evaluated.inputs, evaluated.case
     draw = torch.Generator().manual_seed(case.seed + 5)
-    made = {}
+    tensors = {}
     for name, partner, features in (("key", inputs.query, case.D), ("value", evaluated.grad_output, case.V)):
         tensor = getattr(inputs, name).detach()
         signs = torch.randint(0, 2, tensor.shape, generator=draw).mul(2).sub(1).to(tensor)
-        made[name] = torch.where(keys[..., None].to(tensor.device), signs * large(evaluated, partner, features), tensor)
-    return made
+        tensors[name] = torch.where(keys[..., None].to(tensor.device), signs * large(evaluated, partner, features), tensor)
+    return tensors
 
 
 def unmoved(check: str, evaluated: Evaluated, keys: Tensor, rows: Tensor, also: Tensor, because: str) -> None:

@@ -35,8 +35,8 @@ def _causal_as_window(evaluated: Evaluated, mask: Mask) -> Mask:
 def _lengths_as_visibility(evaluated: Evaluated, mask: Mask) -> Mask:
     assert mask.key_lengths is not None
     keys = torch.arange(evaluated.case.K, device=mask.key_lengths.device)
-    shown = keys < mask.key_lengths[:, None]
-    return replace(mask, key_lengths=None, key_visible=shown if mask.key_visible is None else shown & mask.key_visible)
+    visible = keys < mask.key_lengths[:, None]
+    return replace(mask, key_lengths=None, key_visible=visible if mask.key_visible is None else visible & mask.key_visible)
 
 
 def _lengths_as_segments(evaluated: Evaluated, mask: Mask) -> Mask:

@@ -55,14 +55,14 @@ def _equal_values(evaluated: Evaluated) -> float:
     check, inputs = "equal_values", evaluated.inputs
     value = inputs.value.detach()[:1, :, :1].expand(inputs.value.shape)
     call = Call(evaluated.subject, leaf_copies(inputs, value=value), evaluated.grad_output)
-    each = evaluated.case.H // evaluated.case.G
-    want = value[:, :, :1].repeat_interleave(each, 1).cpu().double() * evaluated.visible.any(-1, keepdim=True)
-    found = outcome(call)
+    group_size = evaluated.case.H // evaluated.case.G
+    want = value[:, :, :1].repeat_interleave(group_size, 1).cpu().double() * evaluated.visible.any(-1, keepdim=True)
+    results = outcome(call)
     because = "is not the value, by more than its bound, although all values of its head are equal"
-    worst = within(check, "output", found["output"], want, call.bounds.output, because)
+    worst = within(check, "output", results["output"], want, call.bounds.output, because)
     for name in ("query", "key"):
-        if name in call.bounds.gradients and f"gradient of {name}" in found:
-            gradient = found[f"gradient of {name}"]
+        if name in call.bounds.gradients and f"gradient of {name}" in results:
+            gradient = results[f"gradient of {name}"]
             because = "is not 0, by more than its bound, although all values of its head are equal"
             zeros = torch.zeros_like(gradient)
             worst = max(worst, within(check, f"gradient of {name}", gradient, zeros, call.bounds.gradients[name], because))
@@ -73,12 +73,12 @@ def _one_live_key(evaluated: Evaluated) -> float:
     """Every row that sees one key alone is that key's value."""
     visible = evaluated.visible
     alone = visible.sum(-1) == 1
-    each = evaluated.case.H // evaluated.case.G
-    value = evaluated.inputs.value.detach().cpu().double().repeat_interleave(each, 1)
+    group_size = evaluated.case.H // evaluated.case.G
+    value = evaluated.inputs.value.detach().cpu().double().repeat_interleave(group_size, 1)
     want = (visible.double() @ value) * alone[..., None]
-    found = evaluated.output.output.detach().cpu().double() * alone[..., None]
+    output = evaluated.output.output.detach().cpu().double() * alone[..., None]
     because = "is not the value of the only key that it sees, by more than its bound"
-    return within("one_live_key", "output", found, want, evaluated.bounds.output, because)
+    return within("one_live_key", "output", output, want, evaluated.bounds.output, because)
 
 
 def _one_key(case: Case, subject: BackendUnderTest) -> Case:

@@ -121,7 +121,7 @@ def _shorter(case: Case) -> Iterator[Case]:
 
 def _below(size: int) -> list[int]:
     near = {power + step for power in (1, 2, 4, 8, 16, 32, 64, 128, 256) for step in (-1, 0, 1)} | {size - 1}
-    return sorted(each for each in near if 1 <= each < size)
+    return sorted(smaller for smaller in near if 1 <= smaller < size)
 
 
 def _sized(case: Case, **sizes: int) -> Case:

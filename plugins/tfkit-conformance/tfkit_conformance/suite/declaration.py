@@ -105,16 +105,16 @@ def check_refusals(
     subject: BackendUnderTest, dtype: str, event: Callable[[str, Case | None], None] = lambda check, case: None
 ) -> int:
     """Makes every such call; gives their number. `event` is called before each. Raises Violation where one is answered."""
-    made = 0
+    count = 0
     for feature, case in undeclared(subject, dtype):
-        made += 1
+        count += 1
         event("refusals", case)
         _expect_refusal(subject, feature, case.inputs(subject.device))
     if subject.capabilities.scores != {"*"} and "*" not in subject.capabilities.scores:
-        made += 1
+        count += 1
         inputs = replace(plain_case(subject, dtype).inputs(subject.device), score=lambda query, key: query @ key.mT)
         _expect_refusal(subject, "a score function other than the dot product", inputs)
-    return made
+    return count
 
 
 def _expect_refusal(subject: BackendUnderTest, feature: str, inputs: AttentionInputs) -> None:

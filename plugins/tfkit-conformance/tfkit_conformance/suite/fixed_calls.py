@@ -99,8 +99,8 @@ def _results(subject: BackendUnderTest, fixed: FixedCall) -> Iterator[tuple[str,
         for name, gradient in call.gradients.items():
             yield "", f"gradient of {name}", gradient, wanted.gradients[name], bound.gradients[name]
         with torch.no_grad():
-            found = run(subject, fixed.inputs, CHECK).output
-        yield " under no_grad", "output", found, wanted.output, bound.output
+            output = run(subject, fixed.inputs, CHECK).output
+        yield " under no_grad", "output", output, wanted.output, bound.output
     asked = replace(fixed.inputs, return_lse=True)
     if subject.accepts(request_of(asked)):
         beside = run(subject, asked, CHECK)

@@ -96,17 +96,17 @@ PATIENCE = 30
 
 def check_cells(run: Run, gradients: bool, turn: int, examples: int) -> None:
     """One round: so many examples of every declared cell, in every dtype."""
-    found = cells(run.subject.capabilities, gradients)
-    for cell in found:
+    declared = cells(run.subject.capabilities, gradients)
+    for cell in declared:
         empty = LedgerRow(cell.group, cell.name, dict.fromkeys(run.dtypes, 0))
         run.ledger.setdefault((cell.group, cell.name), empty)
-    for number, cell in enumerate(found):
+    for number, cell in enumerate(declared):
         for dtype in run.dtypes:
             if run.over:
                 return
             row = run.ledger[cell.group, cell.name]
             if not row.refused and dtype in row.counts:
-                _cell(run, cell, found, dtype, gradients, examples, (turn * 1009 + number) * 31)
+                _cell(run, cell, declared, dtype, gradients, examples, (turn * 1009 + number) * 31)
 
 
 def _cell(run: Run, cell: Cell, all_cells: list[Cell], dtype: str, gradients: bool, examples: int, salt: int) -> None:
@@ -174,11 +174,11 @@ def ratios(subject: BackendUnderTest, dtype: str, seed: int = 0) -> dict[str, fl
 def _ratios(evaluated: Evaluated) -> dict[str, float]:
     case, exact = evaluated.case, evaluated.reference
     best = _best(evaluated.inputs, evaluated.grad_output)
-    found: dict[str, Tensor] = {"output": evaluated.output.output}
+    results: dict[str, Tensor] = {"output": evaluated.output.output}
     wanted = {"output": exact.output, **exact.gradients}
     if case.gradients:
-        found |= evaluated.gradients
-    return {name: _rms(tensor, wanted[name]) / _rms(best[name], wanted[name]) for name, tensor in found.items()}
+        results |= evaluated.gradients
+    return {name: _rms(tensor, wanted[name]) / _rms(best[name], wanted[name]) for name, tensor in results.items()}
 
 
 def grade_of(ratio: float) -> str:
@@ -192,14 +192,14 @@ def check_grade(subject: BackendUnderTest, dtype: str, seed: int = 0) -> tuple[s
     evaluated = Evaluated(subject, _case(subject, dtype, seed))
     output(evaluated)
     gradients(evaluated)
-    found = _ratios(evaluated)
-    name = max(found, key=lambda tensor: found[tensor])
-    letter, promised = grade_of(found[name]), subject.capabilities.numerics.grade
+    rms_ratios = _ratios(evaluated)
+    name = max(rms_ratios, key=lambda tensor: rms_ratios[tensor])
+    letter, promised = grade_of(rms_ratios[name]), subject.capabilities.numerics.grade
     if promised is not None and letter > promised:
-        times = f"{found[name]:.2f} times the rounding error of a careful kernel"
+        times = f"{rms_ratios[name]:.2f} times the rounding error of a careful kernel"
         message = f"{name} in {dtype} has {times}: {letter}, where {promised} is promised"
-        raise Violation("grade", message, tensor=name, got=found[name], bound=GRADES[promised])
-    return letter, found[name]
+        raise Violation("grade", message, tensor=name, got=rms_ratios[name], bound=GRADES[promised])
+    return letter, rms_ratios[name]
 
 
 def _case(subject: BackendUnderTest, dtype: str, seed: int) -> Case:
@@ -226,10 +226,10 @@ def _best(inputs: AttentionInputs, grad_output: Tensor) -> dict[str, Tensor]:
     heads = query.shape[1]
     weights = torch.softmax(inputs.scale * query @ expand_heads(key, heads).mT, -1)
     output = weights @ expand_heads(value, heads)
-    made = dict(zip(("query", "key", "value"), torch.autograd.grad(output, leaves, grad_output.to(wide)), strict=True))
-    return {name: tensor.detach().to(inputs.query.dtype) for name, tensor in {"output": output, **made}.items()}
+    grads = dict(zip(("query", "key", "value"), torch.autograd.grad(output, leaves, grad_output.to(wide)), strict=True))
+    return {name: tensor.detach().to(inputs.query.dtype) for name, tensor in {"output": output, **grads}.items()}
 
 
-def _rms(found: Tensor, wanted: Tensor) -> float:
-    error = double(found) - wanted
+def _rms(got: Tensor, wanted: Tensor) -> float:
+    error = double(got) - wanted
     return max(float(error.square().mean().sqrt()), 1e-300)

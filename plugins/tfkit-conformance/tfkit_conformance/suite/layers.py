@@ -49,16 +49,16 @@ def read_backward(evaluated: Evaluated) -> Tensor:
     """The gradient of every value by every query: (B,H,Q,K) float64."""
     subject, case = evaluated.subject, _wide(evaluated.subject, evaluated.case, evaluated.case.Q)
     ratio = case.H // case.G
-    found = torch.zeros(case.B, case.H, case.Q, case.K, dtype=torch.float64)
+    slopes = torch.zeros(case.B, case.H, case.Q, case.K, dtype=torch.float64)
     inputs = _faint(replace(case, gradients=True, bias_gradient=False, lse=False, weights=False), subject.device)
     for start in range(0, case.Q, case.V):
         rows = torch.arange(start, min(start + case.V, case.Q), device=inputs.query.device)
         for member in range(ratio):
             sent = torch.zeros(case.B, case.H, case.Q, case.V, dtype=inputs.query.dtype, device=inputs.query.device)
             sent[:, member::ratio, rows, rows - start] = 1
-            given = run_backward(subject, run(subject, inputs, "support"), inputs, sent, "support")["value"]
-            found[:, member::ratio, start : start + len(rows)] = given[..., : len(rows)].mT.double().cpu()
-    return found
+            value_grad = run_backward(subject, run(subject, inputs, "support"), inputs, sent, "support")["value"]
+            slopes[:, member::ratio, start : start + len(rows)] = value_grad[..., : len(rows)].mT.double().cpu()
+    return slopes
 
 
 def head_codes(case: Case) -> Tensor:
@@ -66,13 +66,13 @@ def head_codes(case: Case) -> Tensor:
     return 2.0 ** ((torch.arange(case.B)[:, None] * case.G + torch.arange(case.G)) % 6)
 
 
-def compare_visibility(check: str, found: Tensor, visible: Tensor, verb: str) -> None:
+def compare_visibility(check: str, read: Tensor, visible: Tensor, verb: str) -> None:
     """Raise Violation in words where `found > 0` (B,H,Q,K) is not `visible`."""
-    wrong = ((found > 0) != visible) | found.isnan()
+    wrong = ((read > 0) != visible) | read.isnan()
     if not bool(wrong.any()):
         return
     b, h, i, j = first_of(wrong)
-    if bool(found[b, h, i, j].isnan()):
+    if bool(read[b, h, i, j].isnan()):
         what = f"is NaN at key {j}"
     elif bool(visible[b, h, i, j]):
         what = f"does not {verb} key {j}; it must"
@@ -124,36 +124,39 @@ class Layer:
 def contract(evaluated: Evaluated) -> None:
     """Rules A1, A5, A7 and A10 as far as one call shows them."""
     case, inputs = evaluated.case, evaluated.inputs
-    given = [*leaves_of(inputs).values(), *_mask_tensors(evaluated), evaluated.grad_output]
-    before = [tensor.detach().clone() for tensor in given]
+    tensors = [*leaves_of(inputs).values(), *_mask_tensors(evaluated), evaluated.grad_output]
+    before = [tensor.detach().clone() for tensor in tensors]
     state, settings = torch.get_rng_state(), process_settings()
-    found = evaluated.output
-    _check_unwritten(given, before, "")
+    answer = evaluated.output
+    _check_unwritten(tensors, before, "")
     _check_settings(settings, "")
-    _check_tensor("output", found.output, (case.B, case.H, case.Q, case.V), case.torch_dtype, inputs.query.device)
+    _check_tensor("output", answer.output, (case.B, case.H, case.Q, case.V), case.torch_dtype, inputs.query.device)
     if case.lse:
-        if found.lse is None:
+        if answer.lse is None:
             raise Violation("contract", "returned no log-sum-exp although it was requested and is declared")
-        _check_tensor("lse", found.lse, (case.B, case.H, case.Q), torch.float32, inputs.query.device, infinite=True)
+        _check_tensor("lse", answer.lse, (case.B, case.H, case.Q), torch.float32, inputs.query.device, infinite=True)
     if case.weights:
-        if found.weights is None:
+        if answer.weights is None:
             raise Violation("contract", "returned no weights although they were requested and are declared")
-        _check_tensor("weights", found.weights, (case.B, case.H, case.Q, case.K), case.torch_dtype, inputs.query.device)
+        _check_tensor("weights", answer.weights, (case.B, case.H, case.Q, case.K), case.torch_dtype, inputs.query.device)
     owned = {tensor.untyped_storage().data_ptr() for tensor in leaves_of(inputs).values()}
-    if found.output.untyped_storage().data_ptr() in owned:
+    if answer.output.untyped_storage().data_ptr() in owned:
         raise Violation("contract", "the output shares memory with an input; writing to one would change the other")
     if case.gradients or case.bias_gradient:
         gradients = evaluated.gradients
         for name, leaf in leaves_of(inputs).items():
             if leaf.requires_grad:
                 _check_tensor(f"gradient of {name}", gradients[name], tuple(leaf.shape), leaf.dtype, leaf.device)
-        _check_unwritten(given, before, " in the backward pass")
+        _check_unwritten(tensors, before, " in the backward pass")
         _check_settings(settings, " in the backward pass")
     if not torch.equal(torch.get_rng_state(), state):
         raise Violation("contract", "drew random numbers although dropout is 0")
-    first = found.output.detach().clone()
+    first = answer.output.detach().clone()
     again = run(evaluated.subject, inputs).output
-    if not torch.equal(found.output, first) or again.untyped_storage().data_ptr() == found.output.untyped_storage().data_ptr():
+    if (
+        not torch.equal(answer.output, first)
+        or again.untyped_storage().data_ptr() == answer.output.untyped_storage().data_ptr()
+    ):
         raise Violation("contract", "the second call wrote into the output of the first")
     if not torch.equal(again, first):
         worst = float((again.detach().double() - first.double()).abs().max())
@@ -165,15 +168,15 @@ def support(evaluated: Evaluated) -> None:
     read, case = read_forward(evaluated), evaluated.case
     compare_visibility("support", read, evaluated.visible, "see")
     total = read.sum(-1)
-    own = head_codes(case).repeat_interleave(case.H // case.G, 1)[..., None].expand(total.shape)
-    wrong = evaluated.visible.any(-1) & ((total / own - 1).abs() > 0.25)
+    codes = head_codes(case).repeat_interleave(case.H // case.G, 1)[..., None].expand(total.shape)
+    wrong = evaluated.visible.any(-1) & ((total / codes - 1).abs() > 0.25)
     if bool(wrong.any()):
         b, h, i = first_of(wrong)
         group = h // (case.H // case.G)
         raise Violation(
             "support",
             f"query head {h} of batch row {b} does not read key/value head {group} of its own batch row (row {i})",
-            tensor="output", index=(b, h, i), got=float(total[b, h, i]), want=float(own[b, h, i]),
+            tensor="output", index=(b, h, i), got=float(total[b, h, i]), want=float(codes[b, h, i]),
         )  # fmt: skip
 
 
@@ -198,12 +201,12 @@ def scores(evaluated: Evaluated) -> float | None:
 
 def output(evaluated: Evaluated) -> float | None:
     """The output, and what else was asked for."""
-    found, wanted, bound = evaluated.output, evaluated.reference, evaluated.bounds
-    worst = within("output", "output", found.output, wanted.output, bound.output)
-    if found.lse is not None and evaluated.case.lse:
-        worst = max(worst, within("output", "lse", found.lse, wanted.lse, bound.lse))
-    if found.weights is not None and evaluated.case.weights:
-        worst = max(worst, within("output", "weights", found.weights, wanted.weights, bound.weights))
+    answer, wanted, bound = evaluated.output, evaluated.reference, evaluated.bounds
+    worst = within("output", "output", answer.output, wanted.output, bound.output)
+    if answer.lse is not None and evaluated.case.lse:
+        worst = max(worst, within("output", "lse", answer.lse, wanted.lse, bound.lse))
+    if answer.weights is not None and evaluated.case.weights:
+        worst = max(worst, within("output", "weights", answer.weights, wanted.weights, bound.weights))
     return worst
 
 
@@ -211,8 +214,8 @@ def gradients(evaluated: Evaluated) -> float | None:
     """Every gradient that was asked for."""
     if not (evaluated.case.gradients or evaluated.case.bias_gradient):
         return None
-    found, wanted, bound = evaluated.gradients, evaluated.reference.gradients, evaluated.bounds.gradients
-    return max(within("gradients", f"gradient of {name}", found[name], wanted[name], bound[name]) for name in found)
+    got, wanted, bound = evaluated.gradients, evaluated.reference.gradients, evaluated.bounds.gradients
+    return max(within("gradients", f"gradient of {name}", got[name], wanted[name], bound[name]) for name in got)
 
 
 LAYERS = (
@@ -258,9 +261,9 @@ def _check_tensor(
         raise Violation("contract", f"{name}[{place}] is {float(tensor[index].detach())}", tensor=name, index=index)
 
 
-def _check_unwritten(given: list[Tensor], before: list[Tensor], when: str) -> None:
+def _check_unwritten(tensors: list[Tensor], before: list[Tensor], when: str) -> None:
     """Before the backward pass too: autograd would say of a written input only that something was modified in place."""
-    for tensor, kept in zip(given, before, strict=True):
+    for tensor, kept in zip(tensors, before, strict=True):
         if not torch.equal(tensor, kept):
             raise Violation("contract", f"an input {tuple(tensor.shape)} {tensor.dtype} was written to{when}")
 

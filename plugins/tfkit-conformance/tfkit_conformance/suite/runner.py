@@ -60,7 +60,7 @@ def explains(summary: str, finding: Finding, device: str) -> bool:
     Returns:
         False if the mutant passes, so that something else is wrong too.
     """
-    [mutant] = [each for each in ATTENTION_MUTANTS if each.summary == summary]
+    [mutant] = [candidate for candidate in ATTENTION_MUTANTS if candidate.summary == summary]
     if not finding.case or not (finding.got is not None or finding.check in {layer.name for layer in LAYERS}):
         return True
     subject = backend_under_test(mutant.entry, device=device, attend=mutant.fresh())
@@ -93,12 +93,12 @@ def _alike(subject: BackendUnderTest, case: Case, mutants: Iterable[Mutant]) -> 
 
 
 def _outcome(evaluated: Evaluated) -> dict[str, Tensor]:
-    found = {"output": evaluated.output.output}
+    results = {"output": evaluated.output.output}
     if evaluated.output.lse is not None and evaluated.case.lse:
-        found["lse"] = evaluated.output.lse
+        results["lse"] = evaluated.output.lse
     if any(leaf.requires_grad for leaf in leaves_of(evaluated.inputs).values()):
-        found |= evaluated.gradients
-    return {name: double(tensor) for name, tensor in found.items()}
+        results |= evaluated.gradients
+    return {name: double(tensor) for name, tensor in results.items()}
 
 
 def _allowed(evaluated: Evaluated) -> dict[str, Tensor]:
@@ -246,15 +246,15 @@ class Run:
         tally = self.tallies.get(violation.check) or self.tally(violation.check, "", "")
         if tally.finding is None:
             case = adapt(outcome.case)
-            found = self.finding_of(violation, case)
+            finding = self.finding_of(violation, case)
             if self.shrink_steps and not self.over and len(self.reported_checks()) < 3:
                 self.event("looking for a mutant with the same result", case)
                 named = [other.finding.looks_like for other in self.tallies.values() if other.finding is not None]
                 alike = looks_like(self.subject, case, [adapt(other) for other in outcome.failures], named)
-                found = replace(found, looks_like=alike)
+                finding = replace(finding, looks_like=alike)
             if not outcome.stable:
-                found = replace(found, message=f"{found.message} (the same case does not always fail)")
-            tally.finding = found
+                finding = replace(finding, message=f"{finding.message} (the same case does not always fail)")
+            tally.finding = finding
 
     def finding_of(self, violation: Violation, case: Case | None) -> Finding:
         tally, data = self.tallies.get(violation.check), {} if case is None else case.as_data()
@@ -265,12 +265,12 @@ class Run:
     def results(self) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
         """Every check's result, and the findings in the order of the checks. A finding keeps the name of a mutant only if that
         mutant explains all the others too."""
-        found = tuple(
+        findings = tuple(
             replace(tally.finding, failed=tally.failed, examples=max(tally.examples, tally.failed))
             for tally in self.tallies.values()
             if tally.finding is not None
         )
-        names = {each.looks_like for each in found} - {""}
-        not_all = {name for name in names if not all(explains(name, each, self.subject.device) for each in found)}
-        found = tuple(replace(each, looks_like="") if each.looks_like in not_all else each for each in found)
-        return tuple(tally.result(name) for name, tally in self.tallies.items()), found
+        names = {finding.looks_like for finding in findings} - {""}
+        not_all = {name for name in names if not all(explains(name, finding, self.subject.device) for finding in findings)}
+        findings = tuple(replace(finding, looks_like="") if finding.looks_like in not_all else finding for finding in findings)
+        return tuple(tally.result(name) for name, tally in self.tallies.items()), findings

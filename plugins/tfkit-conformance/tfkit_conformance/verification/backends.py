@@ -19,10 +19,10 @@ def by_site(model: Model, names: Sequence[str] | None, catalogue: Catalogue) -> 
     if names is not None:
         named = {name: _named(name, catalogue) for name in names}
         return dict.fromkeys(model.sites, named)
-    found = {}
+    candidates_by_site = {}
     for attention, index, site in model.attention_sites():
-        found[site] = {candidate.kind: candidate for candidate in attention.choices[index].candidates}
-    return found
+        candidates_by_site[site] = {candidate.kind: candidate for candidate in attention.choices[index].candidates}
+    return candidates_by_site
 
 
 def requested_backends(model: Model, names: Sequence[str] | None) -> dict[str, Any]:
@@ -48,7 +48,9 @@ def requested_backends(model: Model, names: Sequence[str] | None) -> dict[str, A
 
 def declaring(evaluated: dict[str, dict[str, BoundBackend]], dtype: str) -> set[str]:
     """The backends, of those that are evaluated by site, that declare a dtype."""
-    return {name for each in evaluated.values() for name, bound in each.items() if dtype in bound.entry.capabilities.dtypes}
+    return {
+        name for backends in evaluated.values() for name, bound in backends.items() if dtype in bound.entry.capabilities.dtypes
+    }
 
 
 def _named(name: str, catalogue: Catalogue) -> BoundBackend:

@@ -49,16 +49,16 @@ class Batch:
         def kept(table: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: tensor for name, tensor in table.items() if name != without}
 
-        given = kept({**self.ids, **self.images})
-        typed = {name: each.to(dtype) if each.is_floating_point() else each for name, each in given.items()}
-        shown = kept(self.visible)
-        padding = {"lengths": {name: each.sum(1) for name, each in shown.items()}} if by_lengths else {"masks": shown}
+        inputs = kept({**self.ids, **self.images})
+        typed = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}
+        masks = kept(self.visible)
+        padding = {"lengths": {name: mask.sum(1) for name, mask in masks.items()}} if by_lengths else {"masks": masks}
         return {**padding, "segments": kept(self.segments), **typed}
 
-    def with_ids(self, name: str, given: Tensor) -> Batch:
+    def with_ids(self, name: str, tensor: Tensor) -> Batch:
         """The batch with another sequence, or other images, of one input."""
         table = "images" if name in self.images else "ids"
-        return replace(self, **{table: {**getattr(self, table), name: given}})
+        return replace(self, **{table: {**getattr(self, table), name: tensor}})
 
     def rows(self, index: Tensor) -> Batch:
         """The batch rows `index`, in that order."""
@@ -74,24 +74,24 @@ class Batch:
 
     def padded(self, name: str, count: int, left: bool, pad: int) -> Batch:
         """One input with `count` more positions of padding on a side."""
-        made = []
+        tables = []
         for table, fill in zip(self.tables(), (pad, False, 0), strict=True):
             table = dict(table)
             if name in table:
                 more = table[name].new_full((table[name].shape[0], count, *table[name].shape[2:]), fill)
                 table[name] = torch.cat([more, table[name]] if left else [table[name], more], 1)
-            made.append(table)
-        ids, visible, segments = made
+            tables.append(table)
+        ids, visible, segments = tables
         return Batch(ids, visible, segments, self.images)
 
     def padded_right(self) -> Batch:
         """The same batch with all padding moved to the right, as lengths require."""
         ids, visible, segments = {}, {}, {}
-        for name, shown in self.visible.items():
-            order = (~shown).to(torch.int8).argsort(dim=1, stable=True)
-            given = self.ids[name]
-            places = order if given.dim() == 2 else order[..., None].expand_as(given)
-            ids[name], visible[name] = given.gather(1, places), shown.gather(1, order)
+        for name, mask in self.visible.items():
+            order = (~mask).to(torch.int8).argsort(dim=1, stable=True)
+            sequence = self.ids[name]
+            places = order if sequence.dim() == 2 else order[..., None].expand_as(sequence)
+            ids[name], visible[name] = sequence.gather(1, places), mask.gather(1, order)
             if name in self.segments:
                 segments[name] = self.segments[name].gather(1, order)
         return Batch(ids, visible, segments, self.images)
@@ -112,24 +112,24 @@ def draw(model: Model, lengths: Mapping[str, int], rows: int, seed: int, device:
             images[name] = _numbers((rows, rule.channels, rule.size, rule.size), generator).to(device)
             continue
         length = lengths[name]
-        shown = torch.ones(rows, length, dtype=torch.bool)
+        mask = torch.ones(rows, length, dtype=torch.bool)
         for row in range(rows):
             hidden = min(1 + (length + row) // 5, length - 1) if padding else 0
             side = (row + number) % 3
             if side == 1 and hidden:
-                shown[row, length - hidden :] = False
+                mask[row, length - hidden :] = False
             elif side == 2 and hidden:
-                shown[row, :hidden] = False
-        visible[name] = shown.to(device)
+                mask[row, :hidden] = False
+        visible[name] = mask.to(device)
         if isinstance(rule, FeatureRule):
-            ids[name] = _numbers((rows, length, rule.size), generator).masked_fill(~shown[..., None], 0.0).to(device)
+            ids[name] = _numbers((rows, length, rule.size), generator).masked_fill(~mask[..., None], 0.0).to(device)
             continue
         drawn = random_ids(rule, (rows, length), generator)
         if rule.end_id is not None:
-            last = length - 1 - shown.flip(1).to(torch.int64).argmax(1)
+            last = length - 1 - mask.flip(1).to(torch.int64).argmax(1)
             drawn[torch.arange(rows), last] = rule.end_id
         pad = rule.pad_id if rule.pad_id is not None else 0
-        ids[name] = drawn.where(shown, pad).to(device)
+        ids[name] = drawn.where(mask, pad).to(device)
         if rule.segments:
             segments[name] = torch.randint(rule.segments, (rows, length), generator=generator).to(device)
     return Batch(ids, visible, segments, images)
@@ -147,17 +147,17 @@ def random_ids(rule: InputRule, shape: tuple[int, int], generator: torch.Generat
     return real[torch.randint(len(real), shape, generator=generator)]
 
 
-def other_values(rule: AnyInputRule, given: Tensor, generator: torch.Generator) -> Tensor:
+def other_values(rule: AnyInputRule, original: Tensor, generator: torch.Generator) -> Tensor:
     """Ids, frames or images that differ from the given ones in every position."""
     if isinstance(rule, InputRule):
-        return other_ids(rule, given, generator)
-    drawn = _numbers(tuple(given.shape), generator).to(given)
-    return torch.where(drawn == given, -given - 1.0, drawn)
+        return other_ids(rule, original, generator)
+    drawn = _numbers(tuple(original.shape), generator).to(original)
+    return torch.where(drawn == original, -original - 1.0, drawn)
 
 
-def where_shown(shown: Tensor, given: Tensor, other: Tensor) -> Tensor:
-    """`given` (B, L) or (B, L, F) where `shown` (B, L), else `other`."""
-    return torch.where(shown if given.dim() == 2 else shown[..., None], given, other)
+def where_shown(visible: Tensor, tensor: Tensor, other: Tensor) -> Tensor:
+    """`tensor` (B, L) or (B, L, F) where `visible` (B, L), else `other`."""
+    return torch.where(visible if tensor.dim() == 2 else visible[..., None], tensor, other)
 
 
 def other_ids(rule: InputRule, ids: Tensor, generator: torch.Generator) -> Tensor:

@@ -51,14 +51,14 @@ def chunkings(subject: ModelUnderTest) -> float:
 def _long(subject: ModelUnderTest, target: str) -> float:
     """The long batch, in chunks and one by one."""
     truth = subject.measured.long
-    length, shown = truth.batch.ids[target].shape[1], subject.shown(truth.batch)
+    length, masks = truth.batch.ids[target].shape[1], subject.shown(truth.batch)
     want = _following(subject, target, run(subject.model, truth.batch) | truth.outputs)
     worst = 0.0
     for by_lengths, chunks in ((False, _random(subject, length)), (True, [1] * length)):
         got = steps(subject.model, target, truth.batch, chunks, by_lengths)
         how = "one by one" if by_lengths else f"in chunks of {chunks}"
         words = f"{length} positions of `{target}` decoded {how}"
-        worst = max(worst, agree("decoding", got, want, truth.stick, words, shown))
+        worst = max(worst, agree("decoding", got, want, truth.stick, words, masks))
     return worst
 
 
@@ -90,7 +90,7 @@ def failed_step(subject: ModelUnderTest) -> None:
             pieces.append(_advance(model, state, batch, target, slice(at, at + count)))
             at += count
         got = {name: torch.cat([piece[name] for piece in pieces], 1) for name in pieces[0]}
-        shown = subject.shown(batch)
+        masks = subject.shown(batch)
         for name in want:
             same(
                 "decoding",
@@ -98,7 +98,7 @@ def failed_step(subject: ModelUnderTest) -> None:
                 want[name],
                 "a step that failed must leave the state unchanged",
                 f"`{name}`",
-                shown.get(name),
+                masks.get(name),
             )
 
 
@@ -126,19 +126,19 @@ def reordered(subject: ModelUnderTest) -> float:
             pieces = [_advance(subject.model, state, after, target, slice(at, at + 1)) for at in range(half, L)]
             got = {name: torch.cat([piece[name] for piece in pieces], 1) for name in pieces[0]}
             want = {name: tensor[:, half:] for name, tensor in _following(subject, target, run(subject.model, after)).items()}
-            shown = {name: tensor[:, half:] for name, tensor in subject.shown(after).items() if name in want}
+            masks = {name: tensor[:, half:] for name, tensor in subject.shown(after).items() if name in want}
             words = f"rows {index.tolist()} kept after {half} positions of `{target}`"
-            worst = max(worst, agree("decoding", got, want, subject.stick, words, shown))
+            worst = max(worst, agree("decoding", got, want, subject.stick, words, masks))
     return worst
 
 
 def _targets(subject: ModelUnderTest) -> list[str]:
     plan = subject.model.plan
-    found = [name for name in plan.inputs if name not in plan.undecodable and _has_causal_node(subject, name)]
-    if not found:
+    targets = [name for name in plan.inputs if name not in plan.undecodable and _has_causal_node(subject, name)]
+    if not targets:
         reasons = [f"`{name}`: {reason}" for name, reason in plan.undecodable.items()]
         raise NotApplicable("; ".join(reasons) or "nothing to decode")
-    return found
+    return targets
 
 
 def _has_causal_node(subject: ModelUnderTest, target: str) -> bool:
@@ -161,8 +161,8 @@ def _shortened(subject: ModelUnderTest, target: str, length: int) -> Batch:
 
 def start(model: Model, target: str, batch: Batch, by_lengths: bool = False) -> DecodingState:
     rows = None if len(model.plan.inputs) > 1 else batch.size
-    given = batch.call(without=target, dtype=model.dtype, by_lengths=by_lengths)
-    return model.start(target, batch=rows, capacity=4, **given)
+    inputs = batch.call(without=target, dtype=model.dtype, by_lengths=by_lengths)
+    return model.start(target, batch=rows, capacity=4, **inputs)
 
 
 def steps(model: Model, target: str, batch: Batch, chunks: list[int], by_lengths: bool = False) -> dict[str, Tensor]:
@@ -175,9 +175,9 @@ def steps(model: Model, target: str, batch: Batch, chunks: list[int], by_lengths
 
 
 def _advance(model: Model, state: DecodingState, batch: Batch, target: str, now: slice) -> dict[str, Tensor]:
-    with node_outputs(model) as found:
+    with node_outputs(model) as outputs:
         returned = model.step(state, batch.ids[target][:, now], batch.visible[target][:, now], **_segments(batch, target, now))
-    return {name: tensors[0] for name, tensors in found.items() if tensors} | as_recorded(returned)
+    return {name: tensors[0] for name, tensors in outputs.items() if tensors} | as_recorded(returned)
 
 
 def _segments(batch: Batch, target: str, now: slice) -> dict[str, Tensor]:

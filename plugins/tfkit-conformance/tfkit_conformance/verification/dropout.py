@@ -77,13 +77,13 @@ def dropout_acts(subject: ModelUnderTest) -> None:
     ]
     if not places:
         raise NotApplicable("the spec has no dropout")
-    own = {place.path: _probability(model, place) for place in places}
+    probabilities = {place.path: _probability(model, place) for place in places}
     silence(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(subject.seed)
         quiet = run(model, subject.batch)
         for place in places:
-            _set(model, place, own[place.path])
+            _set(model, place, probabilities[place.path])
             note = _weights_noted if place.weights else _module_noted
             with note(model, place) as measured:
                 loud = run(model, subject.batch)
@@ -170,7 +170,7 @@ def _module_noted(model: Model, place: Place) -> Iterator[Callable[[], None]]:
             _counted(place, x, y)
 
     p = getattr(module, "p", place.p)
-    handle = module.register_forward_hook(lambda _, given, y: calls.append((given[0].detach().clone(), y.detach().clone())))
+    handle = module.register_forward_hook(lambda _, inputs, y: calls.append((inputs[0].detach().clone(), y.detach().clone())))
     try:
         yield measured
     finally:
@@ -193,7 +193,7 @@ def _weights_noted(model: Model, place: Place) -> Iterator[Callable[[], None]]:
     def measured() -> None:
         if not calls:
             raise Violation(CHECK, f"{place.words}: the site never called its backend")
-        given, dropped = [], []
+        undropped, dropped = [], []
         for backend, inputs in calls:
             if inputs.dropout != place.p:
                 raise Violation(CHECK, f"{place.words} is {inputs.dropout:g} in training; the spec says {place.p:g}")
@@ -201,9 +201,9 @@ def _weights_noted(model: Model, place: Place) -> Iterator[Callable[[], None]]:
             for _ in range(
                 min(CALL_DRAWS, -(-MANY // (8 * len(calls) * max(1, whole.numel()))))
             ):  # small sites are asked again
-                given.append(whole)
+                undropped.append(whole)
                 dropped.append(_weights(backend, inputs).flatten())
-        _counted(place, torch.cat(given), torch.cat(dropped))
+        _counted(place, torch.cat(undropped), torch.cat(dropped))
 
     with replaced_backends(model, noted):
         yield measured

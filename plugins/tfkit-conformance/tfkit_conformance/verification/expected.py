@@ -85,7 +85,7 @@ def expected_layers(graph: Graph) -> Iterator[ExpectedLayer]:
 def expected_sites(graph: Graph) -> dict[str, ExpectedSite]:
     """Every attention site by name."""
     sites = dict(graph.sites())
-    found = {}
+    expected_by_site = {}
     for expected in expected_layers(graph):
         node = graph.nodes[expected.stack]
         for name, part in expected.sublayers.items():
@@ -96,10 +96,10 @@ def expected_sites(graph: Graph) -> dict[str, ExpectedSite]:
             scheme = expected.layer.position if memory is None else part.options.position
             acts = scheme.entry.acts & {"queries_keys", "scores"}
             causal = bool(node.options.causal) and memory is None
-            found[full] = ExpectedSite(
+            expected_by_site[full] = ExpectedSite(
                 full, sites[full], part.options, causal, tokens_of(graph, node.name), memory, scheme if acts else None
             )
-    return found
+    return expected_by_site
 
 
 def memory_of(node: Node, sublayer: Component) -> str | None:
@@ -159,22 +159,22 @@ def stepwise_chain(graph: Graph, tokens: str) -> list[str]:
 
 def followers(graph: Graph, tokens: str) -> set[str]:
     """The nodes whose output depends on an input, itself included."""
-    found = {tokens}
+    nodes = {tokens}
     for name, node in graph.nodes.items():
-        if found & {node_of(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)}:
-            found.add(name)
-    return found
+        if nodes & {node_of(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)}:
+            nodes.add(name)
+    return nodes
 
 
 def schemes_at(graph: Graph, name: str) -> list[Component]:
     """The position schemes between an input and a node of its sequence, in embeddings and in attention."""
-    found: list[Component] = []
+    schemes: list[Component] = []
     while True:
         node = graph.nodes[name]
         if node.kind.input_rule is not None:
             position = getattr(node.options, "position", None)
-            return found + ([position] if position is not None and position.entry.acts else [])
-        found += [
+            return schemes + ([position] if position is not None and position.entry.acts else [])
+        schemes += [
             layer.position
             for _, layer in sequence(layers_of(node.options))
             if layer.position.entry.acts & {"queries_keys", "scores"}

@@ -67,25 +67,27 @@ def parameter_gradients(subject: ModelUnderTest) -> float:
         raise NotApplicable("the model has no trainable parameter")
     if not truth.exact:
         raise NotChecked("an output has no reference")
-    stick, shown = subject.stick, subject.shown()
+    yardstick, masks = subject.stick, subject.shown()
     words = "outputs where gradients are wanted, against the plain evaluation in float64"
-    worst = agree(CHECK, subject.backward.outputs, subject.measured.truth.outputs, stick, words, shown)
+    worst = agree(CHECK, subject.backward.outputs, subject.measured.truth.outputs, yardstick, words, masks)
     zero = zero_gradients(subject.model, subject.graph, truth)
-    given = subject.backward.gradients
-    _check_lost(subject, given, truth)
+    gradients = subject.backward.gradients
+    _check_lost(subject, gradients, truth)
     names = [name for name in truth.exact if name not in zero]
     blunt = [name for name in names if truth.stick.share(name) > LARGEST]
-    ratios = {name: _ratio(given[name], truth.exact[name], truth.stick.tolerance(name)) for name in names if name not in blunt}
+    ratios = {
+        name: _ratio(gradients[name], truth.exact[name], truth.stick.tolerance(name)) for name in names if name not in blunt
+    }
     if any(ratio > 1.0 for ratio in ratios.values()):
         moved = _moved_by_sites(subject)
         want = {name: truth.exact[name] + moved[name].to(truth.exact[name]) for name in ratios}
-        ratios = {name: _ratio(given[name], want[name], truth.stick.tolerance(name)) for name in ratios}
+        ratios = {name: _ratio(gradients[name], want[name], truth.stick.tolerance(name)) for name in ratios}
         wrong = [name for name, ratio in ratios.items() if ratio > 1.0]
         if wrong:
             name = max(wrong, key=lambda name: _depth(subject.graph, name))  # the backward pass meets the last of them first
             told = f"{subject.backend} in {short(subject.dtype)}, {place_of(subject.graph, name)}"
             more = f" (and those of {len(wrong) - 1} more parameters)" if len(wrong) > 1 else ""
-            close(CHECK, given[name], want[name], truth.stick.tolerance(name), told, f"the gradient of `{name}`{more}")
+            close(CHECK, gradients[name], want[name], truth.stick.tolerance(name), told, f"the gradient of `{name}`{more}")
     worst = max([worst, *ratios.values()])
     if blunt:
         name, dtype = blunt[0], short(subject.dtype)
@@ -93,8 +95,8 @@ def parameter_gradients(subject: ModelUnderTest) -> float:
     return worst
 
 
-def _ratio(given: Tensor, want: Tensor, tolerance: float) -> float:
-    return float(error_ratio(given, want, tolerance).max()) if given.numel() else 0.0
+def _ratio(gradient: Tensor, want: Tensor, tolerance: float) -> float:
+    return float(error_ratio(gradient, want, tolerance).max()) if gradient.numel() else 0.0
 
 
 def _known(runs: SiteRuns) -> list[tuple[str, SiteRun]]:
@@ -152,7 +154,7 @@ def zero_gradients(model: Model, graph: Graph, truth: TrueGradients) -> frozense
 
 def unseen_biases(model: Model, graph: Graph) -> frozenset[str]:
     """The key biases that a softmax does not see, by parameter name: they add one number to all scores of a query."""
-    found = set()
+    unseen = set()
     table = {site: attention for attention, _, site in model.attention_sites()}
     names = {id(p): name for name, p in model.named_parameters()}
     for expected in expected_sites(graph).values():
@@ -161,8 +163,8 @@ def unseen_biases(model: Model, graph: Graph) -> frozenset[str]:
         bent = any(setting.in_site(expected.site) for setting in SCORE_SETTINGS)
         plain = expected.options.query_key_norm.kind == "none" and not bent and expected.site.score == "dot"
         if bias is not None and plain and not rotated and not expected.options.sink:
-            found.add(names[id(bias)])
-    return frozenset(found)
+            unseen.add(names[id(bias)])
+    return frozenset(unseen)
 
 
 def place_of(graph: Graph, parameter: str) -> str:
@@ -184,18 +186,18 @@ def _depth(graph: Graph, parameter: str) -> tuple[int, int, int, int, bool]:
     """Where on the way from the inputs to the outputs a parameter is used: its node, layer, sub-layer, and place in that."""
     _, node, *path = parameter.split(".")
     order = list(graph.nodes).index(node)
-    if path[0] != "layers" or node not in {each.name for each in stacks(graph)}:
+    if path[0] != "layers" or node not in {stack.name for stack in stacks(graph)}:
         return (order, 10**6 if path[0] == "final_norm" else 0, 0, 0, path[-1] == "weight")
     number, kind, name = int(path[1]), path[2], path[3]
-    layer = next(layer for each, layer in sequence(layers_of(graph.nodes[node].options)) if each == number)
+    layer = next(layer for index, layer in sequence(layers_of(graph.nodes[node].options)) if index == number)
     names = [part.options.name for part in layer.sublayers or ()]
     before = name.endswith("_in") or name == "shared" or (layer.placement is not None and layer.placement.kind in BEFORE)
-    place = next((at for at, each in enumerate(names) if name in (each, f"{each}_in", f"{each}_out")), 0)
+    place = next((at for at, sublayer in enumerate(names) if name in (sublayer, f"{sublayer}_in", f"{sublayer}_out")), 0)
     stage = (0 if before else 3) if kind == "norms" else 2 if "output" in path else 1
     return (order, number, place, stage, path[-1] == "weight")
 
 
-def _check_lost(subject: ModelUnderTest, given: Gradients, truth: TrueGradients) -> None:
+def _check_lost(subject: ModelUnderTest, gradients: Gradients, truth: TrueGradients) -> None:
     """3. Raises Violation."""
     backend, dtype = subject.backend, short(subject.dtype)
     if subject.dtype == torch.float64:
@@ -203,15 +205,15 @@ def _check_lost(subject: ModelUnderTest, given: Gradients, truth: TrueGradients)
     else:
         zero = unseen_biases(subject.model, subject.graph)
     for name in truth.exact:
-        own = share_of(given[name], truth.exact[name])
-        if name in zero or own < 1.0 or truth.share[name] >= 1.0:
+        error_share = share_of(gradients[name], truth.exact[name])
+        if name in zero or error_share < 1.0 or truth.share[name] >= 1.0:
             continue
-        got, right = float(given[name].abs().max()), float(truth.exact[name].abs().max())
+        got, right = float(gradients[name].abs().max()), float(truth.exact[name].abs().max())
         message = (
             f"under {backend} in {dtype} the gradient of `{name}` is up to {got:.4g} where {right:.4g} is right: its error is "
-            f"{own:.3g} times as long as the gradient, so that a step along it need not lower the loss; in a plain evaluation "
-            f"it is {truth.share[name]:.3g} times. dP - D cancels in the backward of attention, as it does where values are "
-            "large: use eager, or a norm before attention"
+            f"{error_share:.3g} times as long as the gradient, so that a step along it need not lower the loss; in a plain "
+            f"evaluation it is {truth.share[name]:.3g} times. dP - D cancels in the backward of attention, as it does where "
+            "values are large: use eager, or a norm before attention"
         )
         raise Violation(CHECK, message)
 

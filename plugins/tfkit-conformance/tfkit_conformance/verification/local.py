@@ -49,8 +49,10 @@ def _without_sink(call: SiteCall, expected: ExpectedSite) -> SiteCall:
         raise Violation(CHECK, f"{expected.name}: the key and the value of the sink must be zero")
     column = bias.values[..., K].to(sink.dtype)
     same(CHECK, column, sink[:, None].expand_as(column), f"{expected.name}: the bias of the sink must be its logit", "bias")
-    shown = inputs.mask.visible
-    if inputs.mask.terms() != ({"visible"} if shown is not None else set()) or not (shown is None or bool(shown[..., K].all())):
+    visible = inputs.mask.visible
+    if inputs.mask.terms() != ({"visible"} if visible is not None else set()) or not (
+        visible is None or bool(visible[..., K].all())
+    ):
         raise Violation(CHECK, f"{expected.name}: every query must see the sink", tensor="mask")
     acts = expected.scheme is not None and "scores" in expected.scheme.entry.acts
     if not acts and bool(bias.values[..., :K].any()):
@@ -59,7 +61,7 @@ def _without_sink(call: SiteCall, expected: ExpectedSite) -> SiteCall:
         inputs,
         key=inputs.key[:, :, :K],
         value=inputs.value[:, :, :K],
-        mask=Mask(visible=None if shown is None else shown[..., :K]),
+        mask=Mask(visible=None if visible is None else visible[..., :K]),
         bias=DenseBias(bias.values[..., :K]) if acts else None,
     )
     return replace(call, inputs=plain)
@@ -85,10 +87,10 @@ def _visible(recording: Recording, call: SiteCall, expected: ExpectedSite) -> No
     inputs = call.inputs
     B, H, Q, K = *inputs.query.shape[:3], inputs.key.shape[2]
     got = visible_pairs(inputs.mask, B, H, Q, K)
-    own = recording.nodes[expected.name.split(".")[0]].output.padding.as_visible(Q)
-    shown = own if expected.memory is None else recording.nodes[expected.memory].output.padding.as_visible(K)
-    real = torch.ones(B, K, dtype=torch.bool) if shown is None else shown.cpu()
-    asking = torch.ones(B, Q, dtype=torch.bool) if own is None else own.cpu()
+    query_visible = recording.nodes[expected.name.split(".")[0]].output.padding.as_visible(Q)
+    key_visible = query_visible if expected.memory is None else recording.nodes[expected.memory].output.padding.as_visible(K)
+    real = torch.ones(B, K, dtype=torch.bool) if key_visible is None else key_visible.cpu()
+    asking = torch.ones(B, Q, dtype=torch.bool) if query_visible is None else query_visible.cpu()
     left, right = expected.window or (None, None)
     for b in range(B):
         for i in range(Q):
@@ -109,17 +111,17 @@ def _tensors(recording: Recording, call: SiteCall, expected: ExpectedSite) -> No
     parts = recording.layers[stack, int(index)].parts
     rotates = expected.scheme is not None and "queries_keys" in expected.scheme.entry.acts
     plain = expected.options.query_key_norm.kind == "none"
-    for tensor, given in (("query", call.inputs.query), ("key", call.inputs.key), ("value", call.inputs.value)):
-        made = parts[f"branches.{name}.{tensor}"][0].output
+    for tensor, actual in (("query", call.inputs.query), ("key", call.inputs.key), ("value", call.inputs.value)):
+        projected = parts[f"branches.{name}.{tensor}"][0].output
         heads = expected.site.heads if tensor == "query" else expected.site.kv_heads
-        split = _split(made, heads)
+        split = _split(projected, heads)
         if tensor == "value" and expected.options.value_residual != "none":
             split = _mixed(split, _split(_first_values(recording, call, stack, name), heads), call)
         if tensor == "key" and call.attention.score is not None:
             split = call.attention.score.map_keys(split)  # type: ignore[operator]
         if tensor == "value" or (plain and not rotates):
-            same(CHECK, given, split, f"{expected.name}: the {tensor} must be its projection, split into heads", tensor)
-        elif plain and torch.equal(given, split):
+            same(CHECK, actual, split, f"{expected.name}: the {tensor} must be its projection, split into heads", tensor)
+        elif plain and torch.equal(actual, split):
             assert expected.scheme is not None
             raise Violation(
                 CHECK, f"{expected.name}: `{expected.scheme.kind}` must turn the {tensor}, and it is as it was projected"
@@ -149,9 +151,9 @@ def _first_values(recording: Recording, call: SiteCall, stack: str, name: str) -
     return next(calls)
 
 
-def _mixed(own: Tensor, first: Tensor, call: SiteCall) -> Tensor:
+def _mixed(values: Tensor, first: Tensor, call: SiteCall) -> Tensor:
     weight = getattr(call.attention.value_residual, "weight", None)
-    return 0.5 * (first + own) if weight is None else weight[0] * first + weight[1] * own
+    return 0.5 * (first + values) if weight is None else weight[0] * first + weight[1] * values
 
 
 def _bias(call: SiteCall, expected: ExpectedSite) -> None:

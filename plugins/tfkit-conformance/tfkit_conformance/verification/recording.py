@@ -80,33 +80,33 @@ PROJECTIONS = ("query", "key", "value", "output")
 @torch.no_grad()
 def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
     """Records one call of a model in evaluation mode. `by_lengths`: padding is on the right, and given by lengths."""
-    found = Recording(batch, names={id(module): name for name, module in model.named_modules()})
+    recording = Recording(batch, names={id(module): name for name, module in model.named_modules()})
     keywords = batch.call(dtype=model.dtype, by_lengths=by_lengths)
     with ExitStack() as undo:
         for name, node in model.nodes.items():
-            undo.enter_context(_noted(node, lambda call, name=name: found.nodes.__setitem__(name, call)))
+            undo.enter_context(_noted(node, lambda call, name=name: recording.nodes.__setitem__(name, call)))
             if isinstance(node, Stack):
-                undo.enter_context(_stack_noted(node, found))
+                undo.enter_context(_stack_noted(node, recording))
             else:
                 for below, module in node.named_children():
-                    undo.enter_context(_noted(module, found.inner.setdefault((name, below), []).append))
+                    undo.enter_context(_noted(module, recording.inner.setdefault((name, below), []).append))
         sites = {site: (attention, index) for attention, index, site in model.attention_sites()}
 
         def recorded(site: str, backend: BoundBackend) -> BoundBackend:
             def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
                 answer = backend.attend(inputs, options)
-                found.sites.setdefault(site, []).append(SiteCall(*sites[site], inputs, backend, answer.output))
+                recording.sites.setdefault(site, []).append(SiteCall(*sites[site], inputs, backend, answer.output))
                 return answer
 
             return replace(backend, attend=attend)
 
         undo.enter_context(replaced_backends(model, recorded))
         model(**keywords)
-    return found
+    return recording
 
 
 @contextmanager
-def _stack_noted(stack: Stack, found: Recording) -> Iterator[None]:
+def _stack_noted(stack: Stack, recording: Recording) -> Iterator[None]:
     """Every application of every layer of a stack; the parts of a layer are noted with the application they belong to."""
     current: list[LayerCall] = []
     started = [0]
@@ -117,7 +117,7 @@ def _stack_noted(stack: Stack, found: Recording) -> Iterator[None]:
     def end(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         call = current.pop()
         call.call.output = output
-        found.layers[stack.name, started[0]] = call
+        recording.layers[stack.name, started[0]] = call
         started[0] += 1
 
     def part(name: str) -> Any:
@@ -130,7 +130,7 @@ def _stack_noted(stack: Stack, found: Recording) -> Iterator[None]:
             for name, module in _parts(layer):
                 undo.enter_context(_noted(module, part(name)))
         if stack.final_norm is not None:
-            undo.enter_context(_noted(stack.final_norm, lambda call: found.final_norms.__setitem__(stack.name, call)))
+            undo.enter_context(_noted(stack.final_norm, lambda call: recording.final_norms.__setitem__(stack.name, call)))
         yield
 
 
@@ -159,19 +159,19 @@ def _noted(module: nn.Module, note: Any) -> Iterator[None]:
 @contextmanager
 def node_outputs(model: Model) -> Iterator[dict[str, list[Tensor]]]:
     """What every node gives while the block runs, call by call; and of ports that the model returns, (B, L, layers + 1, M)."""
-    found: dict[str, list[Tensor]] = {name: [] for name in (*model.nodes, *model.plan.outputs)}
+    outputs: dict[str, list[Tensor]] = {name: [] for name in (*model.nodes, *model.plan.outputs)}
 
     def noting(name: str) -> Any:
         def hook(module: nn.Module, arguments: Any, output: NodeOutput) -> None:
-            found[name].append(output.tensor)
-            if output.layers is not None and f"{name}.layers" in found:
-                found[f"{name}.layers"].append(torch.stack(output.layers, 2))
+            outputs[name].append(output.tensor)
+            if output.layers is not None and f"{name}.layers" in outputs:
+                outputs[f"{name}.layers"].append(torch.stack(output.layers, 2))
 
         return hook
 
     handles = [node.register_forward_hook(noting(name)) for name, node in model.nodes.items()]
     try:
-        yield found
+        yield outputs
     finally:
         for handle in handles:
             handle.remove()
@@ -180,9 +180,9 @@ def node_outputs(model: Model) -> Iterator[dict[str, list[Tensor]]]:
 @torch.no_grad()
 def run(model: Model, batch: Batch, by_lengths: bool = False) -> dict[str, Tensor]:
     """The output of every node, by name, and what the model returns, in the place of the outputs of its nodes."""
-    with node_outputs(model) as found:
+    with node_outputs(model) as outputs:
         returned = model(**batch.call(dtype=model.dtype, by_lengths=by_lengths))
-    return {name: without_hidden(tensors[0]) for name, tensors in found.items()} | as_recorded(returned)
+    return {name: without_hidden(tensors[0]) for name, tensors in outputs.items()} | as_recorded(returned)
 
 
 def as_recorded(returned: Mapping[str, Tensor]) -> dict[str, Tensor]:

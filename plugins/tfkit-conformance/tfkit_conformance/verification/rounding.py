@@ -119,10 +119,10 @@ def reach(elements: int) -> float:
     return math.sqrt(2.0 * math.log(2.0 * max(elements, 1) / RARE))
 
 
-def scale_of(exact: Tensor, drawn: list[Tensor], sums: Sums, shown: Tensor | None = None) -> Scale:
+def scale_of(exact: Tensor, drawn: list[Tensor], sums: Sums, visible: Tensor | None = None) -> Scale:
     """The scale of a tensor: `exact` is its float64 value, `drawn` are results with rounding; of the positions shown."""
-    y = selected(exact, shown)
-    errors = [selected(each, shown) - y for each in drawn]
+    y = selected(exact, visible)
+    errors = [selected(rounded, visible) - y for rounded in drawn]
     if not y.numel():
         return Scale(0.0, 0.0, 0.0, 0, sums)
     rms = math.sqrt(sum(float(error.square().mean()) for error in errors) / len(errors)) if errors else 0.0
@@ -133,17 +133,17 @@ def scale_of(exact: Tensor, drawn: list[Tensor], sums: Sums, shown: Tensor | Non
     return Scale(error, float(y.square().mean().sqrt()), float(y.abs().max()), y.numel(), sums)
 
 
-def selected(tensor: Tensor, shown: Tensor | None) -> Tensor:
+def selected(tensor: Tensor, visible: Tensor | None) -> Tensor:
     """The elements of a tensor in float64 on the CPU, of the positions (B, L) shown."""
     wide = tensor.detach().to("cpu", torch.float64)
-    return wide if shown is None else wide[shown.cpu()]
+    return wide if visible is None else wide[visible.cpu()]
 
 
 def sums_of(graph: Graph, model: Model, positions: int) -> dict[str, Sums]:
     """By node, the sums on the way to its output: a weight of n inputs is one of n terms each time that it is applied, an
     attention one over the features of a head and one over at most `positions` keys. A loop applies its weights at every one of
     the positions."""
-    own: dict[str, Sums] = {}
+    node_sums: dict[str, Sums] = {}
     above: dict[str, set[str]] = {}
     for name, node in graph.nodes.items():
         maps = [weight[0].numel() for weight in model.nodes[name].parameters() if weight.dim() > 1]
@@ -152,22 +152,22 @@ def sums_of(graph: Graph, model: Model, positions: int) -> dict[str, Sums]:
         attention = [Sums(2, site.head_dim + positions) for _, site in node.sites()]
         owner: Any = model.nodes[node.edges.owner] if node.edges.owner is not None else None
         tables = [] if owner is None else [Sums(1, owner.embedding.weight.shape[1])]
-        own[name] = sum([*attention, *tables], Sums(len(maps), sum(maps)).times(applied))
+        node_sums[name] = sum([*attention, *tables], Sums(len(maps), sum(maps)).times(applied))
         read = [node_of(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)]
-        above[name] = {name}.union(*(above[each] for each in read))
-    found = {name: sum((own[each] for each in nodes), Sums()) for name, nodes in above.items()}
-    return found | {output: found[node_of(output)] for output in graph.outputs}
+        above[name] = {name}.union(*(above[source] for source in read))
+    totals = {name: sum((node_sums[source] for source in nodes), Sums()) for name, nodes in above.items()}
+    return totals | {output: totals[node_of(output)] for output in graph.outputs}
 
 
 def cast(model: Model, dtype: torch.dtype, backend: object = "eager") -> Model:
     """A copy of a model in another dtype, with one backend at all sites."""
-    made = copied(model).to(dtype)
-    device = next(made.parameters()).device
-    request_backend(made, "eager")  # it serves every dtype, so that no other backend refuses on the way
-    made.retarget(device, dtype)
+    converted = copied(model).to(dtype)
+    device = next(converted.parameters()).device
+    request_backend(converted, "eager")  # it serves every dtype, so that no other backend refuses on the way
+    converted.retarget(device, dtype)
     if backend != "eager":
-        request_backend(made, backend)
-    return made.eval()
+        request_backend(converted, backend)
+    return converted.eval()
 
 
 def copied(model: Model) -> Model:
@@ -187,23 +187,23 @@ def silence(model: Model) -> None:
 
 def without_dropout(model: Model) -> Model:
     """A copy of a model with every dropout at 0."""
-    made = copied(model)
-    silence(made)
-    return made
+    silent = copied(model)
+    silence(silent)
+    return silent
 
 
 def agree(
     check: str,
     got: dict[str, Tensor],
     want: dict[str, Tensor],
-    stick: Yardstick,
+    yardstick: Yardstick,
     words: str,
-    shown: dict[str, Tensor] | None = None,
+    masks: dict[str, Tensor] | None = None,
 ) -> float:
     """The largest difference over its tolerance among the nodes that both have, in the order of the graph. Raises Violation."""
     worst = 0.0
     for name in want:
         if name in got:
-            where = None if shown is None else shown.get(name)
-            worst = max(worst, close(check, got[name], want[name], stick.tolerance(name), words, f"`{name}`", where))
+            where = None if masks is None else masks.get(name)
+            worst = max(worst, close(check, got[name], want[name], yardstick.tolerance(name), words, f"`{name}`", where))
     return worst

@@ -193,11 +193,11 @@ class VerifyReport:
 
     def as_data(self) -> dict[str, Any]:
         """The report as JSON has it."""
-        own = {name: value for name, value in self.__dict__.items() if name != "rows"}
-        lists = {name: list(value) for name, value in own.items() if isinstance(value, tuple)}
+        fields = {name: value for name, value in self.__dict__.items() if name != "rows"}
+        lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
         rows = [row.as_data() for row in self.rows]
         return {
-            **own,
+            **fields,
             **lists,
             "verdict": self.verdict,
             "exit_code": self.exit_code,
@@ -206,13 +206,13 @@ class VerifyReport:
         }
 
 
-def same(check: str, got: Tensor, want: Tensor, words: str, tensor: str, shown: Tensor | None = None) -> None:
-    """Raises Violation where the two differ by a bit anywhere (or where `shown` is true)."""
+def same(check: str, got: Tensor, want: Tensor, words: str, tensor: str, visible: Tensor | None = None) -> None:
+    """Raises Violation where the two differ by a bit anywhere (or where `visible` is true)."""
     if got.shape != want.shape or got.dtype != want.dtype:
         raise Violation(check, f"{words}: {tensor} is {tuple(got.shape)} {got.dtype}, not {tuple(want.shape)} {want.dtype}")
     differs = differing(got, want)
-    if shown is not None:
-        differs = differs & _spread(shown, differs)
+    if visible is not None:
+        differs = differs & _spread(visible, differs)
     if bool(differs.any()):
         got, want = got.detach(), want.detach()
         index = first_of(differs)
@@ -222,15 +222,15 @@ def same(check: str, got: Tensor, want: Tensor, words: str, tensor: str, shown: 
 
 
 def close(
-    check: str, got: Tensor, want: Tensor, bound: Tensor | float, words: str, tensor: str, shown: Tensor | None = None
+    check: str, got: Tensor, want: Tensor, bound: Tensor | float, words: str, tensor: str, visible: Tensor | None = None
 ) -> float:
     """The largest |got - want| / bound. Raises Violation where it is above 1, or where `got` holds a NaN."""
     if got.shape != want.shape:
         raise Violation(check, f"{words}: {tensor} is {tuple(got.shape)}, not {tuple(want.shape)}")
     got, want = got.detach(), want.detach()
     ratio = error_ratio(got, want, bound)
-    if shown is not None:
-        ratio = torch.where(_spread(shown.cpu(), ratio), ratio, 0.0)
+    if visible is not None:
+        ratio = torch.where(_spread(visible.cpu(), ratio), ratio, 0.0)
     worst, index = worst_of(ratio)
     if worst > 1.0:
         limit = float(bound[index]) if isinstance(bound, Tensor) else bound
@@ -241,6 +241,6 @@ def close(
     return worst
 
 
-def _spread(shown: Tensor, like: Tensor) -> Tensor:
+def _spread(visible: Tensor, like: Tensor) -> Tensor:
     """(B, L) bool over the further axes of a tensor."""
-    return shown.reshape(*shown.shape, *([1] * (like.dim() - shown.dim()))).expand_as(like)
+    return visible.reshape(*visible.shape, *([1] * (like.dim() - visible.dim()))).expand_as(like)

@@ -61,13 +61,13 @@ def backward(model: Model, batch: Batch, towards: Gradients) -> Backward:
     def recorded(site: str, backend: BoundBackend) -> BoundBackend:
         def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
             gradients: Gradients = {}
-            found = backend.attend(_split(inputs, backend, gradients), options)
-            run = SiteRun(backend, inputs, found.output.detach(), gradients=gradients)
+            answer = backend.attend(_split(inputs, backend, gradients), options)
+            run = SiteRun(backend, inputs, answer.output.detach(), gradients=gradients)
             if site not in runs or site not in once:  # an activation checkpoint calls it again, and drops that result
                 runs.setdefault(site, []).append(run)
-            if found.output.requires_grad:
-                found.output.register_hook(lambda gradient: setattr(run, "grad_output", gradient.detach()))  # type: ignore[no-untyped-call]
-            return found
+            if answer.output.requires_grad:
+                answer.output.register_hook(lambda gradient: setattr(run, "grad_output", gradient.detach()))  # type: ignore[no-untyped-call]
+            return answer
 
         return replace(backend, attend=attend)
 
@@ -82,14 +82,14 @@ def with_site_errors(model: Model, batch: Batch, towards: Gradients, errors: dic
 
     def with_error(site: str, backend: BoundBackend) -> BoundBackend:
         def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
-            found = backend.attend(inputs, options)
+            answer = backend.attend(inputs, options)
             error = errors[site][0 if site in once else calls[site]] if site in errors else None
             calls[site] += 1
             if error is None:
-                return found
+                return answer
             leaves = leaves_of(inputs)
             added = [error.gradients.get(name) if leaf.requires_grad else None for name, leaf in leaves.items()]
-            return AttentionOutput(_Off.apply(found.output, error.output, added, *leaves.values()))  # type: ignore[no-untyped-call]
+            return AttentionOutput(_Off.apply(answer.output, error.output, added, *leaves.values()))  # type: ignore[no-untyped-call]
 
         return replace(backend, attend=attend)
 
@@ -107,7 +107,7 @@ class _Off(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, error: Tensor, added: list[Tensor | None], *leaves: Tensor) -> Tensor:
-        ctx.added = [None if each is None else each.to(x) for each in added]
+        ctx.added = [None if gradient is None else gradient.to(x) for gradient in added]
         return x + error.to(x)
 
     @staticmethod
@@ -118,20 +118,20 @@ class _Off(torch.autograd.Function):
 def _split(inputs: AttentionInputs, backend: BoundBackend, into: Gradients) -> AttentionInputs:
     """The same call on views of its tensors, whose gradients are those of this call alone."""
 
-    def own(name: str, tensor: Tensor) -> Tensor:
+    def viewed(name: str, tensor: Tensor) -> Tensor:
         if not tensor.requires_grad:
             return tensor
         view = tensor.view_as(tensor)
         view.register_hook(lambda gradient: into.__setitem__(name, gradient.detach().clone()))  # type: ignore[no-untyped-call]
         return view
 
-    bias, made = inputs.bias, inputs.prepared
+    bias, prepared_mask = inputs.bias, inputs.prepared
     if isinstance(bias, (DenseBias, DistanceBias)) and bias.values.requires_grad:
-        bias = replace(bias, values=own("bias", bias.values))
-        if made is not None and backend.prepare is not None:  # of the bias of all layers, past the view
-            made = backend.prepare(inputs.mask, bias, shapes_of(inputs), backend.options)
-    query, key, value = own("query", inputs.query), own("key", inputs.key), own("value", inputs.value)
-    return replace(inputs, query=query, key=key, value=value, bias=bias, prepared=made)
+        bias = replace(bias, values=viewed("bias", bias.values))
+        if prepared_mask is not None and backend.prepare is not None:  # of the bias of all layers, past the view
+            prepared_mask = backend.prepare(inputs.mask, bias, shapes_of(inputs), backend.options)
+    query, key, value = viewed("query", inputs.query), viewed("key", inputs.key), viewed("value", inputs.value)
+    return replace(inputs, query=query, key=key, value=value, bias=bias, prepared=prepared_mask)
 
 
 def _gradients(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradients, Gradients]:
@@ -140,12 +140,12 @@ def _gradients(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradient
     outputs = dict(model(**batch.call(dtype=model.dtype)))
     ends = {name: tensor for name, tensor in outputs.items() if name in towards and tensor.requires_grad}
     toward = [_as_returned(name, towards[name]).to(tensor) for name, tensor in ends.items()]
-    found: Any = [None] * len(parameters)
+    reached: Any = [None] * len(parameters)
     if parameters and ends:
-        found = torch.autograd.grad(list(ends.values()), list(parameters.values()), toward, allow_unused=True)
+        reached = torch.autograd.grad(list(ends.values()), list(parameters.values()), toward, allow_unused=True)
     gradients = {
         name: torch.zeros_like(parameter) if gradient is None else gradient
-        for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
+        for (name, parameter), gradient in zip(parameters.items(), reached, strict=True)
     }
     return as_recorded({name: tensor.detach() for name, tensor in outputs.items()}), gradients
 
@@ -170,17 +170,17 @@ def _error(run: SiteRun, exact: BoundBackend) -> SiteError | None:
     inputs = _wide_call(run.inputs)
     wanted = exact.attend(prepared(exact, inputs), exact.options).output
     gradients = gradients_of(wanted, inputs, run.grad_output.double())
-    off = {name: given.double() - gradients[name] for name, given in run.gradients.items()}
+    off = {name: gradient.double() - gradients[name] for name, gradient in run.gradients.items()}
     return SiteError(run.output.double() - wanted.detach(), off)
 
 
 def _wide_call(inputs: AttentionInputs) -> AttentionInputs:
     """The same call in float64, on copies of its tensors that a gradient can be asked for."""
-    given = with_leaves(inputs, False)
-    bias: Any = given.bias
+    leaf_inputs = with_leaves(inputs, False)
+    bias: Any = leaf_inputs.bias
     if isinstance(bias, LinearBias):
         bias = LinearBias(bias.slopes.double())
     elif bias is not None:
         bias = replace(bias, values=bias.values.double().requires_grad_())
-    query, key, value = (tensor.double().requires_grad_() for tensor in (given.query, given.key, given.value))
-    return replace(given, query=query, key=key, value=value, bias=bias)
+    query, key, value = (tensor.double().requires_grad_() for tensor in (leaf_inputs.query, leaf_inputs.key, leaf_inputs.value))
+    return replace(leaf_inputs, query=query, key=key, value=value, bias=bias)

@@ -96,11 +96,11 @@ def _check_backend(
             raise Refused("; ".join(forward.refused))
         inputs = with_leaves(inputs, False)
     can = backend.entry.capabilities
-    found = backend.attend(prepared(backend, replace(inputs, return_lse=can.lse)), backend.options)
-    if found.output.dtype != inputs.query.dtype:
-        raise Violation(CHECK, f"{words}: the output is {found.output.dtype}, not {inputs.query.dtype}")
-    gradients = gradients_of(found.output, inputs, grad_output)
-    results = compared(found, gradients, wanted, bound)
+    answer = backend.attend(prepared(backend, replace(inputs, return_lse=can.lse)), backend.options)
+    if answer.output.dtype != inputs.query.dtype:
+        raise Violation(CHECK, f"{words}: the output is {answer.output.dtype}, not {inputs.query.dtype}")
+    gradients = gradients_of(answer.output, inputs, grad_output)
+    results = compared(answer, gradients, wanted, bound)
     worst = max(close(CHECK, got, want, limit, words, name) for name, got, want, limit in results)
     if not verdict.accepted:
         raise ForwardOnly(f"forward only: {'; '.join(verdict.refused)}", worst)

@@ -22,7 +22,7 @@ from .row import NotApplicable, Reported, same
 
 def causal_independence(subject: ModelUnderTest) -> None:
     """R19, for every causal node and several t."""
-    found, hidden = False, ""
+    any_causal, hidden = False, ""
     for tokens, rule in subject.model.plan.inputs.items():
         chain = stepwise_chain(subject.graph, tokens)
         causal = [name for name in chain if is_causal(subject.graph.nodes[name])]
@@ -32,7 +32,7 @@ def causal_independence(subject: ModelUnderTest) -> None:
         L = ids.shape[1]
         if L < 2:
             continue
-        found = True
+        any_causal = True
         for number, t in enumerate(sorted({0, L // 2, L - 2})):
             later = (torch.arange(L, device=ids.device) > t).expand(ids.shape[:2])
             if isinstance(rule, InputRule) and rule.end_id is not None:
@@ -50,19 +50,19 @@ def causal_independence(subject: ModelUnderTest) -> None:
                     raise Violation("causal", hidden)
     if hidden:
         raise Reported(f"{hidden}, which rounding may do in a half dtype")
-    if not found:
+    if not any_causal:
         raise NotApplicable("no causal node over two positions or more")
 
 
 def padding_content(subject: ModelUnderTest) -> None:
     """A6: real outputs do not change with ids under padding."""
-    hidden = [name for name, shown in subject.batch.visible.items() if not bool(shown.all())]
+    hidden = [name for name, visible in subject.batch.visible.items() if not bool(visible.all())]
     if not hidden:
         raise NotApplicable("no input is long enough to be padded")
     for number, name in enumerate(hidden):
-        ids, shown = subject.batch.ids[name], subject.batch.visible[name]
+        ids, visible = subject.batch.ids[name], subject.batch.visible[name]
         others = other_values(subject.model.plan.inputs[name], ids, subject.generator(number))
-        after = run(subject.model, subject.batch.with_ids(name, where_shown(shown, ids, others)))
+        after = run(subject.model, subject.batch.with_ids(name, where_shown(visible, ids, others)))
         where = subject.shown()
         for node in subject.baseline:
             words = f"ids of `{name}` under padding must change nothing that is real"
@@ -76,8 +76,8 @@ def inputs_matter(subject: ModelUnderTest) -> None:
             ids = subject.batch.images[name]
             changed = other_values(rule, ids, subject.generator(number))
         else:
-            ids, shown = subject.batch.ids[name], subject.batch.visible[name]
-            changed = where_shown(shown, other_values(rule, ids, subject.generator(number)), ids)
+            ids, visible = subject.batch.ids[name], subject.batch.visible[name]
+            changed = where_shown(visible, other_values(rule, ids, subject.generator(number)), ids)
         if isinstance(rule, InputRule) and rule.vocab_size < 3:
             continue
         if isinstance(rule, InputRule) and rule.end_id is not None:
@@ -95,10 +95,10 @@ def inputs_matter(subject: ModelUnderTest) -> None:
                 raise Violation("dependence", message)
 
 
-def _rows_that_differ(got: Tensor, want: Tensor, shown: Tensor | None) -> Tensor:
+def _rows_that_differ(got: Tensor, want: Tensor, visible: Tensor | None) -> Tensor:
     differs = got != want
-    if shown is not None:
-        differs = differs & shown.reshape(*shown.shape, *([1] * (differs.dim() - 2)))
+    if visible is not None:
+        differs = differs & visible.reshape(*visible.shape, *([1] * (differs.dim() - 2)))
     return differs.flatten(1).any(1)
 
 

@@ -73,13 +73,13 @@ def _with_positions(scheme: Any, node: Node, x: Approximate, visible: Tensor | N
     """Embeddings with what a scheme adds or appends to them, made anew in float64."""
     part = node.options.position
     site = getattr(node.options, "site", None) or PositionSite(x.value.shape[-1], rows=x.value.shape[1])
-    made: Any = load(part.entry.build)(part.options, site).to(torch.float64)
-    made.load_state_dict({name: double(tensor) for name, tensor in scheme.state_dict().items()})
+    exact_scheme: Any = load(part.entry.build)(part.options, site).to(torch.float64)
+    exact_scheme.load_state_dict({name: double(tensor) for name, tensor in scheme.state_dict().items()})
     L = x.value.shape[1]
     span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, visible, site.grid)
-    added = made.embed(torch.zeros_like(x.value), span)
-    given = widened(x, added.shape[-1])
-    return weighted_sum([(1.0, given), (1.0, Approximate(added, torch.zeros_like(added), x.dtype))])
+    added = exact_scheme.embed(torch.zeros_like(x.value), span)
+    padded = widened(x, added.shape[-1])
+    return weighted_sum([(1.0, padded), (1.0, Approximate(added, torch.zeros_like(added), x.dtype))])
 
 
 def convolutions(model: Model, recording: Recording, node: Node) -> float:
@@ -89,19 +89,19 @@ def convolutions(model: Model, recording: Recording, node: Node) -> float:
     x = exact(source.tensor)
     visible = source.padding.as_visible(source.tensor.shape[1])
     visible = torch.ones(x.value.shape[:2], dtype=torch.bool) if visible is None else visible.cpu()
-    for each, convolution in zip(node.options.convolutions, module.convolutions, strict=True):
+    for options, convolution in zip(node.options.convolutions, module.convolutions, strict=True):
         B, L, M = x.value.shape
-        starts = [t * each.stride - (each.width - 1) // 2 for t in range(-(-L // each.stride))]
-        places = torch.tensor([[start + k for k in range(each.width)] for start in starts])  # (T, w)
+        starts = [t * options.stride - (options.width - 1) // 2 for t in range(-(-L // options.stride))]
+        places = torch.tensor([[start + k for k in range(options.width)] for start in starts])  # (T, w)
         inside = (places >= 0) & (places < L)
         places = places.clamp(0, L - 1)
         read = (visible[:, places] & inside).unsqueeze(-1)  # (B, T, w, 1)
         value, error = (part[:, places].where(read, 0.0).reshape(B, len(starts), -1) for part in (x.value, x.error))
-        weight = convolution.weight.transpose(1, 2).reshape(each.d_model, each.width * M)
+        weight = convolution.weight.transpose(1, 2).reshape(options.d_model, options.width * M)
         x = linear(Approximate(value, error, x.dtype), weight, convolution.bias)
-        function = load(each.activation.entry.function)
-        x = elementwise(x, lambda t, function=function, each=each: function(t, each.activation.options))  # type: ignore[misc]
-        visible = visible[:, :: each.stride]
+        function = load(options.activation.entry.function)
+        x = elementwise(x, lambda t, function=function, options=options: function(t, options.activation.options))  # type: ignore[misc]
+        visible = visible[:, :: options.stride]
     if module.position is not None:
         x = _with_positions(module.position, node, x, visible)
     return close("convolutions", recording.nodes[node.name].output.tensor, x.value, x.bound, f"`{node.name}`", "its output")
@@ -110,12 +110,12 @@ def convolutions(model: Model, recording: Recording, node: Node) -> float:
 def similarity(model: Model, recording: Recording, node: Node) -> float:
     """The similarities of one node. Each length, product and quotient is off by the rounding of a sum of M terms at most."""
     module: Any = model.nodes[node.name]
-    given = [recording.nodes[node_of(node.edges.reads[f"inputs.{at}"])].output.tensor for at in range(2)]
-    a, b = (double(each) / double(each).norm(dim=-1, keepdim=True) for each in given)
+    inputs = [recording.nodes[node_of(node.edges.reads[f"inputs.{at}"])].output.tensor for at in range(2)]
+    a, b = (double(tensor) / double(tensor).norm(dim=-1, keepdim=True) for tensor in inputs)
     scale = float(double(module.scale).exp())
-    u_o, u_a = units(given[0].dtype)
+    u_o, u_a = units(inputs[0].dtype)
     relative = gamma(3 * a.shape[-1] + 8, u_a) + (8 + abs(module.scale.item())) * u_o
-    want = Approximate(scale * a @ b.T, scale * (a.abs() @ b.abs().T) * relative, given[0].dtype)
+    want = Approximate(scale * a @ b.T, scale * (a.abs() @ b.abs().T) * relative, inputs[0].dtype)
     return close("similarity", recording.nodes[node.name].output.tensor, want.value, want.bound, f"`{node.name}`", "its output")
 
 
@@ -150,7 +150,9 @@ def feed_forward(recording: Recording, expected: ExpectedLayer, name: str) -> fl
     else:
         features = elementwise(inner, _function(activation))
     want = linear(features, module.output.weight, module.output.bias)
-    weights = ", ".join(recording.weight_of(each) for each in (module.input, module.gate, module.output) if each is not None)
+    weights = ", ".join(
+        recording.weight_of(projection) for projection in (module.input, module.gate, module.output) if projection is not None
+    )
     told = f"{words} with {activation.kind}: {weights}"
     worst = close("feed-forward", call.output, want.value, want.bound, told, "its output")
     _tokens_alone(call, words)
@@ -206,17 +208,17 @@ def embedding(model: Model, recording: Recording, node: Node) -> float:
 
 def _added(scheme: nn.Module, recording: Recording, node: Node, table: Tensor) -> Approximate:
     """p(position), from the spec's scheme made anew in float64; only schemes that add or append can be evaluated so."""
-    shown = recording.batch.visible[node.name].cpu()
-    B, L = shown.shape
-    span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, shown)
+    visible = recording.batch.visible[node.name].cpu()
+    B, L = visible.shape
+    span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, visible)
     part = node.options.position
-    made: Any = load(part.entry.build)(part.options, PositionSite(table.shape[1])).to(torch.float64)
-    made.load_state_dict({name: double(tensor) for name, tensor in scheme.state_dict().items()})
+    exact_scheme: Any = load(part.entry.build)(part.options, PositionSite(table.shape[1])).to(torch.float64)
+    exact_scheme.load_state_dict({name: double(tensor) for name, tensor in scheme.state_dict().items()})
     with torch.no_grad():
         x = torch.randn(B, L, table.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        nothing = made.embed(torch.zeros_like(x), span)
+        nothing = exact_scheme.embed(torch.zeros_like(x), span)
         wide = functional.pad(x, (0, nothing.shape[-1] - x.shape[-1]))
-        if not torch.allclose(made.embed(x, span) - wide, nothing, rtol=0, atol=1e-9):
+        if not torch.allclose(exact_scheme.embed(x, span) - wide, nothing, rtol=0, atol=1e-9):
             raise NotApplicable(f"`{node.options.position.kind}` here does more than add to an embedding")
     zero = torch.zeros_like(nothing)
     return weighted_sum([(1.0, Approximate(nothing, zero, table.dtype))])
@@ -227,8 +229,8 @@ def dense(model: Model, recording: Recording, node: Node) -> float:
     module = model.nodes[node.name]
     if not isinstance(module, (Dense, Classify)):
         raise NotApplicable(f"no equation is known for the node `{node.part.kind}`")
-    given = recording.nodes[node_of(node.edges.reads["input"])].output.tensor
-    want = linear(exact(given), module.linear.weight, module.linear.bias)
+    tensor = recording.nodes[node_of(node.edges.reads["input"])].output.tensor
+    want = linear(exact(tensor), module.linear.weight, module.linear.bias)
     if isinstance(module, Dense) and node.options.activation.kind != "identity":
         want = elementwise(want, _function(node.options.activation))
     normed = recording.inner.get((node.name, "output_norm"), [])
@@ -242,9 +244,9 @@ def logits(model: Model, recording: Recording, node: Node) -> float:
     module = model.nodes[node.name]
     if not isinstance(module, TokenLogits):
         raise NotApplicable(f"no equation is known for the node `{node.part.kind}`")
-    given, options = recording.nodes[node_of(node.edges.reads["input"])].output.tensor, node.options
-    scale = options.scale if isinstance(options.scale, float) else float(given.shape[-1]) ** -0.5
-    x = exact(given) if scale == 1.0 else weighted_sum([(scale, exact(given))])
+    tensor, options = recording.nodes[node_of(node.edges.reads["input"])].output.tensor, node.options
+    scale = options.scale if isinstance(options.scale, float) else float(tensor.shape[-1]) ** -0.5
+    x = exact(tensor) if scale == 1.0 else weighted_sum([(scale, exact(tensor))])
     want = linear(x, _table(model, node), module.bias)
     if options.softcap is not None:
         cap = options.softcap
@@ -294,10 +296,10 @@ def _function(activation: Component) -> Callable[[Tensor], Tensor]:
 
 
 def _child(module: nn.Module, name: str) -> nn.Module:
-    found = dict(module.named_children()).get(name)
-    if found is None:
+    child = dict(module.named_children()).get(name)
+    if child is None:
         raise Violation("embedding", f"the spec has `{name}`, but the module has none")
-    return found
+    return child
 
 
 def _weight(module: nn.Module) -> Tensor:

@@ -49,15 +49,15 @@ class Stochastic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-        found = function(*arguments, **(keywords or {}))
+        result = function(*arguments, **(keywords or {}))
         name = function.overloadpacket.__name__
         if name in EXACT or function.is_view:
-            return found
-        if isinstance(found, Tensor):
-            return self._rounded(name, found, arguments)
-        if isinstance(found, (tuple, list)):
-            return type(found)(self._rounded(name, each, arguments) if isinstance(each, Tensor) else each for each in found)
-        return found
+            return result
+        if isinstance(result, Tensor):
+            return self._rounded(name, result, arguments)
+        if isinstance(result, (tuple, list)):
+            return type(result)(self._rounded(name, part, arguments) if isinstance(part, Tensor) else part for part in result)
+        return result
 
     def _rounded(self, name: str, y: Tensor, arguments: Any) -> Tensor:
         if y.dtype != torch.float64 or not y.numel():
@@ -112,7 +112,7 @@ class TrueGradients:
 
     def at(self, dtype: torch.dtype) -> TrueGradients:
         ratio = UNIT[dtype] / UNIT[self.stick.dtype]
-        share = {name: each * ratio for name, each in self.share.items()}
+        share = {name: fraction * ratio for name, fraction in self.share.items()}
         return replace(self, stick=self.stick.at(dtype), share=share)
 
 
@@ -129,7 +129,7 @@ class Measured:
 
     def at(self, dtype: torch.dtype) -> Measured:
         """The same for another dtype."""
-        truth, long, many = (each.at(dtype) for each in (self.truth, self.long, self.many))
+        truth, long, many = (part.at(dtype) for part in (self.truth, self.long, self.many))
         return Measured(truth, long, many, self.gradients.at(dtype), self.unchecked)
 
 
@@ -137,11 +137,11 @@ def pooled(truths: list[Truth]) -> list[Truth]:
     """The same truths, each tensor with the largest relative deviation that it showed in any of them."""
     names = truths[0].stick.scales
     relative = {name: max(_relative(truth.stick.scales[name]) for truth in truths) for name in names}
-    made = []
+    scaled = []
     for truth in truths:
         scales = {name: replace(scale, error=relative[name] * scale.rms) for name, scale in truth.stick.scales.items()}
-        made.append(replace(truth, stick=replace(truth.stick, scales=scales)))
-    return made
+        scaled.append(replace(truth, stick=replace(truth.stick, scales=scales)))
+    return scaled
 
 
 def _relative(scale: Scale) -> float:
@@ -161,7 +161,7 @@ class Reference:
 
     def truth(self, batch: Batch, draws: int = DRAWS) -> Truth:
         """What every node must give for a batch."""
-        shown = shown_positions(self.graph, batch)
+        masks = shown_positions(self.graph, batch)
         with torch.no_grad():
             exact = self._outputs(self.exact, batch, torch.float64)
             drawn = [self._outputs(self._single(), batch, torch.float32)] if self.level == torch.float32 else []
@@ -170,7 +170,7 @@ class Reference:
                     drawn.append(self._outputs(self.exact, batch, torch.float64))
         sums = sums_of(self.graph, self.model, self._positions(batch))
         scales = {
-            name: scale_of(tensor, [each[name] for each in drawn], sums[name], shown.get(name))
+            name: scale_of(tensor, [outputs[name] for outputs in drawn], sums[name], masks.get(name))
             for name, tensor in exact.items()
         }
         placed = {name: tensor.to(self.device) for name, tensor in exact.items()}
@@ -184,11 +184,13 @@ class Reference:
         if not names:
             return {}
         wide = cast(self.model, torch.float64)
-        shown, exact, drawn = shown_positions(self.graph, batch), run(wide, batch), []
+        masks, exact, drawn = shown_positions(self.graph, batch), run(wide, batch), []
         for number in range(max(draws, 1)):
             with Stochastic(self.seed + 2000 + number, self.level):
                 drawn.append(run(wide, batch))
-        return {name: scale_of(exact[name], [each[name] for each in drawn], sums[name], shown.get(name)) for name in names}
+        return {
+            name: scale_of(exact[name], [outputs[name] for outputs in drawn], sums[name], masks.get(name)) for name in names
+        }
 
     def gradients(self, batch: Batch, towards: Gradients, draws: int = DRAWS) -> TrueGradients:
         """The gradient of every trainable parameter for gradients of the outputs; of none where an output has no reference."""
@@ -199,9 +201,9 @@ class Reference:
         for number in range(draws + (not drawn)):
             with Stochastic(self.seed + 3000 + number, self.level):
                 drawn.append(self._gradients(self.exact, batch, towards, torch.float64))
-        tokens = sum(shown.numel() for shown in batch.visible.values()) or batch.size
+        tokens = sum(visible.numel() for visible in batch.visible.values()) or batch.size
         sums = sum(sums_of(self.graph, self.model, self._positions(batch)).values(), Sums()).times(3.0) + Sums(1, tokens)
-        scales = {name: scale_of(tensor, [each[name] for each in drawn], sums) for name, tensor in exact.items()}
+        scales = {name: scale_of(tensor, [gradients[name] for gradients in drawn], sums) for name, tensor in exact.items()}
         if self._stick(scales).blunt():
             with Stochastic(self.seed + 4000, torch.float64):
                 fine = self._gradients(self.exact, batch, towards, torch.float64)
@@ -219,16 +221,16 @@ class Reference:
         return Yardstick(scales, self.level, self.level)
 
     def _positions(self, batch: Batch) -> int:
-        lengths = [shown.shape[1] for shown in batch.visible.values()]
+        lengths = [visible.shape[1] for visible in batch.visible.values()]
         return max(
-            [*lengths, *(each.signal.length for each in self.graph.nodes.values() if isinstance(each.signal.length, int))],
+            [*lengths, *(node.signal.length for node in self.graph.nodes.values() if isinstance(node.signal.length, int))],
             default=1,
         )
 
     def _outputs(self, weights: Gradients, batch: Batch, dtype: torch.dtype) -> dict[str, Tensor]:
-        found = evaluate(self.graph, weights, _on_cpu(batch), dtype)
-        self.unchecked = found.unchecked
-        return found.outputs
+        evaluation = evaluate(self.graph, weights, _on_cpu(batch), dtype)
+        self.unchecked = evaluation.unchecked
+        return evaluation.outputs
 
     def _gradients(self, weights: Gradients, batch: Batch, towards: Gradients, dtype: torch.dtype) -> Gradients:
         leaves = {name: tensor.clone().requires_grad_(name in self.trained) for name, tensor in weights.items()}
@@ -237,21 +239,21 @@ class Reference:
         wanted = [leaves[name] for name in self.trained]
         if not wanted or not ends:
             return {name: torch.zeros_like(leaf) for name, leaf in zip(self.trained, wanted, strict=True)}
-        found = torch.autograd.grad(
+        reached = torch.autograd.grad(
             [end for end, _ in ends], wanted, [toward.to(end) for end, toward in ends], allow_unused=True
         )
         return {
             name: torch.zeros_like(leaves[name]) if gradient is None else gradient
-            for name, gradient in zip(self.trained, found, strict=True)
+            for name, gradient in zip(self.trained, reached, strict=True)
         }
 
     def _single(self) -> Gradients:
         return {name: weight.float() for name, weight in self.exact.items()}
 
 
-def share_of(given: Tensor, exact: Tensor) -> float:
+def share_of(gradient: Tensor, exact: Tensor) -> float:
     """The length of the error over that of the exact gradient; 0 where both are."""
-    error, length = float((given.double() - exact.double()).norm()), float(exact.double().norm())
+    error, length = float((gradient.double() - exact.double()).norm()), float(exact.double().norm())
     if error != error:
         return float("inf")
     return error / length if length else (float("inf") if error else 0.0)
@@ -264,12 +266,12 @@ def _on_cpu(batch: Batch) -> Batch:
     return Batch(ids, visible, segments, images)
 
 
-def random_towards(outputs: Gradients, shown: dict[str, Tensor], generator: torch.Generator) -> Gradients:
+def random_towards(outputs: Gradients, masks: dict[str, Tensor], generator: torch.Generator) -> Gradients:
     """A gradient for each output that every dtype holds exactly, zero where a position is padding."""
-    found = {}
+    towards = {}
     for name, tensor in outputs.items():
         drawn = torch.randn(tensor.shape, generator=generator).bfloat16().double()
-        if name in shown:
-            drawn = drawn * shown[name].cpu().reshape(*shown[name].shape, *([1] * (drawn.dim() - 2)))
-        found[name] = drawn
-    return found
+        if name in masks:
+            drawn = drawn * masks[name].cpu().reshape(*masks[name].shape, *([1] * (drawn.dim() - 2)))
+        towards[name] = drawn
+    return towards

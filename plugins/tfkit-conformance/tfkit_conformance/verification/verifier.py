@@ -98,24 +98,24 @@ def verify(
     began = time.perf_counter()
     _check(devices, dtypes, batch, seed, parts)
     catalogue = catalogue or load_catalogue()
-    given, words = _built(model, seed, catalogue)
-    graph = graph_of(given.spec)
+    built, words = _built(model, seed, catalogue)
+    graph = graph_of(built.spec)
     chosen = lengths_for(graph, lengths)
     rows: list[Row] = []
 
     def report(finished: bool) -> VerifyReport:
         return VerifyReport(
-            given.plan.name, given.parameter_count(), words, tuple(devices), tuple(dtypes), tuple(requested), batch,
+            built.plan.name, built.parameter_count(), words, tuple(devices), tuple(dtypes), tuple(requested), batch,
             chosen, seed, versions(catalogue), tuple(rows), time.perf_counter() - began, backends is not None, finished,
         )  # fmt: skip
 
-    requested, evaluated_by = requested_backends(given, backends), by_site(given, backends, catalogue)
-    exact = declaring(evaluated_by, WIDE) if given.sites else set(requested)
+    requested, evaluated_by = requested_backends(built, backends), by_site(built, backends, catalogue)
+    exact = declaring(evaluated_by, WIDE) if built.sites else set(requested)
     wide = {name: requested for name, requested in requested.items() if name in exact}
     for device in devices:
         missing = missing_device(device)
         if missing:
-            rows.append(Row("whole model", "everything", "", given.plan.name, "", "", device, "not run", None, missing))
+            rows.append(Row("whole model", "everything", "", built.plan.name, "", "", device, "not run", None, missing))
             continue
         asked: dict[str, tuple[Sequence[str], dict[str, Any]]] = dict.fromkeys(dtypes, (parts, requested))
         if WHOLE_MODEL in parts and wide and WIDE not in asked:
@@ -124,13 +124,13 @@ def verify(
         for dtype, (wanted, with_) in asked.items():
             try:
                 run = _Run(
-                    given.to(device), graph, device, dtype, with_, set(wide), evaluated_by, lengths or {}, chosen, batch, seed,
+                    built.to(device), graph, device, dtype, with_, set(wide), evaluated_by, lengths or {}, chosen, batch, seed,
                     progress, known,
                 )  # fmt: skip
             except Exception as reason:
                 if not no_room(reason):
                     raise
-                row = Row("whole model", "everything", "", given.plan.name, "", dtype, device, "not run")
+                row = Row("whole model", "everything", "", built.plan.name, "", dtype, device, "not run")
                 rows.append(replace(row, message=no_room(reason)))
                 continue
             for stage in run.stages(wanted):
@@ -185,13 +185,19 @@ class _Run:
             yield ran
             return
         by_mask, by_lengths = recordings
-        for each in chain(
+        for sublayer_check in chain(
             local_checks(self.model, self.graph, by_mask),
             site_checks(by_mask, "attention, padding by mask", self.by_site, self.seed),
             site_checks(by_lengths, "attention, padding by lengths", self.by_site, self.seed),
         ):
-            own = replace(row, property=each.property, rule=each.rule, where=each.where, backend=each.backend)
-            yield self.evaluated(own, each.check)
+            sublayer_row = replace(
+                row,
+                property=sublayer_check.property,
+                rule=sublayer_check.rule,
+                where=sublayer_check.where,
+                backend=sublayer_check.backend,
+            )
+            yield self.evaluated(sublayer_row, sublayer_check.check)
 
     def whole_model(self) -> Iterator[list[Row]]:
         row = Row("whole model", "run", "", self.model.plan.name, "", self.dtype, self.device, "passed")
@@ -220,14 +226,14 @@ class _Run:
         long = draw(self.model, lengths_for(self.graph, self.wanted, LONG), rows, self.seed + 11, self.device).padded_right()
         many = draw(self.model, lengths_for(self.graph, self.wanted, SHORT), max(MANY_ROWS, rows), self.seed + 12, self.device)
         outputs = outputs_of(self.model, self.batch) | truth.outputs
-        shown = shown_positions(self.graph, self.batch)
+        masks = shown_positions(self.graph, self.batch)
         returned = {name: outputs[name] for name in self.model.plan.outputs}
-        towards = random_towards(returned, shown, torch.Generator().manual_seed(self.seed + 1003))
+        towards = random_towards(returned, masks, torch.Generator().manual_seed(self.seed + 1003))
         gradients = reference.gradients(self.batch, towards)
         few, longer, more = pooled([truth, reference.truth(long, 1), reference.truth(many, 0)])
-        found = Measured(few, longer, more, gradients, reference.unchecked)
-        self.known.append((reference, found))
-        return found.at(DTYPES[self.dtype])
+        fresh = Measured(few, longer, more, gradients, reference.unchecked)
+        self.known.append((reference, fresh))
+        return fresh.at(DTYPES[self.dtype])
 
     def _with_backend(self, row: Row, requested: list[Any], measured: Measured) -> Iterator[Row]:
         subjects: list[ModelUnderTest] = []
@@ -249,17 +255,17 @@ class _Run:
         if unused:
             yield replace(row, property="run", status="refused", message=f"it serves no call in {self.dtype}: {unused}")
             return
-        for each in PROPERTIES:
-            own = replace(row, property=each.name, rule=each.rule)
-            found = self.evaluated(own, lambda each=each: each.check(subject))  # type: ignore[misc]
-            yield self._decided(found if each.rule == "A10" else self._blunt(found, subject.stick))
+        for model_property in PROPERTIES:
+            property_row = replace(row, property=model_property.name, rule=model_property.rule)
+            evaluated_row = self.evaluated(property_row, lambda model_property=model_property: model_property.check(subject))  # type: ignore[misc]
+            yield self._decided(evaluated_row if model_property.rule == "A10" else self._blunt(evaluated_row, subject.stick))
 
-    def _blunt(self, row: Row, stick: Yardstick) -> Row:
+    def _blunt(self, row: Row, yardstick: Yardstick) -> Row:
         """A rounded property passes in a dtype in which an error could not be distinguished from rounding: that is no proof."""
-        blunt = stick.blunt()
+        blunt = yardstick.blunt()
         if row.status != "passed" or row.worst is None or not blunt:
             return row
-        message = f"rounding in {self.dtype} alone may move `{blunt}` by {stick.share(blunt):.0%}"
+        message = f"rounding in {self.dtype} alone may move `{blunt}` by {yardstick.share(blunt):.0%}"
         return replace(row, status="reported", message=message)
 
     def _decided(self, row: Row) -> Row:
@@ -282,8 +288,8 @@ def evaluated(row: Row, check: Callable[[], float | None]) -> Row:
     except Inconclusive as reason:
         return replace(row, status="inconclusive", message=str(reason))
     except Exception as reason:  # any exception of a plugin's part is reported as its failure
-        if said := no_room(reason):
-            return replace(row, status="not run", message=said)
+        if shortage := no_room(reason):
+            return replace(row, status="not run", message=shortage)
         if isinstance(reason, TfkitError):
             return replace(row, status="failed", message=" ".join(str(reason).split()))
         called = " for a call that it declares" if row.backend and row.part == SUB_LAYERS else ""
@@ -313,10 +319,10 @@ def _built(model: Model | ModelSpec | Mapping[str, Any] | str | Path, seed: int,
         if moved:
             message = f"`{moved[0]}` has no attention backend, because its layer was moved or added by hand"
             raise InputError(Diagnostic("TFK073", message, "put it back, or call `model.set_backend(...)`"))
-        own = copied(model).eval()
-        if (message := shared_memory(model)) and not shared_memory(own):  # a copy has parameters of its own in their place
+        copy = copied(model).eval()
+        if (message := shared_memory(model)) and not shared_memory(copy):  # a copy has parameters of its own in their place
             raise InputError(Diagnostic("TFK073", message, "give each parameter a tensor of its own"))
-        return own, "as given"
+        return copy, "as given"
     return disturbed(build(model, catalogue, seed=seed), seed), f"seed {seed}"
 
 
@@ -342,9 +348,9 @@ def _unused(subject: ModelUnderTest, backend: str) -> str:
         for request, served_by in served_requests(choice):
             if served_by.kind == backend:
                 return ""
-            for each in choice.candidates:
-                if each.kind == backend:
-                    reasons |= dict.fromkeys(check_request(each.entry, request, each.options).refused)
+            for candidate in choice.candidates:
+                if candidate.kind == backend:
+                    reasons |= dict.fromkeys(check_request(candidate.entry, request, candidate.options).refused)
     return f"{'; '.join(reasons)}; eager serves every call" if reasons else ""
 
 

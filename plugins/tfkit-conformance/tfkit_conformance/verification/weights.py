@@ -36,17 +36,17 @@ from .row import NotApplicable, same
 
 def checkpoint(subject: ModelUnderTest) -> None:
     """A12."""
-    own = subject.model.state_dict()
+    state = subject.model.state_dict()
     listed = {f"nodes.{node.name}.{p.name}" for node in subject.graph.nodes.values() for p in node.parameters()}
-    if set(own) != listed:
-        odd = sorted(set(own) ^ listed)[0]
+    if set(state) != listed:
+        odd = sorted(set(state) ^ listed)[0]
         raise Violation(
             "checkpoint", f"`{odd}` is {'missing from' if odd in listed else 'no name of the spec, but in'} the state dict"
         )
     if subject.model.spec is None:
         raise NotApplicable("the model keeps no spec to be built from")
     other: Model = build(subject.model.spec, catalogue_of(subject.model), device="meta", dtype=subject.dtype)
-    other.to_empty(device=subject.device).load_state_dict(own)
+    other.to_empty(device=subject.device).load_state_dict(state)
     for name, module in subject.model.named_modules():
         if type(module) in (nn.Linear, nn.Embedding):  # in the place of the fast ones: their products round in another order
             other.get_submodule(name).__class__ = type(module)
@@ -87,7 +87,7 @@ def gradient_flow(subject: ModelUnderTest) -> None:
     if subject.model.sites and min((ids.shape[1] for ids in subject.batch.ids.values()), default=2) < 2:
         raise NotApplicable("over one token, a softmax is 1 and has no gradient")
     generator = subject.generator(3)
-    with node_outputs(model) as found, _memories_read(subject, model) as read:
+    with node_outputs(model) as recorded, _memories_read(subject, model) as read:
         outputs = model(**subject.batch.call(dtype=model.dtype))
     loss = torch.zeros((), dtype=torch.float64, device=subject.device)
     for tensor in outputs.values():
@@ -105,7 +105,7 @@ def gradient_flow(subject: ModelUnderTest) -> None:
         rounded = name in slopes.scales and slopes.share(name) >= 1.0  # this dtype alone may make it 0
         if not bool(gradient.any()) and name not in unseen and not rounded:
             raise Violation("gradient flow", f"the gradient of `{name}` {tuple(gradient.shape)} is zero everywhere")
-    _shared_tables(subject, model, {name: tensors[0] for name, tensors in found.items()}, generator)
+    _shared_tables(subject, model, {name: tensors[0] for name, tensors in recorded.items()}, generator)
 
 
 @contextmanager
@@ -118,14 +118,14 @@ def _memories_read(subject: ModelUnderTest, model: Model) -> Iterator[dict[str, 
     handles = []
 
     def noting(site: str, part: str) -> Any:
-        def hook(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-            view = given[0].view_as(given[0])
+        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            view = inputs[0].view_as(inputs[0])
             name = next((names[id(p)] for p in module.parameters() if id(p) in names), "")
             note = _Read(part, name, view.requires_grad)
             if view.requires_grad:
                 view.register_hook(lambda gradient: setattr(note, "gradient", gradient.detach()))
             read[site].append(note)
-            return (view, *given[1:])
+            return (view, *inputs[1:])
 
         return hook
 
@@ -169,9 +169,9 @@ def _memories(subject: ModelUnderTest, read: dict[str, list[_Read]]) -> None:
 
 def _learns(subject: ModelUnderTest, node: str) -> bool:
     """Whether a node, or one that it reads, has a parameter that is trained."""
-    own = any(parameter.requires_grad for parameter in subject.model.nodes[node].parameters())
+    learns_itself = any(parameter.requires_grad for parameter in subject.model.nodes[node].parameters())
     edges = subject.graph.nodes[node].edges
-    return own or any(_learns(subject, node_of(ref)) for ref in (*edges.reads.values(), *edges.memories))
+    return learns_itself or any(_learns(subject, node_of(ref)) for ref in (*edges.reads.values(), *edges.memories))
 
 
 def _shared_tables(subject: ModelUnderTest, model: Model, outputs: dict[str, Tensor], generator: torch.Generator) -> None:
@@ -185,11 +185,11 @@ def _shared_tables(subject: ModelUnderTest, model: Model, outputs: dict[str, Ten
         if not table.requires_grad:
             continue
         is_tokens = node.kind.input_rule is not None
-        given = outputs[name] if is_tokens else _alone(model, name, outputs[node_of(node.edges.reads["input"])], embedding)
-        weight = torch.randn(given.shape, generator=generator, dtype=torch.float64).to(given.device, given.dtype)
+        output = outputs[name] if is_tokens else _alone(model, name, outputs[node_of(node.edges.reads["input"])], embedding)
+        weight = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.device, output.dtype)
         gradient = None
-        if given.requires_grad:
-            (gradient,) = torch.autograd.grad(given, [table], weight, allow_unused=True, retain_graph=True)
+        if output.requires_grad:
+            (gradient,) = torch.autograd.grad(output, [table], weight, allow_unused=True, retain_graph=True)
         used = torch.ones(table.shape[0], dtype=torch.bool, device=table.device)
         if is_tokens:
             used = torch.zeros_like(used).index_fill(0, subject.batch.ids[name].flatten().long(), True)
@@ -200,9 +200,9 @@ def _shared_tables(subject: ModelUnderTest, model: Model, outputs: dict[str, Ten
             raise Violation("gradient flow", message, index=(int(missed[0]),))
 
 
-def _alone(model: Model, name: str, given: Tensor, embedding: nn.Module) -> Tensor:
+def _alone(model: Model, name: str, source: Tensor, embedding: nn.Module) -> Tensor:
     """What a node of logits gives for its input, when only its table can pass a gradient."""
-    made: NodeOutput = model.nodes[name](
-        ForwardContext({}, {}, {}), input=NodeOutput(given.detach(), Padding()), table=SharedTable(embedding)
+    output: NodeOutput = model.nodes[name](
+        ForwardContext({}, {}, {}), input=NodeOutput(source.detach(), Padding()), table=SharedTable(embedding)
     )
-    return made.tensor
+    return output.tensor

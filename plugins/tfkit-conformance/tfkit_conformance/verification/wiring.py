@@ -33,7 +33,7 @@ CHECK = "wiring"
 def stack_wiring(graph: Graph, recording: Recording, stack: str) -> float | None:
     """The stream from a stack's input node through its layers and its final norm. Raises Violation."""
     node, output = graph.nodes[stack], recording.nodes[stack].output.tensor
-    given = recording.nodes[node_of(node.edges.reads["input"])].output.tensor
+    stream = recording.nodes[node_of(node.edges.reads["input"])].output.tensor
     numbers = [number for number, _ in sequence(layers_of(node.options))]
     depth = len(numbers)
     applied = [index for name, index in recording.layers if name == stack]
@@ -43,15 +43,15 @@ def stack_wiring(graph: Graph, recording: Recording, stack: str) -> float | None
         call = recording.layers[stack, index].call
         if call.module is not recording.nodes[stack].module.get_submodule(f"layers.{numbers[index]}"):
             raise Violation(CHECK, f"layer {index} of `{stack}` must be its module `layers.{numbers[index]}`, and is another")
-        same(CHECK, call.x, given, f"layer {index} of `{stack}` must read what came before it", "its input")
-        given = call.output
+        same(CHECK, call.x, stream, f"layer {index} of `{stack}` must read what came before it", "its input")
+        stream = call.output
     final, call_of_final = node.options.final_norm.kind, recording.final_norms.get(stack)
     if final == "none":
-        same(CHECK, output, given, f"`{stack}` ends in no norm, so it gives what its last layer gives", "its output")
+        same(CHECK, output, stream, f"`{stack}` ends in no norm, so it gives what its last layer gives", "its output")
     elif call_of_final is None:
         raise Violation(CHECK, f"`{stack}` must end in a {final}, and it was not applied")
     else:
-        same(CHECK, call_of_final.x, given, f"the final norm of `{stack}` must read the last layer", "its input")
+        same(CHECK, call_of_final.x, stream, f"the final norm of `{stack}` must read the last layer", "its input")
         same(CHECK, output, call_of_final.output, f"`{stack}` gives what its final norm gives", "its output")
     return None
 

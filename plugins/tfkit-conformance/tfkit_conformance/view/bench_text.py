@@ -101,18 +101,18 @@ TITLES = {"time": "median", "spread": "", "rate": "rate", "share": "of ceiling",
 
 def bench_text(data: Mapping[str, Any]) -> list[RenderableType]:
     """What `tfkit_conformance.bench.measure` measured."""
-    shown: list[RenderableType] = [Text(machine_in_words(data), "bold"), Text(ceiling_in_words(data))]
+    lines: list[RenderableType] = [Text(machine_in_words(data), "bold"), Text(ceiling_in_words(data))]
     wide = max((len(row["name"]) for cell in data["cells"] for row in cell["backends"]), default=0)
     if data["cells"]:
-        shown += ["", Text(f"  {'':<{wide}}{_aligned(TITLES)}", "dim")]
+        lines += ["", Text(f"  {'':<{wide}}{_aligned(TITLES)}", "dim")]
     for cell in data["cells"]:
-        shown += ["", Text.assemble((cell["name"], "bold"), f"  {shape_in_words(cell)}"), *_lines(cell, wide)]
+        lines += ["", Text.assemble((cell["name"], "bold"), f"  {shape_in_words(cell)}"), *_lines(cell, wide)]
     reasons: dict[str, list[str]] = {}
     for row in data["missing"]:
         reasons.setdefault(row["reason"], []).append(row["cell"])
     for reason, cells in reasons.items():
-        shown += ["", Text(f"not run, {reason}: {', '.join(cells)}", "bold")]
-    return [*shown, "", Text(f"{FORMULA} {READING} Memory: {data['settings']['memory']}.", "dim")]
+        lines += ["", Text(f"not run, {reason}: {', '.join(cells)}", "bold")]
+    return [*lines, "", Text(f"{FORMULA} {READING} Memory: {data['settings']['memory']}.", "dim")]
 
 
 def _lines(cell: Mapping[str, Any], wide: int) -> Iterator[RenderableType]:
@@ -179,12 +179,16 @@ def products_text(table: Mapping[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(f"fastest products of decoding on {shown(on)}", "bold")]
     for key, rows in groupby(table["rows"], lambda row: (row["threads"], row["outputs"], row["inputs"])):
         parts += ["", Text(f"weight {key[1]} x {key[2]}, threads {key[0]}", "bold")]
-        measured = [each for each in table["measured"] if (each["threads"], each["outputs"], each["inputs"]) == key]
+        measured = [
+            measurement
+            for measurement in table["measured"]
+            if (measurement["threads"], measurement["outputs"], measurement["inputs"]) == key
+        ]
         for name, alike in groupby(rows, lambda row: row["fastest"]):
             spans = [row["rows"] for row in alike]
             parts.append(_line(name, spans[0][0], spans[-1][1], measured))
     if table["wrong"]:
-        parts += ["", *(Text(f"wrong, so not used: {each}", "red") for each in table["wrong"])]
+        parts += ["", *(Text(f"wrong, so not used: {wrong}", "red") for wrong in table["wrong"])]
     return parts
 
 
@@ -192,7 +196,7 @@ def _line(name: str, first: int, last: int, measured: Sequence[Mapping[str, Any]
     span = f"{first}" if first == last else f"{first} to {last}"
     if name == "mkl":
         return Text(f"  {span:>10} rows  mkl")
-    inside = [each["microseconds"] for each in measured if first <= each["rows"] <= last]
+    inside = [measurement["microseconds"] for measurement in measured if first <= measurement["rows"] <= last]
     ratios = [times["mkl"] / times[name] for times in inside if {"mkl", name} <= times.keys()]
     gain = f"{min(ratios):.2f}" if len(ratios) == 1 else f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
     return Text(f"  {span:>10} rows  {name:<10}  {gain} x as fast as mkl" if gain else f"  {span:>10} rows  {name}", "green")

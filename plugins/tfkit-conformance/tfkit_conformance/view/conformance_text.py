@@ -41,11 +41,11 @@ def conformance_text(data: Data, file: str | None = None) -> list[RenderableType
         grades = ", ".join(f"{dtype} {grade}" for dtype, grade in data["grades"].items())
         parts += ["", Text(f"accuracy: {grades}: error relative to that of a careful kernel (A up to 1.5, B up to 3)")]
     by_message: dict[str, list[Data]] = {}
-    for found in data["findings"]:
-        by_message.setdefault(found["message"], []).append(found)
+    for finding in data["findings"]:
+        by_message.setdefault(finding["message"], []).append(finding)
     for number_of_it, same in enumerate(by_message.values()):
         parts += ["", *_finding(same, number_of_it < SNIPPETS)]
-    if any(found["case"] for found in data["findings"]):
+    if any(finding["case"] for finding in data["findings"]):
         parts += ["", Text(_how_to_replay(data, file), "dim")]
     return [*parts, "", verdict_line(data), Text(f"exit code {data['exit_code']}, {data['seconds']:.0f} s")]
 
@@ -178,21 +178,21 @@ def _cell(row: Data) -> str:
 
 def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
     """What one or more findings say in the same words."""
-    found = same[0]
-    rule = f" ({found['rule']})" if 0 < len(found["rule"]) <= 8 else ""
-    often = f", {found['failed']} of {found['examples']} examples" if found["failed"] else ""
-    lines = [Text("FAILED ", "bold red").append(f"{shown(found['check'])}{rule}{often}", "bold")]
-    lines.append(Text(shown(found["message"])))
-    if numbers := numbers_in_words(found):
+    finding = same[0]
+    rule = f" ({finding['rule']})" if 0 < len(finding["rule"]) <= 8 else ""
+    often = f", {finding['failed']} of {finding['examples']} examples" if finding["failed"] else ""
+    lines = [Text("FAILED ", "bold red").append(f"{shown(finding['check'])}{rule}{often}", "bold")]
+    lines.append(Text(shown(finding["message"])))
+    if numbers := numbers_in_words(finding):
         lines.append(Text(numbers))
-    lines += [Text(shown(line)) for line in found.get("call", "").splitlines()]
-    if found["looks_like"]:
-        lines.append(Text("looks like: ").append(shown(found["looks_like"]), "bold"))
+    lines += [Text(shown(line)) for line in finding.get("call", "").splitlines()]
+    if finding["looks_like"]:
+        lines.append(Text("looks like: ").append(shown(finding["looks_like"]), "bold"))
     if len(same) > 1:
         lines.append(Text(f"the same in {_few([other['check'] for other in same[1:]])}", "dim"))
     shown_lines: list[RenderableType] = [lines[0], *(Padding(line, (0, 0, 0, 2)) for line in lines[1:])]
-    if found["snippet"] and with_snippet:
-        shown_lines += ["", _python(found["snippet"])]
+    if finding["snippet"] and with_snippet:
+        shown_lines += ["", _python(finding["snippet"])]
     return shown_lines
 
 
@@ -277,8 +277,10 @@ def replay_text(data: Mapping[str, Any]) -> list[RenderableType]:
     other = total - sum(counts.values())
     more = f", {counts['refused']} refused by the declaration" if counts["refused"] else ""
     more += f", {other} could not be evaluated" if other else ""
-    said = f"{counts['failed']} of {total} still fail, {counts['passed']} pass{more}" if total else "the report has no findings"
-    return [*lines, Text(said, "bold").append(f" (exit code {data['exit_code']})", "")]
+    summary = (
+        f"{counts['failed']} of {total} still fail, {counts['passed']} pass{more}" if total else "the report has no findings"
+    )
+    return [*lines, Text(summary, "bold").append(f" (exit code {data['exit_code']})", "")]
 
 
 def _now(row: Mapping[str, Any]) -> str:

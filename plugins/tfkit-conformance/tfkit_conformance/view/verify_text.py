@@ -76,8 +76,8 @@ def _whole(rows: list[dict[str, Any]]) -> Table:
         table.add_column("\n".join(filter(None, (backend, dtype, device if several else ""))), justify="right")
     cells = {(row["property"], row["backend"], row["dtype"], row["device"]): row for row in rows}
     for name, rule in dict.fromkeys((row["property"], row["rule"]) for row in rows):
-        found = [cells.get((name, *column)) for column in columns]
-        table.add_row(name, rule, *(_cell(row) for row in found))
+        in_columns = [cells.get((name, *column)) for column in columns]
+        table.add_row(name, rule, *(_cell(row) for row in in_columns))
     return table
 
 

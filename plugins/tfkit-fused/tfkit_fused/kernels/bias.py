@@ -49,8 +49,8 @@ def dense(
     program = tl.program_id(0)
     own_k = program % tiles_k
     own_q = program // tiles_k % tiles_q
-    own = program // (tiles_k * tiles_q)
-    own_b, own_h = own // SIZE_H, own % SIZE_H
+    own_bh = program // (tiles_k * tiles_q)
+    own_b, own_h = own_bh // SIZE_H, own_bh % SIZE_H
     to_b = tl.where(SIZE_B == B, own_b + 1, B)
     to_h = tl.where(SIZE_H == scores.H, own_h + 1, scores.H)
     to_q = tl.where(SIZE_Q == Q, own_q * TILE_Q + 1, Q)
@@ -74,7 +74,7 @@ def dense(
         total = tl.where(rows[:, None] == 0, tl.sum(total, 0)[None], 0.0)
     if SIZE_K != K:
         total = tl.where(keys[None] == 0, tl.sum(total, 1)[:, None], 0.0)
-    at = GRAD_BIAS + (tl.cast(own, tl.int64) * SIZE_Q + rows[:, None]) * SIZE_K + keys[None]
+    at = GRAD_BIAS + (tl.cast(own_bh, tl.int64) * SIZE_Q + rows[:, None]) * SIZE_K + keys[None]
     tl.store(at, total, mask=(rows[:, None] < SIZE_Q) & (keys[None] < SIZE_K))
 
 
@@ -86,10 +86,10 @@ def diagonals(
     """sums (B,H,bands,2,TILE) float32, band c - a of tiles (a of queries, c of keys) after band, from the first one on that has
     a distance within the table: [0, t] holds the pairs with j - i = (c - a) TILE + t, [1, t] those with j - i less by TILE."""
     across, down = tl.cdiv(K, TILE), tl.cdiv(Q, TILE)
-    own, b, h = of_program(bands, scores.H)
+    band_number, b, h = of_program(bands, scores.H)
     g, head = h // scores.group, (b * scores.H + h) * Q
     stands = offset_of(b, offset, mask)
-    band = first_band(stands, bias.low, TILE) + own
+    band = first_band(stands, bias.low, TILE) + band_number
     query_head, grad_head = head_of(query_rows, b, h), head_of(grad_rows, b, h)
     key_head, value_head = head_of(key_rows, b, g), head_of(value_rows, b, g)
     steps = tl.arange(0, TILE)

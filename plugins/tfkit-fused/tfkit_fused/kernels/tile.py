@@ -277,16 +277,16 @@ def looked_up(at):
     Not `tl.load`: Triton would lay its result out for memory, and then carry the scores to that layout and back.
     """
     if INTERPRETED:
-        found = tl.load(at)
+        numbers = tl.load(at)
     elif at.dtype.element_ty.primitive_bitwidth == 32:
-        found = tl.inline_asm_elementwise(
+        numbers = tl.inline_asm_elementwise(
             "ld.global.nc.b32 $0, [$1];", "=r,l", [at.to(tl.int64)], dtype=at.dtype.element_ty, is_pure=True, pack=1
         )
     else:
-        found = tl.inline_asm_elementwise(
+        numbers = tl.inline_asm_elementwise(
             "ld.global.nc.b16 $0, [$1];", "=h,l", [at.to(tl.int64)], dtype=at.dtype.element_ty, is_pure=True, pack=1
         )
-    return found
+    return numbers
 
 
 @triton.jit

@@ -66,8 +66,8 @@ class Kernel(KernelDesign):
         lacks."""
         refuse_undeclared(inputs)
         values = None if inputs.bias is None else stages.bias_values(inputs.bias)
-        found = _Attention.apply(self, inputs, inputs.query, inputs.key, inputs.value, values)  # type: ignore[no-untyped-call]
-        return AttentionOutput(*found)
+        results = _Attention.apply(self, inputs, inputs.query, inputs.key, inputs.value, values)  # type: ignore[no-untyped-call]
+        return AttentionOutput(*results)
 
 
 class _Attention(torch.autograd.Function):
@@ -85,10 +85,10 @@ class _Attention(torch.autograd.Function):
         leaves, output, kept = saved[:4], saved[4], saved[5:]
         call = replace(ctx.call, query=leaves[0], key=leaves[1], value=leaves[2], bias=_with_values(ctx.call.bias, leaves[3]))
         with torch.no_grad():
-            found = backward_pass(ctx.kernel, call, grad_output, output, kept, with_bias=ctx.needs_input_grad[5])
+            all_gradients = backward_pass(ctx.kernel, call, grad_output, output, kept, with_bias=ctx.needs_input_grad[5])
         gradients: list[Tensor | None] = []
         for name, leaf, wanted in zip(("query", "key", "value", "bias"), leaves, ctx.needs_input_grad[2:], strict=True):
-            gradients.append(_once(found[name].to(leaf.dtype), leaves) if wanted else None)
+            gradients.append(_once(all_gradients[name].to(leaf.dtype), leaves) if wanted else None)
         return None, None, *gradients
 
 

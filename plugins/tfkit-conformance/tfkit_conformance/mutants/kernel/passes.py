@@ -64,10 +64,10 @@ class _Call:
 
 def forward_pass(kernel: KernelDesign, call: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor | None, Kept]:
     """Output, weights, log-sum-exp and what the backward pass needs."""
-    read, shown, drawn = _read(kernel, call), _visible(kernel, call), kernel.draw(call)
+    read, visible, drawn = _read(kernel, call), _visible(kernel, call), kernel.draw(call)
     K, every = call.key.shape[2], slice(0, call.query.shape[2])
     ends = [round(K * part / kernel.split) for part in range(kernel.split + 1)]
-    parts = [_online(read, shown, drawn, start, stop) for start, stop in pairwise(ends)]
+    parts = [_online(read, visible, drawn, start, stop) for start, stop in pairwise(ends)]
 
     highest = torch.stack([part[0] for part in parts]).amax(0)
     weights = (
@@ -82,9 +82,9 @@ def forward_pass(kernel: KernelDesign, call: AttentionInputs) -> tuple[Tensor, T
     returned = None
     if call.return_weights:
         scores, _ = read.scores(every, slice(0, K))
-        returned = read.exp(kernel.hide(scores, shown), finite(lse)).to(call.query.dtype)
+        returned = read.exp(kernel.hide(scores, visible), finite(lse)).to(call.query.dtype)
     reported = kernel.report(lse, total).squeeze(-1).float() if call.return_lse else None
-    return output.to(call.query.dtype), returned, reported, (lse, total, shown, drawn)
+    return output.to(call.query.dtype), returned, reported, (lse, total, visible, drawn)
 
 
 def backward_pass(
@@ -92,23 +92,23 @@ def backward_pass(
 ) -> dict[str, Tensor]:
     """The gradients of query, key, value and, where asked, of the bias's own tensor, in the accumulation type."""
     read = _read(kernel, call)
-    lse, total, shown, drawn = kept
+    lse, total, visible, drawn = kept
     rows, wide = total > 0, read.query.dtype
-    lse, shown = finite(kernel.lse_again(lse, total)), kernel.see_again(shown, call)
+    lse, visible = finite(kernel.lse_again(lse, total)), kernel.see_again(visible, call)
     grad_output = kernel.incoming(grad_output, rows).to(wide)
     row_sums = kernel.row_sums(grad_output, output.to(wide))
     drawn = None if drawn is None else kernel.draw_again(drawn, call)
-    Q, K = shown.shape[2:]
+    Q, K = visible.shape[2:]
     query, scale = call.query.to(wide), kernel.scale(call)
     dq, dk, dv = torch.zeros_like(read.query), torch.zeros_like(read.key), torch.zeros_like(read.value)
-    pulled = torch.zeros(shown.shape if with_bias else (), dtype=wide, device=query.device)
+    pulled = torch.zeros(visible.shape if with_bias else (), dtype=wide, device=query.device)
 
     for columns in _blocks(0, K, kernel.block):
         key, value = read.key[:, :, columns], read.value[:, :, columns]
         for some in _blocks(0, Q, kernel.query_block):
             dO = grad_output[:, :, some]
             scores, slope = read.scores(some, columns)
-            p = torch.where(rows[:, :, some], read.exp(kernel.hide(scores, shown[:, :, some, columns]), lse[:, :, some]), 0.0)
+            p = torch.where(rows[:, :, some], read.exp(kernel.hide(scores, visible[:, :, some, columns]), lse[:, :, some]), 0.0)
             z = 1.0 if drawn is None else drawn[:, :, some, columns]
             dp = z * read.product(dO, value.mT)
             ds = kernel.grad_scores(p, dp, row_sums[:, :, some], columns, K)
@@ -121,11 +121,11 @@ def backward_pass(
             )
             dq[:, :, some] = kernel.add("query", dq[:, :, some], scale * read.product(dr, key), columns, call)
 
-    found = {"query": dq, "key": kernel.gather(dk, call.key.shape[1]), "value": kernel.gather(dv, call.key.shape[1])}
+    gradients = {"query": dq, "key": kernel.gather(dk, call.key.shape[1]), "value": kernel.gather(dv, call.key.shape[1])}
     if with_bias:
         distance = stages.distances(call, kernel.bias_positions(call))
-        found["bias"] = kernel.bias_gradients[type(call.bias)](call, distance, pulled)
-    return kernel.gradients(found, call)
+        gradients["bias"] = kernel.bias_gradients[type(call.bias)](call, distance, pulled)
+    return kernel.gradients(gradients, call)
 
 
 def _read(kernel: KernelDesign, call: AttentionInputs) -> _Call:
@@ -148,17 +148,17 @@ def _visible(kernel: KernelDesign, call: AttentionInputs) -> Tensor:
     B, H, Q, _ = call.query.shape
     distance = stages.distances(call, kernel.positions(call))
     terms = [kernel.terms[name](call, distance) for name in MASK_TERMS if name in call.mask.terms()]
-    shown = kernel.join(terms) if terms else torch.ones((), dtype=torch.bool, device=call.query.device)
-    return kernel.see(shown.expand(B, H, Q, call.key.shape[2]), call)
+    visible = kernel.join(terms) if terms else torch.ones((), dtype=torch.bool, device=call.query.device)
+    return kernel.see(visible.expand(B, H, Q, call.key.shape[2]), call)
 
 
-def _online(read: _Call, shown: Tensor, drawn: Tensor | None, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
+def _online(read: _Call, visible: Tensor, drawn: Tensor | None, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
     """Highest score, sum and unnormalised output over the keys from start to stop."""
-    kernel, every = read.kernel, slice(0, shown.shape[2])
-    highest = torch.full((*shown.shape[:3], 1), -math.inf, dtype=read.query.dtype, device=shown.device)
-    total, output = torch.zeros_like(highest), torch.zeros((*shown.shape[:3], read.value.shape[-1])).to(highest)
+    kernel, every = read.kernel, slice(0, visible.shape[2])
+    highest = torch.full((*visible.shape[:3], 1), -math.inf, dtype=read.query.dtype, device=visible.device)
+    total, output = torch.zeros_like(highest), torch.zeros((*visible.shape[:3], read.value.shape[-1])).to(highest)
     for columns in _blocks(start, stop, kernel.block):
-        scores = kernel.hide(read.scores(every, columns)[0], shown[..., columns])
+        scores = kernel.hide(read.scores(every, columns)[0], visible[..., columns])
         raised = kernel.highest(highest, scores)
         p = read.exp(scores, finite(raised))
         total, output = kernel.fade(total, output, read.exp(highest, finite(raised)))

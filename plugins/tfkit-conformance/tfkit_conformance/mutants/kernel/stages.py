@@ -73,8 +73,8 @@ def queries_below(call: AttentionInputs, lengths: Tensor) -> Tensor:
 
 
 def key_visible(call: AttentionInputs, distance: Tensor) -> Tensor:
-    shown: Tensor = given(call.mask.key_visible)
-    return shown[:, None, None]
+    key_mask: Tensor = given(call.mask.key_visible)
+    return key_mask[:, None, None]
 
 
 def segments(call: AttentionInputs, distance: Tensor) -> Tensor:
@@ -185,8 +185,8 @@ def capped_and_biased(raw: Tensor, bias: Tensor | float, call: AttentionInputs) 
     return call.softcap * bent + bias, 1.0 - bent * bent
 
 
-def hide(scores: Tensor, shown: Tensor) -> Tensor:
-    return scores.masked_fill(~shown, -torch.inf)
+def hide(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(~mask, -torch.inf)
 
 
 def highest(so_far: Tensor, scores: Tensor) -> Tensor:
