@@ -78,11 +78,11 @@ def test_products_summed_in_order_are_within_the_yardstick_and_a_small_mutant_is
     got, want = evaluated(**batch.call(dtype=dtype))["logits"].detach(), truth.outputs["logits"]
     assert not torch.equal(got.double(), want)
     shown = batch.visible["tokens"]
-    close("order", got, want, truth.stick.tolerance("logits"), "summed in order", "`logits`", shown)
+    close("order", got, want, truth.yardstick.tolerance("logits"), "summed in order", "`logits`", shown)
     small = 1e-4 if dtype == torch.float32 else 1e-12
     moved = got + small * want.abs().max()
     with pytest.raises(Violation, match=r"they are \d.* apart, \d.* is allowed"):
-        close("order", moved, want, truth.stick.tolerance("logits"), "moved", "`logits`", shown)
+        close("order", moved, want, truth.yardstick.tolerance("logits"), "moved", "`logits`", shown)
 
 
 @pytest.mark.parametrize("place", ["narrow.layers.0.branches.ffn.input", "body.layers.0.branches.self_attention.value"])
@@ -91,18 +91,18 @@ def test_no_error_of_the_model_under_test_enters_its_tolerance(place):
     module = wrong.get_submodule(f"nodes.{place}")
     module.register_forward_hook(lambda module, given, y: 1.5 * y)
     (_, honest), (_, judged) = (truth_of(model, torch.float32) for model in (right, wrong))
-    assert judged.stick == honest.stick
+    assert judged.yardstick == honest.yardstick
     assert all(torch.equal(judged.outputs[name], tensor) for name, tensor in honest.outputs.items())
 
 
 def test_a_dtype_takes_the_deviation_by_the_ratio_of_the_unit_roundoffs():
     scale = Scale(error=1e-6, rms=1.0, largest=3.0, elements=100, sums=Sums(4, 60))
-    stick = Yardstick({"y": scale}, torch.float32)
-    assert stick.deviation("y") == 1e-6
-    assert stick.at(torch.bfloat16).deviation("y") == 1e-6 * 2**16
+    yardstick = Yardstick({"y": scale}, torch.float32)
+    assert yardstick.deviation("y") == 1e-6
+    assert yardstick.at(torch.bfloat16).deviation("y") == 1e-6 * 2**16
     floor = (60 / 6 + 4) ** 0.5 * UNIT[torch.float64]
-    assert stick.at(torch.float64).deviation("y") == max(floor, 1e-6 * 2.0**-29)
-    assert stick.tolerance("y") == pytest.approx(2**0.5 * 1e-6 * reach(100))
+    assert yardstick.at(torch.float64).deviation("y") == max(floor, 1e-6 * 2.0**-29)
+    assert yardstick.tolerance("y") == pytest.approx(2**0.5 * 1e-6 * reach(100))
 
 
 def test_the_largest_of_many_errors_is_within_reach():

@@ -169,7 +169,7 @@ def command(
 
         if traceback:
             print(bug.where, file=sys.stderr)
-        print_bug_report(bug.said, innermost_plugin(bug.frames), json_file == "-")
+        print_bug_report(bug.message, innermost_plugin(bug.frames), json_file == "-")
         return 1
     _write(data, json_file, junit, replayed=bool(replay))
     if certificate:

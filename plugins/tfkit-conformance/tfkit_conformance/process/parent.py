@@ -75,7 +75,7 @@ class ChildBug(Exception):
 
     def __init__(self, message: str, frames: list[tuple[str, int]], where: str) -> None:
         super().__init__(message)
-        self.said, self.frames, self.where = message, frames, where
+        self.message, self.frames, self.where = message, frames, where
 
 
 @dataclass
@@ -87,7 +87,7 @@ class ChildRun:
     check: str = ""
     case: dict[str, Any] = field(default_factory=dict)
     examples: dict[str, int] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     answer: Any = None
     ended: str = ""
     overdue: bool = False
@@ -130,7 +130,7 @@ def replayed(stored: Sequence[Stored], limit: float, grace: float = GRACE, **fie
         left = [asdict(case) for case in stored[len(answers) :]]
         task = {"do": "replay", "stored": left, "limit": limit, "name": left[0]["name"], **fields}
         child_run = run(task, limit, grace)
-        answers += child_run.said + ([child_run.ended] if child_run.ended else [])
+        answers += child_run.messages + ([child_run.ended] if child_run.ended else [])
     return answers
 
 
@@ -188,7 +188,7 @@ def _take(child_run: ChildRun, line: str, progress: Progress) -> bool:
         child_run.examples[child_run.check] = child_run.examples.get(child_run.check, 0) + 1
         progress(child_run.check, sum(child_run.examples.values()))
     elif kind == "said":
-        child_run.said += data
+        child_run.messages += data
     elif kind == "left":
         child_run.ended = f"ended the process by raising {data}"
     elif kind == "diagnostics":

@@ -42,7 +42,7 @@ def batch_permutation(subject: ModelUnderTest) -> float:
         order = order.roll(1)
     after = run(subject.model, subject.batch.rows(order))
     want = {name: _rows(subject, name, tensor, order) for name, tensor in subject.baseline.items()}
-    return agree("batch", after, want, subject.stick, f"rows in the order {order.tolist()}")
+    return agree("batch", after, want, subject.yardstick, f"rows in the order {order.tolist()}")
 
 
 def batch_split(subject: ModelUnderTest) -> float:
@@ -55,7 +55,7 @@ def batch_split(subject: ModelUnderTest) -> float:
         index = torch.tensor([row])
         want = {name: _rows(subject, name, tensor, index) for name, tensor in subject.baseline.items()}
         after = run(subject.model, subject.batch.rows(index))
-        worst = max(worst, agree("batch", after, want, subject.stick, f"row {row} alone"))
+        worst = max(worst, agree("batch", after, want, subject.yardstick, f"row {row} alone"))
     return worst
 
 
@@ -101,7 +101,7 @@ def _padded(subject: ModelUnderTest, left: bool, reasons: dict[str, str]) -> flo
         batch = subject.batch.padded(name, MORE, left, subject.pad(name))
         after = {node: _cut(subject, node, name, tensor, left) for node, tensor in run(subject.model, batch).items()}
         words = f"{MORE} more positions of padding on the {'left' if left else 'right'} of `{name}`"
-        worst = max(worst, agree("padding", after, subject.baseline, subject.stick, words, subject.shown()))
+        worst = max(worst, agree("padding", after, subject.baseline, subject.yardstick, words, subject.shown()))
     if not evaluated:
         raise NotApplicable("; ".join(reasons.values()))
     return worst
@@ -132,7 +132,7 @@ def order_of_tokens(subject: ModelUnderTest) -> float | None:
         after = run(free, batch.positions(tokens, order))
         schemes = schemes_at(subject.graph, node.name)
         words = f"`{node.name}` without its causal limit, with the tokens of `{tokens}` in another order"
-        want, got, limit = before[node.name][:, order], after[node.name], subject.stick.tolerance(node.name)
+        want, got, limit = before[node.name][:, order], after[node.name], subject.yardstick.tolerance(node.name)
         if not schemes:
             worst = max(worst or 0.0, close("order", got, want, limit, words, f"`{node.name}`"))
         elif subject.half:
@@ -206,4 +206,4 @@ def many_rows(subject: ModelUnderTest) -> float:
 def _agrees(subject: ModelUnderTest, truth: Truth, words: str, lengths: bool = False) -> float:
     got = run(subject.model, truth.batch, lengths)
     told = f"{words}, against the plain evaluation in float64"
-    return agree("float64", got, truth.outputs, truth.stick, told, subject.shown(truth.batch))
+    return agree("float64", got, truth.outputs, truth.yardstick, told, subject.shown(truth.batch))

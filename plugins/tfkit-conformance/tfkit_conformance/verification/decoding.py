@@ -43,7 +43,7 @@ def chunkings(subject: ModelUnderTest) -> float:
         for chunks in compositions(length):
             got = steps(subject.model, target, short, chunks)
             words = f"`{target}` decoded in chunks of {chunks}"
-            worst = max(worst, agree("decoding", got, want, subject.stick, words, subject.shown(short)))
+            worst = max(worst, agree("decoding", got, want, subject.yardstick, words, subject.shown(short)))
         worst = max(worst, _long(subject, target))
     return worst
 
@@ -58,7 +58,7 @@ def _long(subject: ModelUnderTest, target: str) -> float:
         got = steps(subject.model, target, truth.batch, chunks, by_lengths)
         how = "one by one" if by_lengths else f"in chunks of {chunks}"
         words = f"{length} positions of `{target}` decoded {how}"
-        worst = max(worst, agree("decoding", got, want, truth.stick, words, masks))
+        worst = max(worst, agree("decoding", got, want, truth.yardstick, words, masks))
     return worst
 
 
@@ -128,7 +128,7 @@ def reordered(subject: ModelUnderTest) -> float:
             want = {name: tensor[:, half:] for name, tensor in _following(subject, target, run(subject.model, after)).items()}
             masks = {name: tensor[:, half:] for name, tensor in subject.shown(after).items() if name in want}
             words = f"rows {index.tolist()} kept after {half} positions of `{target}`"
-            worst = max(worst, agree("decoding", got, want, subject.stick, words, masks))
+            worst = max(worst, agree("decoding", got, want, subject.yardstick, words, masks))
     return worst
 
 

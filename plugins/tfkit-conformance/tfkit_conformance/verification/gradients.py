@@ -67,31 +67,33 @@ def parameter_gradients(subject: ModelUnderTest) -> float:
         raise NotApplicable("the model has no trainable parameter")
     if not truth.exact:
         raise NotChecked("an output has no reference")
-    yardstick, masks = subject.stick, subject.shown()
+    yardstick, masks = subject.yardstick, subject.shown()
     words = "outputs where gradients are wanted, against the plain evaluation in float64"
     worst = agree(CHECK, subject.backward.outputs, subject.measured.truth.outputs, yardstick, words, masks)
     zero = zero_gradients(subject.model, subject.graph, truth)
     gradients = subject.backward.gradients
     _check_lost(subject, gradients, truth)
     names = [name for name in truth.exact if name not in zero]
-    blunt = [name for name in names if truth.stick.share(name) > LARGEST]
+    blunt = [name for name in names if truth.yardstick.share(name) > LARGEST]
     ratios = {
-        name: _ratio(gradients[name], truth.exact[name], truth.stick.tolerance(name)) for name in names if name not in blunt
+        name: _ratio(gradients[name], truth.exact[name], truth.yardstick.tolerance(name)) for name in names if name not in blunt
     }
     if any(ratio > 1.0 for ratio in ratios.values()):
         moved = _moved_by_sites(subject)
         want = {name: truth.exact[name] + moved[name].to(truth.exact[name]) for name in ratios}
-        ratios = {name: _ratio(gradients[name], want[name], truth.stick.tolerance(name)) for name in ratios}
+        ratios = {name: _ratio(gradients[name], want[name], truth.yardstick.tolerance(name)) for name in ratios}
         wrong = [name for name, ratio in ratios.items() if ratio > 1.0]
         if wrong:
             name = max(wrong, key=lambda name: _depth(subject.graph, name))  # the backward pass meets the last of them first
             told = f"{subject.backend} in {short(subject.dtype)}, {place_of(subject.graph, name)}"
             more = f" (and those of {len(wrong) - 1} more parameters)" if len(wrong) > 1 else ""
-            close(CHECK, gradients[name], want[name], truth.stick.tolerance(name), told, f"the gradient of `{name}`{more}")
+            close(CHECK, gradients[name], want[name], truth.yardstick.tolerance(name), told, f"the gradient of `{name}`{more}")
     worst = max([worst, *ratios.values()])
     if blunt:
         name, dtype = blunt[0], short(subject.dtype)
-        raise Reported(f"rounding in {dtype} alone may move the gradient of `{name}` by {truth.stick.share(name):.0%}", worst)
+        raise Reported(
+            f"rounding in {dtype} alone may move the gradient of `{name}` by {truth.yardstick.share(name):.0%}", worst
+        )
     return worst
 
 
@@ -147,8 +149,8 @@ def _moved_by_sites(subject: ModelUnderTest) -> Gradients:
 
 def zero_gradients(model: Model, graph: Graph, truth: TrueGradients) -> frozenset[str]:
     """The parameters whose gradient is 0, or cannot be distinguished from it in float64."""
-    wide = truth.stick.at(torch.float64)
-    tiny = {name for name, scale in truth.stick.scales.items() if scale.largest <= wide.tolerance(name)}
+    wide = truth.yardstick.at(torch.float64)
+    tiny = {name for name, scale in truth.yardstick.scales.items() if scale.largest <= wide.tolerance(name)}
     return frozenset(tiny) | unseen_biases(model, graph)
 
 

@@ -36,9 +36,9 @@ class ModelUnderTest:
     limits: dict[str, int | None] = field(default_factory=dict)
 
     @property
-    def stick(self) -> Yardstick:
+    def yardstick(self) -> Yardstick:
         """How far apart two correct evaluations of the batch may be."""
-        return self.measured.truth.stick
+        return self.measured.truth.yardstick
 
     @property
     def half(self) -> bool:

@@ -94,10 +94,10 @@ class Truth:
 
     batch: Batch
     outputs: dict[str, Tensor]
-    stick: Yardstick
+    yardstick: Yardstick
 
     def at(self, dtype: torch.dtype) -> Truth:
-        return replace(self, stick=self.stick.at(dtype))
+        return replace(self, yardstick=self.yardstick.at(dtype))
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,13 @@ class TrueGradients:
 
     towards: Gradients
     exact: Gradients
-    stick: Yardstick
+    yardstick: Yardstick
     share: dict[str, float]
 
     def at(self, dtype: torch.dtype) -> TrueGradients:
-        ratio = UNIT[dtype] / UNIT[self.stick.dtype]
+        ratio = UNIT[dtype] / UNIT[self.yardstick.dtype]
         share = {name: fraction * ratio for name, fraction in self.share.items()}
-        return replace(self, stick=self.stick.at(dtype), share=share)
+        return replace(self, yardstick=self.yardstick.at(dtype), share=share)
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,12 @@ class Measured:
 
 def pooled(truths: list[Truth]) -> list[Truth]:
     """The same truths, each tensor with the largest relative deviation that it showed in any of them."""
-    names = truths[0].stick.scales
-    relative = {name: max(_relative(truth.stick.scales[name]) for truth in truths) for name in names}
+    names = truths[0].yardstick.scales
+    relative = {name: max(_relative(truth.yardstick.scales[name]) for truth in truths) for name in names}
     scaled = []
     for truth in truths:
-        scales = {name: replace(scale, error=relative[name] * scale.rms) for name, scale in truth.stick.scales.items()}
-        scaled.append(replace(truth, stick=replace(truth.stick, scales=scales)))
+        scales = {name: replace(scale, error=relative[name] * scale.rms) for name, scale in truth.yardstick.scales.items()}
+        scaled.append(replace(truth, yardstick=replace(truth.yardstick, scales=scales)))
     return scaled
 
 

@@ -258,7 +258,9 @@ class _Run:
         for model_property in PROPERTIES:
             property_row = replace(row, property=model_property.name, rule=model_property.rule)
             evaluated_row = self.evaluated(property_row, lambda model_property=model_property: model_property.check(subject))  # type: ignore[misc]
-            yield self._decided(evaluated_row if model_property.rule == "A10" else self._blunt(evaluated_row, subject.stick))
+            yield self._decided(
+                evaluated_row if model_property.rule == "A10" else self._blunt(evaluated_row, subject.yardstick)
+            )
 
     def _blunt(self, row: Row, yardstick: Yardstick) -> Row:
         """A rounded property passes in a dtype in which an error could not be distinguished from rounding: that is no proof."""

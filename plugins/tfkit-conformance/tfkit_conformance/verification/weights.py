@@ -95,7 +95,7 @@ def gradient_flow(subject: ModelUnderTest) -> None:
         loss = loss + (tensor.double() * weight).sum()
     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
     _memories(subject, read)
-    unseen, slopes = unseen_biases(subject.model, subject.graph), subject.measured.gradients.stick
+    unseen, slopes = unseen_biases(subject.model, subject.graph), subject.measured.gradients.yardstick
     for name, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
             raise Violation("gradient flow", f"no gradient reaches `{name}` {tuple(parameters[name].shape)}")
