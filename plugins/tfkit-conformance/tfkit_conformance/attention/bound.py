@@ -68,11 +68,11 @@ class Bounds:
         return self.of_gradients()
 
 
-def bounds(reference: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
+def bounds(exact: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     """The largest error that a correct backend of a numerics class can have on a call.
 
     Args:
-        reference: the reference of the call.
+        exact: the reference of the call.
         numerics: where the backend rounds.
         tf32: float32 products may be TF32.
 
@@ -82,9 +82,9 @@ def bounds(reference: Reference, numerics: Numerics, tf32: bool = False) -> Boun
     Reference:
         The equations above; Higham 2002, section 3.1; Blanchard, Higham and Higham (https://doi.org/10.1093/imanum/draa038).
     """
-    inputs, dtype = reference.inputs, reference.inputs.query.dtype
-    B, H, Q, D = reference.query.shape
-    K, V = reference.value.shape[2:]
+    inputs, dtype = exact.inputs, exact.inputs.query.dtype
+    B, H, Q, D = exact.query.shape
+    K, V = exact.value.shape[2:]
     G, scale, blocks = inputs.key.shape[1], abs(inputs.scale), math.ceil(K / SMALLEST_BLOCK)
     half = dtype in (torch.bfloat16, torch.float16)
     u_o, u_a = UNIT[dtype], UNIT[torch.promote_types(dtype, torch.float32)]
@@ -95,29 +95,29 @@ def bounds(reference: Reference, numerics: Numerics, tf32: bool = False) -> Boun
     eta = SMALLEST[dtype]
 
     def seen(tensor: Tensor) -> Tensor:
-        return torch.where(reference.visible, tensor, 0.0)
+        return torch.where(exact.visible, tensor, 0.0)
 
-    query, key, value, grad_output = (t.abs() for t in (reference.query, reference.key, reference.value, reference.grad_output))
-    P, Z, output = reference.weights, reference.drawn, reference.output
-    PZ, visible = P * Z, reference.visible.double()
+    query, key, value, grad_output = (t.abs() for t in (exact.query, exact.key, exact.value, exact.grad_output))
+    P, Z, output = exact.weights, exact.drawn, exact.output
+    PZ, visible = P * Z, exact.visible.double()
     n = gamma(K + blocks + 2, u_a)
 
     # ---- the scores, and with them the weights
-    raw, scores = reference.raw.abs(), reference.scores.abs()
-    lse = torch.where(reference.lse.isinf(), 0.0, reference.lse)[..., None]
+    raw, scores = exact.raw.abs(), exact.scores.abs()
+    lse = torch.where(exact.lse.isinf(), 0.0, exact.lse)[..., None]
     highest = torch.where(
-        reference.lse.isinf()[..., None], 0.0, reference.scores.masked_fill(~reference.visible, -math.inf).amax(-1, keepdim=True)
+        exact.lse.isinf()[..., None], 0.0, exact.scores.masked_fill(~exact.visible, -math.inf).amax(-1, keepdim=True)
     )
     E_capped = (gamma(D + 2, u_a) + 2 * u_m + u_q) * scale * (query @ key.mT) + 3 * u_a * raw + 3 * u_s * raw + 2 * u_s
     if u_q:
         E_capped = E_capped + eta * key.sum(-1)[:, :, None]  # a scaled query may be subnormal: in float16 soon
     if inputs.softcap is not None:
-        E_capped = E_capped + u_a * (2 * raw + 4 * reference.capped.abs()) + 2 * u_s * reference.capped.abs()
+        E_capped = E_capped + u_a * (2 * raw + 4 * exact.capped.abs()) + 2 * u_s * exact.capped.abs()
     E = E_capped + u_a * (
-        3 * scores + 6 + 5 * blocks + 4 * (highest - reference.scores).clamp(min=0) + 2 * lse.abs() + 2 * highest.abs()
+        3 * scores + 6 + 5 * blocks + 4 * (highest - exact.scores).clamp(min=0) + 2 * lse.abs() + 2 * highest.abs()
     )
-    if reference.bias is not None:
-        E = E + 3 * u_a * reference.bias.abs() + u_s * scores
+    if exact.bias is not None:
+        E = E + 3 * u_a * exact.bias.abs() + u_s * scores
     e = seen(torch.expm1(E.clamp(max=50.0)))
     den = 1.0 - (P * e).sum(-1, keepdim=True)
     evaluated = den > 0.25
@@ -125,7 +125,7 @@ def bounds(reference: Reference, numerics: Numerics, tf32: bool = False) -> Boun
 
     # ---- output
     magnitude = PZ @ value
-    moved = _moved(P * e / den, reference)
+    moved = _moved(P * e / den, exact)
     dropped = 0.0 if bool((Z == 1).all()) else 3 * u_a
     T_O = (
         moved
@@ -140,7 +140,7 @@ def bounds(reference: Reference, numerics: Numerics, tf32: bool = False) -> Boun
 
     def of_gradients() -> dict[str, Tensor]:
         # ---- weights' gradient, then the scores'
-        dP, row_sums, dS, dR = reference.grad_weights, reference.row_sums, reference.grad_scores, reference.grad_raw
+        dP, row_sums, dS, dR = exact.grad_weights, exact.row_sums, exact.grad_scores, exact.grad_raw
         E_dP = (gamma(V + 2, u_a) + 2 * u_m + u_s + dropped) * Z * (grad_output @ value.mT) + u_s * dP.abs()
         from_output = (grad_output * (T_O + gamma(V + 2, u_a) * output.abs())).sum(-1, keepdim=True)
         from_weights = (P * (e_P * dP.abs() + E_dP + (n + 2 * u_m + u_s) * dP.abs())).sum(-1, keepdim=True)
@@ -149,7 +149,7 @@ def bounds(reference: Reference, numerics: Numerics, tf32: bool = False) -> Boun
         E_dS = E_dS + (2 * eta * ((dP - row_sums).abs() + 1) * visible if u_s else 0.0)
         E_dR, tiny = E_dS, eta * visible
         if inputs.softcap is not None:
-            t = reference.capped / inputs.softcap
+            t = exact.capped / inputs.softcap
             E_dR = (E_dS + 3 * u_s * dS.abs()) * (1 - t**2) + dS.abs() * (
                 2 * t.abs() * E_capped / abs(inputs.softcap) + 4 * u_a
             )
@@ -162,8 +162,8 @@ def bounds(reference: Reference, numerics: Numerics, tf32: bool = False) -> Boun
         dk = scale * ((E_dR + tiny).mT @ query + over_queries * (dR.abs().mT @ query))
         dq = scale * ((E_dR + tiny) @ key + over_keys * (dR.abs() @ key))
         per_head, lost = (2 * u_o, eta) if G < H else (u_o, 0.0)  # a gradient per head, rounded, then their sum, rounded
-        dk_head, dv_head = scale * (dR.mT @ reference.query).abs(), (PZ.mT @ reference.grad_output).abs()
-        want = reference.gradients
+        dk_head, dv_head = scale * (dR.mT @ exact.query).abs(), (PZ.mT @ exact.grad_output).abs()
+        want = exact.gradients
         gradients = {
             "query": SECOND_ORDER * dq + 2 * u_o * want["query"].abs() + eta,
             "key": sum_groups(SECOND_ORDER * dk + per_head * dk_head + lost, G) + u_o * want["key"].abs() + eta,
@@ -181,7 +181,7 @@ def bounds(reference: Reference, numerics: Numerics, tf32: bool = False) -> Boun
             gradients["bias"] = SECOND_ORDER * summed + 2 * u_bias * want["bias"].abs() + eta + smallest
         return gradients
 
-    evaluated = evaluated & (_largest(reference, numerics) <= torch.finfo(dtype).max)
+    evaluated = evaluated & (_largest(exact, numerics) <= torch.finfo(dtype).max)
     T_lse = (P * e).sum(-1) / den[..., 0] + UNIT[torch.float32] * 4 * (lse.abs() + highest.abs() + 1)[..., 0] + n
     T_P = SECOND_ORDER * P * e_P + 2 * u_o * P + eta * visible
     return Bounds(T_O, T_P, T_lse, evaluated[..., 0], of_gradients)
