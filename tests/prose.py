@@ -1,13 +1,14 @@
-"""A linter of prose: words that tfkit's texts do not use, each with what to write in their place.
+"""A linter of prose: words that tfkit's texts do not use, each with what to write in their place; and names that say nothing.
 
     python tests/prose.py [PATH ...]      exit code 1 if a text holds one
 
 It reads comments, docstrings and messages of Python files, and Markdown outside of code. The words are in `prose.yaml`; a word
-there is a regular expression that must match whole words, in any case.
+there is a regular expression that must match whole words, in any case. Names are those of variables and parameters.
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import sys
@@ -21,6 +22,10 @@ ROOT = Path(__file__).parent.parent
 TEXTS = ("tfkit", "plugins/*/tfkit_*", "docs", "bench", "*.md")
 """Where prose is checked, from the root of the repository. The changelog quotes old names."""
 NOT_CHECKED = {"CHANGELOG.md"}
+NAMES = {"found", "each", "own", "given", "made", "shown", "said", "stick", "FEW", "ENOUGH", "KEPT"}
+"""Names that do not say what they hold."""
+OLD_NAMES = ("bench", "tfkit/cli", "tfkit/data", "tfkit/files", "tfkit/io", "tfkit/text", "tfkit/train", "tfkit/view")
+"""Where such names are still left."""
 
 
 def rules() -> list[tuple[re.Pattern[str], str]]:
@@ -48,6 +53,14 @@ def texts_of_markdown(source: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
+def vague_names(source: str) -> Iterator[tuple[int, int, str]]:
+    """Line, column and name of every variable and parameter that is called by a word of `NAMES`."""
+    for node in ast.walk(ast.parse(source)):
+        name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
+        if name in NAMES and not (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
+            yield node.lineno, node.col_offset + 1, name
+
+
 def findings(path: Path, words: list[tuple[re.Pattern[str], str]]) -> Iterator[str]:
     """What is wrong in a file, with file, line and column. Text in backticks is code."""
     read = texts_of_python if path.suffix == ".py" else texts_of_markdown
@@ -56,6 +69,9 @@ def findings(path: Path, words: list[tuple[re.Pattern[str], str]]) -> Iterator[s
         for word, better in words:
             for found in word.finditer(prose):
                 yield f"{path}:{number}:{found.start() + 1}: `{found[0]}`: write {better}"
+    if path.suffix == ".py" and not any(path.is_relative_to(ROOT / place) for place in OLD_NAMES):
+        for number, column, name in vague_names(path.read_text(encoding="utf-8")):
+            yield f"{path}:{number}:{column}: `{name}`: name what it holds"
 
 
 def files(arguments: list[str]) -> Iterator[Path]:

@@ -13,6 +13,15 @@ def test_words_are_found_in_prose_and_not_in_code(tmp_path):
     ]  # fmt: skip
 
 
+def test_names_that_say_nothing_are_found(tmp_path):
+    python = tmp_path / "a.py"
+    python.write_text("found = [each for each in rows]\nprint(found, key)\nf = lambda own: own.given\n")
+    lines = [line.removeprefix(str(python)) for line in findings(python, rules())]
+    assert sorted(lines) == [
+        ":1:1: `found`: name what it holds", ":1:19: `each`: name what it holds", ":3:12: `own`: name what it holds",
+    ]  # fmt: skip
+
+
 def test_every_word_has_a_replacement():
     assert all(better for _, better in rules())
     assert (ROOT / "pyproject.toml").exists()
