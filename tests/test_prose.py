@@ -18,7 +18,7 @@ def test_names_that_say_nothing_are_found(tmp_path):
     python.write_text("found = [each for each in rows]\nprint(found, key)\nf = lambda own: own.given\n")
     lines = [line.removeprefix(str(python)) for line in findings(python, rules())]
     assert sorted(lines) == [
-        ":1:1: `found`: name what it holds", ":1:19: `each`: name what it holds", ":3:12: `own`: name what it holds",
+        ":1:19: `each`: name what it holds", ":1:1: `found`: name what it holds", ":3:12: `own`: name what it holds",
     ]  # fmt: skip
 
 
