@@ -248,14 +248,14 @@ def test_a_run_is_loaded_as_its_best_model(run: Path, catalogue: tfkit.Catalogue
 @pytest.mark.parametrize(
     "change",
     [
-        *({"model": name} for name in (3, None, "../../x", "/tmp", "..", ".", "", "a/b", "a\0b", "\ud800")),
+        *({"model": name} for name in (3, None, "../../x", "/tmp", "..", ".", "", "a/b", "a\0b", "\ud800", "x" * 900_000)),
         {"score": "high"}, {"score": None}, {"metric": 1}, {"more": 1},
     ],
 )  # fmt: skip
 def test_a_best_json_with_another_value_is_refused(run: Path, change: dict[str, Any]) -> None:
     best = {"model": "step-7", "metric": "loss", "score": 1.0} | change
     (run / "models" / "best.json").write_text(json.dumps(best))
-    with pytest.raises(tfkit.StoreError, match=r"TFK082.*best\.json"):
+    with pytest.raises(tfkit.StoreError, match=r"TFK082.*best\.json.{,300}$"):
         model_in(run)
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from command_line import ROOT, SMALL
-from tfkit.cli.output import MAX_OF_KIND
+from tfkit.cli.output import MAX_OF_KIND, folded
+from tfkit.errors import Diagnostic
+from tfkit.errors.diagnostic import MAX_TEXT
 from translation_task import write_task
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e"
@@ -151,6 +153,15 @@ def test_with_json_a_full_disk_is_reported_on_standard_error(tmp_path, small):
     with open("/dev/full", "w") as full:
         done = subprocess.run([*MODULE, "show", small, "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr.startswith("TFK081 ")) == (1, True)
+
+
+def test_a_long_text_that_an_error_quotes_is_cut():
+    long = Diagnostic("TFK082", "m" * 20_000, "f" * 20_000, "p" * 20_000)
+    rest = "... (20,000 characters)"
+    assert str(long) == f"TFK082 {'p' * MAX_TEXT}{rest}: {'m' * MAX_TEXT}{rest}; {'f' * MAX_TEXT}{rest}"
+    assert long.as_data()["message"] == f"{'m' * MAX_TEXT}{rest}"
+    *_, more = folded([Diagnostic("TFK082", f"{'m' * 20_000}{number}") for number in range(MAX_OF_KIND + 1)])
+    assert more == f"TFK082 and 1 more: {'m' * MAX_TEXT}... (20,005 characters)"
 
 
 def test_errors_of_one_kind_are_folded_and_json_has_them_all(tfkit, tmp_path):

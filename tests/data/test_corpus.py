@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tfkit.data import Corpus
-from tfkit.data.corpus import CHUNK, MAX_METADATA, CorpusWriter
+from tfkit.data.corpus import CHUNK, MAX_METADATA, MAX_TEXT, CorpusWriter
 from tfkit.errors import StoreError
 
 
@@ -82,6 +82,7 @@ NESTED = pa.array([[[1]]] * 3, pa.list_(pa.list_(pa.int32())))
         ({"target": IDS.cast(pa.large_list(pa.int64()))}, "a column has the type large_list<"),
         ({"target": pa.array(["a"] * 3).dictionary_encode()}, "the type dictionary<"),
         ({"target": NESTED}, "a column has the type list<item: list"),
+        ({"target": IDS, "said": pa.array(["a", "b" * (MAX_TEXT + 1), "c"])}, "a text has 33,554,433 bytes, and"),
         ({f"c{n}": IDS for n in range(20)}, "it has 20 columns, and at most 16"),
         ({f"c{n}": IDS for n in range(3_000)}, "the metadata of a part have [0-9,]+ bytes"),
     ],

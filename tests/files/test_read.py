@@ -107,6 +107,9 @@ def test_a_model_names_the_place_that_is_wrong(tmp_path):
     path.write_text('{"names": [], "more": 1}')
     with pytest.raises(StoreError, match="more: Extra inputs are not permitted"):
         read_model(path, Names)
+    path.write_text(f'{{"names": [], "{"x" * 900_000}": 1}}')
+    with pytest.raises(StoreError, match=r"names.json: x{80}: Extra inputs are not permitted"):
+        read_model(path, Names)
     path.write_text("[]")
     with pytest.raises(StoreError, match="the content: an object is expected"):
         read_model(path, Names)
@@ -118,6 +121,14 @@ def test_a_model_names_the_place_that_is_wrong(tmp_path):
 def test_a_child_has_a_plain_name(tmp_path, name):
     with pytest.raises(ValueError, match="not the plain name"):
         child(tmp_path, name)
+
+
+def test_a_child_has_a_name_that_a_file_can_have(tmp_path):
+    assert child(tmp_path, "x" * 255).name == "x" * 255
+    with pytest.raises(ValueError, match=r'^"x{80}"... has 900,000 characters, and the name of a file at most 255'):
+        child(tmp_path, "x" * 900_000)
+    with pytest.raises(ValueError, match="has 200 characters"):
+        child(tmp_path, "\xe9" * 200)
 
 
 def test_a_child_is_no_link(tmp_path):

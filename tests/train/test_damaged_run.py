@@ -11,6 +11,7 @@ from tfkit.errors import StoreError
 from tfkit.files import file_record
 from tfkit.train import resume
 from tfkit.train.checkpoint import checkpoints_in
+from tfkit.view.training import Lines
 
 pytestmark = pytest.mark.xdist_group("resume")  # its run is trained once
 
@@ -187,6 +188,18 @@ def test_counts_of_a_corpus_are_those_of_its_rows(whole, place, value, message):
     path.write_text(json.dumps(facts))
     with pytest.raises(StoreError, match=f"TFK082 {path}{message}"):
         resume(whole)
+
+
+def test_a_long_text_of_a_run_is_cut_where_it_is_printed(whole, capsys):
+    path = whole / "data" / "facts.json"
+    facts = json.loads(path.read_text())
+    reasons = {f"{number:03}{'x' * 197}": 0 for number in range(20)}
+    facts["corpora"]["train"] |= {"left_out": reasons, "first": reasons}
+    path.write_text(json.dumps(facts))
+    resume(whole, callbacks=[Lines()])
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("train: 108 of 108 rows; left out: 0 000xxx")
+    assert first[2_000:] == "... (4,432 characters)"
 
 
 LINE = {"kind": "step", "step": 3, "epoch": 1, "loss": 1.0, "nll": 1.0, "rate": 0.1, "norm": 1.0}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import Diagnostic, InputError
+from ..errors.diagnostic import cut
 from ..view.terminal import Stream, shown, write_drawn
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def folded(diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
             yield str(diagnostic)
     for (code, message), similar in by_kind.items():
         if len(similar) > MAX_OF_KIND:
-            yield f"{code} and {len(similar) - MAX_OF_KIND:,} more: {message}"
+            yield f"{code} and {len(similar) - MAX_OF_KIND:,} more: {cut(message)}"
 
 
 def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:

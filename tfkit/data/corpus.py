@@ -33,6 +33,8 @@ SMALL_ROWS, SMALL_BYTES = CHUNK // 10, 1 << 20
 MAX_METADATA = 1 << 16
 """The most bytes of the metadata of a message: types of columns, or places of buffers."""
 MAX_COLUMNS = 16
+MAX_TEXT = 1 << 25
+"""The most bytes of the text of a row, which is read whole: a question with its context, as JSON."""
 CONTINUES = 0xFFFFFFFF
 """What each message begins with; the size of its metadata follows."""
 ENDING, PLACE = 10, 24
@@ -159,10 +161,19 @@ def _table(file: Any) -> Any:
         batch.validate(full=True)
         if any(column.null_count or (pa.types.is_list(column.type) and column.values.null_count) for column in batch.columns):
             raise ValueError("it holds nulls")
+        for column in batch.columns:
+            if pa.types.is_string(column.type) and (longest := _longest(column)) > MAX_TEXT:
+                raise ValueError(f"a text has {longest:,} bytes, and at most {MAX_TEXT:,} are expected")
         small = batch.num_rows < SMALL_ROWS and message.body.size < SMALL_BYTES
         batches.append(batch)
     _check_end(file, len(batches))
     return pa.Table.from_batches(batches, schema)
+
+
+def _longest(texts: Any) -> int:
+    """The bytes of the longest of some texts."""
+    offsets = np.frombuffer(texts.buffers()[1] or b"", np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return int(np.diff(offsets).max(initial=0))
 
 
 def _size_of_metadata(file: Any) -> int:

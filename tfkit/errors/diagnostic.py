@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_TEXT = 10_000
+"""Characters of a message, a fix or a path that are printed: they quote files of other people."""
+
+
+def cut(text: str, most: int = MAX_TEXT) -> str:
+    """The beginning of a text that is longer than `most`, with the number of its characters."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Location:
@@ -46,9 +54,9 @@ class Diagnostic:
 
     def __str__(self) -> str:
         where = f"{self.location}: " if self.location else ""
-        path = f"{self.path}: " if self.path else ""
-        fix = f"; {self.fix}" if self.fix else ""
-        return f"{where}{self.code} {path}{self.message}{fix}"
+        path = f"{cut(self.path)}: " if self.path else ""
+        fix = f"; {cut(self.fix)}" if self.fix else ""
+        return f"{where}{self.code} {path}{cut(self.message)}{fix}"
 
     def as_data(self) -> dict[str, object]:
         """The error as `--json` prints it.
@@ -59,9 +67,9 @@ class Diagnostic:
         location = self.location
         return {
             "code": self.code,
-            "message": self.message,
-            "fix": self.fix or None,
-            "path": self.path or None,
+            "message": cut(self.message),
+            "fix": cut(self.fix) or None,
+            "path": cut(self.path) or None,
             "file": location.file if location else None,
             "line": location.line if location else None,
             "column": location.column if location else None,

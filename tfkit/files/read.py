@@ -36,6 +36,8 @@ MAX_DIGITS = 308
 """How many digits an integer of JSON may have: so many that a number of 64 bits can be as large."""
 MAX_NAMED = 3
 """Errors and unknown keys that a message names, at most."""
+MAX_NAME = 255
+"""Bytes of the name of a file, at most."""
 MAX_KEY = 80
 """Characters of a key that a message names, at most."""
 _DESCRIPTOR = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")
@@ -340,10 +342,14 @@ def child(directory: Path, name: str) -> Path:
     """The path of a file in a directory, from a name that an untrusted file gives.
 
     Raises:
-        ValueError: The name has a separator or a NUL, is `.` or `..`, or the child is a symbolic link.
+        ValueError: The name has a separator or a NUL, is `.` or `..`, or is longer than any file's, or the child is a
+            symbolic link.
     """
     if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise ValueError(f"{json.dumps(name[:80], allow_nan=False)} is not the plain name of a file here")
+        raise ValueError(f"{json.dumps(name[:MAX_KEY], allow_nan=False)} is not the plain name of a file here")
+    if len(os.fsencode(name)) > MAX_NAME:
+        begin = json.dumps(name[:MAX_KEY], allow_nan=False)
+        raise ValueError(f"{begin}... has {len(name):,} characters, and the name of a file at most {MAX_NAME} bytes")
     path = directory / name
     if path.is_symlink():
         raise ValueError(f"{path} is a link, and no link is followed here")

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.live import Live
 
 from ..errors import Diagnostic
+from ..errors.diagnostic import cut
 from ..recipe import Recipe
 from ..slots.options import Component
 from ..train import Outcome, Reach, Step, Trainer, ValidationResult, describe_counts
@@ -21,6 +22,9 @@ from .terminal import escaped, shown
 
 EVERY = 30.0
 """Seconds between two lines about steps without a terminal."""
+
+MAX_ROW = 2_000
+"""Characters of a row of the description: it holds names of the recipe, and labels."""
 
 
 def start_text(trainer: Trainer, changes: list[str]) -> str:
@@ -61,7 +65,7 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
         rows.append(f"processes: {trainer.processes.count}, which share the batches of a step; {weights}")
     if trainer.progress.step:
         rows.append(f"resumed at step {trainer.progress.step:,}, epoch {trainer.progress.epoch}")
-    return "\n".join(map(shown, rows))
+    return "\n".join(shown(cut(row, MAX_ROW)) for row in rows)
 
 
 def recipe_line(recipe: Recipe) -> str:
