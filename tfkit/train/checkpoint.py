@@ -32,6 +32,8 @@ MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimi
 STATE, MANIFEST = "state.json", "manifest.json"
 EARLIER = "training diverged before it was written; use an earlier one"
 """What to do about a checkpoint that holds NaN or infinity."""
+MAX_NAMED = 3
+"""Files that a message names, at most."""
 Tensors = Mapping[str, Tensor]
 
 
@@ -161,8 +163,10 @@ def _checked(directory: Path) -> tuple[State, bool]:
             Diagnostic("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered")
         )
     check_files(directory / MANIFEST, manifest, folders=(SHARDS,))
-    if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
-        message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
+    found = [*directory.glob("*.safetensors"), *(directory / SHARDS).glob("*.safetensors")]
+    if others := sorted({str(path.relative_to(directory)) for path in found} - manifest.keys()):
+        shown = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED:,} more" if others[MAX_NAMED:] else "")
+        message = f"{directory / MANIFEST} does not list {shown}"
         raise StoreError(Diagnostic("TFK082", message, "remove files that do not belong to the checkpoint"))
     state = read_model(directory / STATE, State)
     if sharded and not (state.tensors and state.tensors.keys() >= {MODEL, OPTIMISER}):
