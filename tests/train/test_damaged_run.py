@@ -5,11 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from tfkit.errors import StoreError
 from tfkit.files import file_record
-from tfkit.train import resume
+from tfkit.train import average_checkpoints, resume
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.view.training import Lines
 
@@ -84,6 +85,20 @@ def test_tensors_of_another_model_are_reported_and_not_used(whole, file, change)
     with pytest.raises(StoreError, match=rf"TFK082 .*{file}.safetensors: `x?{name}` is .*, this run needs "):
         resume(whole)
     assert resume(whole, earlier=True).progress.step == 24
+
+
+@pytest.mark.parametrize("count", [200, 20_000])
+@pytest.mark.parametrize("file", FILES)
+def test_further_tensors_are_counted_before_one_is_read(whole, tmp_path, monkeypatch, file, count):
+    latest = checkpoints_in(whole / "checkpoints")[-1]
+    further = {f"x{number}/step": torch.zeros(0) for number in range(count)}
+    rewritten(latest, f"{file}.safetensors", lambda path: save_file({**load_file(path), **further}, path))
+    monkeypatch.setattr("tfkit.train.checkpoint.load_file", None)
+    few = r"has [0-9]+ tensors, and a checkpoint of [0-9]+ weights has at most [0-9]+"
+    message = rf"TFK082 .*{file}.safetensors {few if count == 200 else 'holds no tensors .* at most [0-9,]+ are expected'}"
+    for work in (lambda: resume(whole), lambda: average_checkpoints(whole, 1, tmp_path / "mean")):
+        with pytest.raises(StoreError, match=message):
+            work()
 
 
 @pytest.mark.exhaustive

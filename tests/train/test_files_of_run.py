@@ -200,5 +200,5 @@ def test_the_name_of_the_best_model_is_that_of_a_file(run):
 def test_a_run_with_very_many_checkpoints_is_refused(run, folder):
     for number in range(10_000):
         (run / folder / f"step-{100 + number}").mkdir()
-    with pytest.raises(TfkitError, match=f"{folder} holds more than 10,000 files and directories"):
+    with pytest.raises(TfkitError, match=f"{folder} has more than 10,000 entries"):
         resume(run)

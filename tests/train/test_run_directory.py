@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,36 @@ def test_no_link_to_a_file_is_followed(run, tmp_path, name, there):
     assert caught.value.diagnostics[0].code in ("TFK082", "TFK111")
     assert there or not target.exists()
     assert not there or target.read_bytes() == before
+
+
+def test_a_folder_with_very_many_entries_is_refused(run, tmp_path):
+    for number in range(10_000):
+        (run / "checkpoints" / f"step-{number + 100}").mkdir()
+    message = f"TFK082 {run / 'checkpoints'} has more than 10,000 entries, the limit of a folder of a run; remove"
+    for work in (lambda: resume(run), lambda: average_checkpoints(run, None, tmp_path / "mean")):
+        with pytest.raises(StoreError, match=message):
+            work()
+
+
+def test_many_empty_checkpoints_are_not_all_tried(run):
+    for number in range(300):
+        (run / "checkpoints" / f"step-{number + 100}").mkdir()
+    with pytest.raises(StoreError, match=r"step-300 cannot be used$") as caught:
+        resume(run, earlier=True)
+    assert "step-300/manifest.json cannot be read" in str(caught.value)
+
+
+def test_deep_folders_that_tfkit_did_not_write_are_left_alone(run, monkeypatch):
+    for name in ("models/step-9", "checkpoints/step-9"):
+        monkeypatch.chdir(run / name)
+        for _ in range(1_200):  # more than Python can call in a row
+            os.mkdir("x")
+            os.chdir("x")
+    monkeypatch.chdir(run.parent)
+    try:
+        assert resume(run).progress.step == 9
+    finally:
+        subprocess.run(["rm", "-r", run], check=True)  # pytest could not
 
 
 def test_no_link_is_followed_where_checkpoints_are_averaged(run, tmp_path):

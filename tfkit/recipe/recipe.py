@@ -111,8 +111,8 @@ class Keeping(Options):
     """A checkpoint holds all that resuming needs. Of the best validations only the model is kept."""
 
     every_steps: Annotated[Size, Field(description="steps between two checkpoints")] = 500
-    last: Annotated[int, Field(ge=1, description="latest checkpoints to keep")] = 2
-    best: Annotated[int, Field(ge=1, description="best models to keep, by validation")] = 1
+    last: Annotated[int, Field(ge=1, le=5000, description="latest checkpoints to keep")] = 2
+    best: Annotated[int, Field(ge=1, le=5000, description="best models to keep, by validation")] = 1
 
 
 IMAGES_OF_A_BATCH = 64

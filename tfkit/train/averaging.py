@@ -63,7 +63,8 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
         raise StoreError(Diagnostic("TFK114", message, "a run keeps the last `keeping.last` checkpoints"))
     chosen = found if last is None else found[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
-    states = (read_checkpoint(path)[0][MODEL] for path in chosen)
+    own = model.state_dict()
+    states = (read_checkpoint(path, own)[0][MODEL] for path in chosen)
     facts = read_facts(run / DATA)
     texts = tokeniser_texts(_tokenisers(run, model)) | _answers(run)
     texts |= label_texts(facts.labels, facts.pairs) | span_texts(facts.spans)

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import Diagnostic, StoreError
-from ..files import Listing, check_files, file_record, make_draft, read_model, replace_directory
+from ..files import Listing, check_files, file_record, make_draft, read_header, read_model, replace_directory
 from ..io.finite import check_finite
 from .checkpoint_state import SHAPES, State
 from .distributed.process_group import ProcessGroup
@@ -32,6 +32,10 @@ MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimi
 STATE, MANIFEST = "state.json", "manifest.json"
 EARLIER = "training diverged before it was written; use an earlier one"
 """What to do about a checkpoint that holds NaN or infinity."""
+MOMENTS = 4
+"""More tensors for each weight than the three of the optimiser: a few too many are named."""
+MAX_NAMED = 3
+"""Files that a message names, at most."""
 Tensors = Mapping[str, Tensor]
 
 
@@ -139,10 +143,23 @@ def read_checkpoint(
         own = {f"{file}: {name}": own_part(each) for file, named in tensors.items() for name, each in named.items()}
         processes.run_on_all(lambda: check_finite(directory / SHARDS, own, EARLIER))
         return tensors, state
-    return processes.run_on_all(lambda: _tensors(directory)), state
+    return processes.run_on_all(lambda: _tensors(directory, like)), state
 
 
-def _tensors(directory: Path) -> dict[str, dict[str, Tensor]]:
+def _check_count(path: Path, like: Tensors) -> None:
+    """Raises StoreError for a file with more tensors than a checkpoint of a model with these weights can have: a library reads
+    each of them. Only the header is read, up to the largest size of that of the optimiser."""
+    most = MOMENTS * len(like)
+    found = len(read_header(path, (1 << 16) + MOMENTS * sum(6 * (len(name) + 16) + 256 for name in like)))
+    if found > most:
+        message = f"{path} has {found:,} tensors, and a checkpoint of {len(like):,} weights has at most {most:,}"
+        raise StoreError(Diagnostic("TFK082", message, "it was altered"))
+
+
+def _tensors(directory: Path, like: Tensors | None) -> dict[str, dict[str, Tensor]]:
+    if like is not None:
+        for path in directory.glob("*.safetensors"):
+            _check_count(path, like)
     try:
         found = {path.name: load_file(path) for path in directory.glob("*.safetensors")}
     except (OSError, SafetensorError) as reason:
@@ -161,8 +178,10 @@ def _checked(directory: Path) -> tuple[State, bool]:
             Diagnostic("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered")
         )
     check_files(directory / MANIFEST, manifest, folders=(SHARDS,))
-    if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
-        message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
+    found = [*directory.glob("*.safetensors"), *(directory / SHARDS).glob("*.safetensors")]
+    if others := sorted({str(path.relative_to(directory)) for path in found} - manifest.keys()):
+        shown = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED:,} more" if others[MAX_NAMED:] else "")
+        message = f"{directory / MANIFEST} does not list {shown}"
         raise StoreError(Diagnostic("TFK082", message, "remove files that do not belong to the checkpoint"))
     state = read_model(directory / STATE, State)
     if sharded and not (state.tensors and state.tensors.keys() >= {MODEL, OPTIMISER}):

@@ -21,6 +21,9 @@ from .run_directory import RunOutput
 from .run_files import CHECKPOINTS, MODELS, remove_saved, saved_steps
 from .step import TrainStep
 
+MAX_TRIED = 100
+"""The most checkpoints that `--earlier` tries."""
+
 
 class BestModels:
     """The `keeping.best` best models of a run; `progress.best_models` lists them."""
@@ -148,12 +151,12 @@ class Checkpointer:
         """Restore the state from the latest checkpoint, if there is one.
 
         Args:
-            earlier: Whether to use the latest readable checkpoint if later ones are damaged.
+            earlier: Whether to use the latest readable checkpoint, of the last `MAX_TRIED`, if later ones are damaged.
 
         Raises:
             StoreError: The checkpoint is damaged, or belongs to another run.
         """
-        found = checkpoint.checkpoints_in(self.folder)
+        found = checkpoint.checkpoints_in(self.folder)[-MAX_TRIED:]
         for path in reversed(found):
             try:
                 tensors, state = checkpoint.read_checkpoint(path, self.state.model.state_dict(), self.processes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 from ..errors import Diagnostic, InputError, StoreError
@@ -19,6 +19,7 @@ from .run_files import (
     FOLDERS,
     HOLDER,
     LOCK,
+    MAX_ENTRIES,
     MODELS,
     PREPARED,
     RECIPE,
@@ -37,8 +38,8 @@ from .run_files import (
 
 _NOTE = f"`tfkit train` did not finish the preparation of this run. `tfkit train ... -o` starts over; then {RECIPE} appears.\n"
 _DIRECTORY_DRAFT = re.compile(r"\.(step-[0-9]+)\.\w+\.(draft|old)", re.ASCII)
-MAX_ENTRIES = 10_000
-"""The most files and directories in a directory of a run. Each checkpoint and each saved model is one."""
+_DEEPEST = 4
+"""How deep folders of a run lie that tfkit reads: `checkpoints/.step-1.x.old/step-1/shards`."""
 _MAX_NAMED = 3
 """The largest number of files that a message names."""
 
@@ -140,37 +141,32 @@ def old_run(directory: Path) -> Iterator[None]:
 
 def check_inside(directory: Path) -> None:
     """Raises StoreError if an entry that tfkit reads or writes in a run is a link, a special file, or a file in place of a
-    directory."""
-    for name in FOLDERS:
-        if is_folder(directory / name) and len(entries(directory / name, MAX_ENTRIES + 1)) > MAX_ENTRIES:
-            message = f"{directory / name} holds more than {MAX_ENTRIES:,} files and directories"
-            raise StoreError(Diagnostic("TFK080", message, "remove those that `tfkit train` did not write"))
-    diagnostics: list[Diagnostic] = []
-    for root, folders, files in os.walk(directory):
-        top = Path(root) == directory
-        if top:
-            folders[:] = [name for name in folders if name in FOLDERS or is_file_of_run(name)]
-            files = [name for name in files if name in FOLDERS or is_file_of_run(name)]
-        for name in [*folders, *files]:
-            expected = "a directory" if (name in FOLDERS if top else name in folders) else "a regular file"
-            if diagnostic := _misplaced(Path(root) / name, expected):
-                diagnostics.append(diagnostic)
-        if len(diagnostics) >= _MAX_NAMED:
-            break
-    if diagnostics:
-        raise StoreError(diagnostics[:_MAX_NAMED])
+    directory, or if a folder has very many entries."""
+    if diagnostics := list(islice(_misplaced(directory, 0), _MAX_NAMED)):
+        raise StoreError(diagnostics)
 
 
-def _misplaced(path: Path, expected: str) -> Diagnostic | None:
+def _misplaced(folder: Path, depth: int) -> Iterator[Diagnostic]:
+    """What is wrong with the entries of a folder, so many levels below that of the run, and with those in it."""
     try:
-        mode = path.lstat().st_mode
+        with os.scandir(folder) as found:
+            known = (each for each in found if depth or each.name in FOLDERS or is_file_of_run(each.name))
+            listed = list(islice(known, MAX_ENTRIES + 1))
     except OSError:
-        return None  # removed by another process
-    if stat.S_ISLNK(mode):
-        return Diagnostic("TFK082", f"{path} is a link, and no link is followed inside a run", "replace it with its target")
-    if not (stat.S_ISDIR(mode) if expected == "a directory" else stat.S_ISREG(mode)):
-        return Diagnostic("TFK082", f"{path} is not {expected}", "restore the original, or remove it")
-    return None
+        return  # removed by another process
+    if len(listed) > MAX_ENTRIES:
+        fix = "remove what tfkit did not write there"
+        yield Diagnostic("TFK082", f"{folder} has more than {MAX_ENTRIES:,} entries, the limit of a folder of a run", fix)
+        return
+    for entry in listed:
+        path, is_directory = folder / entry.name, entry.is_dir(follow_symlinks=False)
+        expected = "a directory" if (is_directory if depth else entry.name in FOLDERS) else "a regular file"
+        if entry.is_symlink():
+            yield Diagnostic("TFK082", f"{path} is a link, and no link is followed inside a run", "replace it with its target")
+        elif not (is_directory if expected == "a directory" else entry.is_file(follow_symlinks=False)):
+            yield Diagnostic("TFK082", f"{path} is not {expected}", "restore the original, or remove it")
+        elif is_directory and depth < _DEEPEST:
+            yield from _misplaced(path, depth + 1)
 
 
 def _foreign(directory: Path) -> list[str]:

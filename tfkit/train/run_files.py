@@ -99,6 +99,8 @@ PREPARED = (SPEC, DIGESTS, IMAGES, *TOKENISER_FILES)
 """The files that the preparation of a run writes, without those in `data`."""
 CORPORA = (TRAIN, VALIDATION, FACTS, *(str(Path(name).with_suffix(".draft")) for name in (TRAIN, VALIDATION)))
 FILES = (*PREPARED, RECIPE, LOG, CURVE, LOCK, HOLDER, UNFINISHED)
+MAX_ENTRIES = 10_000
+"""The most entries of a folder of a run; a recipe keeps at most half as many checkpoints."""
 SHARDS = "shards"
 SAVED = (
     *("model.safetensors", "optimiser.safetensors", "average.safetensors", "state.json", "manifest.json"),
@@ -147,8 +149,12 @@ def entries(folder: Path, most: int | None = None) -> list[Path]:
 
 def saved_steps(folder: Path) -> dict[int, Path]:
     """The directories `step-N` in a folder by N, ascending."""
-    found = {int(match[1]): path for path in entries(folder) if (match := STEP_NAME.fullmatch(path.name)) and is_folder(path)}
-    return dict(sorted(found.items()))
+    try:
+        with os.scandir(folder) as listed:
+            names = [each.name for each in listed if STEP_NAME.fullmatch(each.name) and each.is_dir(follow_symlinks=False)]
+    except OSError:
+        return {}
+    return {step: folder / f"step-{step}" for step in sorted(int(name.removeprefix("step-")) for name in names)}
 
 
 def remove_saved(directory: Path) -> None:

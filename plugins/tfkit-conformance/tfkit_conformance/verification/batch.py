@@ -23,8 +23,6 @@ LONG = (73, 70, 75)
 SHORT = (8, 7, 9)
 """Positions of the batch of many rows."""
 MANY_ROWS = 24
-MAX_LENGTH = 1_000_000
-"""The longest sequence of an input without a position table."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +175,9 @@ def lengths_for(graph: Graph, wanted: Mapping[str, int] | None, usual: tuple[int
     for name, length in chosen.items():
         if name not in most:
             raise InputError(Diagnostic("TFK073", f"the model has no input `{name}`", f"inputs: {', '.join(most)}"))
-        longest = most[name] or MAX_LENGTH
-        if not 1 <= length <= longest:
-            raise InputError(Diagnostic("TFK073", f"`{name}` cannot have length {length:,}", f"1 to {longest:,}"))
+        limit = most[name]
+        if length < 1 or (limit is not None and length > limit):
+            raise InputError(Diagnostic("TFK073", f"`{name}` cannot have length {length}", f"1 to {limit or 'any length'}"))
     for number, (name, limit) in enumerate(most.items()):
         length = usual[number % len(usual)]
         chosen.setdefault(name, min(length, limit or length))
