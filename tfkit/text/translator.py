@@ -16,6 +16,7 @@ from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
+from .saved_search import saved_search
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Translator:
 
         Args:
             directory: directory of a saved model, or of a training run, whose best model is loaded.
-            search: as in the constructor.
+            search: as in the constructor; by default what `generation.json` of the model says, if it has one.
             device: as in `tfkit.load`.
             backend: as in `tfkit.load`.
             precision: as in `tfkit.load`.
@@ -131,6 +132,7 @@ class Translator:
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
         tokenisers = read_tokenisers(place, ("source", "target"))
+        search = search or saved_search(place, catalogue)
         return cls(
             model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers
         )
