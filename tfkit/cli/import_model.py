@@ -163,6 +163,7 @@ def _labels(plan: ImportPlan, count: int) -> list[str]:
 def _print(plan: ImportPlan, output: str | None) -> None:
     from ..interop.huggingface_directory import CONFIG
     from ..interop.huggingface_import import vocabulary_sizes
+    from ..io.generation_settings import GENERATION
 
     data = plan.as_data()
     files = f"{data['files']} file{'s' if data['files'] > 1 else ''}"
@@ -183,7 +184,7 @@ def _print(plan: ImportPlan, output: str | None) -> None:
     if plan.unknown:
         print_text(shown(f"  keys of config.json that tfkit does not know: {', '.join(plan.unknown)}"))
         print_text("  if one of them changes what the model computes, the import is another model")
-    if not plan.texts and vocabulary_sizes(plan.spec):
+    if not plan.texts.keys() - {GENERATION} and vocabulary_sizes(plan.spec):
         print_text("  there is no tokeniser: the model reads ids, and no text")
     if plan.texts:
         print_text(shown(f"  files beside the weights: {', '.join(sorted(plan.texts))}"))
