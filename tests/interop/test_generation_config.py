@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,25 @@ def test_a_wrong_file_of_a_model_is_refused(content: str, message: str, tmp_path
     (tmp_path / GENERATION).write_text(content)
     with pytest.raises(tfkit.StoreError, match=message):
         saved_search(tmp_path)
+
+
+PUT: dict[str, Callable[[Path], object]] = {
+    "link": lambda path: path.symlink_to("/etc/hostname"),
+    "named pipe": os.mkfifo,
+    "directory": Path.mkdir,
+    "empty": Path.touch,
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "wide": lambda path: path.write_text(json.dumps({"kind": "greedy", "filters": [{"kind": "suppress"}] * 50_000})),
+    "long": lambda path: path.write_text(json.dumps({"kind": "x" * 5_000_000})),
+}
+
+
+@pytest.mark.parametrize("kind", PUT)
+def test_something_else_in_place_of_the_file_is_refused(kind: str, tmp_path: Path) -> None:
+    PUT[kind](tmp_path / GENERATION)
+    with pytest.raises(tfkit.StoreError, match=str(tmp_path)) as refused:
+        saved_search(tmp_path)
+    assert len(str(refused.value)) < 2_000
 
 
 def test_a_model_without_the_file_has_no_search_of_its_own(tmp_path: Path) -> None:
