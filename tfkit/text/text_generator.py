@@ -123,27 +123,27 @@ class TextGenerator:
         training = self.model.training
         self.model.eval()
         try:
-            found = generate_batched(
+            by_prompt = generate_batched(
                 self.model, [read[number] for number in nonempty], search, batch_tokens=batch_tokens, target=self.roles.target,
                 output=self.roles.output, workers=workers, emit=parts.add if parts else None,
                 graphs=graphs,
             )  # fmt: skip
         finally:
             self.model.train(training)
-        hypotheses = dict(zip(nonempty, found, strict=True))
+        hypotheses = dict(zip(nonempty, by_prompt, strict=True))
         if parts:
             parts.finish()
         return [
             [
                 Continuation(
                     prompt,
-                    self._tail(ids, each.ids.tolist()),
-                    each,
-                    tuple(self.tokeniser.pieces(each.ids.tolist())),
+                    self._tail(ids, hypothesis.ids.tolist()),
+                    hypothesis,
+                    tuple(self.tokeniser.pieces(hypothesis.ids.tolist())),
                     len(ids),
                     len(whole) + len(frame) - len(ids),
                 )
-                for each in hypotheses.get(number, ())
+                for hypothesis in hypotheses.get(number, ())
             ]
             for number, (prompt, whole, ids) in enumerate(zip(prompts, encoded, read, strict=True))
         ]

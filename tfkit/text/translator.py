@@ -158,21 +158,21 @@ class Translator:
         training = self.model.training
         self.model.eval()
         try:
-            found = generate_batched(
+            by_source = generate_batched(
                 self.model, [sources[number] for number in nonempty], self.search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
             )  # fmt: skip
         finally:
             self.model.train(training)
-        hypotheses = dict(zip(nonempty, found, strict=True))
+        hypotheses = dict(zip(nonempty, by_source, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
-            own = tuple(hypotheses.get(number, ()))
-            ids_of = [each.ids.tolist() for each in own]
+            line_hypotheses = tuple(hypotheses.get(number, ()))
+            ids_of = [hypothesis.ids.tolist() for hypothesis in line_hypotheses]
             target = self.tokenisers["target"]
-            texts = tuple(_line(target.decode(each)) for each in ids_of)
-            pieces = tuple(tuple(target.pieces(each)) for each in ids_of)
+            texts = tuple(_line(target.decode(target_ids)) for target_ids in ids_of)
+            pieces = tuple(tuple(target.pieces(target_ids)) for target_ids in ids_of)
             cut = max(len(ids) + len(frame) - self.max_source, 0)
-            yield Translation(line, texts or ("",), own, pieces, tuple(sources[number]), cut)
+            yield Translation(line, texts or ("",), line_hypotheses, pieces, tuple(sources[number]), cut)
 
 
 def _line(text: str) -> str:
