@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 
 import pytest
@@ -12,6 +13,7 @@ from tfkit.cli.search_args import workers_of
 from tfkit.cli.usage import UsageError
 from tfkit.cpu.small_batch import products_here
 from tfkit.inspection import product_machine
+from tfkit.text import Translator, model_in
 from translation_task import write_task
 
 pytestmark = pytest.mark.xdist_group("translating")  # its module fixture is built once
@@ -69,6 +71,40 @@ def test_filters_are_used(run, monkeypatch, capsys):
     assert tokens("--filter", 'min_tokens:{"tokens": 9}')[8:]
     said = tokens("--filter", "no_repeat_ngram:size=1", "--filter", "min_tokens:tokens=9")
     assert len(said) == len(set(said)) >= 9
+
+
+def test_a_model_may_have_a_search_of_its_own(run, tmp_path, monkeypatch, capsys):
+    place = shutil.copytree(model_in(run), tmp_path / "model")
+
+    def translated(*words):
+        typed(monkeypatch, "a b c\nd e\n")
+        assert main(["translate", str(place), *words]) == 0
+        return capsys.readouterr().out
+
+    def save(**settings):
+        (place / "generation.json").write_text(json.dumps(settings))
+
+    filters = ("--filter", "min_tokens:tokens=9", "--filter", "no_repeat_ngram:size=1")
+    greedy, beams = translated("--beams", "1", *filters), translated("--beams", "3", *filters)
+    short = translated("--beams", "1", "--extra-length", "1")
+    power = translated("--beams", "4", "--penalty", "power", "--alpha", "2", "--filter", "min_tokens:tokens=3")
+    drawn = translated("--sample", "--temperature", "9", "--seed", "1")
+    save(kind="greedy", filters=[{"kind": "min_tokens", "tokens": 9}, {"kind": "no_repeat_ngram", "size": 1}])
+    assert translated() == greedy != short
+    assert translated("--beams", "3") == beams
+    save(kind="greedy", new_tokens=2)
+    assert all(len(line.split()) <= 2 for line in translated().splitlines())
+    assert translated("--extra-length", "1") == short
+    save(kind="beam", beams=4, length_penalty={"kind": "power", "alpha": 2.0})
+    assert translated("--filter", "min_tokens:tokens=3") == power
+    save(kind="sample", temperature=9.0)
+    assert translated("--seed", "1") == drawn
+    assert translated("--beams", "1", *filters) == greedy
+    assert Translator.load(place).search.kind == "sample"
+    save(kind="greedy", beams=2)
+    typed(monkeypatch, "a\n")
+    assert main(["translate", str(place)]) == 2
+    assert "generation.json: beams is 2, which a greedy search does not read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

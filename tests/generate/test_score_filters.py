@@ -144,6 +144,13 @@ def test_searches_of_many_sources_filter(any_decoder: Callable[..., Model]) -> N
             assert not repeats(one.ids.tolist(), 1)
 
 
+def test_equal_searches_are_one_key() -> None:
+    """A server batches requests by their search."""
+    first, second = (tfkit.Search(kind="greedy", filters=[make("min_tokens", tokens=3)]) for _ in range(2))
+    assert first == second
+    assert len({first, second, tfkit.Search(kind="greedy")}) == 2
+
+
 def test_filters_that_forbid_every_token_are_an_error(any_decoder: Callable[..., Model]) -> None:
     model, nothing = any_decoder("writer", "rotary_half", 1), [make("suppress", ids=list(range(V)))]
     for search in (tfkit.greedy, tfkit.beam_search, tfkit.sample):

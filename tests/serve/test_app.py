@@ -1,6 +1,8 @@
 """The endpoints, in this process."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
@@ -13,7 +15,7 @@ from tfkit.generate import Search
 from tfkit.serve.app import Server
 from tfkit.serve.limits import Limits
 from tfkit.serve.tasks import load_task
-from tfkit.text import Classifier, TextGenerator, Translator
+from tfkit.text import Classifier, TextGenerator, Translator, model_in
 from translation_task import sentences
 
 pytestmark = pytest.mark.xdist_group("served")
@@ -54,6 +56,22 @@ def test_classes_are_those_of_the_library(client_of, runs):
     expected = list(Classifier.load(runs["classify"]).classify(TEXTS))
     assert [each["label"] for each in found] == [each.label for each in expected]
     assert [each["probabilities"] for each in found] == [pytest.approx(each.probabilities, abs=1e-6) for each in expected]
+
+
+def test_the_filters_of_a_model_act_in_its_generations(runs, tmp_path):
+    place = shutil.copytree(model_in(runs["generate"]), tmp_path / "model")
+    request = {"prompt": TEXTS[0], "max_tokens": 12}
+
+    def text():
+        with TestClient(Server(load_task(place, LIMITS, Search(), batch_tokens=400, workers=1)).app()) as client:
+            return client.post("/generate", json=request).json()["text"]
+
+    before = text()
+    (place / "generation.json").write_text('{"kind": "greedy", "filters": [{"kind": "no_repeat_ngram", "size": 1}]}')
+    alone = TextGenerator.load(place)
+    search = replace(alone.search, length_factor=0.0, extra_length=12)
+    ((expected,),) = alone.continue_all([TEXTS[0]], search)
+    assert text() == expected.text != before
 
 
 @pytest.mark.parametrize("name", ["translate", "classify"])

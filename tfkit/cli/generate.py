@@ -12,7 +12,7 @@ from ..errors import Diagnostic, InputError, Location
 from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
-from .search_args import check_workers, search_of, search_options, workers_of, workers_option
+from .search_args import check_workers, saved_search_of, search_of, search_options, workers_of, workers_option
 
 if TYPE_CHECKING:
     from ..text import Continuation
@@ -72,7 +72,9 @@ def command(
     from ..text import TextGenerator
     from .device import loaded, use_cpu_table
 
-    settings = search_of(1, n_best=n_best, length_factor=0.0, extra_length=tokens or TOKENS, **search)
+    saved = saved_search_of(model)
+    limit = tokens or (saved.extra_length if saved is not None and saved.length_factor == 0 else TOKENS)
+    settings = search_of(1, saved, n_best=n_best, length_factor=0.0, extra_length=limit, **search)
     threads = workers_of(workers, device)
     if cuda_graphs:
         check_device(device)

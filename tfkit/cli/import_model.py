@@ -80,7 +80,7 @@ def command(
 
         if original_files(Path(directory)):
             plan.texts |= read_huggingface(Path(directory), sizes if len(sizes) > 1 else next(iter(sizes.values())))
-    plan.texts |= _answers(plan, pairs)
+    plan.texts |= _answers(plan, pairs) | _generation(plan)
     if output is not None:
         run_import(plan, Path(output), catalogue, overwrite=force, allow_nan=allow_nan)
     if as_json:
@@ -101,6 +101,24 @@ def _answers(plan: ImportPlan, pairs: bool) -> dict[str, str]:
     if "image" in plan.spec.nodes:
         found |= image_facts_text(*_normalisation(plan))
     return found
+
+
+def _generation(plan: ImportPlan) -> dict[str, str]:
+    """The settings of `generate` as those of a search. Files before 2023 have them in `config.json`. Those that tfkit lacks are
+    added to the plan."""
+    from ..interop.generation_config import READ, settings_of
+    from ..interop.huggingface_directory import CONFIG, GENERATION as THEIRS
+    from ..io.generation_settings import GENERATION, settings_text
+
+    file, written = THEIRS, plan.directory.generation
+    if written is None:
+        file, written = CONFIG, {name: value for name, value in plan.directory.config.items() if name in READ}
+    if not any(node.kind == "token_logits" for node in plan.spec.nodes.values()) or (file == CONFIG and not written):
+        return {}
+    settings, left_out = settings_of(written, "source" in plan.spec.nodes, file)
+    plan.ignored_keys = {name: reason for name, reason in plan.ignored_keys.items() if name not in READ}
+    plan.ignored_keys |= {f"{file}:{name}": reason for name, reason in left_out.items()}
+    return {GENERATION: settings_text(settings)}
 
 
 def _normalisation(plan: ImportPlan) -> tuple[Any, Any]:
@@ -145,6 +163,7 @@ def _labels(plan: ImportPlan, count: int) -> list[str]:
 def _print(plan: ImportPlan, output: str | None) -> None:
     from ..interop.huggingface_directory import CONFIG
     from ..interop.huggingface_import import vocabulary_sizes
+    from ..io.generation_settings import GENERATION
 
     data = plan.as_data()
     files = f"{data['files']} file{'s' if data['files'] > 1 else ''}"
@@ -165,7 +184,7 @@ def _print(plan: ImportPlan, output: str | None) -> None:
     if plan.unknown:
         print_text(shown(f"  keys of config.json that tfkit does not know: {', '.join(plan.unknown)}"))
         print_text("  if one of them changes what the model computes, the import is another model")
-    if not plan.texts and vocabulary_sizes(plan.spec):
+    if not plan.texts.keys() - {GENERATION} and vocabulary_sizes(plan.spec):
         print_text("  there is no tokeniser: the model reads ids, and no text")
     if plan.texts:
         print_text(shown(f"  files beside the weights: {', '.join(sorted(plan.texts))}"))

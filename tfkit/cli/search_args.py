@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from .usage import usage_error
 
 if TYPE_CHECKING:
     from ..generate import Search
+    from ..generate.penalty import LengthPenalty
     from ..nn.model import Model
 
 SEED_BITS = 32
@@ -95,33 +97,61 @@ def check_workers(workers: int | None, device: str, model: Model) -> None:
         raise usage_error(message, "leave it out, or choose others, as with --backend sdpa")
 
 
+def saved_search_of(model: str) -> Search | None:
+    """The search that a saved model asks for, None if it has none. Raises StoreError."""
+    from ..io import model_in
+    from ..text.saved_search import saved_search
+
+    return saved_search(model_in(Path(model)))
+
+
+EXTRA_LENGTH = 50
+"""Tokens of a translation more than the source, unless an option or the model says otherwise."""
+
+
+def lengths_of(saved: Search | None, extra_length: int | None) -> dict[str, Any]:
+    """The limits of a translation: those of `--extra-length`, else those of the model's own search."""
+    if extra_length is None and saved is not None:
+        return {"length_factor": saved.length_factor, "extra_length": saved.extra_length}
+    return {"extra_length": EXTRA_LENGTH if extra_length is None else extra_length}
+
+
 def search_of(
-    usual_beams: int, *, beams: int | None, n_best: int, penalty: str | None, alpha: float | None, sample: bool,
-    temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None,
+    usual_beams: int, saved: Search | None = None, *, beams: int | None, n_best: int, penalty: str | None,
+    alpha: float | None, sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None,
     filter: tuple[tuple[str, dict[str, Any]], ...] = (), **limits: Any,
 ) -> Search:  # fmt: skip
-    """The search of these options. A seed that is needed and not given is drawn and named on standard error. Raises UsageError
-    for options that exclude each other, InputError for wrong values."""
+    """The search of these options; what they leave open is as in the model's own search, `saved`. A seed that is needed and not
+    given is drawn and named on standard error. Raises UsageError for options that exclude each other, InputError for wrong
+    values."""
     from ..catalogue import score_filter
     from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
 
-    limits["filters"] = [score_filter(kind, **options) for kind, options in filter]
+    filters = [score_filter(kind, **options) for kind, options in filter]
+    limits["filters"] = [*(saved.filters if saved else ()), *filters]
     sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling: dict[str, Any] = {name: value for name, value in sampled.items() if value is not None}
     searching = [name for name, value in {"beams": beams, "penalty": penalty, "alpha": alpha}.items() if value is not None]
-    if sample:
+    if sample or (saved is not None and saved.kind == "sample" and not searching):
         if searching:
             raise usage_error(f"--{searching[0]} belongs to beam search", "leave --sample out")
         if seed is None:
             sampling["seed"] = secrets.randbits(SEED_BITS)
             print(f"--seed {sampling['seed']} was drawn and repeats this output", file=sys.stderr)
+        if saved is not None and saved.kind == "sample":
+            sampling = {"temperature": saved.temperature, "top_k": saved.top_k, "top_p": saved.top_p} | sampling
         return Search(kind="sample", n_best=n_best, **sampling, **limits)
     if sampling:
         raise usage_error(f"--{next(iter(sampling)).replace('_', '-')} belongs to --sample", "write --sample too")
-    count = beams or usual_beams
+    own_beams = {"beam": saved.beams, "greedy": 1}.get(saved.kind) if saved else None
+    count = beams or own_beams or usual_beams
     if count == 1:
         if n_best > 1 or set(searching) - {"beams"}:
             raise usage_error("greedy search has one hypothesis and no penalty", "ask for more beams")
         return Search(kind="greedy", **limits)
-    length_penalty = (PowerLengthPenalty if penalty == "power" else GnmtLengthPenalty)(0.6 if alpha is None else alpha)
+    length_penalty: LengthPenalty = (PowerLengthPenalty if penalty == "power" else GnmtLengthPenalty)(
+        0.6 if alpha is None else alpha
+    )
+    if saved is not None and saved.kind == "beam" and penalty is None and alpha is None:
+        length_penalty = saved.length_penalty
     return Search(kind="beam", beams=count, n_best=n_best, length_penalty=length_penalty, **limits)

@@ -10,7 +10,7 @@ import click
 from ..errors import Diagnostic, InputError
 from .options import READ, common, cpu_table_option, placement, precision_option, whole
 from .packages import TEXT, need_packages
-from .search_args import check_workers, search_of, workers_of, workers_option
+from .search_args import EXTRA_LENGTH, check_workers, lengths_of, saved_search_of, search_of, workers_of, workers_option
 
 BEAMS = 5
 EPILOG = """\b
@@ -39,10 +39,11 @@ def _milliseconds(value: str | int) -> int:
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote, or a model in it.")
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=_port, metavar="N", default=8000, help="Port; 0 takes a free one.")
-@click.option("--beams", type=whole, metavar="N", default=BEAMS, help="Beams of a translation; 1 is greedy.")
+@click.option("--beams", type=whole, metavar="N", show_default=str(BEAMS), help="Beams of a translation; 1 is greedy.")
 @click.option(
-    "--extra-length", type=whole, metavar="N", default=50, help="Tokens of a translation more than the source at most."
-)
+    "--extra-length", type=whole, metavar="N", show_default=str(EXTRA_LENGTH),
+    help="Tokens of a translation more than the source at most.",
+)  # fmt: skip
 @click.option("--max-length", type=whole, metavar="N", default=1024, help="Longest text, in tokens; longer ones are refused.")
 @click.option(
     "--max-characters", type=whole, metavar="N", help="Longest text, in characters (default: 16 a token of --max-length)."
@@ -63,7 +64,7 @@ def _milliseconds(value: str | int) -> int:
 @cpu_table_option
 @common
 def command(
-    model: str, host: str, port: int, beams: int, extra_length: int, max_length: int, max_characters: int | None,
+    model: str, host: str, port: int, beams: int | None, extra_length: int | None, max_length: int, max_characters: int | None,
     max_tokens: int, max_texts: int, max_body: int, max_requests: int, max_connections: int, max_queue: int, max_batch: int,
     max_wait_ms: int, batch_tokens: int, dry_run: bool, workers: int | None, precision: str, device: str,
     backend: list[str] | None, auto_table: str | None, cpu_table: str | None,
@@ -85,9 +86,11 @@ def command(
     from ..serve.tasks import Generate, Translate, load_task
     from .device import placed, use_cpu_table
 
+    saved = saved_search_of(model)
+    saved = None if saved is not None and saved.kind == "sample" else saved  # a translation does not depend on its batch
     search = search_of(
-        BEAMS, beams=beams, n_best=1, penalty=None, alpha=None, sample=False, temperature=None, top_k=None, top_p=None,
-        seed=None, extra_length=extra_length,
+        BEAMS, saved, beams=beams, n_best=1, penalty=None, alpha=None, sample=False, temperature=None, top_k=None, top_p=None,
+        seed=None, **lengths_of(saved, extra_length),
     )  # fmt: skip
     limits = Limits(
         body=max_body, texts=max_texts, length=max_length, new_tokens=max_tokens, requests=max_requests,

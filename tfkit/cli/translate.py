@@ -10,7 +10,7 @@ import click
 from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
-from .search_args import check_workers, search_of, search_options, workers_of, workers_option
+from .search_args import check_workers, lengths_of, saved_search_of, search_of, search_options, workers_of, workers_option
 from .usage import usage_error
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 @click.command("translate", epilog=EPILOG)
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote, or a model in it.")
 @search_options(beams=BEAMS)
-@click.option("--extra-length", type=whole, metavar="N", default=50, help="Tokens more than the source at most.")
+@click.option("--extra-length", type=whole, metavar="N", show_default="50", help="Tokens more than the source at most.")
 @click.option("--max-source", type=whole, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
 @click.option("--attention", metavar="SITE", multiple=True, help="With --json: `decoder.*.cross_attention`.")
@@ -45,7 +45,7 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 @cpu_table_option
 @common
 def command(
-    model: str, n_best: int, extra_length: int, max_source: int, batch_tokens: int, attention: tuple[str, ...],
+    model: str, n_best: int, extra_length: int | None, max_source: int, batch_tokens: int, attention: tuple[str, ...],
     workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
     allow_nan: bool, cpu_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
@@ -63,8 +63,10 @@ def command(
     from .line_stream import streamed
 
     use_cpu_table(cpu_table, device)
+    saved = saved_search_of(model)
+    search |= lengths_of(saved, extra_length)
     translator = Translator.load(
-        model, search_of(BEAMS, n_best=n_best, extra_length=extra_length, **search), max_source=max_source,
+        model, search_of(BEAMS, saved, n_best=n_best, **search), max_source=max_source,
         batch_tokens=batch_tokens, attention=list(attention), workers=workers_of(workers, device),
         precision=precision,
         **loaded(device, backend, auto_table, allow_nan),

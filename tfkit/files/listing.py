@@ -90,11 +90,11 @@ def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[
 def check_digest(path: Path, expected: FileRecord) -> None:
     """Raises StoreError if a file has another size or digest than its listing."""
     try:
-        found = file_record(path)
+        record = file_record(path)
     except OSError as reason:
         raise _unreadable(path, reason) from None
-    if found != expected.model_dump():
-        raise _altered(path, f"{found['bytes']:,} bytes with SHA-256 {found['sha256'][:12]}...", expected)
+    if record != expected.model_dump():
+        raise _altered(path, f"{record['bytes']:,} bytes with SHA-256 {record['sha256'][:12]}...", expected)
 
 
 def _unreadable(path: Path, reason: OSError) -> StoreError:
@@ -103,9 +103,9 @@ def _unreadable(path: Path, reason: OSError) -> StoreError:
     return StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}"))
 
 
-def _altered(path: Path, found: str, expected: FileRecord) -> StoreError:
+def _altered(path: Path, actual: str, expected: FileRecord) -> StoreError:
     written = f"{expected.bytes:,} bytes with SHA-256 {expected.sha256[:12]}..."
-    return StoreError(Diagnostic("TFK082", f"{path} has {found}, but {written} were written", "it was altered or cut off"))
+    return StoreError(Diagnostic("TFK082", f"{path} has {actual}, but {written} were written", "it was altered or cut off"))
 
 
 def _listed(directory: Path, name: str, folders: Collection[str]) -> Path:
@@ -118,15 +118,15 @@ def foreign(directory: Path, names: Collection[str]) -> list[str]:
 
     A name `shards/x` is that of a file in the folder `shards`. Raises OSError.
     """
-    found = []
+    others = []
     with os.scandir(directory) as entries:
         for entry in entries:
             inner = _inside(entry.name, names)
             if inner and entry.is_dir(follow_symlinks=False):
-                found += [f"{entry.name}/{other}" for other in foreign(directory / entry.name, inner)]
+                others += [f"{entry.name}/{other}" for other in foreign(directory / entry.name, inner)]
             elif entry.name not in names or not entry.is_file(follow_symlinks=False):
-                found.append(entry.name)
-    return sorted(found)
+                others.append(entry.name)
+    return sorted(others)
 
 
 def check_removable(directory: Path, names: Collection[str]) -> None:
@@ -139,8 +139,8 @@ def check_removable(directory: Path, names: Collection[str]) -> None:
     except OSError as reason:
         raise StoreError(Diagnostic("TFK080", f"{directory} is not replaced: {reason.strerror}")) from None
     if others:
-        shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-        message = f"{directory} is not replaced: it holds {shown}, which tfkit did not write there"
+        listed = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        message = f"{directory} is not replaced: it holds {listed}, which tfkit did not write there"
         raise StoreError(Diagnostic("TFK080", message, "move what you want to keep, or choose another directory"))
 
 

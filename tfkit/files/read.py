@@ -72,8 +72,8 @@ def _fail_fast(schema: Any) -> None:
             if key not in ("metadata", "serialization"):
                 _fail_fast(value)
     elif isinstance(schema, (list, tuple)):
-        for each in schema:
-            _fail_fast(each)
+        for part in schema:
+            _fail_fast(part)
 
 
 class FileModel(_OneError, BaseModel):
@@ -228,9 +228,9 @@ def parse_form(text: str, key: str, form: int, what: str) -> dict[str, Any]:
 def _check_size(text: str, depth: int, values: int) -> None:
     """Raises ValueError for JSON that is too deep, has too many values or a lone surrogate."""
     few = sum(map(text.count, ",[{")) <= values  # an upper bound, which may count what is inside of strings
-    found = _BRACKET if few else _BRACKET_OR_COMMA
+    pattern = _BRACKET if few else _BRACKET_OR_COMMA
     level = count = at = 0
-    while token := found.search(text, at):
+    while token := pattern.search(text, at):
         at, sign = token.end(), token[0]
         if sign == '"':
             start, at = at, _end_of_string(text, at)
@@ -293,12 +293,12 @@ def _finite(digits: str) -> float:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in members:
             raise ValueError(f"the key {json.dumps(name[:60], allow_nan=False)} is repeated")
-        found[name] = value
-    return found
+        members[name] = value
+    return members
 
 
 def read_model(
@@ -330,12 +330,12 @@ def read_model(
 
 def refusals(error: ValidationError) -> list[str]:
     """The errors of a validation, each as `place: reason`."""
-    found = []
-    for each in error.errors(include_url=False):
-        expected = "an object is expected" if each["type"] == "model_type" else each["msg"].removeprefix("Value error, ")
-        place = ".".join(str(key)[:MAX_KEY] for key in each["loc"])
-        found.append(f"{place or 'the content'}: {expected}")
-    return found
+    reasons = []
+    for details in error.errors(include_url=False):
+        expected = "an object is expected" if details["type"] == "model_type" else details["msg"].removeprefix("Value error, ")
+        place = ".".join(str(key)[:MAX_KEY] for key in details["loc"])
+        reasons.append(f"{place or 'the content'}: {expected}")
+    return reasons
 
 
 def child(directory: Path, name: str) -> Path:

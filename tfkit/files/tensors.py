@@ -34,7 +34,7 @@ SYNC = 64 << 20
 """So many bytes are written before they go to the disk."""
 MAX_VALUES = 1_000_000
 """Values of a header; a tensor has about nine."""
-FEW = 3
+MAX_NAMED = 3
 """Messages name at most this many tensors."""
 
 
@@ -102,8 +102,10 @@ def read_places(path: Path, limit: int = MAX_BYTES) -> dict[str, Place]:
         raise _damaged(path, str(reason)) from None
     begin = 8 + length
     return {
-        name: Place(DTYPES[each.dtype], tuple(each.shape), begin + each.data_offsets[0], prod(each.shape) * _SIZES[each.dtype])
-        for name, each in tensors.items()
+        name: Place(
+            DTYPES[tensor.dtype], tuple(tensor.shape), begin + tensor.data_offsets[0], prod(tensor.shape) * _SIZES[tensor.dtype]
+        )
+        for name, tensor in tensors.items()
     }
 
 
@@ -167,18 +169,18 @@ def write_tensors(
                 if synced:
                     synced.result()  # an error of the disk is reported only once
                 synced, unsynced = threads.submit(os.fdatasync, file.fileno()), 0
-        for each in filter(None, (hashed, synced)):
-            each.result()
+        for future in filter(None, (hashed, synced)):
+            future.result()
         return FileRecord(bytes=file.tell(), sha256=digest.hexdigest())
 
 
 def _check_places(tensors: Mapping[str, _Tensor], size: int) -> None:
     """Raises ValueError unless the tensors fill the bytes behind the header."""
     end = 0
-    for name, each in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
-        if each.dtype not in DTYPES:
-            raise ValueError(f"`{name[:80]}` has the unknown dtype {each.dtype[:20]!r}")
-        needed, (start, stop) = prod(each.shape) * _SIZES[each.dtype], each.data_offsets
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
+        if tensor.dtype not in DTYPES:
+            raise ValueError(f"`{name[:80]}` has the unknown dtype {tensor.dtype[:20]!r}")
+        needed, (start, stop) = prod(tensor.shape) * _SIZES[tensor.dtype], tensor.data_offsets
         if start != end or stop - start != needed:
             message = f"`{name[:80]}` needs {needed:,} bytes from byte {end:,} on, but has bytes {start:,} to {stop:,}"
             raise ValueError(message)
@@ -200,18 +202,20 @@ def check_header(path: Path, wanted: Mapping[str, Facts], whose: str) -> None:
     compare_tensors(path, read_header(path, limit), wanted, whose)
 
 
-def compare_tensors(path: Path, found: Mapping[str, Facts], wanted: Mapping[str, Facts], whose: str) -> None:
+def compare_tensors(path: Path, actual: Mapping[str, Facts], wanted: Mapping[str, Facts], whose: str) -> None:
     """Raises StoreError if names, dtypes or shapes of the tensors of a file differ from those that `whose` needs."""
-    wrong = [name for name in sorted({*found, *wanted}) if found.get(name) != wanted.get(name)]
+    wrong = [name for name in sorted({*actual, *wanted}) if actual.get(name) != wanted.get(name)]
     diagnostics = [
         Diagnostic(
             "TFK082",
-            f"{path}: `{name}` is {_shown(found.get(name), 'missing')}, {whose} needs {_shown(wanted.get(name), 'none')}",
+            f"{path}: `{name}` is {_shown(actual.get(name), 'missing')}, {whose} needs {_shown(wanted.get(name), 'none')}",
         )
-        for name in wrong[:FEW]
+        for name in wrong[:MAX_NAMED]
     ]
-    if len(wrong) > FEW:
-        diagnostics.append(Diagnostic("TFK082", f"{path}: {len(wrong) - FEW} more tensors are not those that {whose} needs"))
+    if len(wrong) > MAX_NAMED:
+        diagnostics.append(
+            Diagnostic("TFK082", f"{path}: {len(wrong) - MAX_NAMED} more tensors are not those that {whose} needs")
+        )
     if diagnostics:
         raise StoreError(diagnostics)
 

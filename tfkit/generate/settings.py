@@ -74,6 +74,7 @@ class Search:
         elif self.kind == "sample":
             check_sampling(self.temperature, self.top_k, self.top_p, self.seed, self.n_best)
         filters_of(self.filters)
+        object.__setattr__(self, "filters", tuple(self.filters))  # equal searches have one hash
         factor, extra = self.length_factor, self.extra_length
         check_number("length_factor", factor, MOST_TOKENS)
         check_whole("extra_length", extra, 0, MOST_TOKENS)

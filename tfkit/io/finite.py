@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import Diagnostic, StoreError
 from ..files import not_finite
 
-FEW = 3
+MAX_NAMED = 3
 """Messages name at most this many tensors."""
 ALLOW = "use an earlier checkpoint; --allow-nan, where a command has it, loads such a model (in Python allow_nan=True)"
 
@@ -28,12 +28,16 @@ def check_finite(path: Path, tensors: Mapping[str, Tensor], fix: str = ALLOW) ->
         StoreError: Tensors hold NaN or infinity; the first ones are named, with their counts.
     """
     bad = list(_not_finite(tensors))
-    found = [not_finite(path, name, _count(tensors[name].isnan()), _count(tensors[name].isinf()), n) for name, n in bad[:FEW]]
-    if len(bad) > FEW:
-        found.append(Diagnostic("TFK084", f"{path}: {len(bad) - FEW:,} more of {len(tensors):,} tensors hold NaN or infinity"))
-    if found:
-        last = found[-1]
-        raise StoreError([*found[:-1], Diagnostic(last.code, last.message, fix)])
+    diagnostics = [
+        not_finite(path, name, _count(tensors[name].isnan()), _count(tensors[name].isinf()), n) for name, n in bad[:MAX_NAMED]
+    ]
+    if len(bad) > MAX_NAMED:
+        diagnostics.append(
+            Diagnostic("TFK084", f"{path}: {len(bad) - MAX_NAMED:,} more of {len(tensors):,} tensors hold NaN or infinity")
+        )
+    if diagnostics:
+        last = diagnostics[-1]
+        raise StoreError([*diagnostics[:-1], Diagnostic(last.code, last.message, fix)])
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, int]]:
@@ -49,5 +53,5 @@ def all_finite(tensor: Tensor) -> bool:
     return not tensor.numel() or bool(torch.stack(tensor.detach().aminmax()).isfinite().all())
 
 
-def _count(found: Tensor) -> int:
-    return int(found.sum())
+def _count(mask: Tensor) -> int:
+    return int(mask.sum())

@@ -3,6 +3,7 @@
 spec.yaml           the resolved spec
 model.safetensors   the weights
 plan.json           the requested backends of each site, and the table of those chosen on the device it was built for
+generation.json     how the model generates unless a caller says otherwise; few models have one
 versions.json       versions of tfkit, its contract, torch and the plugins; size and SHA-256 of the other files
 """
 

@@ -13,7 +13,7 @@ from ..graph import graph_of
 from ..nn.model import Model
 from .saved_files import ITEM_SIZES
 
-FEW = 5
+MAX_ERRORS = 5
 """Errors in one refusal."""
 REMOVALS = {
     "parametrizations": ("is parametrised", "torch.nn.utils.parametrize.remove_parametrizations"),
@@ -48,9 +48,9 @@ def check_described(model: Any) -> Mapping[str, Tensor]:
         raise StoreError(Diagnostic("TFK081", message, "load it without `precision` and save that"))
     state = {**dict(model.named_buffers()), **model.state_dict()}
     diagnostics = [*_differences(model, state)]
-    if len(diagnostics) > FEW:
-        more = Diagnostic("TFK081", f"{len(diagnostics) - FEW} more tensors are not those of the spec")
-        diagnostics = [*diagnostics[:FEW], more]
+    if len(diagnostics) > MAX_ERRORS:
+        more = Diagnostic("TFK081", f"{len(diagnostics) - MAX_ERRORS} more tensors are not those of the spec")
+        diagnostics = [*diagnostics[:MAX_ERRORS], more]
     if diagnostics:
         raise StoreError(diagnostics)
     empty = [name for name, tensor in state.items() if tensor.is_meta]

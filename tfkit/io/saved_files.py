@@ -68,9 +68,9 @@ def read_saved(directory: Path, catalogue: Catalogue) -> SavedFiles:
 def read_versions(directory: Path) -> Versions:
     """The versions of a saved model. Checks sizes of all files and digests of all but the weights. Raises StoreError."""
     path = directory / VERSIONS
-    found = read_model(path, Format, fix=NAME_A_MODEL).format
-    if found != FORMAT:
-        message = f"{directory} has format {found}, this tfkit reads {FORMAT}"
+    form = read_model(path, Format, fix=NAME_A_MODEL).format
+    if form != FORMAT:
+        message = f"{directory} has format {form}, this tfkit reads {FORMAT}"
         raise StoreError(Diagnostic("TFK083", message, "load it with the tfkit that wrote it"))
     versions = read_model(path, Versions)
     for name, record in check_sizes(path, versions.files).items():
@@ -103,9 +103,9 @@ def with_dtypes(
 def check_room(path: Path, versions: Versions, graph: Graph) -> None:
     """Raises StoreError if a file is too small for the weights of a model, before its parameters are listed."""
     smallest = min(ITEM_SIZES[dtype] for dtype in (versions.dtype, *versions.dtypes.values()))
-    needed, found = (graph.parameters() + graph.parameters(trainable=False)) * smallest, versions.files[WEIGHTS].bytes
-    if found < needed:
-        message = f"{path} has {found:,} bytes, and the weights of the spec need {needed:,}"
+    needed, size = (graph.parameters() + graph.parameters(trainable=False)) * smallest, versions.files[WEIGHTS].bytes
+    if size < needed:
+        message = f"{path} has {size:,} bytes, and the weights of the spec need {needed:,}"
         raise StoreError(Diagnostic("TFK082", message, "it was altered"))
 
 
@@ -117,15 +117,15 @@ def other_files(directory: Path) -> dict[str, str | bytes]:
     """
     directory = model_in(directory)
     files = read_model(directory / VERSIONS, Versions).files
-    found: dict[str, str | bytes] = {}
+    contents: dict[str, str | bytes] = {}
     for name, record in files.items():
         if name in (SPEC, WEIGHTS, PLAN):
             continue
         check_digest(directory / name, record)
         try:
-            found[name] = content = read_bytes(directory / name, record.bytes, links=False)
+            contents[name] = content = read_bytes(directory / name, record.bytes, links=False)
         except OSError as reason:
             raise StoreError(Diagnostic("TFK082", f"{directory / name} cannot be read: {reason.strerror}")) from None
         with suppress(UnicodeDecodeError):
-            found[name] = content.decode("utf-8")
-    return found
+            contents[name] = content.decode("utf-8")
+    return contents

@@ -17,6 +17,7 @@ from ..generate import Search
 from ..io import load, model_in
 from ..nn.model import Model
 from ..text import Classifier, TextGenerator, Translator
+from ..text.saved_search import saved_search
 from .limits import Limits
 from .refusals import Refusal
 
@@ -231,7 +232,8 @@ class Wanted:
 
 
 class Generate(Task):
-    """Continues prompts, as `tfkit generate` does. Samples are computed alone: they depend on their place in a batch."""
+    """Continues prompts, as `tfkit generate` does, with the score filters of the model's own search. Samples are computed
+    alone: they depend on their place in a batch."""
 
     path, verb, body = "/generate", "generates", Prompt
 
@@ -259,7 +261,8 @@ class Generate(Task):
             message = f"max_tokens is {request.max_tokens:,}, and the model has {positions:,} positions"
             raise Refusal(413, "too_many_tokens", message, limit=positions)
         size = self.check_length(0, tokens, room)
-        limits: dict[str, Any] = {"length_factor": 0.0, "extra_length": request.max_tokens}
+        filters = self.generator.search.filters
+        limits: dict[str, Any] = {"length_factor": 0.0, "extra_length": request.max_tokens, "filters": filters}
         if not sampled:
             search = Search(kind="greedy", **limits)
             return [(Wanted(request.prompt, search), search, size + request.max_tokens)]
@@ -329,7 +332,7 @@ def load_task(directory: str | Path, limits: Limits, search: Search, *, batch_to
         options: dict[str, Any] = {"max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers}
         return Translate(Translator(model, tokenisers, search, **options), limits)
     if kind == "language":
-        generator = TextGenerator(model, read_tokenisers(path, ("target",))["target"])
+        generator = TextGenerator(model, read_tokenisers(path, ("target",))["target"], saved_search(path))
         return Generate(generator, limits, workers, batch_tokens)
     if kind is not None:
         tokeniser, pairs = read_tokenisers(path, ("target",))["target"], reads_pairs(path)

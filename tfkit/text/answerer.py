@@ -171,8 +171,8 @@ class Answerer:
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "spans")  # a model of another kind is reported before its missing file
-        given = {"max_length": max_length, "stride": stride, "max_answer": max_answer, "unanswerable": unanswerable}
-        settings = read_span_facts(place).model_dump() | {name: value for name, value in given.items() if value is not None}
+        overrides = {"max_length": max_length, "stride": stride, "max_answer": max_answer, "unanswerable": unanswerable}
+        settings = read_span_facts(place).model_dump() | {name: value for name, value in overrides.items() if value is not None}
         return cls(model, read_tokenisers(place, ("target",))["target"], **settings, batch_tokens=batch_tokens)
 
     def answer(self, questions: Iterable[tuple[str, str]], *, best: int = 1, chunk: int = 100) -> Iterator[Answer]:
@@ -206,13 +206,13 @@ class Answerer:
                 segments = frame.segments_of(len(question), len(window))
                 rows.append(_Row(number, frame(question, ids[part]), segments, before, ranges[part]))
         none: list[list[float]] = [[] for _ in asked]
-        found: list[Scores] = [{} for _ in asked]
+        by_question: list[Scores] = [{} for _ in asked]
         for row, (empty, scores) in zip(rows, self._read(rows, [question for question, _ in asked], best), strict=True):
             none[row.number].append(empty)
             for place, score in scores.items():
-                found[row.number][place] = max(score, found[row.number].get(place, 0.0))
+                by_question[row.number][place] = max(score, by_question[row.number].get(place, 0.0))
         for number, (text, context) in enumerate(asked):
-            ranked = sorted(found[number].items(), key=lambda each: -each[1])[:best]
+            ranked = sorted(by_question[number].items(), key=lambda scored: -scored[1])[:best]
             spans = tuple(Span(context[start:end], score, start, end) for (start, end), score in ranked)
             no_answer = min(none[number], default=0.0)
             span = spans[0] if spans and not (self.unanswerable and no_answer > spans[0].score) else None
@@ -224,7 +224,7 @@ class Answerer:
         """For each row the probability that it has no answer, and its best spans."""
         if not rows:
             return []
-        found: list[tuple[float, Scores]] = [(0.0, {})] * len(rows)
+        by_row: list[tuple[float, Scores]] = [(0.0, {})] * len(rows)
         device, name = self.model.device, self.roles.target
         training = self.model.training
         self.model.eval()
@@ -237,16 +237,16 @@ class Answerer:
                 outputs = self.model(lengths={name: counts.to(device)}, **segments, **{name: ids.to(device)})
                 probabilities = outputs[self.roles.output].float().softmax(1).cpu()
                 check_results(probabilities, [questions[rows[at].number] for at in batch])
-                for at, own in zip(batch, probabilities, strict=True):
-                    found[at] = float(own[0].prod()), self._best(rows[at], own, best)
+                for at, row_probabilities in zip(batch, probabilities, strict=True):
+                    by_row[at] = float(row_probabilities[0].prod()), self._best(rows[at], row_probabilities, best)
         finally:
             self.model.train(training)
-        return found
+        return by_row
 
     def _best(self, row: _Row, probabilities: Tensor, count: int) -> Scores:
         """The best spans of a row by the probabilities (L, 2) of its positions."""
-        shown = torch.tensor([start < end for start, end in row.ranges], device="cpu")
-        starts, ends = (probabilities[row.before :][: len(row.ranges)] * shown[:, None]).unbind(1)  # (N,)
+        visible = torch.tensor([start < end for start, end in row.ranges], device="cpu")
+        starts, ends = (probabilities[row.before :][: len(row.ranges)] * visible[:, None]).unbind(1)  # (N,)
         width = min(self.max_answer, len(row.ranges))
         following = functional.pad(ends, (0, width - 1)).unfold(0, width, 1)  # (N, width)
         products = (starts[:, None] * following).flatten()

@@ -165,7 +165,7 @@ class Classifier:
         encoded = list(zip(*map(self.tokeniser.encode, map(list, zip(*lines, strict=True))), strict=True))
         texts, segments = map(list, zip(*map(self._ids, encoded), strict=True))
         nonempty = [number for number, sides in enumerate(encoded) if all(sides)]
-        logits = self._all_logits(*([each[number] for number in nonempty] for each in (texts, segments)))
+        logits = self._all_logits(*([part[number] for number in nonempty] for part in (texts, segments)))
         probabilities = logits.softmax(-1)
         check_results(probabilities, ["\t".join(lines[number]) for number in nonempty])
         rows = dict(zip(nonempty, zip(logits.argmax(-1).tolist(), probabilities.tolist(), strict=True), strict=True))
@@ -199,7 +199,7 @@ class Classifier:
         self.model.eval()
         try:
             for batch in epoch_of({"target": lengths}, self.batch_tokens, 0, 0).batches:
-                logits[batch] = self._logits(*([each[row] for row in batch] for each in (texts, segments))).float().cpu()
+                logits[batch] = self._logits(*([part[row] for row in batch] for part in (texts, segments))).float().cpu()
         finally:
             self.model.train(training)
         return logits

@@ -143,9 +143,9 @@ class Tagger:
         check_results(torch.tensor(probabilities, device="cpu"), [word for words in sentences for word in words])
         at = 0
         for words in sentences:
-            own = slice(at, at + len(words))
+            span = slice(at, at + len(words))
             at += len(words)
-            yield Tagging(tuple(words), tuple(self.tags[tag] for tag in tags[own]), tuple(probabilities[own]))
+            yield Tagging(tuple(words), tuple(self.tags[tag] for tag in tags[span]), tuple(probabilities[span]))
 
     def _rows(self, pieces: list[list[int]], counts: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """The rows that the model reads, and the places of the first pieces of their words."""
@@ -155,13 +155,13 @@ class Tagger:
         firsts: list[list[int]] = []
         for count in counts:
             ids: list[int] = []
-            for number, own in enumerate(pieces[at : at + count]):
-                if not number or len(ids) + len(own) > room:
+            for number, word_ids in enumerate(pieces[at : at + count]):
+                if not number or len(ids) + len(word_ids) > room:
                     ids = []
                     rows.append(ids)
                     firsts.append([])
                 firsts[-1].append(len(frame.before) + len(ids))
-                ids += own[:room]
+                ids += word_ids[:room]
             at += count
         return [frame(ids) for ids in rows], firsts
 
@@ -171,7 +171,7 @@ class Tagger:
         if not rows:
             return [], []
         lengths = np.array([len(ids) for ids in rows], np.int32)
-        found: list[tuple[list[float], list[int]]] = [([], [])] * len(rows)
+        by_row: list[tuple[list[float], list[int]]] = [([], [])] * len(rows)
         device, name = self.model.device, self.roles.target
         training = self.model.training
         self.model.eval()
@@ -181,7 +181,7 @@ class Tagger:
                 outputs = self.model(lengths={name: counts.to(device)}, **{name: ids.to(device)})
                 best, tags = outputs[self.roles.output].float().softmax(-1).max(-1)
                 for at, row in enumerate(batch):
-                    found[row] = best[at, firsts[row]].tolist(), tags[at, firsts[row]].tolist()
+                    by_row[row] = best[at, firsts[row]].tolist(), tags[at, firsts[row]].tolist()
         finally:
             self.model.train(training)
-        return [tag for _, tags in found for tag in tags], [each for best, _ in found for each in best]
+        return [tag for _, tags in by_row for tag in tags], [probability for best, _ in by_row for probability in best]

@@ -15,6 +15,7 @@ from ..generate import Hypothesis, Search, StepGraphs, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
+from .saved_search import saved_search
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,15 @@ class TextGenerator:
     Args:
         model: A decoder-only model.
         tokeniser: Its tokeniser.
+        search: The search of `continue_all` unless it gets another; greedy by default.
 
     Raises:
         InputError: The model is of another kind.
     """
 
-    def __init__(self, model: Model, tokeniser: TextTokeniser) -> None:
+    def __init__(self, model: Model, tokeniser: TextTokeniser, search: Search | None = None) -> None:
         self.model, self.tokeniser = model, tokeniser
+        self.search = search or Search(kind="greedy")
         self.roles = roles_for(model.plan, "language")
         self.positions = model.plan.max_input_lengths.get(self.roles.target)
 
@@ -66,7 +69,7 @@ class TextGenerator:
         cls, directory: str | Path, *, device: str | torch.device = "cpu", backend: Any = None,
         precision: str = "float32", allow_nan: bool = False, catalogue: Catalogue | None = None,
     ) -> TextGenerator:  # fmt: skip
-        """Load a generator.
+        """Load a generator. Its search is what `generation.json` of the model says, if it has one.
 
         Args:
             directory: directory of a saved model, or of a training run, whose best model is loaded.
@@ -86,12 +89,12 @@ class TextGenerator:
         """
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
-        return cls(model, read_tokenisers(place, ("target",))["target"])
+        return cls(model, read_tokenisers(place, ("target",))["target"], saved_search(place, catalogue))
 
     def continue_all(
         self,
         prompts: Sequence[str],
-        search: Search,
+        search: Search | None = None,
         *,
         batch_tokens: int = 4096,
         workers: int = 1,
@@ -102,7 +105,7 @@ class TextGenerator:
 
         Args:
             prompts: The prompts.
-            search: The kind of search and its settings.
+            search: The kind of search and its settings; that of the generator by default.
             batch_tokens: As in `generate_batched`.
             workers: As in `generate_batched`.
             emit: Is given the index of a prompt and new text of its continuation, as soon as whole characters are there. All
@@ -112,6 +115,7 @@ class TextGenerator:
         Returns:
             The continuations of each prompt, best first; none for a prompt without a token.
         """
+        search = search or self.search
         encoded, frame = self.tokeniser.encode(list(prompts)), self.tokeniser.prompt_frame
         read = [self._read(ids, search) for ids in encoded]
         nonempty = [number for number, ids in enumerate(encoded) if ids]
@@ -119,27 +123,27 @@ class TextGenerator:
         training = self.model.training
         self.model.eval()
         try:
-            found = generate_batched(
+            by_prompt = generate_batched(
                 self.model, [read[number] for number in nonempty], search, batch_tokens=batch_tokens, target=self.roles.target,
                 output=self.roles.output, workers=workers, emit=parts.add if parts else None,
                 graphs=graphs,
             )  # fmt: skip
         finally:
             self.model.train(training)
-        hypotheses = dict(zip(nonempty, found, strict=True))
+        hypotheses = dict(zip(nonempty, by_prompt, strict=True))
         if parts:
             parts.finish()
         return [
             [
                 Continuation(
                     prompt,
-                    self._tail(ids, each.ids.tolist()),
-                    each,
-                    tuple(self.tokeniser.pieces(each.ids.tolist())),
+                    self._tail(ids, hypothesis.ids.tolist()),
+                    hypothesis,
+                    tuple(self.tokeniser.pieces(hypothesis.ids.tolist())),
                     len(ids),
                     len(whole) + len(frame) - len(ids),
                 )
-                for each in hypotheses.get(number, ())
+                for hypothesis in hypotheses.get(number, ())
             ]
             for number, (prompt, whole, ids) in enumerate(zip(prompts, encoded, read, strict=True))
         ]

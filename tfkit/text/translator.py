@@ -16,6 +16,7 @@ from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
+from .saved_search import saved_search
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Translator:
 
         Args:
             directory: directory of a saved model, or of a training run, whose best model is loaded.
-            search: as in the constructor.
+            search: as in the constructor; by default what `generation.json` of the model says, if it has one.
             device: as in `tfkit.load`.
             backend: as in `tfkit.load`.
             precision: as in `tfkit.load`.
@@ -131,6 +132,7 @@ class Translator:
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
         tokenisers = read_tokenisers(place, ("source", "target"))
+        search = search or saved_search(place, catalogue)
         return cls(
             model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers
         )
@@ -156,21 +158,21 @@ class Translator:
         training = self.model.training
         self.model.eval()
         try:
-            found = generate_batched(
+            by_source = generate_batched(
                 self.model, [sources[number] for number in nonempty], self.search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
             )  # fmt: skip
         finally:
             self.model.train(training)
-        hypotheses = dict(zip(nonempty, found, strict=True))
+        hypotheses = dict(zip(nonempty, by_source, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
-            own = tuple(hypotheses.get(number, ()))
-            ids_of = [each.ids.tolist() for each in own]
+            line_hypotheses = tuple(hypotheses.get(number, ()))
+            ids_of = [hypothesis.ids.tolist() for hypothesis in line_hypotheses]
             target = self.tokenisers["target"]
-            texts = tuple(_line(target.decode(each)) for each in ids_of)
-            pieces = tuple(tuple(target.pieces(each)) for each in ids_of)
+            texts = tuple(_line(target.decode(target_ids)) for target_ids in ids_of)
+            pieces = tuple(tuple(target.pieces(target_ids)) for target_ids in ids_of)
             cut = max(len(ids) + len(frame) - self.max_source, 0)
-            yield Translation(line, texts or ("",), own, pieces, tuple(sources[number]), cut)
+            yield Translation(line, texts or ("",), line_hypotheses, pieces, tuple(sources[number]), cut)
 
 
 def _line(text: str) -> str:

@@ -55,16 +55,16 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     """
     run = own_place(run)
     check_inside(run)
-    found = checkpoints_in(run / CHECKPOINTS)
-    if not found:
+    checkpoints = checkpoints_in(run / CHECKPOINTS)
+    if not checkpoints:
         raise StoreError(Diagnostic("TFK114", f"{run} has no checkpoint", "name a run of `tfkit train`, or two models or more"))
-    if last is not None and last > len(found):
-        message = f"{run} has {len(found)} checkpoints, {last} are requested"
+    if last is not None and last > len(checkpoints):
+        message = f"{run} has {len(checkpoints)} checkpoints, {last} are requested"
         raise StoreError(Diagnostic("TFK114", message, "a run keeps the last `keeping.last` checkpoints"))
-    chosen = found if last is None else found[-last:]
+    chosen = checkpoints if last is None else checkpoints[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
-    own = model.state_dict()
-    states = (read_checkpoint(path, own)[0][MODEL] for path in chosen)
+    weights = model.state_dict()
+    states = (read_checkpoint(path, weights)[0][MODEL] for path in chosen)
     facts = read_facts(run / DATA)
     texts = tokeniser_texts(_tokenisers(run, model)) | _answers(run)
     texts |= label_texts(facts.labels, facts.pairs) | span_texts(facts.spans)
@@ -95,8 +95,8 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
         other = load(place)
         if other.spec != model.spec:
             raise StoreError(Diagnostic("TFK114", f"{place} has another spec than {places[0]}", "average models of one run"))
-        if {name: each.digest for name, each in _tokenisers(place, other).items()} != {
-            name: each.digest for name, each in tokenisers.items()
+        if {name: tokeniser.digest for name, tokeniser in _tokenisers(place, other).items()} != {
+            name: tokeniser.digest for name, tokeniser in tokenisers.items()
         }:
             raise StoreError(
                 Diagnostic("TFK114", f"{place} has another tokeniser than {places[0]}", "average models of one run")

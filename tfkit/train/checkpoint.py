@@ -73,14 +73,14 @@ def write_sharded_checkpoint(
             with _as_store_error(directory):
                 return sorted(f"{SHARDS}/{path.name}" for path in (draft / SHARDS).iterdir())
 
-        own = processes.run_on_first(file_names)[processes.rank :: processes.count]
+        names = processes.run_on_first(file_names)[processes.rank :: processes.count]
 
         def own_records() -> dict[str, Any]:
             with _as_store_error(directory):
-                return {name: file_record(draft / name) for name in own}
+                return {name: file_record(draft / name) for name in names}
 
         by_process = processes.all_gather(processes.run_on_all(own_records))
-        records = {name: record for found in by_process for name, record in found.items()}
+        records = {name: record for process_records in by_process for name, record in process_records.items()}
         shapes = {file: {name: list(value.shape) for name, value in values.items()} for file, values in tensors.items()}
 
         def finish() -> None:
@@ -140,8 +140,8 @@ def read_checkpoint(
         from .distributed.sharded_checkpoint import own_part, read_shards
 
         tensors = read_shards(directory / SHARDS, state.tensors or {}, like or {}, processes)
-        own = {f"{file}: {name}": own_part(each) for file, named in tensors.items() for name, each in named.items()}
-        processes.run_on_all(lambda: check_finite(directory / SHARDS, own, EARLIER))
+        parts = {f"{file}: {name}": own_part(tensor) for file, named in tensors.items() for name, tensor in named.items()}
+        processes.run_on_all(lambda: check_finite(directory / SHARDS, parts, EARLIER))
         return tensors, state
     return processes.run_on_all(lambda: _tensors(directory, like)), state
 
@@ -150,9 +150,9 @@ def _check_count(path: Path, like: Tensors) -> None:
     """Raises StoreError for a file with more tensors than a checkpoint of a model with these weights can have: a library reads
     each of them. Only the header is read, up to the largest size of that of the optimiser."""
     most = MOMENTS * len(like)
-    found = len(read_header(path, (1 << 16) + MOMENTS * sum(6 * (len(name) + 16) + 256 for name in like)))
-    if found > most:
-        message = f"{path} has {found:,} tensors, and a checkpoint of {len(like):,} weights has at most {most:,}"
+    count = len(read_header(path, (1 << 16) + MOMENTS * sum(6 * (len(name) + 16) + 256 for name in like)))
+    if count > most:
+        message = f"{path} has {count:,} tensors, and a checkpoint of {len(like):,} weights has at most {most:,}"
         raise StoreError(Diagnostic("TFK082", message, "it was altered"))
 
 
@@ -161,12 +161,12 @@ def _tensors(directory: Path, like: Tensors | None) -> dict[str, dict[str, Tenso
         for path in directory.glob("*.safetensors"):
             _check_count(path, like)
     try:
-        found = {path.name: load_file(path) for path in directory.glob("*.safetensors")}
+        by_file = {path.name: load_file(path) for path in directory.glob("*.safetensors")}
     except (OSError, SafetensorError) as reason:
         raise StoreError(Diagnostic("TFK082", f"{directory} cannot be read: {reason}")) from None
-    for name, tensors in found.items():
+    for name, tensors in by_file.items():
         check_finite(directory / name, tensors, EARLIER)
-    return found
+    return by_file
 
 
 def _checked(directory: Path) -> tuple[State, bool]:
@@ -178,10 +178,10 @@ def _checked(directory: Path) -> tuple[State, bool]:
             Diagnostic("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered")
         )
     check_files(directory / MANIFEST, manifest, folders=(SHARDS,))
-    found = [*directory.glob("*.safetensors"), *(directory / SHARDS).glob("*.safetensors")]
-    if others := sorted({str(path.relative_to(directory)) for path in found} - manifest.keys()):
-        shown = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED:,} more" if others[MAX_NAMED:] else "")
-        message = f"{directory / MANIFEST} does not list {shown}"
+    paths = [*directory.glob("*.safetensors"), *(directory / SHARDS).glob("*.safetensors")]
+    if others := sorted({str(path.relative_to(directory)) for path in paths} - manifest.keys()):
+        unlisted = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED:,} more" if others[MAX_NAMED:] else "")
+        message = f"{directory / MANIFEST} does not list {unlisted}"
         raise StoreError(Diagnostic("TFK082", message, "remove files that do not belong to the checkpoint"))
     state = read_model(directory / STATE, State)
     if sharded and not (state.tensors and state.tensors.keys() >= {MODEL, OPTIMISER}):

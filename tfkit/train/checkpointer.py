@@ -38,7 +38,7 @@ class BestModels:
 
     def _add(self, model: Model, score: float) -> list[tuple[float, int]]:
         progress, recipe = self.step.progress, self.step.recipe
-        ranked = sorted([*progress.best_models, (score, progress.step)], key=lambda each: (-each[0], each[1]))
+        ranked = sorted([*progress.best_models, (score, progress.step)], key=lambda scored: (-scored[0], scored[1]))
         best = ranked[: recipe.keeping.best]
         if (score, progress.step) in best:
             data = self.step.data
@@ -141,9 +141,9 @@ class Checkpointer:
 
     def _remove_old(self) -> None:
         """Remove all but the last checkpoints, and later ones, which `--earlier` skipped."""
-        found = checkpoint.checkpoints_in(self.folder)
-        end = found.index(self.path) + 1
-        for old in [*found[: max(0, end - self.step.recipe.keeping.last)], *found[end:]]:
+        checkpoints = checkpoint.checkpoints_in(self.folder)
+        end = checkpoints.index(self.path) + 1
+        for old in [*checkpoints[: max(0, end - self.step.recipe.keeping.last)], *checkpoints[end:]]:
             remove_saved(old)
         self.best_models.remove_others()
 
@@ -156,15 +156,15 @@ class Checkpointer:
         Raises:
             StoreError: The checkpoint is damaged, or belongs to another run.
         """
-        found = checkpoint.checkpoints_in(self.folder)[-MAX_TRIED:]
-        for path in reversed(found):
+        checkpoints = checkpoint.checkpoints_in(self.folder)[-MAX_TRIED:]
+        for path in reversed(checkpoints):
             try:
                 tensors, state = checkpoint.read_checkpoint(path, self.state.model.state_dict(), self.processes)
                 self.processes.run_on_all(partial(self.state.check_tensors, path, tensors))
                 self.processes.run_on_all(partial(self.state.check_scalars, path, state, tensors, self.step.batches))
             except StoreError as reason:
-                if not earlier or path == found[0]:
-                    before = "; `--earlier` uses the one before it" if path != found[0] else ""
+                if not earlier or path == checkpoints[0]:
+                    before = "; `--earlier` uses the one before it" if path != checkpoints[0] else ""
                     error = StoreError([*reason.diagnostics, Diagnostic("TFK082", f"{path} cannot be used{before}")])
                     error.reported_by_other_rank = reason.reported_by_other_rank
                     raise error from None

@@ -51,7 +51,7 @@ def digests_of(recipe: Recipe, data: Data, files: Mapping[str, str], pretrained:
     return {
         "recipe": hashlib.sha256(settings.encode()).hexdigest(),
         **files,
-        **{f"tokeniser {column}": each.digest for column, each in data.tokenisers.items()},
+        **{f"tokeniser {column}": tokeniser.digest for column, tokeniser in data.tokenisers.items()},
         **({PRETRAINED: pretrained.digest} if pretrained is not None else {}),
     }
 
@@ -62,13 +62,13 @@ def file_digests(directory: Path, written: Mapping[str, str] = MappingProxyType(
     A file with another size than in `written` is not read, since it may be endless. Raises StoreError.
     """
     paths = {name: directory / file for name, file in FILES.items() if (directory / file).is_file()}
-    found = {}
+    digests = {}
     try:
         for name, path in paths.items():
             size = f"{path.stat().st_size}:"
             same = name not in written or written[name].startswith(size)
-            found[name] = size + (file_record(path)["sha256"] if same else "")
-        return found
+            digests[name] = size + (file_record(path)["sha256"] if same else "")
+        return digests
     except OSError as reason:
         raise StoreError(Diagnostic("TFK082", f"{reason.filename} cannot be read: {reason.strerror}")) from None
 
@@ -77,16 +77,16 @@ def checked_file_digests(directory: Path) -> dict[str, str]:
     """The digests of the files of a run, before anything else reads these files. Raises StoreError if they changed since the
     start of the run."""
     written = read_digests(directory)
-    found = file_digests(directory, written)
-    missing = [directory / file for name, file in FILES.items() if name in written and name not in found]
+    digests = file_digests(directory, written)
+    missing = [directory / file for name, file in FILES.items() if name in written and name not in digests]
     if missing:
         raise StoreError([Diagnostic("TFK082", f"{path} is missing", "restore it, or start a new run") for path in missing])
-    check_digests(directory, {name: digest for name, digest in written.items() if name in FILES}, found)
-    return found
+    check_digests(directory, {name: digest for name, digest in written.items() if name in FILES}, digests)
+    return digests
 
 
-def check_digests(directory: Path, written: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Raises StoreError if the written digests differ from those found."""
-    other = [name for name in {**written, **found} if written.get(name) != found.get(name)]
+def check_digests(directory: Path, written: Mapping[str, str], current: Mapping[str, str]) -> None:
+    """Raises StoreError if the written digests differ from the current ones."""
+    other = [name for name in {**written, **current} if written.get(name) != current.get(name)]
     if other:
         raise StoreError(Diagnostic("TFK113", f"{directory} was started with another {' and '.join(other)}", FIX))

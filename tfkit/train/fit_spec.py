@@ -93,7 +93,7 @@ def fitted_spec(
     """
     spec = _spec(recipe, catalogue, [])
     plan = _plan(spec, catalogue)
-    sizes = {column: each.size for column, each in tokenisers.items()}
+    sizes = {column: tokeniser.size for column, tokeniser in tokenisers.items()}
     if len(sizes) > 1 and not recipe.tokeniser.options.joint and len({_owner(spec, roles.of(column)) for column in sizes}) == 1:
         message = "source and target share one table of tokens, and the recipe has a vocabulary for each"
         raise InputError(
@@ -115,7 +115,9 @@ def fitted_spec(
             raise InputError(Diagnostic("TFK106", message, "write `start_id` as in the spec of the imported model"))
         written = {"pad_id": rule.pad_id, "end_id": rule.end_id, **({"start_id": rule.start_id} if decoded else {})}
         ids = tokeniser.node_ids
-        changes += [f"nodes.{node}.{name}={ids[name]}" for name, each in written.items() if each is None and name in ids]
+        changes += [
+            f"nodes.{node}.{name}={ids[name]}" for name, token_id in written.items() if token_id is None and name in ids
+        ]
     if recipe.activation_checkpointing:
         stacks = [name for name, node in spec.nodes.items() if "checkpoint" in type(node.options).model_fields]
         changes += [f"nodes.{name}.checkpoint=true" for name in stacks]

@@ -93,7 +93,7 @@ def append_log(path: Path, entry: Mapping[str, Any]) -> None:
 def finite(value: Any) -> Any:
     """Data of a log with null for numbers that JSON has not."""
     if isinstance(value, Mapping):
-        return {key: finite(each) for key, each in value.items()}
+        return {key: finite(member) for key, member in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -214,9 +214,11 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        of_x, of_weight, of_bias = (None if each is None else each * gradient for each in ctx.saved_tensors)
+        of_x, of_weight, of_bias = (None if saved is None else saved * gradient for saved in ctx.saved_tensors)
         of_x = of_x if of_x is None else of_x.to(ctx.dtypes[0])
-        of_weight, of_bias = (each if each is None else each.to(ctx.dtypes[1]) for each in (of_weight, of_bias))
+        of_weight, of_bias = (
+            of_parameter if of_parameter is None else of_parameter.to(ctx.dtypes[1]) for of_parameter in (of_weight, of_bias)
+        )
         return of_x, of_weight, of_bias, None, None, None, None
 
 
@@ -235,11 +237,13 @@ def losses_in_chunks(
     Yields:
         The labels of the outputs that remain logits.
     """
-    chosen = {name: model.nodes[name] for name, own in labels.items() if _pays(model, name, own, ignore_index)}
+    chosen = {
+        name: model.nodes[name] for name, output_labels in labels.items() if _pays(model, name, output_labels, ignore_index)
+    }
     try:
         for name, node in chosen.items():
             node.loss = partial(_sums, labels=labels[name], recipe=recipe, ignore_index=ignore_index)  # type: ignore[assignment]
-        yield {name: own for name, own in labels.items() if name not in chosen}
+        yield {name: output_labels for name, output_labels in labels.items() if name not in chosen}
     finally:
         for node in chosen.values():
             node.loss = None  # type: ignore[assignment]
@@ -300,14 +304,14 @@ def labelled_rows(nodes: nn.ModuleDict, labels: Mapping[str, Tensor]) -> Iterato
     Yields:
         The labels to compare the outputs with: those of N labelled tokens, (N,), where the logits are (N, vocab_size).
     """
-    found, handles = dict(labels), []
-    for name, own in labels.items():
-        node, rows = nodes[name], own != NO_LABEL
+    compared, handles = dict(labels), []
+    for name, output_labels in labels.items():
+        node, rows = nodes[name], output_labels != NO_LABEL
         if isinstance(node, TokenLogits) and 0 < int(rows.sum()) < LARGEST_LABELLED_SHARE * rows.numel():
-            found[name] = own[rows]
+            compared[name] = output_labels[rows]
             handles.append(node.register_forward_pre_hook(_gather(rows), with_kwargs=True))
     try:
-        yield found
+        yield compared
     finally:
         for handle in handles:
             handle.remove()

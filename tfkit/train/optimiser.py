@@ -40,19 +40,19 @@ def rate_factors(recipe: Recipe, model: Model) -> dict[str, float]:
     """The factor of the learning rate of every parameter, by its name in the model."""
     rates, decay = _settings(recipe).rates or {}, _settings(recipe).layer_decay
     depths = depths_of(model) if decay is not None else {}
-    found = {}
+    factors = {}
     for name in _names(model):
-        pattern = next((each for each in rates if matches(name, each)), None)
-        found[PREFIX + name] = (1.0 if pattern is None else rates[pattern]) * (decay or 1.0) ** depths.get(name, 0)
-    return found
+        pattern = next((pattern for pattern in rates if matches(name, pattern)), None)
+        factors[PREFIX + name] = (1.0 if pattern is None else rates[pattern]) * (decay or 1.0) ** depths.get(name, 0)
+    return factors
 
 
 def check_parameters(recipe: Recipe, model: Model) -> None:
     """Raises InputError for a pattern that matches no parameter, if all parameters are frozen, or if there are no layers."""
     names, diagnostics = _names(model), list[Diagnostic]()
     patterns = {"freeze": _settings(recipe).freeze, "rates": tuple(_settings(recipe).rates or ())}
-    for key, given in patterns.items():
-        for pattern in given:
+    for key, key_patterns in patterns.items():
+        for pattern in key_patterns:
             if not any(matches(name, pattern) for name in names):
                 message = f"no parameter of `{model.plan.name}` matches `{pattern}`"
                 fix = f"the names of its nodes are {', '.join(model.nodes)}; a layer is `NODE.layers.0`"
@@ -70,8 +70,8 @@ def check_parameters(recipe: Recipe, model: Model) -> None:
 
 def matched(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     """The names that match one of the patterns."""
-    given = tuple(patterns)
-    return [name for name in names if any(matches(name, pattern) for pattern in given)]
+    all_patterns = tuple(patterns)
+    return [name for name in names if any(matches(name, pattern) for pattern in all_patterns)]
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -88,29 +88,29 @@ def _literal(part: str) -> str:
 def depths_of(model: Model) -> dict[str, int]:
     """k of every parameter, by name: the layers on the longest path from the parameter to an output."""
     after = _layers_after(model)
-    found = {}
+    depths = {}
     for name in _names(model):
         node = name.partition(".")[0]
         layer = _LAYER.match(name)
         stack = model.nodes[node]
         if layer is not None and isinstance(stack, Stack):
-            found[name] = after[node] + len(stack.order) - stack.order.index(int(layer[2]))
+            depths[name] = after[node] + len(stack.order) - stack.order.index(int(layer[2]))
         else:
-            found[name] = after[node] + (node in model.plan.inputs)
-    return found
+            depths[name] = after[node] + (node in model.plan.inputs)
+    return depths
 
 
 def _layers_after(model: Model) -> dict[str, int]:
     """The layers that follow every node, on the longest path to an output."""
-    found = dict.fromkeys(model.plan.wires, 0)
+    after = dict.fromkeys(model.plan.wires, 0)
     for name, wire in reversed(list(model.plan.wires.items())):  # they are in dependency order
         node = model.nodes[name]
-        own = len(node.order) if isinstance(node, Stack) else 0
+        num_layers = len(node.order) if isinstance(node, Stack) else 0
         for reference in (*wire.edges.values(), *wire.memories):
             source = reference.partition(".")[0]
-            if source in found:
-                found[source] = max(found[source], found[name] + own)
-    return found
+            if source in after:
+                after[source] = max(after[source], after[name] + num_layers)
+    return after
 
 
 def _settings(recipe: Recipe) -> Parameters:
@@ -133,7 +133,7 @@ def optimiser_for(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
         for name, parameter in parameters.items():
             if (parameter.dim() > 1) is matrix or recipe.optimiser.kind == "adam":
                 decayed.setdefault((matrix, factors[name]), []).append(parameter)
-    groups = [{"params": each, "factor": factor} for (_, factor), each in decayed.items()]
+    groups = [{"params": tensors, "factor": factor} for (_, factor), tensors in decayed.items()]
     if recipe.optimiser.kind == "adam":
         return torch.optim.Adam(groups, lr=0.0, betas=betas, eps=options.eps, fused=fused)
     for group, (matrix, _) in zip(groups, decayed, strict=True):
@@ -164,8 +164,8 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, names: Mapping[int, str]
     for group in optimiser.param_groups:
         for parameter in group["params"]:
             prefix = f"{names[id(parameter)]}/"
-            found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-            optimiser.state[parameter] = {key: _placed(optimiser, parameter, key, value) for key, value in found.items()}
+            state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+            optimiser.state[parameter] = {key: _placed(optimiser, parameter, key, value) for key, value in state.items()}
 
 
 def _placed(optimiser: torch.optim.Optimizer, parameter: Tensor, key: str, value: Tensor) -> Tensor:

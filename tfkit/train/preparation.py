@@ -39,9 +39,9 @@ from .validation import marks_entities
 def check_tokenisers(recipe: Recipe, pretrained: Pretrained) -> None:
     """Raises InputError if the recipe, or its kind of data, needs other tokenisers than the pretrained model has."""
     place, tokenisers = pretrained.place, list(pretrained.tokenisers.values())
-    imported = any(each.imported for each in tokenisers)
+    imported = any(tokeniser.imported for tokeniser in tokenisers)
     diagnostics = _imported(recipe, place) if imported else _compare(recipe, place, tokenisers)
-    if KINDS[recipe.data.kind].masks and any(each.mask_id is None for each in tokenisers):
+    if KINDS[recipe.data.kind].masks and any(tokeniser.mask_id is None for tokeniser in tokenisers):
         message = f"data of kind `{recipe.data.kind}` need the token `{MASK}`, which the tokeniser of {place} does not have"
         diagnostics.append(
             recipe.diagnostic("TFK117", "pretrained", message, "start from a model that was trained on masked text")
@@ -59,13 +59,13 @@ def _imported(recipe: Recipe, place: Path) -> list[Diagnostic]:
 
 def _compare(recipe: Recipe, place: Path, tokenisers: list[TextTokeniser]) -> list[Diagnostic]:
     """The settings of a recipe that its tokenisers do not have."""
-    largest = max(tokenisers, key=lambda each: each.size)
-    has = {**largest.settings, "joint": len({id(each) for each in tokenisers}) == 1}
+    largest = max(tokenisers, key=lambda tokeniser: tokeniser.size)
+    has = {**largest.settings, "joint": len({id(tokeniser) for tokeniser in tokenisers}) == 1}
     written_keys = recipe.written_keys("tokeniser")
     diagnostics: list[Diagnostic] = []
     for name, value in written_keys.items():
         if value != has[name] and not (name == "vocab_size" and value == _requested_size(place)):
-            written, used = (_describe(name, each) for each in (value, has[name]))
+            written, used = (_describe(name, setting) for setting in (value, has[name]))
             fix = "leave `tokeniser` out" if name == "kind" else f"write {_yaml(name, has[name])}, or leave it out"
             message = f"{written} is written, but {place}, whose tokeniser is used, has {used}"
             diagnostics.append(recipe.diagnostic("TFK117", f"tokeniser.{name}", message, fix))

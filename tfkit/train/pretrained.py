@@ -99,15 +99,15 @@ class Pretrained:
         Raises:
             InputError: Less than `pretrained_share` of the weights can be loaded, or none.
         """
-        own, pretrained = model.state_dict(), read_weights(self.place)
+        weights, pretrained = model.state_dict(), read_weights(self.place)
         loaded: list[str] = []
         skipped = [
-            SkippedTensor(name, tuple(each.shape), "not in the new model", False)
-            for name, each in pretrained.items()
-            if name not in own
+            SkippedTensor(name, tuple(tensor.shape), "not in the new model", False)
+            for name, tensor in pretrained.items()
+            if name not in weights
         ]
         output = f"nodes.{roles.output}." if labels and labels != self.labels else None
-        for name, tensor in own.items():
+        for name, tensor in weights.items():
             shape = tuple(tensor.shape)
             if name not in pretrained:
                 skipped.append(SkippedTensor(name, shape, "not in the pretrained model", True))
@@ -119,7 +119,7 @@ class Pretrained:
                 tensor.copy_(pretrained[name])
                 loaded.append(name)
         if not loaded:
-            there, here = (", ".join(_nodes(names)) for names in (pretrained, own))
+            there, here = (", ".join(_nodes(names)) for names in (pretrained, weights))
             message = (
                 f"no weight of {self.place} has the name and shape of one of `{model.plan.name}`: parts {there} and {here}"
             )
@@ -127,7 +127,7 @@ class Pretrained:
                 recipe.diagnostic("TFK117", "pretrained", message, "train a spec whose parts have its names and sizes")
             )
         self._check_share(model, recipe, set(loaded))
-        count, total = (_count(own, names) for names in (loaded, own))
+        count, total = (_count(weights, names) for names in (loaded, weights))
         return LoadReport(self.place, tuple(loaded), count, total, tuple(skipped))
 
     def _check_share(self, model: Model, recipe: Recipe, loaded: Collection[str]) -> None:
@@ -143,10 +143,10 @@ class Pretrained:
         minimum = MIN_SHARE if recipe.pretrained_share is None else recipe.pretrained_share
         if is_share(count, total, minimum):
             return
-        each = ", ".join(f"{loaded_by[node]:,} of {total_by[node]:,} of `{node}`" for node in nodes if total_by[node])
+        node_counts = ", ".join(f"{loaded_by[node]:,} of {total_by[node]:,} of `{node}`" for node in nodes if total_by[node])
         message = (
             f"{self.place} has {count:,} of the {total:,} weights of `{model.plan.name}` without token tables "
-            f"({100 * count / total:.1f} %: {each}), and {100 * minimum:g} % are required"
+            f"({100 * count / total:.1f} %: {node_counts}), and {100 * minimum:g} % are required"
         )
         fix = (
             f"train a spec whose parts have its names and sizes, or write `pretrained_share: {int(100 * count / total) / 100}`"
@@ -198,4 +198,4 @@ def _tokenisers(place: Path, model: Model) -> dict[str, TextTokeniser]:
     if len(model.plan.inputs) == 1:
         return dict.fromkeys(model.plan.inputs, read_tokenisers(place, ("target",))["target"])
     roles = roles_of(model.plan, "parallel")
-    return {roles.of(column): each for column, each in read_tokenisers(place, ("source", "target")).items()}
+    return {roles.of(column): tokeniser for column, tokeniser in read_tokenisers(place, ("source", "target")).items()}

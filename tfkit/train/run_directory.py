@@ -56,10 +56,10 @@ def own_place(directory: str | Path) -> Path:
 def identity(directory: Path) -> tuple[int, int] | None:
     """Device and inode of a directory; None if it does not exist."""
     try:
-        found = directory.stat()
+        status = directory.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def check_new(directory: Path) -> None:
@@ -72,8 +72,8 @@ def check_new(directory: Path) -> None:
     if (directory / RECIPE).is_file():  # checked last: another process may just have finished its preparation
         raise StoreError(Diagnostic("TFK080", f"{directory} exists and holds a run", "`--resume` continues it"))
     if others:
-        shown = ", ".join(others[:_MAX_NAMED]) + (f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else "")
-        raise StoreError(Diagnostic("TFK080", f"{directory} exists and is not empty: {shown}", "name another directory"))
+        listed = ", ".join(others[:_MAX_NAMED]) + (f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else "")
+        raise StoreError(Diagnostic("TFK080", f"{directory} exists and is not empty: {listed}", "name another directory"))
 
 
 def is_unfinished(directory: Path) -> bool:
@@ -103,13 +103,13 @@ def new_run(directory: Path) -> Iterator[None]:
         raise StoreError(Diagnostic("TFK081", f"{directory} cannot be created: {reason.strerror}")) from None
     with locked(directory):
         check_new(directory)
-        own = identity(directory)
+        identity_before = identity(directory)
         try:
             _remove_preparation(directory)
             write_whole(directory / UNFINISHED, _NOTE)
             yield
         finally:
-            if identity(directory) == own and not os.path.lexists(directory / RECIPE):
+            if identity(directory) == identity_before and not os.path.lexists(directory / RECIPE):
                 _remove_preparation(directory)
                 for name in (UNFINISHED, HOLDER, LOCK):
                     unlink(directory / name)
@@ -149,8 +149,8 @@ def check_inside(directory: Path) -> None:
 def _misplaced(folder: Path, depth: int) -> Iterator[Diagnostic]:
     """What is wrong with the entries of a folder, so many levels below that of the run, and with those in it."""
     try:
-        with os.scandir(folder) as found:
-            known = (each for each in found if depth or each.name in FOLDERS or is_file_of_run(each.name))
+        with os.scandir(folder) as scanned:
+            known = (entry for entry in scanned if depth or entry.name in FOLDERS or is_file_of_run(entry.name))
             listed = list(islice(known, MAX_ENTRIES + 1))
     except OSError:
         return  # removed by another process
@@ -174,13 +174,13 @@ def _foreign(directory: Path) -> list[str]:
     listed = entries(directory)
     unfinished = (directory / UNFINISHED).is_file()
     names = (*(PREPARED if unfinished else ()), RECIPE, LOCK, HOLDER, UNFINISHED)
-    found = []
+    foreign = []
     for path in listed:
         if path.name == DATA and unfinished and is_folder(path):
-            found += [f"{DATA}/{each.name}" for each in entries(path) if not is_own(each, CORPORA)]
+            foreign += [f"{DATA}/{child.name}" for child in entries(path) if not is_own(child, CORPORA)]
         elif not is_own(path, names):
-            found.append(path.name)
-    return sorted(found)
+            foreign.append(path.name)
+    return sorted(foreign)
 
 
 def _remove_preparation(directory: Path) -> None:

@@ -65,12 +65,12 @@ def locked(directory: Path) -> Iterator[None]:
         raise StoreError(
             Diagnostic("TFK081", message, "a run is locked in its own directory, which must be writable")
         ) from None
-    own = Holder(process=os.getpid(), host=socket.gethostname())
+    holder = Holder(process=os.getpid(), host=socket.gethostname())
     try:
-        write_whole(place, own.model_dump_json() + "\n")
+        write_whole(place, holder.model_dump_json() + "\n")
         yield
     finally:
-        if _holder(place) == own:
+        if _holder(place) == holder:
             with suppress(OSError):
                 place.unlink()
         lock.release()
@@ -120,8 +120,8 @@ def is_file_of_run(name: str) -> bool:
 
 def is_draft(name: str, names: tuple[str, ...]) -> bool:
     """Whether this is the name of a draft of one of the files."""
-    found = _FILE_DRAFT.fullmatch(name)
-    return found is not None and found[1] in names
+    match = _FILE_DRAFT.fullmatch(name)
+    return match is not None and match[1] in names
 
 
 def is_own(path: Path, names: tuple[str, ...]) -> bool:
@@ -141,8 +141,8 @@ def is_folder(path: Path) -> bool:
 def entries(folder: Path, most: int | None = None) -> list[Path]:
     """The entries of a folder, at most the first `most`; none if it cannot be read."""
     try:
-        with os.scandir(folder) as found:
-            return [folder / entry.name for entry in islice(found, most)]
+        with os.scandir(folder) as listed:
+            return [folder / entry.name for entry in islice(listed, most)]
     except OSError:
         return []
 
@@ -151,7 +151,7 @@ def saved_steps(folder: Path) -> dict[int, Path]:
     """The directories `step-N` in a folder by N, ascending."""
     try:
         with os.scandir(folder) as listed:
-            names = [each.name for each in listed if STEP_NAME.fullmatch(each.name) and each.is_dir(follow_symlinks=False)]
+            names = [entry.name for entry in listed if STEP_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
     except OSError:
         return {}
     return {step: folder / f"step-{step}" for step in sorted(int(name.removeprefix("step-")) for name in names)}

@@ -50,7 +50,9 @@ def read_recipe(directory: Path, overrides: Sequence[str]) -> Recipe:
     """The recipe of a run to resume. Raises InputError for overrides of settings that may not change."""
     _check_overrides(overrides)
     recipe = load_recipe(directory / RECIPE, overrides)
-    old, new = ({**fixed_settings(each), "pretrained": each.pretrained} for each in (load_recipe(directory / RECIPE), recipe))
+    old, new = (
+        {**fixed_settings(version), "pretrained": version.pretrained} for version in (load_recipe(directory / RECIPE), recipe)
+    )
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if changed:
         message = f"a resumed run keeps its {', '.join(f'`{key}`' for key in changed)}"

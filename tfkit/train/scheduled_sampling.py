@@ -53,34 +53,34 @@ class ScheduledSampling:
         ratio = self.part.entry.ratio(self.part.options, step)
         if ratio >= 1.0:
             return batch
-        name, given = self.roles.target, batch.inputs[self.roles.target]
+        name, reference = self.roles.target, batch.inputs[self.roles.target]
         draw = np.random.Generator(np.random.PCG64([self.seed, epoch, number, STREAM]))
-        own = torch.from_numpy(draw.random(tuple(given.shape)) >= ratio).to(given.device)
-        own &= torch.arange(given.shape[1], device=given.device) < batch.lengths[name][:, None]
-        own[:, 0] = False
+        sampled = torch.from_numpy(draw.random(tuple(reference.shape)) >= ratio).to(reference.device)
+        sampled &= torch.arange(reference.shape[1], device=reference.device) < batch.lengths[name][:, None]
+        sampled[:, 0] = False
         training = self.model.training
         self.model.eval()
-        mixed = self._step_by_step(batch, own) if self.stepwise else self._two_passes(batch, own)
+        mixed = self._step_by_step(batch, sampled) if self.stepwise else self._two_passes(batch, sampled)
         self.model.train(training)
         return replace(batch, inputs={**batch.inputs, name: mixed})
 
     @torch.no_grad()
-    def _two_passes(self, batch: Batch, own: Tensor) -> Tensor:
-        given = batch.inputs[self.roles.target]
+    def _two_passes(self, batch: Batch, sampled: Tensor) -> Tensor:
+        reference = batch.inputs[self.roles.target]
         predicted = self._predicted(self.model(lengths=batch.lengths, **batch.inputs)[self.roles.output])
-        return torch.where(own, torch.cat([given[:, :1], predicted[:, :-1]], 1), given)
+        return torch.where(sampled, torch.cat([reference[:, :1], predicted[:, :-1]], 1), reference)
 
-    def _step_by_step(self, batch: Batch, own: Tensor) -> Tensor:
-        name, given = self.roles.target, batch.inputs[self.roles.target]
+    def _step_by_step(self, batch: Batch, sampled: Tensor) -> Tensor:
+        name, reference = self.roles.target, batch.inputs[self.roles.target]
         rest: dict[str, Any] = {node: tensor for node, tensor in batch.inputs.items() if node != name}
         lengths = {node: counts for node, counts in batch.lengths.items() if node != name}
-        B, L = given.shape
-        seen = torch.arange(L, device=given.device) < batch.lengths[name][:, None]
+        B, L = reference.shape
+        seen = torch.arange(L, device=reference.device) < batch.lengths[name][:, None]
         state = self.model.start(name, batch=B, capacity=L, lengths=lengths, **rest)
-        tokens = [given[:, :1]]
+        tokens = [reference[:, :1]]
         for t in range(L - 1):
             logits = self.model.step(state, tokens[t], seen[:, t : t + 1])[self.roles.output]
-            tokens.append(torch.where(own[:, t + 1 : t + 2], self._predicted(logits), given[:, t + 1 : t + 2]))
+            tokens.append(torch.where(sampled[:, t + 1 : t + 2], self._predicted(logits), reference[:, t + 1 : t + 2]))
         return torch.cat(tokens, 1)
 
     def _predicted(self, logits: Tensor) -> Tensor:

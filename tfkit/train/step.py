@@ -145,17 +145,18 @@ class TrainStep:
         """
         start, processes, number = time.perf_counter(), self.processes, self.progress.step + 1
         numbers = self.next_batches()
-        own = {at: self.batch(at) for at in numbers[processes.rank :: processes.count]}
+        local_batches = {at: self.batch(at) for at in numbers[processes.rank :: processes.count]}
         source, target = map(
             int,
             processes.sum(
-                sum(batch.source_tokens for batch in own.values()), sum(batch.target_tokens for batch in own.values())
+                sum(batch.source_tokens for batch in local_batches.values()),
+                sum(batch.target_tokens for batch in local_batches.values()),
             ),
         )
         self.model.train()
         self.state.optimiser.zero_grad(set_to_none=True)
-        sums = self._backward(numbers, own, target, self._weights(own, target))
-        loss, nll = (each / target for each in processes.sum(*sums))
+        sums = self._backward(numbers, local_batches, target, self._weights(local_batches, target))
+        loss, nll = (total / target for total in processes.sum(*sums))
         if not math.isfinite(loss):
             raise NotFinite(number, "the loss", numbers)
         rate = set_rate(self.state.optimiser, self.recipe, number, self.width)
@@ -178,18 +179,18 @@ class TrainStep:
             seconds=time.perf_counter() - start,
         )
 
-    def _weights(self, own: Mapping[int, Batch], target_tokens: int) -> dict[str, float]:
+    def _weights(self, local_batches: Mapping[int, Batch], target_tokens: int) -> dict[str, float]:
         """The factor of the summed loss of every output. The loss of a step is divided by the labels of the first output, so
         the factors of the others hold the ratio of their numbers of labels."""
         first, *others = self.roles.outputs
-        labels = [sum(int((batch.other_labels[name] != NO_LABEL).sum()) for batch in own.values()) for name in others]
+        labels = [sum(int((batch.other_labels[name] != NO_LABEL).sum()) for batch in local_batches.values()) for name in others]
         counts = self.processes.sum(*labels) if others else ()
         weight = self.recipe.loss.weight
         ratios = {name: weight(name) * target_tokens / count for name, count in zip(others, counts, strict=True)}
         return {first: weight(first), **ratios}
 
     def _backward(
-        self, numbers: range, own: Mapping[int, Batch], target_tokens: int, weights: Mapping[str, float]
+        self, numbers: range, local_batches: Mapping[int, Batch], target_tokens: int, weights: Mapping[str, float]
     ) -> tuple[float, float]:
         """Accumulate the gradient of a step; returns the sums of loss and nll over the batches of this process.
 
@@ -198,10 +199,10 @@ class TrainStep:
         """
         processes = self.processes
         rounds = -(-len(numbers) // processes.count)
-        turns = [*own, *([numbers[0]] * (rounds - len(own)))]
+        turns = [*local_batches, *([numbers[0]] * (rounds - len(local_batches)))]
         sums: list[LossSums] = []
         for turn, number in enumerate(turns):
-            batch, counts = own.get(number) or self.batch(number), turn < len(own)
+            batch, counts = local_batches.get(number) or self.batch(number), turn < len(local_batches)
             if self.sampling is not None:
                 with self._autocast():
                     batch = self.sampling.batch(batch, self.progress.step + 1, self.progress.epoch, number)
@@ -212,11 +213,13 @@ class TrainStep:
             if counts:
                 sums.append(LossSums(loss.detach(), nll))
         if processes.count > 1:  # DDP and FSDP2 average over processes; scaling the loss instead could overflow float16
-            gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
+            gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
             torch._foreach_mul_(gradients, float(processes.count))
         if not sums:
             return 0.0, 0.0
-        return float(torch.stack([each.loss for each in sums]).sum()), float(torch.stack([each.nll for each in sums]).sum())
+        return float(torch.stack([of_batch.loss for of_batch in sums]).sum()), float(
+            torch.stack([of_batch.nll for of_batch in sums]).sum()
+        )
 
     def _clip(self, step: int, numbers: range) -> float:
         """Clip the gradient to `clip_norm`; returns its norm before that."""
@@ -277,7 +280,7 @@ class TrainStep:
         batch = self.task.batch(self.data.train, [0], np.random.default_rng(0)).to(self.batches.device)
         loss, _ = self._losses(self.model.eval(), batch, dict.fromkeys(self.roles.outputs, 1.0))
         loss.backward()  # type: ignore[no-untyped-call]
-        unused = any(each.requires_grad and each.grad is None for each in self.model.parameters())
+        unused = any(parameter.requires_grad and parameter.grad is None for parameter in self.model.parameters())
         self.model.zero_grad(set_to_none=True)
         return unused
 

@@ -49,14 +49,14 @@ def impossible(state: State, optimiser: Mapping[str, Tensor], rows: int, tokens:
         yield f"`progress.epoch` is {epoch:,} after {step:,} steps, and an epoch has at least one"
     if step > epoch * of_epoch:
         yield f"`progress.step` is {step:,} in epoch {epoch:,}, and an epoch of {rows:,} rows has at most {of_epoch:,}"
-    for name, found, most in (
+    for name, count, most in (
         ("progress.source_tokens", progress.source_tokens, MOST_USES * tokens * epoch),
         ("progress.target_tokens", progress.target_tokens, MOST_USES * tokens * epoch),
         ("progress.stale", progress.stale, step),
         ("average_steps", state.average_steps or 0, step),
     ):
-        if found > most:
-            yield f"`{name}` is {found:,} after {step:,} steps, and at most {most:,} is possible"
+        if count > most:
+            yield f"`{name}` is {count:,} after {step:,} steps, and at most {most:,} is possible"
     counted = {name: float(value) for name, value in optimiser.items() if name.endswith("/step")}
     for name, value in counted.items():
         if not 0 <= value <= step:
@@ -90,12 +90,12 @@ class MovingAverage:
     @contextmanager
     def used_by(self, model: nn.Module) -> Iterator[None]:
         """A context in which the model has the averages as its weights."""
-        own = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         self._assign(model, self.values)
         try:
             yield
         finally:
-            self._assign(model, own)
+            self._assign(model, weights)
 
     @torch.no_grad()
     def _assign(self, model: nn.Module, values: dict[str, Tensor]) -> None:
@@ -129,11 +129,11 @@ class TrainState:
 
     def tensors(self) -> dict[str, Tensors]:
         """All tensors by checkpoint file and name."""
-        found: dict[str, Tensors] = {
+        tensors: dict[str, Tensors] = {
             MODEL: dict(self.model.state_dict()),
             OPTIMISER: optimiser_tensors(self.optimiser, self._parameter_names()),
         }
-        return found if self.average is None else {**found, AVERAGE: self.average.values}
+        return tensors if self.average is None else {**tensors, AVERAGE: self.average.values}
 
     def scalars(self) -> dict[str, Any]:
         """The state without tensors, as JSON data."""
@@ -150,8 +150,8 @@ class TrainState:
     def check_tensors(self, directory: Path, tensors: Mapping[str, Tensors]) -> None:
         """Raises StoreError if the tensors of a checkpoint differ from this state in name, shape or dtype."""
         updated = {name.rpartition("/")[0] for name in tensors[OPTIMISER]}
-        parameters = {name: each for name, each in self.model.named_parameters() if name in updated}
-        moments = {f"{name}/{key}": each for name, each in parameters.items() for key in ("exp_avg", "exp_avg_sq")}
+        parameters = {name: parameter for name, parameter in self.model.named_parameters() if name in updated}
+        moments = {f"{name}/{key}": parameter for name, parameter in parameters.items() for key in ("exp_avg", "exp_avg_sq")}
         steps = {f"{name}/step": torch.zeros((), device="meta") for name in parameters}
         for file, expected in {**self.tensors(), OPTIMISER: {**moments, **steps}}.items():
             check_tensors(directory / file, tensors.get(file, {}), expected, "this run")
@@ -168,16 +168,18 @@ class TrainState:
             "average_steps": (state.average_steps is not None, self.average is not None),
         }
         diagnostics = [
-            Diagnostic("TFK082", f"{directory / STATE}: `{name}` is {'not expected' if found else 'missing'}", "it was altered")
-            for name, (found, expected) in presence.items()
-            if found != expected
+            Diagnostic(
+                "TFK082", f"{directory / STATE}: `{name}` is {'not expected' if present else 'missing'}", "it was altered"
+            )
+            for name, (present, expected) in presence.items()
+            if present != expected
         ]
         epoch, batch = state.progress.epoch, state.progress.batch
         problems = (
             [f"`progress.batch` is {batch}, epoch {epoch} has {count}"] if batch >= (count := batches.count(epoch)) else []
         )
         problems += impossible(state, tensors[OPTIMISER], batches.rows, batches.tokens, batches.recipe.batching.accumulate)
-        diagnostics += [Diagnostic("TFK082", f"{directory / STATE}: {each}", "it was altered") for each in problems]
+        diagnostics += [Diagnostic("TFK082", f"{directory / STATE}: {problem}", "it was altered") for problem in problems]
         if diagnostics:
             raise StoreError(diagnostics)
 
@@ -187,8 +189,8 @@ class TrainState:
         Tensors are copied into memory of torch's allocator, because the alignment of a mapped file may change how matrix
         products round.
         """
-        own = self.model.state_dict()
-        self.model.load_state_dict({name: shard_of(value, own[name]) for name, value in tensors[MODEL].items()})
+        weights = self.model.state_dict()
+        self.model.load_state_dict({name: shard_of(value, weights[name]) for name, value in tensors[MODEL].items()})
         restore_optimiser(self.optimiser, self._parameter_names(), tensors[OPTIMISER])
         if isinstance(state.scaler, Scaler):
             self.scaler.load_state_dict(state.scaler.model_dump())
@@ -213,7 +215,7 @@ class TrainState:
             return
         weights = {**self.model.state_dict(), **(self.average.values if self.average is not None else {})}
         copy = build()
-        own = copy.state_dict()
+        copy_weights = copy.state_dict()
         for name, value in weights.items():  # one at a time: all of them whole would be another copy of the model
-            own[name].copy_(full_tensor(value))
+            copy_weights[name].copy_(full_tensor(value))
         yield copy.eval()

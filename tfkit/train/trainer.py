@@ -36,8 +36,8 @@ class RunClock:
 
     def synchronised_seconds(self) -> float:
         """The seconds of the first process, in all processes. It also synchronises `validation_seconds`."""
-        own = (self.seconds(), self.validation_seconds) if self.processes.is_first else (0.0, 0.0)
-        seconds, self.validation_seconds = self.processes.sum(*own)
+        times = (self.seconds(), self.validation_seconds) if self.processes.is_first else (0.0, 0.0)
+        seconds, self.validation_seconds = self.processes.sum(*times)
         return seconds
 
 
@@ -221,8 +221,8 @@ class Trainer:
 
     def _must_stop(self, interrupts: Interrupts) -> bool:
         """Whether a signal, a failed callback or a removed directory stops the run, in any process."""
-        own = interrupts.requested or self.callbacks.failure is not None or self.output.removed is not None
-        (stopping,) = self.processes.sum(own)
+        stops_here = interrupts.requested or self.callbacks.failure is not None or self.output.removed is not None
+        (stopping,) = self.processes.sum(stops_here)
         return bool(stopping)
 
     def _undo_batches(self) -> None:

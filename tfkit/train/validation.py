@@ -35,21 +35,21 @@ Entity = tuple[str, int, int]
 
 def marks_entities(tags: Iterable[str]) -> bool:
     """Whether all tags are `O`, `B-TYPE` or `I-TYPE`, and there are others than `O`."""
-    found = set(tags) - {"O"}
-    return bool(found) and all(tag.startswith(("B-", "I-")) for tag in found)
+    others = set(tags) - {"O"}
+    return bool(others) and all(tag.startswith(("B-", "I-")) for tag in others)
 
 
 def entities_of(tags: Sequence[str]) -> set[Entity]:
     """The entities of a sentence: type, first word and the word after the last."""
-    found, start, kind = set[Entity](), 0, ""
+    entities, start, kind = set[Entity](), 0, ""
     for at, tag in enumerate([*tags, "O"]):
-        prefix, _, own = tag.partition("-")
-        if kind and (prefix != "I" or own != kind):
-            found.add((kind, start, at))
+        prefix, _, tag_kind = tag.partition("-")
+        if kind and (prefix != "I" or tag_kind != kind):
+            entities.add((kind, start, at))
             kind = ""
         if prefix != "O" and not kind:
-            start, kind = at, own
-    return found
+            start, kind = at, tag_kind
+    return entities
 
 
 def entity_counts(predicted: Tensor, labels: Tensor, ignored: int, names: Sequence[str]) -> tuple[int, int, int]:
@@ -57,8 +57,8 @@ def entity_counts(predicted: Tensor, labels: Tensor, ignored: int, names: Sequen
     right = guessed = true = 0
     for one, other in zip(predicted.tolist(), labels.tolist(), strict=True):
         words = [(names[guess], names[label]) for guess, label in zip(one, other, strict=True) if label != ignored]
-        made, wanted = (entities_of([each[side] for each in words]) for side in (0, 1))
-        right, guessed, true = right + len(made & wanted), guessed + len(made), true + len(wanted)
+        guesses, wanted = (entities_of([word[side] for word in words]) for side in (0, 1))
+        right, guessed, true = right + len(guesses & wanted), guessed + len(guesses), true + len(wanted)
     return right, guessed, true
 
 
@@ -122,8 +122,8 @@ class Validator:
                 self.best_models.add(model, float(progress.step))
                 progress.validated = progress.step
                 return None
-            found = evaluate(model, self.step)
-            value = found.value(self.step.recipe)
+            evaluation = evaluate(model, self.step)
+            value = evaluation.value(self.step.recipe)
             best = progress.best is None or value > progress.best
             self.best_models.add(model, value)
         progress.validated, progress.stale = progress.step, 0 if best else progress.stale + patience
@@ -132,12 +132,12 @@ class Validator:
         return ValidationResult(
             step=progress.step,
             epoch=progress.epoch if progress.batch else max(1, progress.epoch - 1),
-            nll=found.nll,
-            scores={name: score.value for name, score in found.scores.items()},
-            signatures={name: score.signature for name, score in found.scores.items()},
+            nll=evaluation.nll,
+            scores={name: score.value for name, score in evaluation.scores.items()},
+            signatures={name: score.signature for name, score in evaluation.scores.items()},
             best=best,
             seconds=time.perf_counter() - start,
-            sample=found.sample,
+            sample=evaluation.sample,
         )
 
 
@@ -162,7 +162,7 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
             for name, value in accuracies.items()
         }
         if entities:
-            right, guessed, true = step.processes.sum(*(sum(each[at] for each in counts) for at in range(3)))
+            right, guessed, true = step.processes.sum(*(sum(of_batch[at] for of_batch in counts) for at in range(3)))
             scores["f1"] = entity_score(right, guessed, true)
         return Evaluation(nll, scores, None)
     if recipe.validation.metric == "loss":
@@ -197,13 +197,13 @@ def validation_nll(
         with labelled_rows(model.nodes, {task.roles.output: batch.labels, **batch.other_labels}) as by_output:
             logits = model(**batch.arguments)
         for name, labels in by_output.items():
-            own = model.plan.label_rows(name, logits[name])
-            nll = float(smoothed_cross_entropy(own, labels, 0.0, "uniform", NO_LABEL).nll)
+            label_logits = model.plan.label_rows(name, logits[name])
+            nll = float(smoothed_cross_entropy(label_logits, labels, 0.0, "uniform", NO_LABEL).nll)
             if counter is not None:
-                counter(own.argmax(-1), labels)
-            found = (nll, int((own.argmax(-1) == labels).sum()), int((labels != NO_LABEL).sum()))
-            sums[name] = [one + other for one, other in zip(sums[name], found, strict=True)]
-    added = {name: processes.sum(*each) for name, each in sums.items()}
+                counter(label_logits.argmax(-1), labels)
+            batch_sums = (nll, int((label_logits.argmax(-1) == labels).sum()), int((labels != NO_LABEL).sum()))
+            sums[name] = [one + other for one, other in zip(sums[name], batch_sums, strict=True)]
+    added = {name: processes.sum(*local) for name, local in sums.items()}
     total = sum(recipe.loss.weight(name) * nll / count for name, (nll, _, count) in added.items())
     return total, {name: 100 * correct / count for name, (_, correct, count) in added.items()}
 
@@ -215,8 +215,8 @@ def scores_of_answers(model: Model, data: Data, recipe: Recipe, processes: Proce
     asked = asked_questions(data.validation.text("target_text", len(data.validation)))
     tokeniser, rank, count = data.tokenisers["target"], processes.rank, processes.count
     answerer = Answerer(model, tokeniser, **data.spans.model_dump(), batch_tokens=recipe.batching.tokens)
-    own = answerer.answer([(question, context) for question, context, _ in asked[rank::count]])
-    by_rank = processes.all_gather([each.text for each in own])
+    local_answers = answerer.answer([(question, context) for question, context, _ in asked[rank::count]])
+    by_rank = processes.all_gather([answer.text for answer in local_answers])
     answers = [by_rank[row % count][row // count] for row in range(len(asked))]
     return processes.run_on_first(lambda: answer_scores(answers, [correct for _, _, correct in asked]))
 
@@ -235,7 +235,7 @@ def validation_scores(
     workers = torch.get_num_threads()
     translator = Translator(model, tokenisers, search, batch_tokens=recipe.batching.tokens, workers=workers)
     rank, count = processes.rank, processes.count
-    by_rank = processes.all_gather([each.text for each in translator.translate(sources[rank::count])])
+    by_rank = processes.all_gather([translation.text for translation in translator.translate(sources[rank::count])])
     hypotheses = [by_rank[row % count][row // count] for row in range(len(sources))]
     scores = processes.run_on_first(lambda: corpus_scores(hypotheses, references))
     return scores, (sources[0], references[0], hypotheses[0])

@@ -76,7 +76,7 @@ def shard(model: Model, processes: ProcessGroup, product: torch.dtype | None = N
 
 def _layer_norm_in_dtype_of_input(module: nn.LayerNorm, x: Tensor) -> Tensor:
     """The norm with its half weights cast to the dtype of x. Autocast does so on CUDA; torch's kernel for CPUs refuses them."""
-    weight, bias = (None if each is None else each.to(x.dtype) for each in (module.weight, module.bias))
+    weight, bias = (None if parameter is None else parameter.to(x.dtype) for parameter in (module.weight, module.bias))
     return functional.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
 
 

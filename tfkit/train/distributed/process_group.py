@@ -91,13 +91,13 @@ class ProcessGroup:
                 raise error
         return value  # type: ignore[no-any-return]
 
-    def all_gather(self, own: Result) -> list[Result]:
+    def all_gather(self, local: Result) -> list[Result]:
         """The objects of all processes, by rank."""
         if self.count == 1:
-            return [own]
-        found: list[Any] = [None] * self.count
-        torch.distributed.all_gather_object(found, own, group=self.group)
-        return found
+            return [local]
+        gathered: list[Any] = [None] * self.count
+        torch.distributed.all_gather_object(gathered, local, group=self.group)
+        return gathered
 
     @contextmanager
     def reporting_lost_process(self) -> Iterator[None]:
@@ -140,9 +140,9 @@ def join_processes(device: str | torch.device) -> Iterator[tuple[ProcessGroup, t
             )
         place = torch.device("cuda", here)
         torch.cuda.set_device(place)
-    own = not dist.is_initialized()
+    initialises = not dist.is_initialized()
     with single_threaded_gloo():
-        if own:
+        if initialises:
             dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
         # Objects and counts are sent with gloo on every device.
         group = dist.new_group(backend="gloo")
@@ -151,10 +151,10 @@ def join_processes(device: str | torch.device) -> Iterator[tuple[ProcessGroup, t
     except ProcessLost:  # destroying the group would wait for it
         raise
     except (TfkitError, KeyboardInterrupt):
-        if own:
+        if initialises:
             dist.destroy_process_group()
         raise
-    if own:
+    if initialises:
         # A gloo worker cleans up an operation after its completion is visible; a process that exits before that crashes. A
         # barrier needs no cleanup, and after it all earlier operations are cleaned up. A process that failed does not join it.
         with suppress(RuntimeError):

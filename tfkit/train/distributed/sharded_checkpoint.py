@@ -64,11 +64,11 @@ def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: ProcessG
             else:
                 flat[key] = torch.empty(facts.size, dtype=facts.properties.dtype, device="cpu")
         load(flat, storage_reader=reader, process_group=processes.group, no_dist=processes.count == 1)
-    found: dict[str, dict[str, Tensor]] = {}
+    by_file: dict[str, dict[str, Tensor]] = {}
     for key, value in flat.items():
         file, name = key.split("/", 1)
-        found.setdefault(file, {})[name] = value
-    return found
+        by_file.setdefault(file, {})[name] = value
+    return by_file
 
 
 def own_part(tensor: Tensor) -> Tensor:
@@ -78,8 +78,8 @@ def own_part(tensor: Tensor) -> Tensor:
 
 def _metadata(reader: HuggingFaceStorageReader, folder: Path, shapes: Shapes) -> dict[str, TensorStorageMetadata]:
     with as_store_error("TFK082", f"{folder} cannot be read"):
-        found = reader.read_metadata().state_dict_metadata
-    held = {key: facts for key, facts in found.items() if isinstance(facts, TensorStorageMetadata)}
+        metadata = reader.read_metadata().state_dict_metadata
+    held = {key: facts for key, facts in metadata.items() if isinstance(facts, TensorStorageMetadata)}
     expected = {f"{file}/{name}": torch.Size(shape) for file, named in shapes.items() for name, shape in named.items()}
     diagnostics = [
         diagnostic

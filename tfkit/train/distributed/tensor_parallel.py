@@ -39,7 +39,7 @@ class DividedHeads(ParallelStyle):
             return total
 
         linear = (module.query, module.key, module.value, module.output, module.gate)
-        projections = {each for part in linear if part is not None for each in part.parameters()}
+        projections = {parameter for part in linear if part is not None for parameter in part.parameters()}
         for parameter in module.parameters():
             if parameter.requires_grad and parameter not in projections:
                 parameter.register_hook(summed)  # type: ignore[no-untyped-call]
@@ -84,9 +84,9 @@ def tensor_parallel_plan(model: Model | Graph, ranks: int) -> dict[str, Parallel
 
 
 def _styles(division: Division) -> dict[str, ParallelStyle]:
-    found: dict[str, ParallelStyle] = {}
-    found |= {name: ColwiseParallel() for name in division.columns}
-    found |= {name: RowwiseParallel() for name in division.rows}
-    found |= {name: DividedHeads() for name in division.heads}
-    found |= {name: DividedVocabulary() for name in division.vocabulary}
-    return found
+    styles: dict[str, ParallelStyle] = {}
+    styles |= {name: ColwiseParallel() for name in division.columns}
+    styles |= {name: RowwiseParallel() for name in division.rows}
+    styles |= {name: DividedHeads() for name in division.heads}
+    styles |= {name: DividedVocabulary() for name in division.vocabulary}
+    return styles

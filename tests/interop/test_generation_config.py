@@ -1,0 +1,178 @@
+"""Settings of `generate` come in as the search of a model: read, named where tfkit has none, and used by default."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tfkit
+from parity.comparison import all_in_float64
+from tfkit.cli import main
+from tfkit.interop.generation_config import settings_of
+from tfkit.io.generation_settings import GENERATION, read_settings
+from tfkit.text.saved_search import saved_search
+
+from .models import make
+
+NEVER = {"num_beams": 3, "early_stopping": "never"}
+
+
+@pytest.mark.parametrize(
+    ("written", "settings", "left_out"),
+    [
+        ({}, {"kind": "greedy"}, set()),
+        ({"bos_token_id": 0, "use_cache": True, "transformers_version": "5", "num_beams": 1}, {"kind": "greedy"}, set()),
+        (
+            {"max_length": 20, "min_length": 3},
+            {"kind": "greedy", "new_tokens": 19, "filters": [{"kind": "min_tokens", "tokens": 2}]},
+            set(),
+        ),
+        ({"max_length": 20, "max_new_tokens": 7}, {"kind": "greedy", "new_tokens": 7}, set()),
+        (NEVER, {"kind": "beam", "beams": 3, "length_penalty": {"kind": "power", "alpha": 1.0}}, set()),
+        (
+            {
+                **NEVER, "length_penalty": 0.6, "no_repeat_ngram_size": 3, "repetition_penalty": 1.2,
+                "bad_words_ids": [[5], [6, 7]],
+            },
+            {
+                "kind": "beam", "beams": 3, "length_penalty": {"kind": "power", "alpha": 0.6},
+                "filters": [
+                    {"kind": "repetition_penalty", "factor": 1.2}, {"kind": "no_repeat_ngram", "size": 3},
+                    {"kind": "bad_words", "sequences": [[5], [6, 7]]},
+                ],
+            },
+            set(),
+        ),
+        ({"num_beams": 3}, {"kind": "beam", "beams": 3, "length_penalty": {"kind": "power", "alpha": 1.0}}, {"early_stopping"}),
+        ({"num_beams": 1, "early_stopping": True}, {"kind": "greedy"}, set()),
+        (
+            {"do_sample": True, "temperature": 0.6, "top_p": 0.9},
+            {"kind": "sample", "temperature": 0.6, "top_p": 0.9, "top_k": 50},
+            set(),
+        ),
+        ({"do_sample": True, "top_k": 0}, {"kind": "sample"}, set()),
+        ({"temperature": 0.6}, {"kind": "greedy"}, set()),  # no sampling: `generate` does not read it either
+        ({"penalty_alpha": 0.6, "typical_p": 1.0, "typo": 3}, {"kind": "greedy"}, {"penalty_alpha", "typo"}),
+        (
+            {"forced_eos_token_id": [4], "forced_bos_token_id": None},
+            {"kind": "greedy", "filters": [{"kind": "forced_last", "id": 4}]},
+            set(),
+        ),
+        ({"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "suppress_tokens": []}, {"kind": "greedy"}, set()),
+    ],
+)  # fmt: skip
+def test_settings_of_an_encoder_decoder(written: dict[str, Any], settings: dict[str, Any], left_out: set[str]) -> None:
+    found, reasons = settings_of(written, encoder_decoder=True)
+    assert found.model_dump(exclude_defaults=True) == settings
+    assert reasons.keys() == left_out
+
+
+def test_lengths_that_count_the_prompt_are_named() -> None:
+    found, reasons = settings_of({"max_length": 20, "min_length": 3, "min_new_tokens": 2}, encoder_decoder=False)
+    assert found.model_dump(exclude_defaults=True) == {"kind": "greedy", "filters": [{"kind": "min_tokens", "tokens": 2}]}
+    assert reasons.keys() == {"max_length", "min_length"}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"num_beams": 0}, {"num_beams": "4"}, {"num_beams": 10**9}, {**NEVER, "length_penalty": "a"},
+        {**NEVER, "length_penalty": -1.0}, {"do_sample": True, "top_p": 7}, {"max_new_tokens": -1}, {"max_length": "20"},
+        {"repetition_penalty": [1]}, {"do_sample": True, "temperature": -0.5},
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_refused(written: dict[str, Any]) -> None:
+    with pytest.raises(tfkit.InputError, match=r"TFK142 generation_config.json: "):
+        settings_of(written, encoder_decoder=True)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "MarianMTModel": {
+        "num_beams": 4, "early_stopping": "never", "max_length": 12, "bad_words_ids": [[60]], "length_penalty": 1.4,
+    },
+    "BartForConditionalGeneration": {
+        "num_beams": 3, "early_stopping": "never", "no_repeat_ngram_size": 2, "min_length": 5, "max_length": 14,
+        "forced_bos_token_id": 7, "forced_eos_token_id": 2,
+    },
+    "T5ForConditionalGeneration": {"max_new_tokens": 9, "repetition_penalty": 1.3, "suppress_tokens": [4, 5]},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_an_imported_model_generates_as_it_did(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without an option, `generate` and tfkit give the same ids."""
+    with all_in_float64():
+        theirs = make(name)
+        for key, value in SETTINGS[name].items():
+            setattr(theirs.generation_config, key, value)
+        source = torch.randint(4, 59, (4, 7), generator=torch.Generator().manual_seed(5))
+        expected = theirs.generate(source, attention_mask=torch.ones_like(source), use_cache=False)[:, 1:].tolist()
+    theirs.save_pretrained(tmp_path / "hf")
+    assert main(["import", str(tmp_path / "hf"), "-o", str(tmp_path / "model"), "--without-tokeniser"]) == 0
+    assert "generation.json" in capsys.readouterr().out
+    model = tfkit.load(tmp_path / "model").eval()
+    search = saved_search(tmp_path / "model")
+    assert search is not None
+    found = tfkit.generate_batched(model, source.tolist(), search)
+    for (one, *_), row in zip(found, expected, strict=True):
+        assert one.ids.tolist() == row[: len(one.ids)]
+        assert len(set(row[len(one.ids) :])) <= 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", r"generation.json: kind: Field required"),
+        ('{"kind": "beams"}', r"generation.json: kind: "),
+        ('{"kind": "greedy", "beams": 3}', r"generation.json: beams is 3, which a greedy search does not read"),
+        ('{"kind": "greedy", "filters": [{"kind": "nope"}]}', r"generation.json: there is no score filter `nope`"),
+        ('{"kind": "greedy", "filters": [{"size": 2}]}', r"generation.json: there is no score filter ``"),
+        ('{"kind": "greedy", "filters": [{"kind": "min_tokens", "catalogue": 2}]}', r"generation.json: .*catalogue"),
+        ('{"kind": "greedy", "filters": [{"kind": "min_tokens", "tokens": 0}]}', r"score filter `min_tokens`: tokens: "),
+        ("[1]", r"generation.json: "),
+    ],
+)
+def test_a_wrong_file_of_a_model_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / GENERATION).write_text(content)
+    with pytest.raises(tfkit.StoreError, match=message):
+        saved_search(tmp_path)
+
+
+PUT: dict[str, Callable[[Path], object]] = {
+    "link": lambda path: path.symlink_to("/etc/hostname"),
+    "named pipe": os.mkfifo,
+    "directory": Path.mkdir,
+    "empty": Path.touch,
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "wide": lambda path: path.write_text(json.dumps({"kind": "greedy", "filters": [{"kind": "suppress"}] * 50_000})),
+    "long": lambda path: path.write_text(json.dumps({"kind": "x" * 5_000_000})),
+}
+
+
+@pytest.mark.parametrize("kind", PUT)
+def test_something_else_in_place_of_the_file_is_refused(kind: str, tmp_path: Path) -> None:
+    PUT[kind](tmp_path / GENERATION)
+    with pytest.raises(tfkit.StoreError, match=str(tmp_path)) as refused:
+        saved_search(tmp_path)
+    assert len(str(refused.value)) < 2_000
+
+
+def test_a_model_without_the_file_has_no_search_of_its_own(tmp_path: Path) -> None:
+    assert read_settings(tmp_path) is None
+    assert saved_search(tmp_path) is None
+
+
+def test_samples_of_a_model_draw_a_seed(tmp_path: Path) -> None:
+    (tmp_path / GENERATION).write_text(json.dumps({"kind": "sample", "top_p": 0.5}))
+    first, second = saved_search(tmp_path), saved_search(tmp_path)
+    assert first is not None
+    assert second is not None
+    assert first.seed != second.seed
+    assert first.top_p == 0.5

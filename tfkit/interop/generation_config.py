@@ -1,0 +1,96 @@
+"""Settings of Hugging Face's `generate`, from `generation_config.json`, as settings of a search.
+
+A setting that is absent has the default of `generate`: greedy search, no filter. What tfkit does not have is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..errors import Diagnostic, InputError
+from ..io.generation_settings import GenerationSettings, SavedPenalty
+
+FILTERS: dict[str, Callable[[Any], dict[str, Any] | None]] = {
+    "repetition_penalty": lambda value: {"kind": "repetition_penalty", "factor": float(value)} if value != 1.0 else None,
+    "no_repeat_ngram_size": lambda value: {"kind": "no_repeat_ngram", "size": value} if value else None,
+    "bad_words_ids": lambda value: {"kind": "bad_words", "sequences": value} if value else None,
+    "min_new_tokens": lambda value: {"kind": "min_tokens", "tokens": value} if value else None,
+    "forced_bos_token_id": lambda value: {"kind": "forced_first", "id": value},
+    "forced_eos_token_id": lambda value: {"kind": "forced_last", "id": value[0] if isinstance(value, list) else value},
+    "suppress_tokens": lambda value: {"kind": "suppress", "ids": value} if value else None,
+    "begin_suppress_tokens": lambda value: {"kind": "suppress_first", "ids": value} if value else None,
+}
+"""The filter of each setting, in the order in which `generate` applies them; None for a value that turns it off."""
+
+READ = {
+    *FILTERS, "num_beams", "do_sample", "temperature", "top_k", "top_p", "length_penalty", "max_length", "max_new_tokens",
+    "min_length",
+}  # fmt: skip
+ELSEWHERE = {
+    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "transformers_version", "_from_model_config",
+    "use_cache", "return_dict_in_generate", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
+}  # fmt: skip
+"""Settings that the spec of a model says, and those that change no token."""
+OFF: dict[str, Any] = {
+    "num_return_sequences": 1, "num_beam_groups": 1, "diversity_penalty": 0.0, "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0, "remove_invalid_values": False, "renormalize_logits": False, "typical_p": 1.0,
+    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "early_stopping": "never",
+}  # fmt: skip
+"""Settings that tfkit does not have, with the value that turns each off."""
+
+
+def settings_of(
+    written: Mapping[str, Any], encoder_decoder: bool, file: str = "generation_config.json"
+) -> tuple[GenerationSettings, dict[str, str]]:
+    """The settings of a search, and by name why others are not carried over.
+
+    Args:
+        written: the settings.
+        encoder_decoder: the decoder starts with one token. Otherwise lengths count the prompt too, and no limit says them.
+        file: the name of the file that has them, for errors.
+
+    Raises:
+        InputError: a value is none that `generate` takes.
+    """
+    values = {name: value for name, value in written.items() if value is not None}
+    try:
+        return _settings(values, encoder_decoder), _left_out(values, encoder_decoder)
+    except (ValidationError, TypeError, ValueError) as reason:
+        first = reason.errors()[0] if isinstance(reason, ValidationError) else None
+        words = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(reason)
+        raise InputError(Diagnostic("TFK142", f"{file}: {words}", "remove the setting there")) from None
+
+
+def _settings(values: Mapping[str, Any], encoder_decoder: bool) -> GenerationSettings:
+    limits = {"min_new_tokens": values.get("min_length", 0) - 1, "max_new_tokens": values.get("max_length", 0) - 1}
+    implied = {name: limit for name, limit in limits.items() if limit > 0 and encoder_decoder}  # without the start token
+    values = {**implied, **values}
+    filters = [
+        named for name, filter_of in FILTERS.items() if name in values and (named := filter_of(values[name])) is not None
+    ]
+    common: dict[str, Any] = {"new_tokens": values.get("max_new_tokens"), "filters": filters}
+    if values.get("do_sample"):
+        sampled = {name: values[name] for name in ("temperature", "top_p") if name in values}
+        return GenerationSettings(kind="sample", top_k=values.get("top_k", 50) or None, **sampled, **common)
+    beams = values.get("num_beams", 1)
+    if beams == 1:
+        return GenerationSettings(kind="greedy", **common)
+    penalty = SavedPenalty(kind="power", alpha=float(values.get("length_penalty", 1.0)))
+    return GenerationSettings(kind="beam", beams=beams, length_penalty=penalty, **common)
+
+
+def _left_out(values: Mapping[str, Any], encoder_decoder: bool) -> dict[str, str]:
+    other = {name for name, value in values.items() if name not in READ | ELSEWHERE and OFF.get(name) != value}
+    reasons = dict.fromkeys(sorted(other - {"early_stopping"}), "tfkit has no such setting")
+    beams = values.get("num_beams", 1) != 1
+    if beams and values.get("do_sample"):
+        reasons["num_beams"] = "samples have no beams"
+    elif beams and values.get("early_stopping") != "never":
+        reasons["early_stopping"] = 'beams stop where nothing better can come, as with "never"'
+    if not encoder_decoder:
+        counted = {name for name in ("max_length", "min_length") if values.get(name)}
+        reasons |= dict.fromkeys(sorted(counted), "it counts the prompt; write max_new_tokens or min_new_tokens")
+    return reasons

@@ -1,0 +1,39 @@
+"""The search of a saved model: the settings of its `generation.json`."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from ..catalogue import Catalogue, score_filter
+from ..errors import Diagnostic, InputError, StoreError
+from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
+from ..io.generation_settings import GENERATION, read_settings
+
+
+def saved_search(directory: Path, catalogue: Catalogue | None = None) -> Search | None:
+    """The search that a saved model asks for, None if it has no `generation.json`. A search that samples draws its seed.
+
+    Raises:
+        StoreError: the file is wrong, or names a filter that is not installed.
+    """
+    settings = read_settings(directory)
+    if settings is None:
+        return None
+    written: dict[str, Any] = {
+        name: value for name in ("beams", "temperature", "top_k", "top_p") if (value := getattr(settings, name)) is not None
+    }
+    if settings.length_penalty is not None:
+        penalty = GnmtLengthPenalty if settings.length_penalty.kind == "gnmt" else PowerLengthPenalty
+        written["length_penalty"] = penalty(settings.length_penalty.alpha)
+    if settings.new_tokens is not None:
+        written |= {"length_factor": 0.0, "extra_length": settings.new_tokens}
+    if settings.kind == "sample":
+        written["seed"] = secrets.randbits(63)
+    try:
+        filters = [score_filter(str(options.pop("kind", "")), catalogue, **options) for options in map(dict, settings.filters)]
+        return Search(kind=settings.kind, filters=filters, **written)
+    except (InputError, TypeError) as reason:
+        words = reason.diagnostics[0].message if isinstance(reason, InputError) else str(reason)
+        raise StoreError(Diagnostic("TFK082", f"{directory / GENERATION}: {words}", "correct or remove the file")) from None
