@@ -73,14 +73,14 @@ def command(
     def answer(lines: Iterator[str], *, chunk: int) -> Iterator[Answer]:
         return answerer.answer(_questions(lines), best=n_best, chunk=min(chunk, CHUNK))
 
-    for number, made in streamed(answer):
+    for number, prediction in streamed(answer):
         if as_json:
-            print(json.dumps(_data(number, made), allow_nan=False))
+            print(json.dumps(_data(number, prediction), allow_nan=False))
         elif n_best == 1:
-            print(made.text)
+            print(prediction.text)
         else:
-            none = [(made.no_answer, "")] if made.span is None else []
-            for score, text in [*none, *((span.score, span.text) for span in made.spans)][:n_best]:
+            none = [(prediction.no_answer, "")] if prediction.span is None else []
+            for score, text in [*none, *((span.score, span.text) for span in prediction.spans)][:n_best]:
                 print(number, f"{score:.4f}", text, sep="\t")
     return 0
 
@@ -89,14 +89,14 @@ CHUNK = 100
 """Questions that are batched together; their contexts may be long."""
 
 
-def _data(number: int, made: Answer) -> dict[str, Any]:
-    best = made.span
-    found = {
+def _data(number: int, prediction: Answer) -> dict[str, Any]:
+    best = prediction.span
+    fields = {
         "answer": None if best is None else best.text,
         **{name: getattr(best, name, None) for name in ("score", "start", "end")},
     }
-    spans = list(map(asdict, made.spans))
-    return {"line": number, "question": made.question, **found, "no_answer": made.no_answer, "spans": spans}
+    spans = list(map(asdict, prediction.spans))
+    return {"line": number, "question": prediction.question, **fields, "no_answer": prediction.no_answer, "spans": spans}
 
 
 def _questions(lines: Iterator[str]) -> Iterator[tuple[str, str]]:

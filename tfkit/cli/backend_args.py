@@ -121,10 +121,10 @@ def check_possible(spec: ModelSpec, graph: Graph, catalogue: Catalogue, use: Tar
         devices = sorted({device.kind for entry in allowed for device in entry.capabilities.devices})
         dtypes = sorted({dtype for entry in allowed for dtype in entry.capabilities.dtypes})
         for device, dtype in product([use.device] if use.device else devices, [use.dtype] if use.dtype else dtypes):
-            found = group_refusals(groups, catalogue, replace(use, device=device, dtype=dtype))
-            if not found:
+            refusals = group_refusals(groups, catalogue, replace(use, device=device, dtype=dtype))
+            if not refusals:
                 return
-            diagnostics = diagnostics or found
+            diagnostics = diagnostics or refusals
     if diagnostics:
         raise BackendRefused(located(with_origins(diagnostics, spec, graph, groups), spec, graph, groups))
 

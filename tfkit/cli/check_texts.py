@@ -35,8 +35,8 @@ class Check:
 def all_checks() -> list[Check]:
     """The checks of all installed distributions. tfkit-conformance lists them slot by slot, then those of `tfkit verify`."""
     files = [point.load() for point in entry_points(group="tfkit.checks")]
-    read = [each for file in files for each in json.loads(file.read_text(encoding="utf-8"))]
-    return [Check(**{**each, "void": tuple(each["void"])}) for each in read]
+    read = [check for file in files for check in json.loads(file.read_text(encoding="utf-8"))]
+    return [Check(**{**check, "void": tuple(check["void"])}) for check in read]
 
 
 def checks_named(words: str) -> list[Check]:

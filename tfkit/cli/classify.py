@@ -61,12 +61,16 @@ def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: 
     def classify(lines: Iterator[str], *, chunk: int) -> Iterator[Classification]:
         return classifier.classify(_pairs(lines) if classifier.pairs else lines, chunk=chunk)
 
-    for number, made in streamed(classify):
+    for number, classification in streamed(classify):
         if as_json:
-            found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
-            print(json.dumps({"line": number, "text": made.text, **found}, allow_nan=False))
+            fields = {
+                "label": classification.label,
+                "probability": classification.probability,
+                "probabilities": classification.probabilities,
+            }
+            print(json.dumps({"line": number, "text": classification.text, **fields}, allow_nan=False))
         else:
-            print(made.label or "")
+            print(classification.label or "")
     return 0
 
 
@@ -85,9 +89,13 @@ def _classify_images(model: str, images: tuple[str, ...], as_json: bool, place: 
     from ..images import ImageClassifier
     from ..view.terminal import shown
 
-    for made in ImageClassifier.load(model, **place).classify(images):
+    for classification in ImageClassifier.load(model, **place).classify(images):
         if as_json:
-            found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
-            print(json.dumps({"file": made.file, **found}, allow_nan=False))
+            fields = {
+                "label": classification.label,
+                "probability": classification.probability,
+                "probabilities": classification.probabilities,
+            }
+            print(json.dumps({"file": classification.file, **fields}, allow_nan=False))
         else:
-            print_text(f"{shown(made.label)}\t{made.probability:.4f}\t{shown(made.file)}")
+            print_text(f"{shown(classification.label)}\t{classification.probability:.4f}\t{shown(classification.file)}")

@@ -57,8 +57,10 @@ def command(
     from ..comparison import Candidate, compare_recipes
     from ..view.comparison import comparison_data, comparison_page, comparison_table, notes
 
-    def report(name: str, seed: int, found: RunResult | str) -> None:
-        text = found if isinstance(found, str) else f"{found.score:.4g} at step {found.step:,} ({found.seconds:.0f} s)"
+    def report(name: str, seed: int, outcome: RunResult | str) -> None:
+        text = (
+            outcome if isinstance(outcome, str) else f"{outcome.score:.4g} at step {outcome.step:,} ({outcome.seconds:.0f} s)"
+        )
         print(shown(f"{name}, seed {seed}: {text}"), file=sys.stderr, flush=True)
 
     candidates = [Candidate(recipe, overrides) for recipe in recipes]
@@ -73,4 +75,4 @@ def command(
         print_rich(comparison_table(compared))
         for sentence in notes(compared):
             print_text(shown(sentence))
-    return int(any(each.failures for each in compared.candidates))
+    return int(any(candidate.failures for candidate in compared.candidates))

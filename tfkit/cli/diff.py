@@ -99,8 +99,8 @@ def _side(file: str, overrides: tuple[str, ...], catalogue: Catalogue, batch: in
     from ..view.diff_data import Side
     from .model_or_spec import named
 
-    found = named(file, catalogue, overrides)
-    return Side(file, found.spec, found.graph, Batch(batch, {}), overrides, found.dtype, found.item_size, found.digest)
+    model = named(file, catalogue, overrides)
+    return Side(file, model.spec, model.graph, Batch(batch, {}), overrides, model.dtype, model.item_size, model.digest)
 
 
 def _check_inputs(sides: list[Side], lengths: Mapping[str, int]) -> None:
@@ -117,5 +117,5 @@ def _with_batch(side: Side, size: int, lengths: Mapping[str, int] | None) -> Sid
 
     from .batch_args import batch_of
 
-    own = None if lengths is None else {name: length for name, length in lengths.items() if name in side.graph.nodes}
-    return replace(side, batch=batch_of(side.graph, size, own))
+    side_lengths = None if lengths is None else {name: length for name, length in lengths.items() if name in side.graph.nodes}
+    return replace(side, batch=batch_of(side.graph, size, side_lengths))

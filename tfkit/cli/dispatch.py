@@ -71,12 +71,12 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in COMMANDS:
-            found = import_module(f"{__package__}.{MODULES.get(name, name)}")
+            loaded = import_module(f"{__package__}.{MODULES.get(name, name)}")
         elif name in (points := _entry_points()):
-            found = points[name].load()
+            loaded = points[name].load()
         else:
             return None
-        command: click.Command = found if isinstance(found, click.Command) else found.command
+        command: click.Command = loaded if isinstance(loaded, click.Command) else loaded.command
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str, click.Command, list[str]]:

@@ -38,13 +38,13 @@ def command(subject: str | None, cpu_table: str | None, as_json: bool) -> int:
         use_cpu_table(cpu_table, "cpu")
     findings = Findings()
     data = diagnosis(findings)
-    found = None
+    model_facts = None
     if model is not None:
         from ..doctor.torch_facts import model_here
 
-        found = model_here(model.graph, model.dtype, model.item_size, data["devices"], catalogue, findings)
+        model_facts = model_here(model.graph, model.dtype, model.item_size, data["devices"], catalogue, findings)
     data = without_home(
-        {"ok": not findings.problems, "problems": findings.problems, "notes": findings.notes, **data, "model": found}
+        {"ok": not findings.problems, "problems": findings.problems, "notes": findings.notes, **data, "model": model_facts}
     )
     if as_json:
         print_json(data)

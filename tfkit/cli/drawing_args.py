@@ -44,7 +44,7 @@ def form_of(form: str | None, output: str | None, force: bool, forms: Sequence[s
         BuildError: matplotlib is needed and missing.
     """
     if output is not None and form is None:
-        form = next((each for each in forms if output.endswith(f".{each}")), None)
+        form = next((ending for ending in forms if output.endswith(f".{ending}")), None)
         if form is None:
             raise usage_error(f"`{output}` ends in none of {_either(forms)}", "choose an ending that names the form")
     if form == "png":

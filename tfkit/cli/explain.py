@@ -60,15 +60,15 @@ def _about_checks(words: str, as_json: bool) -> int:
     from ..view.code_text import check_text, checks_text, rule_text
 
     listed = words.casefold() == "checks"
-    found = all_checks() if listed else checks_named(words)
-    data = [asdict(check) for check in found]
+    checks = all_checks() if listed else checks_named(words)
+    data = [asdict(check) for check in checks]
     number = words.upper()
     if number in RULES:
         if as_json:
             print_json({**_rule(number), "checks": data})
         else:
             print_text(rule_text(number, RULES[number], data))
-    elif not found:
+    elif not checks:
         known = [name for check in all_checks() for name in (check.name, check.name.partition(" ")[2]) if name]
         lists = "`tfkit explain` lists all codes and rules, `tfkit explain checks` all checks"
         raise usage_error(f"there is no code, rule or check `{words}`", nearest(words, known) or lists)

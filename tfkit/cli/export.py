@@ -50,18 +50,18 @@ def command(
     from ..interop.export import EXPORT, check_target, export
     from ..io.replacing import check_place
 
-    given = {"quantization": ("ctranslate2", quantization), "architecture": ("hf", architecture)}
-    options = {name: value for name, (_, value) in given.items() if value is not None}
+    target_options = {"quantization": ("ctranslate2", quantization), "architecture": ("hf", architecture)}
+    options = {name: value for name, (_, value) in target_options.items() if value is not None}
     for name in options:
-        if given[name][0] != target:
+        if target_options[name][0] != target:
             word = "class" if name == "architecture" else name
-            raise usage_error(f"--{word} belongs to {given[name][0]}, and the target is {target}")
+            raise usage_error(f"--{word} belongs to {target_options[name][0]}, and the target is {target}")
     check_target(target)
     check_place(Path(output), force, EXPORT)
     from ..io import load, other_files
 
-    found = load(model, allow_nan=allow_nan)
-    directory = export(found, output, target, texts=other_files(Path(model)), overwrite=force, **options)
+    loaded = load(model, allow_nan=allow_nan)
+    directory = export(loaded, output, target, texts=other_files(Path(model)), overwrite=force, **options)
     sizes = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
     if as_json:
         print_json({"target": target, "directory": output, "files": sizes})

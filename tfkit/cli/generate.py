@@ -91,39 +91,42 @@ def command(
             raise InputError(Diagnostic("TFK101", message, "divide it", location=Location("<stdin>", count + 1)))
         count = len(prompts)
         continued = generator.continue_all(prompts, settings, workers=threads, graphs=graphs)
-        for number, (text, made) in enumerate(zip(prompts, continued, strict=True), 1):
+        for number, (text, continuations) in enumerate(zip(prompts, continued, strict=True), 1):
             name = f"prompt {number}" if prompt else f"<stdin>:{number}"
-            if prompt and not made:
+            if prompt and not continuations:
                 raise InputError(Diagnostic("TFK077", f"{name} is empty", "a prompt has at least one token"))
-            _report_limits(name, made, generator.positions, tokens)
+            _report_limits(name, continuations, generator.positions, tokens)
             if as_json:
-                found = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]
-                print(json.dumps({"prompt": text, "continuations": found}, allow_nan=False))
+                rows = [
+                    {"text": continuation.text, "log_probability": continuation.hypothesis.log_probability}
+                    for continuation in continuations
+                ]
+                print(json.dumps({"prompt": text, "continuations": rows}, allow_nan=False))
             else:
-                _print(number, text, made, n_best, whole_texts=bool(prompt))
+                _print(number, text, continuations, n_best, whole_texts=bool(prompt))
     return 0
 
 
-def _print(number: int, prompt: str, made: list[Continuation], n_best: int, *, whole_texts: bool) -> None:
+def _print(number: int, prompt: str, continuations: list[Continuation], n_best: int, *, whole_texts: bool) -> None:
     """The texts as they are (`whole_texts`), or each on one line, which starts with number and score if `n_best` > 1."""
-    texts = [f"{prompt}{each.text}" for each in made] or [prompt]
+    texts = [f"{prompt}{continuation.text}" for continuation in continuations] or [prompt]
     if whole_texts:
         print(*texts, sep="\n")
     elif n_best == 1:
         print(texts[0].translate(ESCAPES))
     else:
-        scores = [f"{each.hypothesis.log_probability:.4f}" for each in made] or [""]
+        scores = [f"{continuation.hypothesis.log_probability:.4f}" for continuation in continuations] or [""]
         for text, score in zip(texts, scores, strict=True):
             print(number, score, text.translate(ESCAPES), sep="\t")
 
 
-def _report_limits(name: str, made: list[Continuation], positions: int | None, wanted: int | None) -> None:
+def _report_limits(name: str, continuations: list[Continuation], positions: int | None, wanted: int | None) -> None:
     """Report on standard error what the positions of the model cut off: of a prompt, and of the `wanted` new tokens."""
-    if made and made[0].cut:
-        read, cut = made[0].read, made[0].cut
+    if continuations and continuations[0].cut:
+        read, cut = continuations[0].read, continuations[0].cut
         limit = f"the last {read:,} were read; the model has {positions:,} positions"
         print(f"{name}: {read + cut:,} tokens, {limit}", file=sys.stderr)
-    short = [len(each.hypothesis.ids) for each in made if not each.hypothesis.finished]
+    short = [len(continuation.hypothesis.ids) for continuation in continuations if not continuation.hypothesis.finished]
     if wanted is not None and short and max(short) < wanted:
-        count = f"{max(short):,} of {wanted:,} tokens were generated: with {made[0].read:,} of the prompt"
+        count = f"{max(short):,} of {wanted:,} tokens were generated: with {continuations[0].read:,} of the prompt"
         print(f"{name}: {count} the model has no more positions", file=sys.stderr)

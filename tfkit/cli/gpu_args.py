@@ -29,10 +29,10 @@ USUAL_LENGTH = 256
 
 def size(text: str) -> int:
     """Parse a size in bytes: `80GB` is 80e9 bytes, `80GiB` 80 * 2^30. Raises ValueError."""
-    found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)\s*([MG]i?B)", text)
-    if not found or float(found[1]) == 0:
+    match = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)\s*([MG]i?B)", text)
+    if not match or float(match[1]) == 0:
         raise ValueError(f"a size is written 80GB or 80GiB, `{text}` is written")
-    return int(float(found[1]) * SIZES[found[2]])
+    return int(float(match[1]) * SIZES[match[2]])
 
 
 def _gpus(text: str) -> int:
@@ -64,10 +64,10 @@ class GpuPlan:
 
 def gpu_plan(gpus: int | None, memory: int | None, tokens: int, inference: bool) -> GpuPlan | None:
     """What the options ask for; None without --gpus. Raises UsageError."""
-    given = [name for name in ("memory", "batch_tokens") if _is_given(name)]
+    gpu_options = [name for name in ("memory", "batch_tokens") if _is_given(name)]
     if gpus is None:
-        if given:
-            raise usage_error(f"--{given[0].replace('_', '-')} belongs to --gpus", "add --gpus N")
+        if gpu_options:
+            raise usage_error(f"--{gpu_options[0].replace('_', '-')} belongs to --gpus", "add --gpus N")
         return None
     if memory is None:
         raise usage_error("--gpus needs the memory of a GPU", "add for instance --memory 80GB")
@@ -112,8 +112,8 @@ def step_of(graph: Graph, tokens: int, length: int | None, dtype: str, plans: Se
     longest = max([fixed, *lengths.values(), 1])
     weighted = {
         f"{plan.site.split('.')[0]}.{plan.site.rpartition('.')[2]}"
-        for group, found in plans
-        for plan in found
+        for group, site_plans in plans
+        for plan in site_plans
         if plan.chosen == "eager" or (plan.chosen == "sdpa" and group.site.bias is not None and dtype != "float32")
     }
     return Step(Batch(max(1, tokens // longest), lengths), PRECISIONS[dtype], frozenset(weighted))
@@ -122,8 +122,8 @@ def step_of(graph: Graph, tokens: int, length: int | None, dtype: str, plans: Se
 def settings_of(graph: Graph, step: Step, tokens: int, length: int | None, dtype: str) -> list[str]:
     """The changes of a recipe that make it compute such steps."""
     if not step.batch.lengths:
-        found = [f"batching.images={step.batch.size}"]
+        changes = [f"batching.images={step.batch.size}"]
     else:
-        found = [f"batching.tokens={tokens}"]
-        found += [f"batching.max_length={max(step.batch.lengths.values())}"] if length else []
-    return [*found, f"precision={dtype}"]
+        changes = [f"batching.tokens={tokens}"]
+        changes += [f"batching.max_length={max(step.batch.lengths.values())}"] if length else []
+    return [*changes, f"precision={dtype}"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..interop.huggingface_import import ImportPlan
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-FEW = 6
+MAX_LISTED = 6
 PREPROCESSOR = "preprocessor_config.json"
 READ_KEYS = frozenset({
     "do_normalize", "do_rescale", "rescale_factor", "image_mean", "image_std", "image_processor_type", "feature_extractor_type",
@@ -94,13 +94,13 @@ def _answers(plan: ImportPlan, pairs: bool) -> dict[str, str]:
     """The labels of a classifier, and how its images are normalised."""
     from ..data import image_facts_text, label_texts
 
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if "label" in plan.spec.nodes:
         count = plan.spec.nodes["label"].options.classes
-        found |= label_texts(_labels(plan, count), pairs)
+        texts |= label_texts(_labels(plan, count), pairs)
     if "image" in plan.spec.nodes:
-        found |= image_facts_text(*_normalisation(plan))
-    return found
+        texts |= image_facts_text(*_normalisation(plan))
+    return texts
 
 
 def _generation(plan: ImportPlan) -> dict[str, str]:
@@ -151,13 +151,13 @@ def _labels(plan: ImportPlan, count: int) -> list[str]:
                 raise ValueError(f'it has no text for the key "{number}"')
         if other := sorted(names.keys() - {str(number) for number in range(count)}):
             raise ValueError(f"it has the key {json.dumps(other[0][:60], allow_nan=False)}")
-        found = [names[str(number)] for number in range(count)]
-        check_labels(found)
+        labels = [names[str(number)] for number in range(count)]
+        check_labels(labels)
     except ValueError as reason:
         message = f"{plan.directory.path / CONFIG}: `id2label`: {reason}"
         fix = f'give each class a name of its own there, with the keys "0" to "{count - 1}"'
         raise InputError(Diagnostic("TFK142", message, fix)) from None
-    return found
+    return labels
 
 
 def _print(plan: ImportPlan, output: str | None) -> None:
@@ -170,13 +170,13 @@ def _print(plan: ImportPlan, output: str | None) -> None:
     print_text(shown(f"{data['architecture']}: {data['parameters']:,} parameters, {data['dtype']}, {files}"))
     read, written = data["tensors"]["read"], data["tensors"]["written"]
     print_text(f"  {read:,} tensors become {written:,}")
-    for name, other in list(plan.tied.items())[:FEW]:
+    for name, other in list(plan.tied.items())[:MAX_LISTED]:
         print_text(shown(f"  {name} is equal to {other}"))
     ignored = list(plan.ignored.items())
-    for name, reason in ignored[:FEW]:
+    for name, reason in ignored[:MAX_LISTED]:
         print_text(shown(f"  {name} is not read: {reason}"))
-    if len(ignored) > FEW:
-        print_text(f"  {len(ignored) - FEW} more tensors are not read")
+    if len(ignored) > MAX_LISTED:
+        print_text(f"  {len(ignored) - MAX_LISTED} more tensors are not read")
     for reason in dict.fromkeys(plan.ignored_keys.values()):
         keys = [key.rpartition(":") for key, why in plan.ignored_keys.items() if why == reason]
         file, names = keys[0][0] or CONFIG, ", ".join(f"`{name}`" for _, _, name in keys)

@@ -89,26 +89,26 @@ def command(
         **loaded(device, backend, auto_table, allow_nan),
     )  # fmt: skip
     saved = figure.save(place, lines)
-    for notice in dict.fromkeys([*(notice for each in figure.observations for notice in each.notices), *saved]):
+    for notice in dict.fromkeys([*(notice for observation in figure.observations for notice in observation.notices), *saved]):
         print(notice, file=sys.stderr)
     rows: list[dict[str, Any]] = [
         {
-            "model": each.model,
-            "text": each.text,
-            "output": each.output,
-            "sites": [site.name for site in each.sites],
-            "notices": list(each.notices),
+            "model": observation.model,
+            "text": observation.text,
+            "output": observation.output,
+            "sites": [site.name for site in observation.sites],
+            "notices": list(observation.notices),
         }
-        for each in figure.observations
+        for observation in figure.observations
     ]
     if as_json:
         print_json({"file": output, "runs": rows})
         return 0
-    for number, each in enumerate(rows):
-        count = len(each["sites"])
+    for number, row in enumerate(rows):
+        count = len(row["sites"])
         text_number = f"text {number * figure.texts // len(rows) + 1}, " if figure.texts > 1 else ""
-        print_text(shown(f"{text_number}{each['model']}: {count} attention {'site' if count == 1 else 'sites'}"))
-        if each["output"]:
-            print_text(shown(f"output: {each['output']}"))
+        print_text(shown(f"{text_number}{row['model']}: {count} attention {'site' if count == 1 else 'sites'}"))
+        if row["output"]:
+            print_text(shown(f"output: {row['output']}"))
     print_text(shown(f"{output}: {place.stat().st_size:,} bytes"))
     return 0

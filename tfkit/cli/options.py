@@ -23,7 +23,7 @@ class _Path(click.ParamType[str, str]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not value or "\0" in value:
             self.fail("a path is expected", param, ctx)
-        if ctx is not None and value.startswith("-") and any(value in each.opts for each in ctx.command.params):
+        if ctx is not None and value.startswith("-") and any(value in parameter.opts for parameter in ctx.command.params):
             self.fail(f"expected one argument, `{value}` is an option", param, ctx)
         if not value.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in value):
             self.fail("the path is not UTF-8 text; rename the file or a directory on its way", param, ctx)
@@ -131,10 +131,10 @@ def names(text: str) -> list[str]:
     Raises:
         ValueError: a name is empty.
     """
-    found = text.split(",")
-    if not all(found):
+    parts = text.split(",")
+    if not all(parts):
         raise ValueError("names with commas between them are expected")
-    return found
+    return parts
 
 
 def dtypes(text: str) -> list[str]:
@@ -181,15 +181,15 @@ def lengths_by_input(text: str) -> dict[str, int]:
     Raises:
         ValueError: the text has another form, or an input has two lengths.
     """
-    found: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for item in text.split(","):
         name, equals, length = item.partition("=")
         if not name or not equals:
             raise ValueError(f"lengths are written source=32,target=32, `{text}` is written")
-        if name in found:
+        if name in lengths:
             raise ValueError(f"`{name}` has two lengths")
-        found[name] = whole(length)
-    return found
+        lengths[name] = whole(length)
+    return lengths
 
 
 TRACEBACK = "Print the traceback of a bug in tfkit, for a report."

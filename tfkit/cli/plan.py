@@ -46,10 +46,10 @@ def _device(text: str) -> tuple[str, tuple[int, int] | None]:
     """`cpu`, `cuda`, or `cuda:sm90` with its compute capability."""
     if text in ("cpu", "cuda"):
         return text, None
-    found = re.fullmatch(r"cuda:sm_?([0-9]{1,2})([0-9])", text)
-    if not found:
+    match = re.fullmatch(r"cuda:sm_?([0-9]{1,2})([0-9])", text)
+    if not match:
         raise ValueError(f"unknown device `{text}`; write cpu, cuda, or cuda:sm90 for compute capability 9.0")
-    return "cuda", (int(found[1]), int(found[2]))
+    return "cuda", (int(match[1]), int(match[2]))
 
 
 def _queries_by_keys(text: str) -> tuple[int, int]:
@@ -107,7 +107,7 @@ def command(
     groups = fold(all_sites(graph, requested_backends_of(backend, catalogue)).items())
     plans = planned(groups, catalogue, target)
     data = plan_data(graph.name, target, plans, catalogue)
-    lost = set(cancelling(graph, [plan for _, found in plans for plan in found]) if target.training else ())
+    lost = set(cancelling(graph, [plan for _, site_plans in plans for plan in site_plans]) if target.training else ())
     if cpu_table is not None and (place[0] != "cpu" or not inference or dtype != "float32"):
         raise usage_error("--cpu-table is for decoding in float32 on a CPU", "add --inference, leave out --device and --dtype")
     if place[0] == "cpu" and inference and dtype == "float32":

@@ -64,8 +64,8 @@ def command(
         raise usage_error(
             f"{before} has none of the position schemes of {spec}", "name a spec or a model of the same structure"
         )
-    names = ", ".join(each.name for each in figure.schemes)
-    described = {"schemes": [_described(each) for each in figure.schemes]} if as_json else None
+    names = ", ".join(scheme.name for scheme in figure.schemes)
+    described = {"schemes": [_described(scheme) for scheme in figure.schemes]} if as_json else None
     put(figure.drawn(str(form)), output, f"positions of {names}", described)
     return 0
 

@@ -42,11 +42,11 @@ def command(translations: str, reference: str, tokenise: str | None, as_json: bo
     if not any(wanted.strip() for _, wanted in pairs):
         message = f"{reference}: no line of {len(pairs):,} has text"
         raise InputError(Diagnostic("TFK103", message, "name a reference that has text"))
-    scores = corpus_scores([made for made, _ in pairs], [wanted for _, wanted in pairs], tokenise)
+    scores = corpus_scores([translation for translation, _ in pairs], [wanted for _, wanted in pairs], tokenise)
     if as_json:
-        print_json({name: {"score": each.value, "signature": each.signature} for name, each in scores.items()})
+        print_json({name: {"score": score.value, "signature": score.signature} for name, score in scores.items()})
         return 0
     width = max(map(len, NAMES.values()))
-    for name, each in scores.items():
-        print_text(f"{NAMES[name]:<{width}}  {each.value:6.2f}  {each.signature}\n{'':<{width}}          {each.verbose}")
+    for name, score in scores.items():
+        print_text(f"{NAMES[name]:<{width}}  {score.value:6.2f}  {score.signature}\n{'':<{width}}          {score.verbose}")
     return 0

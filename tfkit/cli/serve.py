@@ -25,10 +25,10 @@ and /metrics. SIGTERM: what was sent is answered, nothing more is taken.
 
 
 def _port(value: str | int) -> int:
-    found = whole(value, 0)
-    if found > 65535:
+    port = whole(value, 0)
+    if port > 65535:
         raise ValueError(f"a port is 0 to 65535, `{value}` is written")
-    return found
+    return port
 
 
 def _milliseconds(value: str | int) -> int:

@@ -42,10 +42,10 @@ def command(model: str, max_length: int, batch_tokens: int, as_json: bool, **pla
     from .line_stream import streamed
 
     tagger = Tagger.load(model, max_length=max_length, batch_tokens=batch_tokens, **loaded(**place))
-    for number, made in streamed(tagger.tag):
+    for number, tagged in streamed(tagger.tag):
         if as_json:
-            found = {"words": made.words, "tags": made.tags, "probabilities": made.probabilities}
-            print(json.dumps({"line": number, **found}, allow_nan=False))
+            fields = {"words": tagged.words, "tags": tagged.tags, "probabilities": tagged.probabilities}
+            print(json.dumps({"line": number, **fields}, allow_nan=False))
         else:
-            print(" ".join(made.tags))
+            print(" ".join(tagged.tags))
     return 0

@@ -35,7 +35,10 @@ def with_origins(
     """The refusals of backends for groups of sites; behind each reason, the value of the spec that it comes from, and where it
     is written."""
     named = {group.name: group for group in groups}
-    return [replace(each, message=_explained(each.message, _origins(spec, graph, named[each.path]))) for each in diagnostics]
+    return [
+        replace(diagnostic, message=_explained(diagnostic.message, _origins(spec, graph, named[diagnostic.path])))
+        for diagnostic in diagnostics
+    ]
 
 
 def _explained(message: str, origins: dict[str, str]) -> str:
@@ -44,8 +47,8 @@ def _explained(message: str, origins: dict[str, str]) -> str:
     return message
 
 
-def _with(origin: str, found: re.Match[str]) -> str:
-    return f"{found[0]} ({origin})"
+def _with(origin: str, match: re.Match[str]) -> str:
+    return f"{match[0]} ({origin})"
 
 
 def _origins(spec: ModelSpec, graph: Graph, group: SiteGroup) -> dict[str, str]:
@@ -62,16 +65,16 @@ def _origins(spec: ModelSpec, graph: Graph, group: SiteGroup) -> dict[str, str]:
     for reasons, candidates in _written(node, f"nodes.{name}", sublayer, group.site):
         for reason in reasons:
             paths.setdefault(reason, candidates)
-    found = {reason: next(filter(None, map(spec.origin_of, each)), "") for reason, each in paths.items()}
-    return {reason: f"from {origin}" for reason, origin in found.items() if origin}
+    origins = {reason: next(filter(None, map(spec.origin_of, option_paths)), "") for reason, option_paths in paths.items()}
+    return {reason: f"from {origin}" for reason, origin in origins.items() if origin}
 
 
 def _written(node: Node, path: str, sublayer: str, site: AttentionSite) -> Iterator[tuple[Sequence[str], list[str]]]:
     """Reasons, and the paths of the options that may be behind them, the nearest first: of a sub-layer of a stack, or of the
     attention of a recurrent decoder."""
-    own = getattr(node.options, sublayer, None)
-    if own is not None and not layers_of(node.options):
-        yield from _of_options(own, f"{path}.{sublayer}", [])
+    sublayer_options = getattr(node.options, sublayer, None)
+    if sublayer_options is not None and not layers_of(node.options):
+        yield from _of_options(sublayer_options, f"{path}.{sublayer}", [])
     for layer_path, layer in layer_paths(layers_of(node.options), f"{path}.layers"):
         for number, part in enumerate(layer.sublayers or ()):
             if part.options.name == sublayer and _describes(part.options, site):
@@ -87,8 +90,8 @@ def _of_options(options: Any, path: str, outer: Sequence[str]) -> Iterator[tuple
     if biased:
         yield [VISIBLE, *BIASES], [f"{path}.{biased}"]
     else:
-        own = "position" in type(options).model_fields
-        yield BIASES, [f"{place}.position" for place in ([path] if own else outer)]
+        has_position = "position" in type(options).model_fields
+        yield BIASES, [f"{place}.position" for place in ([path] if has_position else outer)]
 
 
 def _describes(options: Any, site: AttentionSite) -> bool:

@@ -99,9 +99,9 @@ def command(
     need_packages("train", *TEXT, "filelock", "sacrebleu")
     if (recipe is None) == (resume is None):
         raise usage_error("either a RECIPE, a SPEC or --resume is needed", "see `tfkit train --help`")
-    given = [f"data.{name}={_quoted(value)}" for name, value in data.items() if value]
-    given += [f"pretrained={_quoted(start)}"] if start else []
-    if resume is not None and (given or output is not None):
+    option_changes = [f"data.{name}={_quoted(value)}" for name, value in data.items() if value]
+    option_changes += [f"pretrained={_quoted(start)}"] if start else []
+    if resume is not None and (option_changes or output is not None):
         raise usage_error("a resumed run keeps its data, its start and its directory", "leave the other options out")
     if resume is None and output is None:
         raise usage_error("-o is missing", "name a new directory for the run")
@@ -111,7 +111,7 @@ def command(
         code = _in_processes(processes)
         if code is not None:
             return code
-    chosen = None if recipe is None else _recipe_of_all_ranks(recipe, overrides, given, data, start)
+    chosen = None if recipe is None else _recipe_of_all_ranks(recipe, overrides, option_changes, data, start)
     from ..train import resume as run_again, train
     from .callbacks import command_callbacks
     from .device import placed
@@ -159,11 +159,11 @@ def interruptible(directory: Path) -> Iterator[None]:
 
 
 def _recipe_of_all_ranks(
-    file: str, overrides: Sequence[str], given: list[str], data: Mapping[str, str | None], start: str | None
+    file: str, overrides: Sequence[str], option_changes: list[str], data: Mapping[str, str | None], start: str | None
 ) -> Recipe:
     """The recipe. All ranks read the same file, and only rank 0 reports an error."""
     try:
-        return _recipe(file, overrides, given, data, start)
+        return _recipe(file, overrides, option_changes, data, start)
     except TfkitError as error:
         from ..train import started_rank
 
@@ -171,13 +171,15 @@ def _recipe_of_all_ranks(
         raise
 
 
-def _recipe(file: str, overrides: Sequence[str], given: list[str], data: Mapping[str, str | None], start: str | None) -> Recipe:
+def _recipe(
+    file: str, overrides: Sequence[str], option_changes: list[str], data: Mapping[str, str | None], start: str | None
+) -> Recipe:
     """The recipe in the file, or one for the spec in it and a corpus of this size."""
     from ..recipe import describes_model, recipe_of, recipe_text
     from ..spec.located import Diagnostics
     from ..spec.reader import read_source
 
-    changes = [*overrides, *given]  # the kind of data is set before its files
+    changes = [*overrides, *option_changes]  # the kind of data is set before its files
     text = read_source(file, Diagnostics())  # once: it may come through a pipe
     if not describes_model(text, file):
         return recipe_of(text, file, changes)

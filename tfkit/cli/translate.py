@@ -72,31 +72,36 @@ def command(
         **loaded(device, backend, auto_table, allow_nan),
     )  # fmt: skip
     check_workers(workers, device, translator.model)
-    for number, made in streamed(translator.translate):
+    for number, translation in streamed(translator.translate):
         if as_json:
-            print(json.dumps(_data(number, made, translator), allow_nan=False))
+            print(json.dumps(_data(number, translation, translator), allow_nan=False))
         elif n_best == 1:
-            print(made.text)
+            print(translation.text)
         else:
-            scores = [f"{each.score:.4f}" for each in made.hypotheses] or [""]  # an empty line has no hypothesis
-            for text, score in zip(made.texts, scores, strict=True):
+            # an empty line has no hypothesis
+            scores = [f"{hypothesis.score:.4f}" for hypothesis in translation.hypotheses] or [""]
+            for text, score in zip(translation.texts, scores, strict=True):
                 print(number, score, text, sep="\t")
     return 0
 
 
-def _data(number: int, made: Translation, translator: Translator) -> dict[str, Any]:
+def _data(number: int, translation: Translation, translator: Translator) -> dict[str, Any]:
     target = translator.tokenisers["target"]
     hypotheses = [
         {
             "text": text,
-            "score": each.score,
-            "log_probability": each.log_probability,
-            "finished": each.finished,
-            "pieces": target.pieces(each.ids.tolist()),
-            "token_log_probabilities": each.token_log_probabilities.tolist(),
-            **({"attention": {site: weights.tolist() for site, weights in each.attention.items()}} if each.attention else {}),
+            "score": hypothesis.score,
+            "log_probability": hypothesis.log_probability,
+            "finished": hypothesis.finished,
+            "pieces": target.pieces(hypothesis.ids.tolist()),
+            "token_log_probabilities": hypothesis.token_log_probabilities.tolist(),
+            **(
+                {"attention": {site: weights.tolist() for site, weights in hypothesis.attention.items()}}
+                if hypothesis.attention
+                else {}
+            ),
         }
-        for text, each in zip(made.texts, made.hypotheses, strict=False)
+        for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)
     ]
-    pieces = translator.tokenisers["source"].pieces(made.source_ids)
-    return {"line": number, "source": made.source, "source_pieces": pieces, "hypotheses": hypotheses}
+    pieces = translator.tokenisers["source"].pieces(translation.source_ids)
+    return {"line": number, "source": translation.source, "source_pieces": pieces, "hypotheses": hypotheses}

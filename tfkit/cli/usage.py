@@ -47,7 +47,7 @@ def from_click(error: click.ClickException, words: Sequence[str]) -> UsageError:
             message = f"{program} has no option `{error.option_name}`"
             fix = nearest(error.option_name, error.possibilities or ()) or fix
     elif isinstance(error, click.MissingParameter) and context:
-        missing = [each for each in context.command.params if each.required and each.name not in context.params]
+        missing = [param for param in context.command.params if param.required and param.name not in context.params]
         message = f"the following arguments are required: {', '.join(map(_name, missing))}"
     elif isinstance(error, click.BadParameter) and error.param:
         message = f"argument {_name(error.param)}: {error.message}"
@@ -68,7 +68,7 @@ def _name(parameter: click.Parameter) -> str:
 
 def wants_json(command: click.Command | None, words: Sequence[str]) -> bool:
     """Whether errors are JSON on standard output: after `--json`, and where `--json` takes a file, after `--json -`."""
-    option = next((each for each in command.params if "--json" in each.opts), None) if command else None
+    option = next((param for param in command.params if "--json" in param.opts), None) if command else None
     if isinstance(option, click.Option) and not option.is_flag:
         return "--json=-" in words or ("--json", "-") in pairwise(words)
     return "--json" in words

@@ -78,8 +78,8 @@ class BatchShapes:
         labels_only = int(task.kind == "language")  # the last token of a row is a label and no input
         widths = {task.roles.of(column): length - labels_only for column, length in shape.lengths.items()}
         inputs = {
-            name: _fill(given, shape.rows, widths[name], PAD) if given.dim() == 2 else _repeat(given, shape.rows)
-            for name, given in batch.inputs.items()
+            name: _fill(tensor, shape.rows, widths[name], PAD) if tensor.dim() == 2 else _repeat(tensor, shape.rows)
+            for name, tensor in batch.inputs.items()
         }
         lengths = {name: _fill(counts[:, None], shape.rows, 1, 0)[:, 0] for name, counts in batch.lengths.items()}
         width = 2 if task.kind == "spans" else widths[task.roles.target] if batch.labels.dim() == 2 else 1
@@ -87,9 +87,9 @@ class BatchShapes:
         labels[len(batch.labels) :] = NO_LABEL
         segments = {name: _fill(ids, shape.rows, widths[name], 0) for name, ids in batch.segments.items()}
         labels = labels if batch.labels.dim() == 2 else labels[:, 0]
-        others = {name: _fill(each[:, None], shape.rows, 1, NO_LABEL)[:, 0] for name, each in batch.other_labels.items()}
-        for each in others.values():
-            each[len(batch.labels) :] = NO_LABEL
+        others = {name: _fill(other[:, None], shape.rows, 1, NO_LABEL)[:, 0] for name, other in batch.other_labels.items()}
+        for other in others.values():
+            other[len(batch.labels) :] = NO_LABEL
         return replace(batch, inputs=inputs, lengths=lengths, labels=labels, segments=segments, other_labels=others)
 
 
@@ -132,9 +132,9 @@ def _limits(widest: npt.NDArray[np.int32], tokens: int) -> list[int]:
                 better[end], start[end] = whole[best], best
         starts.append(start)
         cost = better
-    found, end = [], count
+    limits, end = [], count
     for start in reversed(starts):
         if start[end] >= 0:
-            found.append(int(widths[end - 1]))
+            limits.append(int(widths[end - 1]))
             end = int(start[end])
-    return found[::-1]
+    return limits[::-1]

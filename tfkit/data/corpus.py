@@ -114,8 +114,8 @@ class Corpus:
         """
         wanted = {*sizes, *(("start", "end") if spans else ())}
         if wanted != {*self._columns, *self.numbers}:
-            shown = ", ".join(sorted({*self._columns, *self.numbers})) or "none"
-            raise self.damaged(f"its columns of numbers are {shown[:200]}, and {', '.join(sorted(wanted))} are expected")
+            present = ", ".join(sorted({*self._columns, *self.numbers})) or "none"
+            raise self.damaged(f"its columns of numbers are {present[:200]}, and {', '.join(sorted(wanted))} are expected")
         if not len(self) or not all(lengths.any() for lengths in self.lengths.values()):
             raise self.damaged("it has no row with a token")
         for name, size in sizes.items():

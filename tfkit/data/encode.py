@@ -105,7 +105,7 @@ class CorpusEncoder:
     def _number(self, label: str, location: Location) -> int:
         """The number of a label. Raises InputError if it is unknown."""
         if label not in self.label_numbers:
-            known = ", ".join(f"`{each}`" for each in list(self.label_numbers)[:8])
+            known = ", ".join(f"`{known_label}`" for known_label in list(self.label_numbers)[:8])
             message = f"the label `{label}` is not in the training table"
             raise InputError(Diagnostic("TFK115", message, f"known: {known}", location=location))
         return self.label_numbers[label]

@@ -253,7 +253,7 @@ def faster(part: Any) -> Any:
     """A checked part of a tokeniser with the expressions of `FASTER` replaced."""
     if isinstance(part, Mapping):
         return {key: FASTER.get(value, value) if key == "Regex" else faster(value) for key, value in part.items()}
-    return [faster(each) for each in part] if isinstance(part, list) else part
+    return [faster(child) for child in part] if isinstance(part, list) else part
 
 
 def normaliser_growth(step: Mapping[str, Any]) -> int:

@@ -80,8 +80,8 @@ def _shape(file: BinaryIO, path: str, dimensions: int, limit: int) -> tuple[int,
     if head[2] != UNSIGNED_BYTES:
         raise unreadable(path, f"its values have type 0x{head[2]:02x}, and unsigned bytes, 0x08, are expected")
     if head[3] != dimensions:
-        found = _NAMES.get(head[3], "other data")
-        message = f"it has {head[3]} dimensions, which is an idx file of {found}, and {wanted} have {dimensions}"
+        kind = _NAMES.get(head[3], "other data")
+        message = f"it has {head[3]} dimensions, which is an idx file of {kind}, and {wanted} have {dimensions}"
         raise unreadable(path, message, "are the two files exchanged?" if head[3] in _NAMES else "")
     sizes = _exactly(file, path, 4 * dimensions, 4, 4 + 4 * dimensions)
     shape = tuple(int.from_bytes(sizes[at : at + 4], "big") for at in range(0, 4 * dimensions, 4))

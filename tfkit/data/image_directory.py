@@ -34,7 +34,9 @@ def image_facts_text(mean: list[float], std: list[float]) -> dict[str, str]:
     try:
         return {IMAGES: ImageFacts(mean=mean, std=std).model_dump_json() + "\n"}
     except ValidationError as error:
-        raise InputError([Diagnostic("TFK116", f"the normalisation of images: {each}") for each in refusals(error)]) from None
+        raise InputError(
+            [Diagnostic("TFK116", f"the normalisation of images: {reason}") for reason in refusals(error)]
+        ) from None
 
 
 def read_image_facts(directory: Path) -> ImageFacts:

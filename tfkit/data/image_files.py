@@ -67,16 +67,16 @@ def labelled_files(images: str, labels: str | None, recipe: Recipe, rule: ImageR
         raise InputError(recipe.diagnostic("TFK108", "data", f"the recipe names no file for `data.{keys['labels']}`", fix))
     count, rows, columns = idx_shape(images, 3)
     _check_size(images, (rows, columns), 1, "8-bit grey", rule)
-    found = idx_labels(labels)
-    if len(found) != count:
-        message = f"{images} has {count:,} images, {labels} {len(found):,} labels"
+    image_labels = idx_labels(labels)
+    if len(image_labels) != count:
+        message = f"{images} has {count:,} images, {labels} {len(image_labels):,} labels"
         raise InputError(Diagnostic("TFK102", message, "are they of one data set?"))
 
     def read() -> Iterator[tuple[str, Pixels]]:
         for number, data in enumerate(idx_images(images)):
             yield f"{images}, image {number}", np.frombuffer(data, np.uint8).reshape(1, rows, columns)
 
-    return LabelledFiles(found, read, lambda number: f"{labels}, label {number}")
+    return LabelledFiles(image_labels, read, lambda number: f"{labels}, label {number}")
 
 
 def _folder(folder: str, rule: ImageRule) -> LabelledFiles:

@@ -38,7 +38,8 @@ class Normalisation:
     def __call__(self, images: Tensor) -> Tensor:
         """(B, C, H, W)."""
         mean, std = (
-            torch.tensor(each, dtype=images.dtype, device=images.device).view(1, -1, 1, 1) for each in (self.mean, self.std)
+            torch.tensor(statistic, dtype=images.dtype, device=images.device).view(1, -1, 1, 1)
+            for statistic in (self.mean, self.std)
         )
         return (images - mean) / std
 

@@ -132,7 +132,7 @@ def _modern(data: dict[str, Any], roles: dict[str, str], settings: Mapping[str, 
     added = data.get("added_tokens")
     vocab = model.get("vocab")
     pieces = [piece[0] for piece in vocab if isinstance(piece, list) and piece] if isinstance(vocab, list) else vocab or ()
-    known = set(map(str, pieces)) | {str(each.get("content")) for each in added or () if isinstance(each, dict)}
+    known = set(map(str, pieces)) | {str(entry.get("content")) for entry in added or () if isinstance(entry, dict)}
     for role in [role for role, token in roles.items() if token not in known]:
         del roles[role]  # a name that no id has
     parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -166,7 +166,7 @@ def _ids_of(data: Mapping[str, Any]) -> dict[Any, Any]:
     else:
         ids = dict(vocab) if isinstance(vocab, dict) else {}
     added = data.get("added_tokens")
-    return ids | {each.get("content"): each.get("id") for each in added or () if isinstance(each, dict)}
+    return ids | {entry.get("content"): entry.get("id") for entry in added or () if isinstance(entry, dict)}
 
 
 def _with_special_tokens(data: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
@@ -175,6 +175,6 @@ def _with_special_tokens(data: dict[str, Any], roles: Mapping[str, str]) -> dict
     if not isinstance(added, list):
         return data
     ids = _ids_of(data)
-    named = {each.get("content") for each in added if isinstance(each, dict)}
+    named = {entry.get("content") for entry in added if isinstance(entry, dict)}
     missing = [token for token in dict.fromkeys(roles.values()) if token not in named and token in ids]
     return {**data, "added_tokens": [*added, *(added_token(token, ids[token]) for token in missing)]}

@@ -89,10 +89,11 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
     for number, texts in numbered:
         for path, text in zip(places, texts, strict=False):
             if len(text) > MAX_WORD:
-                own = int(texts[-1].split()[0]) if kind.tagged or kind.spans else number + 1  # the lines are their last text
-                bounds.check(text, 2 if kind.spans else 1, Location(path, own))
+                # the lines are their last text
+                line_number = int(texts[-1].split()[0]) if kind.tagged or kind.spans else number + 1
+                bounds.check(text, 2 if kind.spans else 1, Location(path, line_number))
                 if words:
-                    _check_words(text, Location(path, own))
+                    _check_words(text, Location(path, line_number))
         if blank:
             blank -= {path for path, text in zip(places, texts, strict=False) if text.strip()}
         yield number, texts
@@ -168,7 +169,7 @@ def _columns(count: int) -> str:
 
 def _parallel(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
     for group in groups(numbered, GROUP):
-        sides = [each.encode([texts[side] for _, texts in group]) for side, each in enumerate(tokenisers.values())]
+        sides = [tokeniser.encode([texts[side] for _, texts in group]) for side, tokeniser in enumerate(tokenisers.values())]
         for (number, texts), *encoded in zip(group, *sides, strict=True):
             yield Row(number + 1, texts, tuple(map(_framed, tokenisers.values(), encoded)), tuple(map(len, encoded)))
 

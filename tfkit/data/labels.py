@@ -22,8 +22,8 @@ def label_fault(label: str, word: bool = False) -> str:
     Returns:
         The reason, empty if it can be one.
     """
-    if found := CONTROL_OR_LINE_END.search(label):
-        return f"the label {_shown(label)} holds the control character U+{ord(found[0]):04X}"
+    if match := CONTROL_OR_LINE_END.search(label):
+        return f"the label {_shown(label)} holds the control character U+{ord(match[0]):04X}"
     if len(label) > MAX_LABEL:
         return f"the label {_shown(label)} has {len(label):,} characters, and at most {MAX_LABEL:,} are read"
     if word and len(label.split()) > 1:
@@ -44,4 +44,4 @@ def check_labels(labels: Sequence[str], words: bool = False) -> None:
 
 def _shown(label: str) -> str:
     text = label if len(label) <= SHOWN else f"{label[: SHOWN - 3]}..."
-    return f"`{CONTROL_OR_LINE_END.sub(lambda found: found[0].encode('unicode_escape').decode(), text)}`"
+    return f"`{CONTROL_OR_LINE_END.sub(lambda match: match[0].encode('unicode_escape').decode(), text)}`"

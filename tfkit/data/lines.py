@@ -170,9 +170,9 @@ def rows(*paths: str | Path, descriptors: bool = False) -> Iterator[tuple[str, .
             totals = [
                 count if line is None else count + 1 + sum(1 for _ in reader) for line, reader in zip(row, readers, strict=True)
             ]
-            shown = ", ".join(f"{path} has {total:,}" for path, total in zip(paths, totals, strict=True))
+            counts = ", ".join(f"{path} has {total:,}" for path, total in zip(paths, totals, strict=True))
             fix = f"line {count + 1:,} is missing in one file: find the first line where they do not match"
-            raise InputError(Diagnostic("TFK102", f"the files have different numbers of lines: {shown}", fix))
+            raise InputError(Diagnostic("TFK102", f"the files have different numbers of lines: {counts}", fix))
         if not count:
             raise InputError(Diagnostic("TFK103", f"{', '.join(map(str, paths))}: there is no line to read"))
         return

@@ -153,7 +153,7 @@ def prepare(
         "labels": labels,
         "pairs": recipe.data.kind == "pairs",
         "spans": encode.span_facts and encode.span_facts.model_dump(),
-        "corpora": {name: each.model_dump() for name, each in facts.items()},
+        "corpora": {name: counts.model_dump() for name, counts in facts.items()},
         "sources": sources,
     }
     write_whole(directory / FACTS, json.dumps(data, indent=1, allow_nan=False) + "\n")
@@ -162,14 +162,14 @@ def prepare(
 
 def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextTokeniser]) -> Data:
     """The corpora that `prepare` wrote. Raises StoreError, and InputError if the longest row exceeds `batching.tokens`."""
-    found = read_facts(directory)
-    facts = found.corpora
+    data_facts = read_facts(directory)
+    facts = data_facts.corpora
     kind = KINDS[recipe.data.kind]
     sizes = {column: tokenisers[column].size if tokenisers else 256 for column in kind.files}
     if kind.tagged:
-        sizes[TAGS] = len(found.labels)
+        sizes[TAGS] = len(data_facts.labels)
     elif not kind.spans:
-        sizes |= {name: 2 if name == "random" else len(found.labels) for name in kind.numbers}
+        sizes |= {name: 2 if name == "random" else len(data_facts.labels) for name in kind.numbers}
     train = Corpus(directory / TRAIN)
     validation = Corpus(directory / VALIDATION) if "validation" in facts else None
     if validation is None and os.path.lexists(directory / VALIDATION):
@@ -178,12 +178,12 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         if corpus is not None:
             corpus.check(sizes, kind.spans)
             _check_counts(directory, name, facts[name], corpus, tuple(kind.files))
-    if (found.spans is not None) != kind.spans:
+    if (data_facts.spans is not None) != kind.spans:
         raise _other_counts(directory, f"`spans` is {'missing' if kind.spans else 'there'}")
-    if found.spans is not None:
+    if data_facts.spans is not None:
         longest = int((train.numbers["end"] - train.numbers["start"]).max()) + 1
-        if longest != (said := found.spans.max_answer):
-            raise _other_counts(directory, f"the longest answer has {said:,} tokens, and in {TRAIN} it has {longest:,}")
+        if longest != (stated := data_facts.spans.max_answer):
+            raise _other_counts(directory, f"the longest answer has {stated:,} tokens, and in {TRAIN} it has {longest:,}")
     if not all(lengths.all() for lengths in train.lengths.values()):
         raise train.damaged("a row has no token")
     longest = max(int(lengths.max()) for lengths in train.lengths.values())
@@ -191,18 +191,18 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         message = f"a batch has room for {recipe.batching.tokens} tokens, the longest row has {longest}"
         fix = f"write at least {longest}, or a smaller `batching.max_length`"
         raise InputError(recipe.diagnostic("TFK109", "batching.tokens", message, fix))
-    return Data(tokenisers, train, validation, facts, tuple(found.labels), found.spans)
+    return Data(tokenisers, train, validation, facts, tuple(data_facts.labels), data_facts.spans)
 
 
 def _check_counts(directory: Path, name: str, counts: CorpusCounts, corpus: Corpus, columns: Sequence[str]) -> None:
     """Raises StoreError unless a corpus has the rows and the tokens that its counts say."""
     pairs = [("rows", counts.kept, len(corpus))]
     for column in columns:
-        found = int(corpus.lengths[column].sum(dtype=np.int64))
-        pairs.append((f"tokens of {column}", counts.tokens.get(column, 0), found))
-    for what, said, found in pairs:
-        if said != found:
-            message = f"`corpora.{name}` has {said:,} {what}, and {corpus.path.name} has {found:,}"
+        counted = int(corpus.lengths[column].sum(dtype=np.int64))
+        pairs.append((f"tokens of {column}", counts.tokens.get(column, 0), counted))
+    for what, stated, counted in pairs:
+        if stated != counted:
+            message = f"`corpora.{name}` has {stated:,} {what}, and {corpus.path.name} has {counted:,}"
             raise _other_counts(directory, message)
 
 
@@ -238,13 +238,13 @@ def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
     if not KINDS[recipe.data.kind].labelled:
         return []
     counts = Counter(label for _, texts in text_rows(recipe, files) for label in _labels_of(recipe, texts))
-    found, rows = sorted(counts), counts.total()
-    if len(found) < 2 or (len(found) > FEW_LABELS and 2 * len(found) > rows):
-        several = f"there are {len(found):,} different labels in {rows:,} rows, more than one per two rows"
-        message = several if len(found) > 1 else f"every row has the label `{found[0]}`" if found else "there is no row"
+    labels, rows = sorted(counts), counts.total()
+    if len(labels) < 2 or (len(labels) > FEW_LABELS and 2 * len(labels) > rows):
+        several = f"there are {len(labels):,} different labels in {rows:,} rows, more than one per two rows"
+        message = several if len(labels) > 1 else f"every row has the label `{labels[0]}`" if labels else "there is no row"
         fix = f"`label_column`, now {recipe.data.options.label_column}, says which column holds the labels"
         raise InputError(recipe.diagnostic("TFK115", "data", message, fix))
-    return found
+    return labels
 
 
 def _labels_of(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:

@@ -67,7 +67,9 @@ def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
     for number, label in enumerate(validation.labels):
         if label not in numbers:
             message = f"{validation.source(number)}: the label `{label}` is not among the training images"
-            raise InputError(Diagnostic("TFK115", message, f"known: {', '.join(f'`{each}`' for each in labels[:8])}"))
+            raise InputError(
+                Diagnostic("TFK115", message, f"known: {', '.join(f'`{known_label}`' for known_label in labels[:8])}")
+            )
     sources = sources_of(recipe)  # after their sizes were compared with what their headers say
     try:
         make_folders(directory)
@@ -78,20 +80,20 @@ def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
         facts["validation"] = _write(validation, directory / VALIDATION, lambda number: True, numbers)
     elif held_out:
         facts["validation"] = _write(train, directory / VALIDATION, held_out.__contains__, numbers)
-    data = {"labels": labels, "corpora": {name: each.model_dump() for name, each in facts.items()}, "sources": sources}
+    data = {"labels": labels, "corpora": {name: counts.model_dump() for name, counts in facts.items()}, "sources": sources}
     write_whole(directory / FACTS, json.dumps(data, indent=1, allow_nan=False) + "\n")
     return read_data(recipe, directory, {})
 
 
 def _classes(recipe: Recipe, train: LabelledFiles) -> list[str]:
     """The labels, sorted: numbers by value. Raises InputError where there is only one."""
-    found = set(train.labels)
-    if len(found) < 2:
+    labels = set(train.labels)
+    if len(labels) < 2:
         message = f"every image has the label `{train.labels[0]}`"
         raise InputError(recipe.diagnostic("TFK115", "data", message, "two labels are needed at least"))
-    if all(label.isdecimal() for label in found):
-        return sorted(found, key=lambda label: (int(label), label))
-    return sorted(found)
+    if all(label.isdecimal() for label in labels):
+        return sorted(labels, key=lambda label: (int(label), label))
+    return sorted(labels)
 
 
 def _write(files: LabelledFiles, path: Path, selected: Callable[[int], bool], numbers: dict[str, int]) -> CorpusCounts:

@@ -30,9 +30,9 @@ def questions(path: str) -> Numbered:
     """The questions of a file, numbered from 0: question, context, answers with their first characters as JSON, and the place.
     Raises InputError for the first wrong one."""
     suffixes = Path(path).suffixes
-    found = _squad(path) if suffixes[-1:] == [".json"] else _json_lines(path) if ".jsonl" in suffixes else _table(path)
+    records = _squad(path) if suffixes[-1:] == [".json"] else _json_lines(path) if ".jsonl" in suffixes else _table(path)
     number = -1
-    for number, (record, location) in enumerate(found):
+    for number, (record, location) in enumerate(records):
         question, context = (_text(record, name, location) for name in COLUMNS[:2])
         answers = _answers(record, location)
         for answer, start in answers:
@@ -64,7 +64,7 @@ def _squad(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:
     except ValueError as reason:
         fix = "SQuAD's form is one JSON document; name a file of JSON lines `.jsonl`"
         raise _wrong(f"it is not valid JSON: {reason}", fix, Location(path)) from None
-    found = [
+    records = [
         {**qa, "context": paragraph.get("context")}
         for article in _objects(document, "data", path)
         for paragraph in _objects(article, "paragraphs", path)
@@ -72,7 +72,7 @@ def _squad(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:
     ]
     places = [match.start() for match in _QUESTION.finditer(text)]
     line, start = 1, 0
-    for record, place in zip_longest(found, places if len(places) == len(found) else ()):
+    for record, place in zip_longest(records, places if len(places) == len(records) else ()):
         if place is not None:
             line += text.count("\n", start, place)
             start = place
@@ -81,11 +81,11 @@ def _squad(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:
 
 def _objects(value: Any, key: str, path: str) -> list[Mapping[str, Any]]:
     """The objects in the list `key` of an object."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
+    objects = value.get(key) if isinstance(value, Mapping) else None
+    if not isinstance(objects, list) or not all(isinstance(entry, Mapping) for entry in objects):
         fix = 'SQuAD\'s form is {"data": [{"paragraphs": [{"context": .., "qas": [..]}]}]}; name a file of JSON lines `.jsonl`'
         raise _wrong(f"`{key}` is no list of objects", fix, Location(path))
-    return found
+    return objects
 
 
 def _json_lines(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:
@@ -107,14 +107,14 @@ def _json_lines(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:
 
 
 def _table(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:
-    found = lines(path)
-    names = [name.strip() for name in next(found, "").split("\t")]
+    rows = lines(path)
+    names = [name.strip() for name in next(rows, "").split("\t")]
     missing = [f"`{name}`" for name in COLUMNS if name not in names]
     if missing:
         message = f"the table has no column {', '.join(missing)}"
         fix = f"name the columns in the first line, with tabs between them: {' '.join(COLUMNS)}; or write JSON lines, `.jsonl`"
         raise _wrong(message, fix, Location(path))
-    for number, line in enumerate(found, 2):
+    for number, line in enumerate(rows, 2):
         cells, location = line.split("\t"), Location(path, number)
         if not line.strip():
             continue
@@ -140,12 +140,12 @@ def _answers(record: Mapping[str, Any], location: Location) -> Answers:
     or as an object with these two lists."""
     pairs: list[tuple[Any, Any]] = []
     if "answers" in record:
-        given = record["answers"]
-        if isinstance(given, Mapping):
-            given = [dict(zip(given, each, strict=False)) for each in zip_longest(*_lists(given, location))]
-        if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
+        answers = record["answers"]
+        if isinstance(answers, Mapping):
+            answers = [dict(zip(answers, row, strict=False)) for row in zip_longest(*_lists(answers, location))]
+        if not isinstance(answers, list) or not all(isinstance(answer, Mapping) for answer in answers):
             raise _wrong("`answers` is no list of objects", 'write [{"text": .., "answer_start": ..}]', location)
-        pairs = [(each.get("text"), each.get("answer_start")) for each in given]
+        pairs = [(answer.get("text"), answer.get("answer_start")) for answer in answers]
     elif "answer" not in record:
         fix = 'write "answer" and "answer_start"; an answer "" is one of a question that has none'
         raise _wrong("`answer` is missing", fix, location)
@@ -163,10 +163,10 @@ def _answers(record: Mapping[str, Any], location: Location) -> Answers:
     return pairs
 
 
-def _lists(given: Mapping[str, Any], location: Location) -> list[list[Any]]:
-    if not all(isinstance(each, list) for each in given.values()):
+def _lists(answers: Mapping[str, Any], location: Location) -> list[list[Any]]:
+    if not all(isinstance(column, list) for column in answers.values()):
         raise _wrong("`answers` has a value that is no list", 'write {"text": [..], "answer_start": [..]}', location)
-    return list(given.values())
+    return list(answers.values())
 
 
 def _check_place(context: str, answer: str, start: int, location: Location) -> None:
@@ -183,5 +183,5 @@ def _check_place(context: str, answer: str, start: int, location: Location) -> N
 
 def _shown(text: str) -> str:
     """A text, short, with escapes for line breaks and the like."""
-    shown = json.dumps(text if len(text) <= 60 else f"{text[:57]}...", ensure_ascii=False, allow_nan=False)
-    return f"`{shown[1:-1]}`"
+    quoted = json.dumps(text if len(text) <= 60 else f"{text[:57]}...", ensure_ascii=False, allow_nan=False)
+    return f"`{quoted[1:-1]}`"

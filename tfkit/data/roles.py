@@ -74,10 +74,10 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         or len(sources) != (kind == "parallel")
         or len(plan.inputs) != len(predicted) + len(sources)
     ):
-        shown = ", ".join(f"{name} ({_described(plan.inputs[name], name in read)})" for name in plan.inputs)
+        inputs = ", ".join(f"{name} ({_described(plan.inputs[name], name in read)})" for name in plan.inputs)
         fix = "choose another spec, or `data.kind`"
         raise InputError(
-            Diagnostic("TFK107", f"data of kind `{kind}` need {required}; `{plan.name}` has the inputs {shown}", fix)
+            Diagnostic("TFK107", f"data of kind `{kind}` need {required}; `{plan.name}` has the inputs {inputs}", fix)
         )
     target = predicted[0]
     spans = [name for name, rule in plan.labels.items() if rule.kind == "span" and name in plan.followers[target]]
@@ -96,20 +96,20 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
     return Roles(sources[0] if sources else None, target, output, segments, others, start)
 
 
-def _output(plan: ModelPlan, target: str, words: bool, each: bool) -> str:
-    """The output over the ids of the target (`words`), or over classes, of the whole row or of `each` token. Raises
-    InputError if there is not exactly one."""
+def _output(plan: ModelPlan, target: str, words: bool, per_token: bool) -> str:
+    """The output over the ids of the target (`words`), or over classes, of the whole row or of each token (`per_token`).
+    Raises InputError if there is not exactly one."""
     rule = plan.inputs[target]
     size = rule.vocab_size if isinstance(rule, InputRule) else 0
-    found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths.get(name) == size) is words]
-    found = [name for name in found if name not in plan.labels or plan.labels[name].kind != "span"]
-    found = [name for name in found if words or (name in plan.sequences) is each]
-    if len(found) != 1:
-        over = f"over the {size} ids of `{target}`" if words else f"over classes{' of tokens' if each else ''}"
-        needed = "a `token_logits` node" if words else f"a `classify` node {'without' if each else 'after'} a `pool` node"
-        message = f"outputs {over}: {', '.join(found) or 'none'}"
+    outputs = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths.get(name) == size) is words]
+    outputs = [name for name in outputs if name not in plan.labels or plan.labels[name].kind != "span"]
+    outputs = [name for name in outputs if words or (name in plan.sequences) is per_token]
+    if len(outputs) != 1:
+        over = f"over the {size} ids of `{target}`" if words else f"over classes{' of tokens' if per_token else ''}"
+        needed = "a `token_logits` node" if words else f"a `classify` node {'without' if per_token else 'after'} a `pool` node"
+        message = f"outputs {over}: {', '.join(outputs) or 'none'}"
         raise InputError(Diagnostic("TFK107", message, f"training needs exactly one: {needed} among the outputs"))
-    return found[0]
+    return outputs[0]
 
 
 def check_ids(plan: ModelPlan, roles: Roles, tokenisers: Mapping[str, TextTokeniser]) -> None:

@@ -31,7 +31,7 @@ SPECIAL = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<un
 
 
 def _scored(model: SentencePieceModel, first: int) -> Pieces:
-    return [[each.piece, each.score] for each in model.pieces[first:]]
+    return [[piece.piece, piece.score] for piece in model.pieces[first:]]
 
 
 def albert_pieces(model: SentencePieceModel, settings: Settings) -> Pieces:

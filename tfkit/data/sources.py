@@ -38,13 +38,13 @@ class Source(FileModel):
 
 def sources_of(recipe: Recipe) -> dict[str, dict[str, object]]:
     """The files of a recipe, by the name of its option, as JSON data. A file that cannot be read is left to its reader."""
-    found = {}
+    sources = {}
     for name, path in _named(recipe):
         try:
-            found[name] = _source(path).model_dump()
+            sources[name] = _source(path).model_dump()
         except OSError:
             continue
-    return found
+    return sources
 
 
 def changes_of_files(recipe: Recipe, sources: Mapping[str, Source], directory: Path) -> list[Diagnostic]:
@@ -55,13 +55,13 @@ def changes_of_files(recipe: Recipe, sources: Mapping[str, Source], directory: P
         sources: the files as they were read.
         directory: where the run has its copy of the data.
     """
-    found = []
+    changes = []
     for name, path in _named(recipe):
         if (then := sources.get(name)) is None or (what := _change(path, then)) is None:
             continue
         message = f"{path} {what} since this run began; training goes on with the rows that it read then, in {directory}"
-        found.append(Diagnostic("TFK130", message, "start a new run to train on other data", f"data.{name}"))
-    return found
+        changes.append(Diagnostic("TFK130", message, "start a new run to train on other data", f"data.{name}"))
+    return changes
 
 
 def _named(recipe: Recipe) -> Iterator[tuple[str, Path]]:
@@ -99,6 +99,10 @@ def _folder(path: Path) -> Source:
     for root, _, names in os.walk(path):
         if len(files) > MOST_FILES:
             raise OSError(errno.EFBIG, f"it holds more than {MOST_FILES:,} files")
-        files |= {os.path.relpath(each, path): os.stat(each).st_size for name in names if (each := os.path.join(root, name))}
+        files |= {
+            os.path.relpath(file_path, path): os.stat(file_path).st_size
+            for name in names
+            if (file_path := os.path.join(root, name))
+        }
     listing = "".join(f"{files[name]} {name}\0" for name in sorted(files)).encode("utf-8", "surrogateescape")
     return Source(bytes=sum(files.values()), sha256=hashlib.sha256(listing).hexdigest(), modified=path.stat().st_mtime_ns)

@@ -126,5 +126,5 @@ def read_span_facts(directory: Path) -> SpanFacts:
 
 def asked_questions(texts: Sequence[str]) -> list[tuple[str, str, list[str]]]:
     """Questions, contexts and answers from the texts of the rows of a corpus."""
-    found = [json.loads(text) for text in texts if text]
-    return [(each["question"], each["context"], each["answers"]) for each in found]
+    rows = [json.loads(text) for text in texts if text]
+    return [(row["question"], row["context"], row["answers"]) for row in rows]

@@ -61,9 +61,9 @@ def tagged_rows(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], rec
         for (_, texts), (words, tags, numbers) in zip(group, split, strict=True):
             ids, labels = list(frame.before), list[tuple[str, int] | None]([None] * len(frame.before))
             for _, tag, line in zip(words, tags, numbers, strict=True):
-                own = next(pieces)
-                ids += own
-                labels += [(tag, int(line)), *[None] * (len(own) - 1)]
+                word_ids = next(pieces)
+                ids += word_ids
+                labels += [(tag, int(line)), *[None] * (len(word_ids) - 1)]
             bare, after = len(ids) - len(frame.before), [None] * len(frame.after)
             yield Row(int(numbers[-1]), texts[:1], ([*ids, *frame.after],), (bare,), tags=[*labels, *after])
 

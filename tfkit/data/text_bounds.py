@@ -88,7 +88,7 @@ class TextBounds:
     @cached_property
     def _growing(self) -> list[Any]:
         """The steps as objects of the library, without those that shorten a text at its ends: a part of it has other ends."""
-        return [_step(each) for each in self._steps if each["type"] != "Strip" and each.get("pattern") not in _ANCHORED]
+        return [_step(step) for step in self._steps if step["type"] != "Strip" and step.get("pattern") not in _ANCHORED]
 
 
 def normaliser_steps(normaliser: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
@@ -119,7 +119,7 @@ def longest_chain(pieces: Iterable[str]) -> int:
     """The most bytes of pieces that may all start at one place of a text: each starts with the one before it."""
     chain: list[bytes] = []
     most = total = 1
-    for piece in sorted(each.encode() for each in pieces):
+    for piece in sorted(text.encode() for text in pieces):
         while chain and not piece.startswith(chain[-1]):
             total -= len(chain.pop())
         chain.append(piece)

@@ -110,10 +110,11 @@ class TextTokeniser:
         if self.imported is None:
             return {"pad_id": PAD, "end_id": END, "start_id": START}
         roles = {"pad_id": ("pad",), "end_id": ("eos", "sep")}
-        found = {
-            name: [self.imported.roles[role] for role in each if role in self.imported.roles] for name, each in roles.items()
+        role_ids = {
+            name: [self.imported.roles[role] for role in candidates if role in self.imported.roles]
+            for name, candidates in roles.items()
         }
-        return {name: numbers[0] for name, numbers in found.items() if numbers}
+        return {name: numbers[0] for name, numbers in role_ids.items() if numbers}
 
     @property
     def text_frame(self) -> Frame:
@@ -194,8 +195,8 @@ class TextTokeniser:
             tokeniser = Tokenizer.from_str(json.dumps(run, ensure_ascii=False, allow_nan=False))
         for token in data["tokenizer"]["added_tokens"]:
             if tokeniser.token_to_id(token["content"]) != token["id"]:
-                shown = json.dumps(token["content"], allow_nan=False)[:80]
-                message = f"{shown} gets the id {tokeniser.token_to_id(token['content'])}"
+                content = json.dumps(token["content"], allow_nan=False)[:80]
+                message = f"{content} gets the id {tokeniser.token_to_id(token['content'])}"
                 raise refusal(name, "added_tokens", f"{message}, not {token['id']}: ids continue those of the vocabulary")
         return cls(tokeniser, TextBounds(data["tokenizer"]["normalizer"], run["model"]), imported, text)
 

@@ -42,9 +42,9 @@ class _Tags(_Labels):
 
 def tokeniser_texts(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
     """The JSON of tokenisers by file name: one file if all columns share one tokeniser."""
-    if len({id(each) for each in tokenisers.values()}) == 1:
+    if len({id(tokeniser) for tokeniser in tokenisers.values()}) == 1:
         return {JOINT: next(iter(tokenisers.values())).to_json()}
-    return {SEPARATE[column]: each.to_json() for column, each in tokenisers.items()}
+    return {SEPARATE[column]: tokeniser.to_json() for column, tokeniser in tokenisers.items()}
 
 
 def label_texts(labels: Sequence[str], pairs: bool) -> dict[str, str]:

@@ -141,16 +141,16 @@ def check_tokeniser(data: Any, name: str) -> None:
 
 def _check_steps(step: Mapping[str, Any] | None, part: str, name: str) -> None:
     """Raises InputError for unknown steps, and for too many."""
-    found: Any = [] if step is None else [step]
+    steps: Any = [] if step is None else [step]
     if step is not None and step.get("type") == "Sequence":
-        found = step.get(SEQUENCES[part])
-        if step.keys() != {"type", SEQUENCES[part]} or not isinstance(found, list):
+        steps = step.get(SEQUENCES[part])
+        if step.keys() != {"type", SEQUENCES[part]} or not isinstance(steps, list):
             raise refusal(name, part, f"a Sequence has a list of `{SEQUENCES[part]}` and nothing else")
-    if len(found) > MAX_STEPS:
-        raise refusal(name, part, f"there are {len(found):,} steps, at most {MAX_STEPS} are allowed")
-    for number, each in enumerate(found, 1):
-        if each not in STEPS[part]:
-            raise refusal(name, f"{part}, step {number}", f"{shown(each)} is no step of tfkit's tokenisers")
+    if len(steps) > MAX_STEPS:
+        raise refusal(name, part, f"there are {len(steps):,} steps, at most {MAX_STEPS} are allowed")
+    for number, member in enumerate(steps, 1):
+        if member not in STEPS[part]:
+            raise refusal(name, f"{part}, step {number}", f"{shown(member)} is no step of tfkit's tokenisers")
 
 
 def _numbered(vocab: Mapping[str, int], name: str) -> list[str]:
@@ -183,8 +183,8 @@ def _check_specials(added: list[AddedToken], pieces: list[str], name: str) -> No
     """Raises InputError unless the special tokens are tfkit's, with their ids."""
     expected = [*SPECIALS, MASK][: max(len(added), len(SPECIALS))]
     if [(token.id, token.content) for token in added] != list(enumerate(expected)):
-        found = shown([token.content for token in added])
-        raise refusal(name, "added_tokens", f"{found}, tfkit's are {', '.join(expected)} with the ids from 0")
+        contents = shown([token.content for token in added])
+        raise refusal(name, "added_tokens", f"{contents}, tfkit's are {', '.join(expected)} with the ids from 0")
     if pieces[: len(expected)] != expected:
         raise refusal(name, "model.vocab", f"the first pieces are {shown(pieces[: len(expected)])}, not {', '.join(expected)}")
 

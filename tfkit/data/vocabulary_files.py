@@ -134,7 +134,7 @@ def _t5(
     if type(extra) is not int or not 0 <= extra <= 1000:
         raise refusal(files.path("tokenizer_config.json"), "extra_ids", "it is a number up to 1000")
     names = [f"<extra_id_{number}>" for number in range(extra - 1, -1, -1)]
-    vocab: list[list[Any]] = [[each.piece, each.score] for each in model.pieces] + [[each, 0.0] for each in names]
+    vocab: list[list[Any]] = [[piece.piece, piece.score] for piece in model.pieces] + [[token, 0.0] for token in names]
     ids = {piece: number for number, (piece, _) in enumerate(vocab)}
     tokenizer = _whole(
         {"type": "Unigram", "unk_id": model.unknown, "vocab": vocab, "byte_fallback": False},
@@ -143,15 +143,15 @@ def _t5(
         post_processor=_ended(roles["eos"], _id(files, name, ids, roles["eos"])),
         decoder=_metaspace("always"),
     )
-    tokenizer["added_tokens"] = [added_token(each, ids[each]) for each in [*names, *roles.values()] if each in ids]
+    tokenizer["added_tokens"] = [added_token(token, ids[token]) for token in [*names, *roles.values()] if token in ids]
     return Parts(name, tokenizer, roles)
 
 
 def _llama(files: Files, name: str, model: SentencePieceModel, roles: dict[str, str], settings: Mapping[str, Any]) -> Parts:
     """As `LlamaTokenizer`: no normaliser; merges from the pieces."""
     roles = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"} | roles
-    vocab = {each.piece: number for number, each in enumerate(model.pieces)}
-    skipped = {each.piece for each in model.pieces if each.type in (CONTROL, USER_DEFINED, BYTE)} | {*roles.values()}
+    vocab = {piece.piece: number for number, piece in enumerate(model.pieces)}
+    skipped = {piece.piece for piece in model.pieces if piece.type in (CONTROL, USER_DEFINED, BYTE)} | {*roles.values()}
     scheme = "always" if settings.get("legacy") is True else "first"
     start = settings.get("add_bos_token") is True
     bos, eos = roles["bos"], roles["eos"]
@@ -159,7 +159,7 @@ def _llama(files: Files, name: str, model: SentencePieceModel, roles: dict[str, 
     around = [[bos] * start, [eos] * (settings.get("add_eos_token") is True)]
 
     def side(text: str, segment: int) -> list[dict[str, Any]]:
-        before, after = ([{"SpecialToken": {"id": token, "type_id": segment}} for token in each] for each in around)
+        before, after = ([{"SpecialToken": {"id": token, "type_id": segment}} for token in tokens] for tokens in around)
         return [*before, {"Sequence": {"id": text, "type_id": segment}}, *after]
 
     tokens = {token: {"id": token, "ids": [number], "tokens": [token]} for token, number in ids.items()}
@@ -177,7 +177,7 @@ def _llama(files: Files, name: str, model: SentencePieceModel, roles: dict[str, 
             ],
         },
     )  # fmt: skip
-    control = [number for number, each in enumerate(model.pieces) if each.type in (CONTROL, USER_DEFINED)]
+    control = [number for number, piece in enumerate(model.pieces) if piece.type in (CONTROL, USER_DEFINED)]
     tokenizer["added_tokens"] = [
         added_token(model.pieces[number].piece, number, special=model.pieces[number].type == CONTROL) for number in control
     ]
@@ -213,9 +213,9 @@ def _unigram(
     masks = [piece for piece in ids if piece.startswith(("<mask_", "<unk_"))] if model_type == "pegasus" else []
     strips = roles["mask"] if model_type in ("camembert", "mbart") else None
     tokenizer["added_tokens"] = [
-        added_token(each, ids[each]) | {"lstrip": each == strips}
-        for each in dict.fromkeys([*roles.values(), *codes, *masks])
-        if each in ids
+        added_token(token, ids[token]) | {"lstrip": token == strips}
+        for token in dict.fromkeys([*roles.values(), *codes, *masks])
+        if token in ids
     ]
     return Parts(name, tokenizer, {role: token for role, token in roles.items() if token in ids})
 
@@ -223,15 +223,15 @@ def _unigram(
 def _m2m(files: Files, name: str, model: SentencePieceModel, roles: dict[str, str], settings: Mapping[str, Any]) -> Parts:
     """The pieces have the ids of `vocab.json`, the languages those after it."""
     listed = files.json("vocab.json")
-    known = {each.piece for each in model.pieces if each.type not in (CONTROL, BYTE)}
+    known = {piece.piece for piece in model.pieces if piece.type not in (CONTROL, BYTE)}
     roles = {role: token for role, token in (SPECIAL | roles).items() if token in listed}
     if missing := sorted(known - listed.keys() - {*SPECIAL.values()}):
         raise refusal(
             files.path("vocab.json"), "", f"it has no id for {len(missing):,} pieces of {name}, such as `{missing[0]}`"
         )
     vocab = {**listed, **{f"__{code}__": len(listed) + number for number, code in enumerate(M2M_LANGUAGES)}}
-    order = {each.piece: number for number, each in enumerate(model.pieces)}
-    skipped = {each.piece for each in model.pieces if each.type in (CONTROL, USER_DEFINED, BYTE)} | {*SPECIAL.values()}
+    order = {piece.piece: number for number, piece in enumerate(model.pieces)}
+    skipped = {piece.piece for piece in model.pieces if piece.type in (CONTROL, USER_DEFINED, BYTE)} | {*SPECIAL.values()}
     language, eos = f"__{settings.get('src_lang') or 'en'}__", _special(roles, "eos", files)
     single = [language, "A", eos]
     tokenizer = _whole(
@@ -239,12 +239,12 @@ def _m2m(files: Files, name: str, model: SentencePieceModel, roles: dict[str, st
         normalizer=_spaces(model),
         pre_tokenizer=_metaspace("always" if model.prefix else "never"),
         post_processor=_template(
-            single, [language, "A", "B", eos], {each: _id(files, "vocab.json", vocab, each) for each in (language, eos)}
+            single, [language, "A", "B", eos], {token: _id(files, "vocab.json", vocab, token) for token in (language, eos)}
         ),
         decoder=_metaspace("always" if model.prefix else "never"),
     )
     languages = list(vocab)[len(listed) :]
-    tokenizer["added_tokens"] = [added_token(each, vocab[each]) for each in dict.fromkeys([*roles.values(), *languages])]
+    tokenizer["added_tokens"] = [added_token(token, vocab[token]) for token in dict.fromkeys([*roles.values(), *languages])]
     return Parts(name, tokenizer, roles)
 
 
@@ -285,7 +285,7 @@ def _marian_side(files: Files, name: str, listed: str, roles: dict[str, str]) ->
         if type(number) is not int or not 0 <= number < len(order) or order[number] is not None:
             raise refusal(files.path(listed), "", f"{len(vocab):,} pieces have the ids from 0, each once")
         order[number] = piece
-    scores = {each.piece: each.score for each in model.pieces if each.type not in (CONTROL, BYTE)}
+    scores = {entry.piece: entry.score for entry in model.pieces if entry.type not in (CONTROL, BYTE)}
     lowest = min(scores.values()) - 10.0
     # A piece of the other model only. It costs more than unknown characters, so that no known piece gives way to it.
     pieces = [[piece, scores.get(piece, lowest * max(1, len(piece)))] for piece in map(str, order)]
@@ -298,7 +298,7 @@ def _marian_side(files: Files, name: str, listed: str, roles: dict[str, str]) ->
         decoder=_metaspace("always" if model.prefix else "never"),
     )
     tokenizer["added_tokens"] = [
-        added_token(each, vocab[each], special=each not in codes) for each in [*codes, *roles.values()] if each in vocab
+        added_token(token, vocab[token], special=token not in codes) for token in [*codes, *roles.values()] if token in vocab
     ]
     return Parts(name, tokenizer, {role: token for role, token in roles.items() if token in vocab})
 
@@ -353,15 +353,15 @@ def _bpe(vocab: Mapping[str, Any], merges: list[list[str]]) -> dict[str, Any]:
 
 def _merges_of(vocab: Mapping[str, int], skipped: set[str]) -> list[list[str]]:
     """All pairs of pieces that are a piece, in the order of that piece."""
-    found = []
+    merges = []
     for piece, number in vocab.items():
         if piece in skipped:
             continue
         pairs = [(piece[:at], piece[at:]) for at in range(1, len(piece))]
         pairs = [pair for pair in pairs if pair[0] in vocab and pair[1] in vocab and not skipped & {*pair}]
-        found += [(number, *pair) for pair in sorted(pairs, key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))]
-    found.sort(key=lambda each: (each[0], len(each[1]), len(each[2])))
-    return [[left, right] for _, left, right in found]
+        merges += [(number, *pair) for pair in sorted(pairs, key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))]
+    merges.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])))
+    return [[left, right] for _, left, right in merges]
 
 
 def _metaspace(scheme: str) -> dict[str, Any]:

@@ -63,16 +63,18 @@ def cells(comparison: Comparison, candidate: CandidateResult) -> list[str]:
 
 def notes(comparison: Comparison) -> list[str]:
     """The verdicts, and what limits them."""
-    found = [comparison.verdict(each) for each in comparison.candidates[1:]]
+    sentences = [comparison.verdict(candidate) for candidate in comparison.candidates[1:]]
     if len(comparison.seeds) == 1:
-        found.append("One seed gives no spread: use `--seeds 3` or more.")
+        sentences.append("One seed gives no spread: use `--seeds 3` or more.")
     if len(comparison.candidates) > 2:
-        found.append("Each interval is for one difference alone; with several recipes, one may exclude 0 by chance.")
-    for each in comparison.candidates:
-        if lost := sorted(set(each.runs) - set(each.scores)):
-            found.append(f"{each.name}: the score of seed {', '.join(map(str, lost))} is NaN or infinite, and is left out.")
-        found += [f"{each.name}, seed {seed} failed: {error}" for seed, error in each.failures.items()]
-    return found
+        sentences.append("Each interval is for one difference alone; with several recipes, one may exclude 0 by chance.")
+    for candidate in comparison.candidates:
+        if lost := sorted(set(candidate.runs) - set(candidate.scores)):
+            sentences.append(
+                f"{candidate.name}: the score of seed {', '.join(map(str, lost))} is NaN or infinite, and is left out."
+            )
+        sentences += [f"{candidate.name}, seed {seed} failed: {error}" for seed, error in candidate.failures.items()]
+    return sentences
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -83,8 +85,8 @@ def comparison_table(comparison: Comparison) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=metric_name(comparison.metric), title_justify="left")
     for column in COLUMNS:
         table.add_column(column, justify="left" if column == "recipe" else "right")
-    for each in comparison.candidates:
-        table.add_row(*cells(comparison, each))
+    for candidate in comparison.candidates:
+        table.add_row(*cells(comparison, candidate))
     return table
 
 
@@ -94,26 +96,29 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
     def finite(value: float | None) -> float | None:
         return value if value is not None and math.isfinite(value) else None
 
-    def data(each: CandidateResult) -> dict[str, Any]:
-        difference = comparison.difference(each)
+    def data(candidate: CandidateResult) -> dict[str, Any]:
+        difference = comparison.difference(candidate)
         paired = {name: getattr(difference, name) for name in ("seeds", "mean", "low", "high", "p")}
         return {
-            "name": each.name,
-            "scores": {str(seed): finite(run.score) for seed, run in each.runs.items()},
-            "mean": finite(each.mean),
-            "deviation": finite(each.deviation),
-            "failures": {str(seed): error for seed, error in each.failures.items()},
+            "name": candidate.name,
+            "scores": {str(seed): finite(run.score) for seed, run in candidate.runs.items()},
+            "mean": finite(candidate.mean),
+            "deviation": finite(candidate.deviation),
+            "failures": {str(seed): error for seed, error in candidate.failures.items()},
             "difference": {name: finite(value) for name, value in paired.items()},
         }
 
     verdicts = notes(comparison)
-    candidates = [data(each) for each in comparison.candidates]
+    candidates = [data(candidate) for candidate in comparison.candidates]
     return {"metric": comparison.metric, "seeds": list(comparison.seeds), "recipes": candidates, "notes": verdicts}
 
 
 def comparison_page(comparison: Comparison, title: str) -> str:
     """The page. Raises StoreError for a damaged log."""
-    logs = {each.name: [_validations(each.directory / f"seed-{seed}") for seed in each.runs] for each in comparison.candidates}
+    logs = {
+        candidate.name: [_validations(candidate.directory / f"seed-{seed}") for seed in candidate.runs]
+        for candidate in comparison.candidates
+    }
     names = sorted({name for runs in logs.values() for run in runs for entry in run for name in entry.scores})
     charts = [band_chart("validation nll, nats per label", _bands(logs, lambda entry: entry.nll))]
     charts += [band_chart(SCORES.get(name, name), _bands(logs, partial(_score, name))) for name in names]
@@ -122,7 +127,7 @@ def comparison_page(comparison: Comparison, title: str) -> str:
         title=title,
         verdicts=notes(comparison),
         seeds=", ".join(map(str, comparison.seeds)),
-        names=[each.name for each in comparison.candidates],
+        names=[candidate.name for candidate in comparison.candidates],
         colours=COLOURS,
         width=WIDTH,
         height=HEIGHT,
@@ -130,7 +135,7 @@ def comparison_page(comparison: Comparison, title: str) -> str:
         charts=[chart for chart in charts if chart is not None],
         dots=_dots(comparison),
         columns=COLUMNS,
-        rows=[cells(comparison, each) for each in comparison.candidates],
+        rows=[cells(comparison, candidate) for candidate in comparison.candidates],
     )
 
 
@@ -151,10 +156,12 @@ def _bands(
         points = []
         for at in range(max(map(len, runs), default=0)):
             entries = [run[at] for run in runs if at < len(run)]
-            found = [(entry.step, each) for entry in entries if (each := value(entry)) is not None and math.isfinite(each)]
-            if found:
-                values = [each for _, each in found]
-                step = statistics.fmean(step for step, _ in found)
+            measured = [
+                (entry.step, number) for entry in entries if (number := value(entry)) is not None and math.isfinite(number)
+            ]
+            if measured:
+                values = [number for _, number in measured]
+                step = statistics.fmean(step for step, _ in measured)
                 points.append((step, statistics.fmean(values), min(values), max(values)))
         bands.append(Band(points))
     return bands
@@ -184,7 +191,7 @@ def band_chart(label: str, bands: Sequence[Band]) -> dict[str, Any] | None:
 
 def _dots(comparison: Comparison) -> dict[str, Any] | None:
     """The score of every run as a dot on the line of its recipe, and the mean as a bar; None without scores."""
-    scores = [score for each in comparison.candidates for score in each.scores.values()]
+    scores = [score for candidate in comparison.candidates for score in candidate.scores.values()]
     if not scores:
         return None
     ticks = round_ticks(min(scores), max(scores))
@@ -194,9 +201,10 @@ def _dots(comparison: Comparison) -> dict[str, Any] | None:
         return 8 + (WIDTH - 24) * (value - low) / ((high - low) or 1)
 
     rows = [
-        (each.name, TOP + 14 + 2 * DOT_ROW * at, [(seed, score, across(score)) for seed, score in each.scores.items()],
-         across(each.mean) if each.scores else None)
-        for at, each in enumerate(comparison.candidates)
+        (candidate.name, TOP + 14 + 2 * DOT_ROW * at,
+         [(seed, score, across(score)) for seed, score in candidate.scores.items()],
+         across(candidate.mean) if candidate.scores else None)
+        for at, candidate in enumerate(comparison.candidates)
     ]  # fmt: skip
     height = TOP + 2 * DOT_ROW * len(rows) + 20
     label = metric_name(comparison.metric)

@@ -58,7 +58,7 @@ def curve_page(entries: Sequence[Entry], title: str) -> str:
         Line(
             SCORES.get(name, name),
             colour,
-            [(each.step, _number(each.scores[name])) for each in validations if name in each.scores],
+            [(validation.step, _number(validation.scores[name])) for validation in validations if name in validation.scores],
         )
         for name, colour in zip(names, "abc", strict=False)
     ]
@@ -125,7 +125,7 @@ def _chart(label: str, lines: Sequence[Line], last: int) -> Chart | None:
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - y) / ((high - low) or 1)
 
     paths = [(line, " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in line.points if math.isfinite(y))) for line in lines]
-    return Chart(label, f"{last:,}", lines, [(f"{tick:g}", down(tick)) for tick in ticks], [each for each in paths if each[1]])
+    return Chart(label, f"{last:,}", lines, [(f"{tick:g}", down(tick)) for tick in ticks], [path for path in paths if path[1]])
 
 
 def round_ticks(low: float, high: float) -> list[float]:

@@ -50,15 +50,17 @@ class Difference:
 def differing_fields(a: ModelSpec, b: ModelSpec) -> list[dict[str, Any]]:
     """The fields that differ: `field`, `a`, `b`, and `where`, the places: nodes, `encoder.0-5`, `encoder.0-5.ffn`."""
     layers: dict[str, tuple[Difference, list[int]]] = {}
-    for each in differences(a, b):
+    for difference in differences(a, b):
         key = json.dumps(
-            [each.field, each.a, each.b, each.node, each.rest, each.layer is None], sort_keys=True, allow_nan=False
+            [difference.field, difference.a, difference.b, difference.node, difference.rest, difference.layer is None],
+            sort_keys=True,
+            allow_nan=False,
         )
-        layers.setdefault(key, (each, []))[1].extend([] if each.layer is None else [each.layer])
+        layers.setdefault(key, (difference, []))[1].extend([] if difference.layer is None else [difference.layer])
     rows: dict[str, dict[str, Any]] = {}
-    for each, numbers in layers.values():
-        place = ".".join(filter(None, [each.node, ranges(numbers) if numbers else "", each.rest]))
-        row = {"field": each.field, "a": each.a, "b": each.b}
+    for difference, numbers in layers.values():
+        place = ".".join(filter(None, [difference.node, ranges(numbers) if numbers else "", difference.rest]))
+        row = {"field": difference.field, "a": difference.a, "b": difference.b}
         rows.setdefault(json.dumps(row, sort_keys=True, allow_nan=False), {**row, "where": []})["where"] += (
             [place] if place else []
         )
@@ -160,13 +162,13 @@ def differing_tensors(a: Graph, b: Graph) -> list[dict[str, Any]]:
     ours, theirs = _tensors(a), _tensors(b)
     rows: dict[tuple[Any, ...], tuple[list[int], list[list[Parameter]]]] = {}
     for name, one, two in _pairs(ours, theirs):
-        found = LAYER.search(name)
-        facts = tuple(None if each is None else _facts(each) for each in (one, two))
+        match = LAYER.search(name)
+        facts = tuple(None if parameters is None else _facts(parameters) for parameters in (one, two))
         numbers, members = rows.setdefault((LAYER.sub("{}", name, count=1), facts), ([], [[], []]))
-        if found:
-            numbers.append(int(found[0]))
-        for side, each in zip(members, (one, two), strict=True):
-            side += each or []
+        if match:
+            numbers.append(int(match[0]))
+        for side, parameters in zip(members, (one, two), strict=True):
+            side += parameters or []
     return [
         {"name": name.replace("{}", ranges(sorted(set(numbers)))), "a": _data(members[0], name), "b": _data(members[1], name)}
         for (name, _), (numbers, members) in rows.items()
@@ -177,7 +179,9 @@ def _tensors(graph: Graph) -> dict[str, Parameter]:
     groups = [group for node in graph.nodes.values() for group in node.parameter_groups]
     if sum(group.times * len(group.parameters) for group in groups) > MAX_TENSORS:
         raise BuildError(Diagnostic("TFK045", f"{graph.name} has more than {MAX_TENSORS:,} tensors", "make num_layers smaller"))
-    return {f"nodes.{node.name}.{each.name}": each for node in graph.nodes.values() for each in node.parameters()}
+    return {
+        f"nodes.{node.name}.{parameter.name}": parameter for node in graph.nodes.values() for parameter in node.parameters()
+    }
 
 
 def _pairs(
@@ -201,12 +205,12 @@ def _pairs(
 
 def _ends(name: str) -> Iterator[int]:
     """Where the names of the modules around a tensor end, and its own name."""
-    yield from (found.start() for found in re.finditer(r"\.", name))
+    yield from (match.start() for match in re.finditer(r"\.", name))
     yield len(name)
 
 
 def _facts(members: list[Parameter]) -> tuple[Any, ...]:
-    return tuple((each.shape, each.trainable) for each in members)
+    return tuple((parameter.shape, parameter.trainable) for parameter in members)
 
 
 def _data(members: list[Parameter], name: str) -> dict[str, Any] | None:
@@ -214,9 +218,9 @@ def _data(members: list[Parameter], name: str) -> dict[str, Any] | None:
         return None
     return {
         "shape": None if name.endswith(".*") else list(members[0].shape),
-        "trainable": any(each.trainable for each in members),
+        "trainable": any(parameter.trainable for parameter in members),
         "tensors": len(members),
-        "parameters": sum(each.size for each in members),
+        "parameters": sum(parameter.size for parameter in members),
     }
 
 

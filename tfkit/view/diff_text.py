@@ -86,7 +86,7 @@ def _counts(data: Mapping[str, Any]) -> Table:
         if not (one or two) and row["name"] == "frozen_parameters":
             continue
         exact = row["name"].endswith("parameters")
-        cells = [f"{each:,}" if exact else _scaled(each, row["name"]) for each in (one, two)]
+        cells = [f"{count:,}" if exact else _scaled(count, row["name"]) for count in (one, two)]
         more = (f"{two - one:+,}" if exact else _signed(two - one, row["name"])) if one != two else "0"
         table.add_row(Text(COUNTS[row["name"]], "bold"), *cells, more, _percent(one, two))
         for node in data["nodes"] if row["name"] == "parameters" else ():
@@ -118,8 +118,8 @@ def _notes(data: Mapping[str, Any]) -> list[Text]:
     if data["equal"]:
         files = " and the files of their weights are equal" if data["a"]["saved"] and data["b"]["saved"] else ""
         return [Text(counts, "dim"), Text(f"EQUAL: the models are the same{files}.", "bold green")]
-    found = [("field", len(data["fields"])), ("tensor", sum(_number(row) for row in data["tensors"]))]
-    words = [f"{number:,} {name}{'s' if number > 1 else ''}" for name, number in found if number]
+    differing = [("field", len(data["fields"])), ("tensor", sum(_number(row) for row in data["tensors"]))]
+    words = [f"{number:,} {name}{'s' if number > 1 else ''}" for name, number in differing if number]
     words += [SAVED[row["name"]].partition(" (")[0] for row in data["saved"]]
     return [Text(counts, "dim"), Text(f"DIFFERENT: {', '.join(words)}.", "bold")]
 

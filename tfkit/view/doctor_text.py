@@ -61,20 +61,22 @@ def _facts(data: Mapping[str, Any]) -> Table:
     for place in data["devices"][1:] or [None]:
         rows.append(("CUDA", "no device" if place is None else _device(place)))
     rows += [("variable", f"{name}={value}") for name, value in data["variables"].items()]
-    rows += [("plugin", f"{each['name']}: {each['distribution']} {each['version']}".rstrip()) for each in data["plugins"]]
+    rows += [
+        ("plugin", f"{plugin['name']}: {plugin['distribution']} {plugin['version']}".rstrip()) for plugin in data["plugins"]
+    ]
     return _grid(rows)
 
 
-def _cudnn(found: Mapping[str, Any] | None) -> str:
-    if found is None:
+def _cudnn(cudnn: Mapping[str, Any] | None) -> str:
+    if cudnn is None:
         return "none"
-    return f"{found['version'] or found['reason']}, {found['path'] or 'its file is not known'}"
+    return f"{cudnn['version'] or cudnn['reason']}, {cudnn['path'] or 'its file is not known'}"
 
 
-def _flash(found: Mapping[str, Any] | None) -> str:
-    if found is None:
+def _flash(flash: Mapping[str, Any] | None) -> str:
+    if flash is None:
         return "this torch does not say which implementation is active"
-    return f"{found['active']} is active; registered: {', '.join(found['registered']) or 'no other'}"
+    return f"{flash['active']} is active; registered: {', '.join(flash['registered']) or 'no other'}"
 
 
 def _device(place: Mapping[str, Any]) -> str:
@@ -85,7 +87,7 @@ def _device(place: Mapping[str, Any]) -> str:
 def _extras(extras: list[dict[str, Any]]) -> Table:
     rows = []
     for extra in extras:
-        packages = ", ".join(f"{each['name']} {each['version'] or 'missing'}" for each in extra["packages"])
+        packages = ", ".join(f"{package['name']} {package['version'] or 'missing'}" for package in extra["packages"])
         rows.append((f"extra {extra['name']}", packages + ("" if extra["installed"] else f"; {extra['install']}")))
     return _grid(rows)
 

@@ -87,13 +87,13 @@ def changed_options(options: BaseModel, skip: frozenset[str] = frozenset()) -> s
     """The options that differ from their defaults, without edges and layers."""
     hidden = skip | {name for kind in (NodeRef, LayersField) for name, _ in field_annotations(type(options), kind)}
     dumped = options.model_dump()
-    found = []
+    changed = []
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
         if name in hidden or (not field.is_required() and _same(value, field.default)):
             continue
-        found.append(f"{name} {in_words(value, dumped[name])}")
-    return ", ".join(found)
+        changed.append(f"{name} {in_words(value, dumped[name])}")
+    return ", ".join(changed)
 
 
 def _same(value: Any, default: Any) -> bool:
@@ -138,19 +138,19 @@ def resolved_words(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def float32_products(found: Mapping[str, Any]) -> str:
+def float32_products(products: Mapping[str, Any]) -> str:
     """How the products of decoding are chosen, as text.
 
     Args:
-        found: what `tfkit.cpu.small_batch.products_here` returns.
+        products: what `tfkit.cpu.small_batch.products_here` returns.
 
     Returns:
         A phrase.
     """
-    rule = f"the built-in rule for {found['rule']}"
-    if found["kernel"] is not None:
-        rule = shown(found["kernel"])
-    if found["table"] is None:
+    rule = f"the built-in rule for {products['rule']}"
+    if products["kernel"] is not None:
+        rule = shown(products["kernel"])
+    if products["table"] is None:
         return f"by {rule}"
-    threads = ", ".join(map(str, found["threads"]))
-    return f"by {shown(found['table'])} ({found['weights']} weights; threads {threads}), elsewhere by {rule}"
+    threads = ", ".join(map(str, products["threads"]))
+    return f"by {shown(products['table'])} ({products['weights']} weights; threads {threads}), elsewhere by {rule}"

@@ -21,11 +21,16 @@ def load_report_text(report: LoadReport) -> str:
     """The number of loaded weights, and one line per reason for those that were skipped."""
     rows = [f"pretrained: {report.loaded:,} of {report.total:,} weights are loaded from {report.place}"]
     reasons: dict[tuple[str, str], list[SkippedTensor]] = {}
-    for each in sorted(report.skipped, key=lambda tensor: not tensor.initialised):
-        reasons.setdefault(("initialised" if each.initialised else "not used", each.reason), []).append(each)
+    for skipped_tensor in sorted(report.skipped, key=lambda tensor: not tensor.initialised):
+        reasons.setdefault(("initialised" if skipped_tensor.initialised else "not used", skipped_tensor.reason), []).append(
+            skipped_tensor
+        )
     for (what, why), tensors in reasons.items():
-        skipped = {each.name for each in tensors}
-        same_model = [*report.names, *(each.name for each in report.skipped if each.initialised == tensors[0].initialised)]
+        skipped = {tensor.name for tensor in tensors}
+        same_model = [
+            *report.names,
+            *(tensor.name for tensor in report.skipped if tensor.initialised == tensors[0].initialised),
+        ]
         items = _items(tensors, [name for name in same_model if name not in skipped])
         rows.append(f"  {what}, {why}: {', '.join(_folded(items))}")
     return "\n".join(map(shown, rows))
@@ -35,16 +40,16 @@ def _items(skipped: list[SkippedTensor], others: Iterable[str]) -> list[tuple[st
     """Names and sizes of tensors, or of parts whose tensors are all in the list."""
     kept = {prefix for name in others for prefix in _prefixes(name)}
     parts: dict[str, list[SkippedTensor]] = {}
-    for each in skipped:
-        whole = next(prefix for prefix in _prefixes(each.name) if prefix not in kept)
-        parts.setdefault(whole if each.pretrained_shape is None else each.name, []).append(each)
-    found: list[tuple[str, str]] = []
+    for skipped_tensor in skipped:
+        whole = next(prefix for prefix in _prefixes(skipped_tensor.name) if prefix not in kept)
+        parts.setdefault(whole if skipped_tensor.pretrained_shape is None else skipped_tensor.name, []).append(skipped_tensor)
+    items: list[tuple[str, str]] = []
     for part, tensors in parts.items():
         if len(tensors) <= MOST_LISTED:
-            found += [(each.name, _sizes(each)) for each in tensors]
+            items += [(tensor.name, _sizes(tensor)) for tensor in tensors]
         else:
-            found.append((part, f"({len(tensors)} tensors, {sum(math.prod(each.shape) for each in tensors):,} weights)"))
-    return [(name.removeprefix("nodes."), size) for name, size in found]
+            items.append((part, f"({len(tensors)} tensors, {sum(math.prod(tensor.shape) for tensor in tensors):,} weights)"))
+    return [(name.removeprefix("nodes."), size) for name, size in items]
 
 
 def _sizes(tensor: SkippedTensor) -> str:
@@ -62,9 +67,9 @@ def _folded(items: list[tuple[str, str]]) -> list[str]:
     """Equal layers of a stack as one: `encoder.layers.0-5.norms.ffn.weight (512)`."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     for name, size in items:
-        found = re.fullmatch(r"(.*?\.)(\d+)((?:\..*)?)", name)
-        key = (found[1], found[3], size) if found else (name, "", size)
-        groups.setdefault(key, []).extend([int(found[2])] if found else [])
+        match = re.fullmatch(r"(.*?\.)(\d+)((?:\..*)?)", name)
+        key = (match[1], match[3], size) if match else (name, "", size)
+        groups.setdefault(key, []).extend([int(match[2])] if match else [])
     return [
         f"{before}{ranges(numbers)}{after} {size}{' each' if len(numbers) > 1 else ''}"
         for (before, after, size), numbers in groups.items()
@@ -73,5 +78,5 @@ def _folded(items: list[tuple[str, str]]) -> list[str]:
 
 def load_report_data(report: LoadReport) -> dict[str, Any]:
     """The report as JSON data; `skipped` holds the fields of every `SkippedTensor`."""
-    skipped = [asdict(each) for each in report.skipped]
+    skipped = [asdict(tensor) for tensor in report.skipped]
     return {"model": str(report.place), "loaded": report.loaded, "weights": report.total, "skipped": skipped}

@@ -42,13 +42,13 @@ def layers_data(node: Node, batch: Batch, sites: Mapping[str, AttentionSite]) ->
 
 def parameters_by_path(node: Node) -> dict[str, int]:
     """Trainable parameters by path. Those of repeated layers are under the path of the first."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for group in node.parameter_groups:
         first = next(iter(group.prefixes()), None)
         for parameter in group.parameters if first is not None else ():
             path = f"{first}.{parameter.name}" if first else parameter.name
-            found[path] = found.get(path, 0) + parameter.size * group.times * parameter.trainable
-    return found
+            counts[path] = counts.get(path, 0) + parameter.size * group.times * parameter.trainable
+    return counts
 
 
 def _by_module(sizes: Mapping[str, int]) -> Counter[str]:
@@ -70,7 +70,7 @@ class _Stack:
 
     def groups(self, layers: tuple[Layer, ...], runs: Iterator[LayerRun], start: int, times: int) -> list[dict[str, Any]]:
         """The groups from layer `start` on; a token passes through each `times` its repetitions."""
-        found = []
+        rows = []
         for group in layers:
             data: dict[str, Any] = {"repeat": group.repeat, "shared": group.shared}
             total = times * group.repeat
@@ -79,9 +79,9 @@ class _Stack:
                 data |= {"parameters": sum(item["parameters"] for item in inner), "layers": inner}
             else:
                 data |= self._leaf(next(runs), start, total)
-            found.append(data)
+            rows.append(data)
             start += depth((group,))
-        return found
+        return rows
 
     def _leaf(self, run: LayerRun, start: int, times: int) -> dict[str, Any]:
         layer, module = run.layer, f"layers.{run.start}"
@@ -102,12 +102,12 @@ class _Stack:
                     "activation_elements": sum(cost.elements for cost in costs),
                 }
             )
-        own = {name: value for name in ("placement", "norm", "position") if (value := getattr(layer, name)) is not None}
+        parts = {name: value for name in ("placement", "norm", "position") if (value := getattr(layer, name)) is not None}
         return {
             "parameters": self.parameters[module],
-            **{name: {"kind": value.kind, "options": value.options.model_dump(mode="json")} for name, value in own.items()},
+            **{name: {"kind": value.kind, "options": value.options.model_dump(mode="json")} for name, value in parts.items()},
             "dropout": layer.dropout,
-            "summary": ", ".join(in_words(value) for name, value in own.items() if name != "position" or value.entry.acts),
+            "summary": ", ".join(in_words(value) for name, value in parts.items() if name != "position" or value.entry.acts),
             "norms": self.parameters[f"{module}.norms"],
             "sublayers": sublayers,
         }

@@ -72,10 +72,11 @@ def search_html(title: str, rows: Iterable[tuple[str, Sequence[str], Any]]) -> s
         title: what the model read.
         rows: the text, the tokens and the `Hypothesis` of each row.
     """
-    found = [
-        (text, each, list(zip(tokens, each.token_log_probabilities.exp().tolist(), strict=True))) for text, tokens, each in rows
+    table_rows = [
+        (text, hypothesis, list(zip(tokens, hypothesis.token_log_probabilities.exp().tolist(), strict=True)))
+        for text, tokens, hypothesis in rows
     ]
-    return rendered(Path(__file__).with_name("search.html"), title=title, rows=found)
+    return rendered(Path(__file__).with_name("search.html"), title=title, rows=table_rows)
 
 
 def hypothesis_html(hypothesis: Any) -> str:

@@ -108,10 +108,10 @@ def plan_data(name: str, target: Target, plans: Sequence[Planned], catalogue: Ca
     sdpa = facts(target.cuda_capability) if target.device == "cuda" else None
     rows = [
         _row(group, plan) | (_on_cuda(group, target, catalogue, sdpa) if sdpa else {})
-        for group, found in plans
-        for plan in found
+        for group, site_plans in plans
+        for plan in site_plans
     ]
-    chosen = {plan.chosen for _, found in plans for plan in found}
+    chosen = {plan.chosen for _, site_plans in plans for plan in site_plans}
     hiding = [
         entry.name
         for entry in catalogue.entries("backend")

@@ -32,7 +32,7 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
         parts += ["", Text(", ".join(names), "bold"), Text(f"  requested: {rows[0]['requested']}")]
         for row in rows:
             parts += [_chosen(row), Padding(_candidates(row["candidates"]), (0, 0, 0, 4))]
-            if row.get("sdpa_kernels") and any(each["backend"] == "sdpa" for each in row["candidates"]):
+            if row.get("sdpa_kernels") and any(candidate["backend"] == "sdpa" for candidate in row["candidates"]):
                 parts.append(Text(f"    sdpa runs {_kernels(row['sdpa_kernels'], bool(data['sdpa']['depends']))}", "dim"))
     if "sdpa" in data:
         parts += ["", Text(_sdpa(data["sdpa"]), "dim")]
@@ -43,11 +43,11 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     if "nan_as_zero" in data:
         hiding = ", ".join(data["nan_as_zero"])
         parts += ["", Text(f"where scores are NaN or infinite, the output may be zero instead of NaN: {hiding}", "dim")]
-    shown_rows = [each for row in data["sites"] for candidate in row["candidates"] for each in candidate["rows"]]
-    links = sorted({each["published"] for each in shown_rows if each["published"]})
+    shown_rows = [measurement for row in data["sites"] for candidate in row["candidates"] for measurement in candidate["rows"]]
+    links = sorted({measurement["published"] for measurement in shown_rows if measurement["published"]})
     if links:
         parts += ["", Text(f"figures marked (published) were not measured by tfkit: {', '.join(links)}", "dim")]
-    how = sorted({each["estimated"] for each in shown_rows if each["estimated"]})
+    how = sorted({measurement["estimated"] for measurement in shown_rows if measurement["estimated"]})
     if how:
         unlock = "`tfkit bench auto --device cuda` measures this device"
         parts += ["", Text(f"figures marked (estimated) are not measurements: {'; '.join(how)}. {unlock}", "dim")]
@@ -63,20 +63,20 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     return parts
 
 
-def _kernels(found: Mapping[str, str], depends: bool) -> str:
+def _kernels(kernels: Mapping[str, str], depends: bool) -> str:
     """`torch's flash kernel, and efficient for batches with padding`. What cuDNN computes, flash can compute."""
-    found = {name: "cudnn or flash" if depends and family == "cudnn" else family for name, family in found.items()}
-    if "plain" not in found:
-        return f"torch's {found['masked']} kernel, because each call has a dense mask or bias"
-    padded = f", and {found['masked']} for batches with padding, whose mask is dense" if "masked" in found else ""
-    return f"torch's {found['plain']} kernel{padded}"
+    kernels = {name: "cudnn or flash" if depends and family == "cudnn" else family for name, family in kernels.items()}
+    if "plain" not in kernels:
+        return f"torch's {kernels['masked']} kernel, because each call has a dense mask or bias"
+    padded = f", and {kernels['masked']} for batches with padding, whose mask is dense" if "masked" in kernels else ""
+    return f"torch's {kernels['plain']} kernel{padded}"
 
 
-def _sdpa(found: Mapping[str, Any]) -> str:
-    cudnn = f"cuDNN {found['cudnn']}" if found["cudnn"] else "no cuDNN is installed here"
-    order = f"tries {', '.join(found['order'])}; " if found["order"] else ""
-    depends = f"; {found['depends']}" if found["depends"] else ""
-    return f"sdpa: torch {found['torch']} {order}{cudnn}{depends} ({found['source']})"
+def _sdpa(sdpa: Mapping[str, Any]) -> str:
+    cudnn = f"cuDNN {sdpa['cudnn']}" if sdpa["cudnn"] else "no cuDNN is installed here"
+    order = f"tries {', '.join(sdpa['order'])}; " if sdpa["order"] else ""
+    depends = f"; {sdpa['depends']}" if sdpa["depends"] else ""
+    return f"sdpa: torch {sdpa['torch']} {order}{cudnn}{depends} ({sdpa['source']})"
 
 
 def _unlocked(sites: list[dict[str, Any]]) -> str:
@@ -101,12 +101,12 @@ def _title(name: str, target: Mapping[str, Any]) -> Text:
     return Text(shown(name), "bold").append(f" on {', '.join(words)}", "")
 
 
-def _products(found: Mapping[str, Any]) -> Text:
-    count, precision = len(found["weights"]), found["precision"]
+def _products(facts: Mapping[str, Any]) -> Text:
+    count, precision = len(facts["weights"]), facts["precision"]
     if not count:
         return Text(f"{precision}: no weight is large enough; all products are float32")
-    sizes = f"weights of {bytes_in_words(found['bytes'])} instead of {bytes_in_words(found['float32_bytes'])}"
-    products = f"{count} {'product' if count == 1 else 'products'} by {found['kernel']}"
+    sizes = f"weights of {bytes_in_words(facts['bytes'])} instead of {bytes_in_words(facts['float32_bytes'])}"
+    products = f"{count} {'product' if count == 1 else 'products'} by {facts['kernel']}"
     return Text(f"{precision}: {products}, {sizes}; ids may differ from float32's")
 
 

@@ -41,17 +41,22 @@ def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
             {"plugin": plugin.plugin, "distribution": plugin.distribution, "reason": plugin.reason}
             for plugin in catalogue.broken
         ],
-        "certificates": [_certificate(found) for found in installed_certificates(catalogue)],
+        "certificates": [_certificate(installed) for installed in installed_certificates(catalogue)],
     }
 
 
-def _certificate(found: InstalledCertificate) -> dict[str, Any]:
-    data: dict[str, Any] = {"distribution": found.distribution, "file": found.file, "state": "unusable", "reason": found.reason}
-    if found.certificate is not None and found.comparison is not None:
+def _certificate(installed: InstalledCertificate) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "distribution": installed.distribution,
+        "file": installed.file,
+        "state": "unusable",
+        "reason": installed.reason,
+    }
+    if installed.certificate is not None and installed.comparison is not None:
         names = ("slot", "name", "profile", "device", "dtypes", "suite", "environment")
-        data |= {name: getattr(found.certificate, name) for name in names}
-        data |= {"state": found.comparison.state, "changed": list(found.comparison.changed)}
-        data |= {"elsewhere": list(found.comparison.elsewhere)}
+        data |= {name: getattr(installed.certificate, name) for name in names}
+        data |= {"state": installed.comparison.state, "changed": list(installed.comparison.changed)}
+        data |= {"elsewhere": list(installed.comparison.elsewhere)}
     return data
 
 

@@ -27,26 +27,28 @@ def plugins_text(data: Mapping[str, Any]) -> list[RenderableType]:
         slot = entry["slot"]
         source = f"{entry['distribution']} {entry['version']}".strip()
         table.add_row(Text(first, "bold"), Text(entry["name"], "cyan"), Text(entry["summary"]), Text(source, "dim"))
-    shown: list[RenderableType] = [table]
+    parts: list[RenderableType] = [table]
     for plugin in data["broken"]:
         line = Text("broken: ", "bold red").append(f"{plugin['plugin']} of {plugin['distribution']}: {plugin['reason']}", "")
-        shown += ["", line]
+        parts += ["", line]
     if data["certificates"]:
-        shown += ["", Text("certificates: what the authors of plugins state; `tfkit conformance` finds out", "bold")]
-        shown += [_certificate(found) for found in data["certificates"]]
-    return shown
+        parts += ["", Text("certificates: what the authors of plugins state; `tfkit conformance` finds out", "bold")]
+        parts += [_certificate(certificate) for certificate in data["certificates"]]
+    return parts
 
 
-def _certificate(found: Mapping[str, Any]) -> Text:
+def _certificate(certificate: Mapping[str, Any]) -> Text:
     """One line: the part, what was evaluated, and whether that holds for what is installed here."""
-    state = found["state"]
-    line = Text(f"{found.get('name') or found['file']}", "cyan")
+    state = certificate["state"]
+    line = Text(f"{certificate.get('name') or certificate['file']}", "cyan")
     if state == "unusable":
-        return line.append(f"  {state}: {found['reason']}", "yellow")
-    where = found["environment"].get("instruction set") or found["environment"].get("gpu", "")
-    line.append(f"  {found['profile']}, {found['device']} {where}, {', '.join(found['dtypes'])}  ", "not bold default")
+        return line.append(f"  {state}: {certificate['reason']}", "yellow")
+    where = certificate["environment"].get("instruction set") or certificate["environment"].get("gpu", "")
+    line.append(
+        f"  {certificate['profile']}, {certificate['device']} {where}, {', '.join(certificate['dtypes'])}  ", "not bold default"
+    )
     line.append(state, "green" if state == "valid" else "yellow")
-    differs = [*found["changed"], *found["elsewhere"]]
+    differs = [*certificate["changed"], *certificate["elsewhere"]]
     return line.append(f": {'; '.join(differs)}" if differs else "", "not bold default")
 
 
@@ -95,5 +97,5 @@ class BackendsText:
             table.add_column(self.names[column], overflow="fold", width=min(least + more, WIDEST))
         for axis, *declared in self.rows:
             words = [declared[column] for column in group]
-            table.add_row(Text(axis, "bold"), *[Text(each, "dim" if each == "no" else "") for each in words])
+            table.add_row(Text(axis, "bold"), *[Text(word, "dim" if word == "no" else "") for word in words])
         return table

@@ -54,8 +54,8 @@ def draw(rows: Sequence[tuple[str, PositionValues]], form: str, theme: str = "pa
         axes = figure.subplots(len(rows), 3, squeeze=False)
         for line, (title, values) in zip(axes, rows, strict=True):
             _row(figure, line, title, values)
-        for each in axes.flat:
-            each.set_facecolor("none")
+        for panel in axes.flat:
+            panel.set_facecolor("none")
         target = io.BytesIO()
         figure.savefig(target, format=form, dpi=110, metadata={"Date": None} if form == "svg" else None)
     return target.getvalue()

@@ -46,8 +46,8 @@ def shown(text: str) -> str:
     return CONTROL_OR_LINE_END.sub(_escape, text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
 
 
 class OutputError(Exception):
@@ -117,7 +117,7 @@ def standard_streams() -> Iterator[None]:
     for stream in (out, error):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # the encoding may lack characters of a name
-    sys.stdout, sys.stderr = (cast(TextIO, Stream(each, is_error=each is error)) for each in (out, error))
+    sys.stdout, sys.stderr = (cast(TextIO, Stream(output, is_error=output is error)) for output in (out, error))
     try:
         yield
     finally:

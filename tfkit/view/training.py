@@ -37,8 +37,8 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
         rows.append(f"validation: {describe_counts(data.facts['validation'])}")
     if recipe.batching.max_length == min(model.plan.max_input_lengths.values(), default=None):
         rows.append(f"rows: at most {recipe.batching.max_length:,} tokens, the positions of the model")
-    sizes = {column: each.size for column, each in data.tokenisers.items()}
-    joint = len({id(each) for each in data.tokenisers.values()}) == 1 and len(sizes) > 1
+    sizes = {column: tokeniser.size for column, tokeniser in data.tokenisers.items()}
+    joint = len({id(tokeniser) for tokeniser in data.tokenisers.values()}) == 1 and len(sizes) > 1
     vocabulary = (
         f"{sizes['target']:,} ids, joint" if joint else ", ".join(f"{name} {size:,} ids" for name, size in sizes.items())
     )

@@ -31,14 +31,14 @@ def training_data(graph: Graph, step: Step, gpus: int, memory: int, settings: Se
         memory: bytes of each GPU.
         settings: the changes of a recipe that make it compute such steps.
     """
-    found = choices(graph, step, gpus, memory)
-    chosen = cheapest(found)
+    all_choices = choices(graph, step, gpus, memory)
+    chosen = cheapest(all_choices)
     rows = []
-    for each in found:
-        needed = asdict(each.memory)
+    for choice in all_choices:
+        needed = asdict(choice.memory)
         del needed["step_peak"]
-        row = {"sharding": each.regime.sharding, "checkpointing": each.regime.checkpointing, "peak": each.memory.peak}
-        rows.append({**row, "bytes": needed, "sent": each.sent, "fits": each.fits, "available": each.available})
+        row = {"sharding": choice.regime.sharding, "checkpointing": choice.regime.checkpointing, "peak": choice.memory.peak}
+        rows.append({**row, "bytes": needed, "sent": choice.sent, "fits": choice.fits, "available": choice.available})
     return {
         "gpus": gpus,
         "memory": memory,
@@ -46,7 +46,7 @@ def training_data(graph: Graph, step: Step, gpus: int, memory: int, settings: Se
         "batch": {"rows": step.batch.size, "lengths": dict(step.batch.lengths), "precision": dtype},
         "inexact": inexact(graph),
         "choices": rows,
-        "chosen": None if chosen is None else found.index(chosen),
+        "chosen": None if chosen is None else all_choices.index(chosen),
         "command": None if chosen is None else command_for(chosen.regime, settings),
     }
 
@@ -61,13 +61,13 @@ def training_text(data: Mapping[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = ["", Text(title, "bold").append(details, ""), Padding(_table(data["choices"]), (0, 0, 0, 2))]
     usable = f"It fits if the peak is at most {bytes_in_words(data['usable'])}: 90 % of the memory without 1 GiB for CUDA."
     parts += [Text(f"* with activation checkpointing. All figures are estimates. {usable}", "dim")]
-    if any(not each["available"] for each in data["choices"]):
+    if any(not row["available"] for row in data["choices"]):
         parts += [Text("zero2 is for comparison: `tfkit train` has ddp, and fsdp (--fsdp).", "dim")]
     if data["inexact"]:
         kinds = ", ".join(map(shown, data["inexact"]))
         parts += [Text(f"Less exact: activations of {kinds}, which do not say what they keep.", "dim")]
     if data["command"] is None:
-        copied = max(each["bytes"]["validation"] for each in data["choices"])
+        copied = max(row["bytes"]["validation"] for row in data["choices"])
         fix = "use more GPUs, fewer --batch-tokens, or a smaller model"
         if copied > data["usable"]:
             whole = f"a process validates a copy of the whole model, {bytes_in_words(copied)}"
@@ -84,7 +84,7 @@ def _lines(command: str) -> list[str]:
     """A command for a shell, in lines of at most `WIDTH` characters."""
     first, *options = command.split(" --")
     lines = [first]
-    for word in (f" --{each}" for each in options):
+    for word in (f" --{option}" for option in options):
         if len(lines[-1]) + len(word) > WIDTH:
             lines[-1] += " \\"
             lines.append("   ")
@@ -107,5 +107,5 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _cell(size: int) -> str:
-    found = size / 2**30
-    return "-" if not size else f"{found:.2f}" if found >= 0.01 else f"{found:.1g}"
+    gib = size / 2**30
+    return "-" if not size else f"{gib:.2f}" if gib >= 0.01 else f"{gib:.1g}"

@@ -283,5 +283,5 @@ def _layer(group: Mapping[str, Any], times: int, copies: int) -> dict[str, Any]:
         | {name: part[name] // times for name in ("flops", "activation_elements")}
         for part in group["sublayers"]
     ]
-    own = {name: group[name] // copies for name in ("parameters", "norms")}
-    return {**group, **own, "repeat": 1, "shared": False, "sublayers": parts}
+    counts = {name: group[name] // copies for name in ("parameters", "norms")}
+    return {**group, **counts, "repeat": 1, "shared": False, "sublayers": parts}

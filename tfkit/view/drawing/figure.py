@@ -43,8 +43,8 @@ def png(drawings: Sequence[tuple[str, Drawing]], dpi: int = 160) -> bytes:
         message = f"a PNG of {nodes:,} nodes takes too much time and memory, and at most {MAX_NODES} are drawn"
         raise InputError(Diagnostic("TFK045", message, "write .svg or .html"))
     top = HEADING if len(drawings) > 1 else 0
-    width = sum(each.width for _, each in drawings)
-    height = top + max(each.height for _, each in drawings)
+    width = sum(drawing.width for _, drawing in drawings)
+    height = top + max(drawing.height for _, drawing in drawings)
     figure = Figure(figsize=(width / 100, height / 100), facecolor="white")
     left = 0.0
     for heading, drawing in drawings:

@@ -161,7 +161,7 @@ class _Router:
             self.left.append(self.left[-1] + WIDTH + self._room(column))
 
     def drawing(self, facts: str) -> Drawing:
-        nodes = [Placed(each, self.left[self.columns[name]], self.rows[name]) for name, each in self.boxes.items()]
+        nodes = [Placed(box, self.left[self.columns[name]], self.rows[name]) for name, box in self.boxes.items()]
         edges = [Edge(source, target, role, self._route(source, target, role)) for source, target, role in self.wanted]
         roles = len({edge.role for edge in edges})
         width = max(self.left[-1] + MARGIN, 2.0 * MARGIN + LEGEND * max(roles, 2))

@@ -48,13 +48,13 @@ def marks_of(differences: Iterable[Difference], counts: Mapping[str, tuple[int |
     """
     nodes: dict[str, list[str]] = {}
     parts: dict[tuple[str, str], dict[int, list[str]]] = {}
-    for each in differences:
-        if each.layer is None or not each.rest:
-            fields = nodes.setdefault(each.node, [])
+    for difference in differences:
+        if difference.layer is None or not difference.rest:
+            fields = nodes.setdefault(difference.node, [])
         else:
-            fields = parts.setdefault((each.node, each.rest), {}).setdefault(each.layer, [])
-        missing = each.field in ("node", "sub-layer") and (each.a, each.b)[1 - side] is None
-        name = "" if missing else each.field
+            fields = parts.setdefault((difference.node, difference.rest), {}).setdefault(difference.layer, [])
+        missing = difference.field in ("node", "sub-layer") and (difference.a, difference.b)[1 - side] is None
+        name = "" if missing else difference.field
         fields += [] if name in fields else [name]
     for node, (a, b) in counts.items():
         if a != b and node not in nodes and not any(node == of for of, _ in parts):

@@ -54,10 +54,13 @@ def model_page(data: Mapping[str, Any]) -> str:
 
 def diff_drawings(a: Side, b: Side, data: Mapping[str, Any]) -> list[tuple[str, Drawing]]:
     """The drawings of two models, from `diff_data`. Boxes that differ have a dashed frame and a line that names the fields."""
-    found = list(differences(a.spec, b.spec))
+    all_differences = list(differences(a.spec, b.spec))
     counts = {row["name"]: (row["a"], row["b"]) for row in data["nodes"]}
     return [
-        (f"{name} ({side.file})", model_drawing(model_data(side.spec, side.graph, side.batch), marks_of(found, counts, at)))
+        (
+            f"{name} ({side.file})",
+            model_drawing(model_data(side.spec, side.graph, side.batch), marks_of(all_differences, counts, at)),
+        )
         for at, (name, side) in enumerate((("A", a), ("B", b)))
     ]
 
@@ -82,10 +85,12 @@ def _page(title: str, lines: Sequence[str], drawings: Sequence[tuple[str, Drawin
     return page(
         HERE / "drawings.html",
         script=(HERE / "drawings.js").read_text(encoding="utf-8"),
-        data=[geometry(each, prefix) for prefix, (_, each) in zip(prefixes, drawings, strict=True)],
+        data=[geometry(drawing, prefix) for prefix, (_, drawing) in zip(prefixes, drawings, strict=True)],
         title=title,
         facts=lines,
-        drawings=[(name, svg(each, prefix, interactive=True)) for prefix, (name, each) in zip(prefixes, drawings, strict=True)],
+        drawings=[
+            (name, svg(drawing, prefix, interactive=True)) for prefix, (name, drawing) in zip(prefixes, drawings, strict=True)
+        ],
         tables=tables,
     )
 
@@ -104,10 +109,10 @@ def _rows(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 def _inside(name: str, groups: Sequence[Mapping[str, Any]], times: str) -> Iterator[tuple[str, ...]]:
     for group in groups:
-        each = f"{times}{group['repeat']:,} x " if group["repeat"] > 1 else times
-        yield from _inside(name, group.get("layers", ()), each)
+        factor = f"{times}{group['repeat']:,} x " if group["repeat"] > 1 else times
+        yield from _inside(name, group.get("layers", ()), factor)
         for part in group.get("sublayers", ()):
-            yield (f"{name}: {each}{part['name']}", part["kind"], "", f"{part['parameters']:,}", *_costs(part))
+            yield (f"{name}: {factor}{part['name']}", part["kind"], "", f"{part['parameters']:,}", *_costs(part))
 
 
 def _costs(part: Mapping[str, Any]) -> tuple[str, str]:

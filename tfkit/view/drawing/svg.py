@@ -40,10 +40,11 @@ def svg(drawing: Drawing, prefix: str = "", interactive: bool = False, alone: bo
 
 def side_by_side(drawings: Sequence[tuple[str, Drawing]]) -> Markup:
     """Drawings with their headings as one SVG."""
-    *lefts, width = accumulate((each.width for _, each in drawings), initial=0.0)
-    height = HEADING + max(each.height for _, each in drawings)
+    *lefts, width = accumulate((drawing.width for _, drawing in drawings), initial=0.0)
+    height = HEADING + max(drawing.height for _, drawing in drawings)
     rows = [
-        (left, heading, svg(each, f"{left:.0f}-", alone=False)) for left, (heading, each) in zip(lefts, drawings, strict=True)
+        (left, heading, svg(drawing, f"{left:.0f}-", alone=False))
+        for left, (heading, drawing) in zip(lefts, drawings, strict=True)
     ]
     return _rendered("side_by_side.svg", rows=rows, width=width, height=height, room=HEADING, margin=MARGIN)
 
@@ -75,7 +76,7 @@ def geometry(drawing: Drawing, prefix: str) -> dict[str, Any]:
         "gap": GAP,
         "legend": drawing.legend,
         "width": drawing.width,
-        "nodes": [[each.x, each.row, *(face.height for face in each.box.faces)] for each in drawing.nodes],
+        "nodes": [[node.x, node.row, *(face.height for face in node.box.faces)] for node in drawing.nodes],
         "edges": [
             [[point.x, point.row, numbers[point.node], *point.heights] for point in edge.points] for edge in drawing.edges
         ],
