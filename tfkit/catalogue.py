@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pluggy
@@ -28,10 +28,11 @@ from .attention.auto_table import parse_table
 from .attention.backend import AUTO, AttentionBackend
 from .attention.capabilities import BIAS_KINDS, MASK_TERMS
 from .errors import Diagnostic, InputError, PluginError
+from .errors.arguments import in_words
 from .files import read_text
 from .hooks import SLOTS
 from .slots.aliases import did_you_mean, meant
-from .slots.options import CONTRACT, Component, Entry, Options
+from .slots.options import CONTRACT, Component, Entry, Options, SlotField
 
 LAZY = frozenset({"attend", "prepare", "build", "function", "pack", "multiply"})
 """Fields of entries that name code as "module:function"."""
@@ -145,6 +146,30 @@ class Catalogue:
             "; install the plugin that provides it (`tfkit plugins` lists those installed)" if "." in name else ""
         )
 
+    def score_filter(self, written: Any) -> Component:
+        """A score filter for a search.
+
+        Args:
+            written: its name, or a mapping with `kind` and its options, as a spec writes a part.
+
+        Returns:
+            The filter.
+
+        Raises:
+            InputError: there is no such filter, or its options are wrong.
+        """
+        kind = written.get("kind") if isinstance(written, Mapping) else written
+        entry = self.find("score_filter", kind) if isinstance(kind, str) else None
+        if entry is None:
+            fix = self.why_missing("score_filter", str(kind))
+            raise InputError(Diagnostic("TFK078", f"there is no score filter {in_words(kind)}", fix))
+        try:
+            return SlotField("score_filter").resolve(written, SimpleNamespace(context={"catalogue": self}))
+        except ValidationError as reason:
+            first, known = reason.errors()[0], ", ".join(entry.options.model_fields) or "it has none"
+            message = f"score filter `{kind}`: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise InputError(Diagnostic("TFK078", message, f"its options: {known}")) from None
+
     def with_plugin(self, plugin: Any, name: str) -> Catalogue:
         """A catalogue with more entries.
 
@@ -206,12 +231,11 @@ def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
     return _installed(entry_points, _places()) if points is None else _collected(points)
 
 
-def score_filter(kind: str, catalogue: Catalogue | None = None, **options: Any) -> Component:
+def score_filter(kind: str, /, **options: Any) -> Component:
     """A score filter for a search: `score_filter("no_repeat_ngram", size=3)`.
 
     Args:
-        kind: name of the filter in the slot `score_filter`.
-        catalogue: the installed filters.
+        kind: name of an installed filter.
         **options: its options.
 
     Returns:
@@ -220,18 +244,7 @@ def score_filter(kind: str, catalogue: Catalogue | None = None, **options: Any) 
     Raises:
         InputError: there is no such filter, or its options are wrong.
     """
-    catalogue = catalogue or load_catalogue()
-    entry = catalogue.find("score_filter", kind)
-    if entry is None:
-        fix = catalogue.why_missing("score_filter", kind)
-        raise InputError(Diagnostic("TFK078", f"there is no score filter `{kind}`", fix))
-    try:
-        return Component(entry, entry.options(**options))
-    except ValidationError as reason:
-        first = reason.errors()[0]
-        at, known = ".".join(map(str, first["loc"])), ", ".join(entry.options.model_fields)
-        message = f"score filter `{kind}`: {at}: {first['msg']}"
-        raise InputError(Diagnostic("TFK078", message, f"its options: {known}")) from None
+    return load_catalogue().score_filter({**options, "kind": kind})
 
 
 def _places() -> tuple[tuple[str, int], ...]:

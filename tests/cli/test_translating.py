@@ -68,7 +68,7 @@ def test_filters_are_used(run, monkeypatch, capsys):
         assert main(["translate", str(run), "--json", *words]) == 0
         return json.loads(capsys.readouterr().out)["hypotheses"][0]["pieces"]
 
-    assert tokens("--filter", 'min_tokens:{"tokens": 9}')[8:]
+    assert tokens("--filter", '{"kind": "min_tokens", "tokens": 9}')[8:]
     said = tokens("--filter", "no_repeat_ngram:size=1", "--filter", "min_tokens:tokens=9")
     assert len(said) == len(set(said)) >= 9
 
@@ -110,9 +110,16 @@ def test_a_model_may_have_a_search_of_its_own(run, tmp_path, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("no_repeat:size=2", "TFK078 there is no score filter `no_repeat`; did you mean `no_repeat_ngram`?"),
+        ("no_repeat:size=2", "TFK078 there is no score filter 'no_repeat'; did you mean `no_repeat_ngram`?"),
         ("suppress", "TFK078 score filter `suppress`: ids: Field required; its options: ids"),
         ("suppress:ids", "TFK090 argument --filter: KIND:OPTION=VALUE is expected, as suppress:ids=[0,5], `suppress:ids` is"),
+        ('min_tokens:{"kind": 1}', "TFK090 argument --filter: KIND:OPTION=VALUE is expected"),
+        ("min_tokens:kind=3", "TFK090 argument --filter: KIND:OPTION=VALUE is expected"),
+        ("min_tokens:=3", "TFK090 argument --filter: KIND:OPTION=VALUE is expected"),
+        ("min_tokens:catalogue=3", "TFK078 score filter `min_tokens`: tokens: Field required; its options: tokens"),
+        ('{"kind": ["min_tokens"]}', "TFK078 there is no score filter ['min_tokens']"),
+        ('{"tokens": 3}', "TFK078 there is no score filter None"),
+        ("{", "TFK090 argument --filter: KIND:OPTION=VALUE is expected"),
         ("suppress:ids=[90]", "TFK072 a score filter names the id 90, and the vocabulary has 90 ids; ids are 0..89"),
     ],
 )

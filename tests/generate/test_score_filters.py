@@ -197,7 +197,7 @@ def test_what_is_no_filter_is_refused(filters: Any, message: str, any_decoder: C
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("no_repeat_ngrams", {"size": 2}, "there is no score filter `no_repeat_ngrams`; did you mean `no_repeat_ngram`"),
+        ("no_repeat_ngrams", {"size": 2}, "there is no score filter 'no_repeat_ngrams'; did you mean `no_repeat_ngram`"),
         ("no_repeat_ngram", {"size": 0}, "`no_repeat_ngram`: size: "),
         ("no_repeat_ngram", {}, "size: Field required; its options: size"),
         ("suppress", {"ids": []}, "ids: "),
@@ -224,6 +224,6 @@ def even(scores: Tensor, prefix: Prefix, options: Any) -> Tensor:
 
 
 def test_a_filter_of_a_third_party(catalogue: tfkit.Catalogue, any_decoder: Callable[..., Model]) -> None:
-    filters = [make("acme.even", catalogue=catalogue.with_plugin(Plugin, "acme"))]
+    filters = [catalogue.with_plugin(Plugin, "acme").score_filter("acme.even")]
     for rows in searches(any_decoder("writer", "rotary_half", 1), prompts(), filters).values():
         assert all(token % 2 == 0 for row in rows for ids in row for token in ids)

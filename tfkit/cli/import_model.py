@@ -16,6 +16,7 @@ from .packages import need_packages
 from .usage import usage_error
 
 if TYPE_CHECKING:
+    from ..catalogue import Catalogue
     from ..interop.huggingface_import import ImportPlan
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -80,7 +81,7 @@ def command(
 
         if original_files(Path(directory)):
             plan.texts |= read_huggingface(Path(directory), sizes if len(sizes) > 1 else next(iter(sizes.values())))
-    plan.texts |= _answers(plan, pairs) | _generation(plan)
+    plan.texts |= _answers(plan, pairs) | _generation(plan, catalogue)
     if output is not None:
         run_import(plan, Path(output), catalogue, overwrite=force, allow_nan=allow_nan)
     if as_json:
@@ -103,7 +104,7 @@ def _answers(plan: ImportPlan, pairs: bool) -> dict[str, str]:
     return texts
 
 
-def _generation(plan: ImportPlan) -> dict[str, str]:
+def _generation(plan: ImportPlan, catalogue: Catalogue) -> dict[str, str]:
     """The settings of `generate` as those of a search. Files before 2023 have them in `config.json`. Those that tfkit lacks are
     added to the plan."""
     from ..interop.generation_config import READ, settings_of
@@ -116,6 +117,12 @@ def _generation(plan: ImportPlan) -> dict[str, str]:
     if not any(node.kind == "token_logits" for node in plan.spec.nodes.values()) or (file == CONFIG and not written):
         return {}
     settings, left_out = settings_of(written, "source" in plan.spec.nodes, file)
+    for named in settings.filters:
+        try:
+            catalogue.score_filter(named)
+        except InputError as reason:
+            message = f"{plan.directory.path / file}: {reason.diagnostics[0].message}"
+            raise InputError(Diagnostic("TFK142", message, "remove the setting there")) from None
     plan.ignored_keys = {name: reason for name, reason in plan.ignored_keys.items() if name not in READ}
     plan.ignored_keys |= {f"{file}:{name}": reason for name, reason in left_out.items()}
     return {GENERATION: settings_text(settings)}

@@ -23,14 +23,14 @@ SEED_BITS = 32
 """Bits of a seed that is drawn: short enough to be typed."""
 
 
-def filter_words(value: str) -> tuple[str, dict[str, Any]]:
-    """Parse `KIND:OPTION=VALUE`, with a value in JSON, or `KIND:{"option": value, ...}`.
+def written_filter(value: str) -> dict[str, Any]:
+    """Parse a score filter: `KIND`, `KIND:OPTION=VALUE` with a value in JSON, or a mapping in JSON with `kind` and the options.
 
     Args:
         value: the text of the option.
 
     Returns:
-        The name of the filter and its options.
+        The mapping.
 
     Raises:
         ValueError: the text has another form.
@@ -38,7 +38,11 @@ def filter_words(value: str) -> tuple[str, dict[str, Any]]:
     kind, _, rest = value.partition(":")
     name, _, written = rest.partition("=")
     try:
-        return kind, parse_json(rest) if rest.startswith("{") else {name: parse_json(written)} if rest else {}
+        if value.startswith("{"):
+            return dict(parse_json(value))
+        if name == "kind" or (rest and not name):
+            raise ValueError(name)
+        return {"kind": kind, name: parse_json(written)} if rest else {"kind": kind}
     except ValueError:
         raise ValueError(f"KIND:OPTION=VALUE is expected, as suppress:ids=[0,5], `{value}` is written") from None
 
@@ -58,7 +62,7 @@ def search_options(beams: int) -> Callable[[Declared], Declared]:
         click.option("--top-k", type=whole, metavar="K", help="Draw from the K likeliest tokens."),
         click.option("--top-p", type=number, metavar="P", help="Draw from the likeliest tokens that make up P."),
         click.option(
-            "--filter", type=filter_words, metavar="KIND:OPTION=VALUE", multiple=True,
+            "--filter", type=written_filter, metavar="KIND:OPTION=VALUE", multiple=True,
             help="Score filter, as no_repeat_ngram:size=3. May be repeated.",
         ),
         click.option("--seed", type=seed_number, metavar="N", help="Of --sample; one seed, one result (default: drawn)."),
@@ -119,16 +123,16 @@ def lengths_of(saved: Search | None, extra_length: int | None) -> dict[str, Any]
 def search_of(
     usual_beams: int, saved: Search | None = None, *, beams: int | None, n_best: int, penalty: str | None,
     alpha: float | None, sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None,
-    filter: tuple[tuple[str, dict[str, Any]], ...] = (), **limits: Any,
+    filter: tuple[dict[str, Any], ...] = (), **limits: Any,
 ) -> Search:  # fmt: skip
     """The search of these options; what they leave open is as in the model's own search, `saved`. A seed that is needed and not
     given is drawn and named on standard error. Raises UsageError for options that exclude each other, InputError for wrong
     values."""
-    from ..catalogue import score_filter
+    from ..catalogue import load_catalogue
     from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
 
-    filters = [score_filter(kind, **options) for kind, options in filter]
-    limits["filters"] = [*(saved.filters if saved else ()), *filters]
+    catalogue = load_catalogue()
+    limits["filters"] = [*(saved.filters if saved else ()), *(catalogue.score_filter(written) for written in filter)]
     sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling: dict[str, Any] = {name: value for name, value in sampled.items() if value is not None}
     searching = [name for name, value in {"beams": beams, "penalty": penalty, "alpha": alpha}.items() if value is not None]

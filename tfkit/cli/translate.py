@@ -10,7 +10,16 @@ import click
 from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
-from .search_args import check_workers, lengths_of, saved_search_of, search_of, search_options, workers_of, workers_option
+from .search_args import (
+    EXTRA_LENGTH,
+    check_workers,
+    lengths_of,
+    saved_search_of,
+    search_of,
+    search_options,
+    workers_of,
+    workers_option,
+)
 from .usage import usage_error
 
 if TYPE_CHECKING:
@@ -35,7 +44,9 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 @click.command("translate", epilog=EPILOG)
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote, or a model in it.")
 @search_options(beams=BEAMS)
-@click.option("--extra-length", type=whole, metavar="N", show_default="50", help="Tokens more than the source at most.")
+@click.option(
+    "--extra-length", type=whole, metavar="N", show_default=str(EXTRA_LENGTH), help="Tokens more than the source at most."
+)
 @click.option("--max-source", type=whole, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
 @click.option("--attention", metavar="SITE", multiple=True, help="With --json: `decoder.*.cross_attention`.")

@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import Catalogue, score_filter
+from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
 from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
 from ..io.generation_settings import GENERATION, read_settings
@@ -32,8 +32,8 @@ def saved_search(directory: Path, catalogue: Catalogue | None = None) -> Search 
     if settings.kind == "sample":
         written["seed"] = secrets.randbits(63)
     try:
-        filters = [score_filter(str(options.pop("kind", "")), catalogue, **options) for options in map(dict, settings.filters)]
+        filters = [(catalogue or load_catalogue()).score_filter(filter) for filter in settings.filters]
         return Search(kind=settings.kind, filters=filters, **written)
-    except (InputError, TypeError) as reason:
-        words = reason.diagnostics[0].message if isinstance(reason, InputError) else str(reason)
-        raise StoreError(Diagnostic("TFK082", f"{directory / GENERATION}: {words}", "correct or remove the file")) from None
+    except InputError as reason:
+        message = f"{directory / GENERATION}: {reason.diagnostics[0].message}"
+        raise StoreError(Diagnostic("TFK082", message, "correct or remove the file")) from None
