@@ -26,7 +26,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -138,11 +137,10 @@ def is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def entries(folder: Path, most: int | None = None) -> list[Path]:
-    """The entries of a folder, at most the first `most`; none if it cannot be read."""
+def entries(folder: Path) -> list[Path]:
+    """The entries of a folder; none if it cannot be read."""
     try:
-        with os.scandir(folder) as listed:
-            return [folder / entry.name for entry in islice(listed, most)]
+        return list(folder.iterdir())
     except OSError:
         return []
 
