@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import tfkit
+from tfkit.builtin.node import stack_entry
 from tfkit.graph.model_graph import base
+from tfkit.slots.placement import PlacementContext
 
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
 NODES = """nodes:
@@ -120,3 +122,29 @@ def test_layers_whose_heads_differ_in_width_alone_share_a_table_of_t5(catalogue:
     wider = text.replace("head_dim: 6", "num_heads: 4")
     body = tfkit.graph_of(tfkit.parse_spec(wider, catalogue)).nodes["body"]
     assert len([p.name for p in body.parameters() if p.role == "relative_table"]) == 2
+
+
+def test_a_stack_is_found_through_nodes_that_read_each_other_twice(graph_from: Callable[..., tfkit.Graph]) -> None:
+    """A search of every path would make 2^60 steps."""
+    lines = ["encoder: {kind: stack, input: source, num_layers: 3}", "source: {kind: tokens}", "target: {kind: tokens}"]
+    last = "encoder"
+    for number in range(60):
+        own = "cell: gru, d_state: 24, cross_attention: {attend: after_cell, score: dot}, readout: {kind: tanh, d_model: 24}"
+        lines.append(f"r{number}: {{kind: rnn, input: {last}, memory: {last}, {own}}}")
+        last = f"r{number}"
+    lines.append(f"decoder: {{kind: stack, input: target, memory: {last}, num_layers: 5, causal: true}}")
+    graph = graph_from("\n  ".join(["nodes:", *lines]) + "\noutputs: [decoder]\n")
+    stack = {name: graph.nodes[name].context.stack for name in ("encoder", "decoder")}
+    assert stack == {"encoder": PlacementContext("encoder", 3, 0), "decoder": PlacementContext("decoder", 5, 3)}
+
+
+def test_the_site_of_equal_layers_is_described_once(
+    graph_from: Callable[..., tfkit.Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = graph_from("nodes:\n  t: {kind: tokens}\n  body: {kind: stack, input: t, num_layers: 1000}\noutputs: [body]\n")
+    described = []
+    own = stack_entry.sublayer_context
+    monkeypatch.setattr(stack_entry, "sublayer_context", lambda *given: described.append(given) or own(*given))
+    sites = list(graph.sites())
+    assert [name for name, _ in sites[::999]] == ["body.0.self_attention", "body.999.self_attention"]
+    assert len(described) == 2  # attention and feed-forward

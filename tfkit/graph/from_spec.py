@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import Diagnostic, SpecError
@@ -31,8 +31,10 @@ def graph_of(spec: ModelSpec) -> Graph:
     edges = {name: edges_of(part.options) for name, part in spec.nodes.items()}
     diagnostics: list[Diagnostic] = []
     nodes: dict[str, Node] = {}
-    for name in _order(edges):
-        node, node_diagnostics = _node(name, spec, edges, nodes)
+    order = _order(edges)
+    contexts = _placement_contexts(order, spec, edges)
+    for name in order:
+        node, node_diagnostics = _node(name, spec, edges, nodes, contexts.get(name))
         diagnostics += node_diagnostics
         if node is not None:
             nodes[name] = node
@@ -64,7 +66,7 @@ def _order(edges: Mapping[str, Edges]) -> list[str]:
 
 
 def _node(
-    name: str, spec: ModelSpec, edges: Mapping[str, Edges], nodes: Mapping[str, Node]
+    name: str, spec: ModelSpec, edges: Mapping[str, Edges], nodes: Mapping[str, Node], stack: PlacementContext | None
 ) -> tuple[Node | None, list[Diagnostic]]:
     part, node_edges = spec.nodes[name], edges[name]
     diagnostics: list[Diagnostic] = []
@@ -82,7 +84,7 @@ def _node(
     targets = {field: spec.nodes[base(ref)].options for field, ref in node_edges.reads.items()}
     if node_edges.owner is not None:
         targets["share"] = spec.nodes[root(node_edges.owner, edges)].options
-    context = NodeContext(name, signals, memories, targets, _placement_context(name, part, spec, edges))
+    context = NodeContext(name, signals, memories, targets, stack)
     for path, rule, fix in part.entry.rules(part.options, context):
         diagnostics.append(spec.diagnostic("TFK040", f"nodes.{name}.{path}", rule, fix))
     diagnostics += _edge_diagnostics(name, part, node_edges, signals, memories, spec)
@@ -149,36 +151,33 @@ def root(name: str, edges: Mapping[str, Edges]) -> str:
     return name
 
 
-def _placement_context(name: str, part: Component, spec: ModelSpec, edges: Mapping[str, Edges]) -> PlacementContext | None:
-    """The role of a stack in the model: it reads a memory, it is the memory of another stack, or neither."""
-    layers = layers_of(part.options)
-    if not layers:
-        return None
-    num_layers = depth(layers)
-    read = list(_memories(edges[name]))
-    if read:
-        sources = [up for ref in read for up in _stacks_upstream(base(ref), spec, edges)]
-        return PlacementContext(
-            "decoder", num_layers, max((depth(layers_of(spec.nodes[up].options)) for up in sources), default=0)
-        )
-    for other, other_edges in edges.items():
-        for ref in _memories(other_edges):
-            if name in _stacks_upstream(base(ref), spec, edges):
-                return PlacementContext("encoder", num_layers, depth(layers_of(spec.nodes[other].options)))
-    return PlacementContext("decoder_only" if part.options.causal else "encoder_only", num_layers)
+def _placement_contexts(order: Sequence[str], spec: ModelSpec, edges: Mapping[str, Edges]) -> dict[str, PlacementContext]:
+    """The role of each stack in the model: it reads a memory, it is the memory of another stack, or neither. `order` is
+    topological."""
+    depths = {name: depth(layers) for name, part in spec.nodes.items() if (layers := layers_of(part.options))}
+    upstream: dict[str, tuple[str, ...]] = {}  # the nearest stacks at or upstream of each node
+    for name in order:
+        above = (up for ref in edges[name].reads.values() for up in upstream.get(base(ref), ()))
+        upstream[name] = (name,) if name in depths else tuple(dict.fromkeys(above))
+    sources = {
+        name: [up for ref in _memories(node_edges) for up in upstream.get(base(ref), ())] for name, node_edges in edges.items()
+    }
+    readers: dict[str, str] = {}
+    for name, stacks in sources.items():
+        for up in stacks:
+            readers.setdefault(up, name)
+    contexts = {}
+    for name, num_layers in depths.items():
+        if any(_memories(edges[name])):
+            contexts[name] = PlacementContext("decoder", num_layers, max((depths[up] for up in sources[name]), default=0))
+        elif name in readers:
+            contexts[name] = PlacementContext("encoder", num_layers, depths.get(readers[name], 0))
+        else:
+            contexts[name] = PlacementContext("decoder_only" if spec.nodes[name].options.causal else "encoder_only", num_layers)
+    return contexts
 
 
 def _memories(edges: Edges) -> Iterator[str]:
     if "memory" in edges.reads:
         yield edges.reads["memory"]
     yield from edges.memories
-
-
-def _stacks_upstream(name: str, spec: ModelSpec, edges: Mapping[str, Edges]) -> list[str]:
-    """The nearest stacks at or upstream of a node."""
-    part = spec.nodes.get(name)
-    if part is None:
-        return []
-    if layers_of(part.options):
-        return [name]
-    return [up for ref in edges[name].reads.values() for up in _stacks_upstream(base(ref), spec, edges)]
