@@ -69,9 +69,13 @@ def test_classify_gives_the_labels_of_validation(run):
         torch.testing.assert_close(torch.tensor(each.distribution), logits.softmax(-1), rtol=1e-5, atol=1e-6)
 
 
-def test_averaged_models_still_read_pairs(run, tmp_path):
+def test_averaged_models_still_read_pairs_and_each_is_read_once(run, tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr("tfkit.train.averaging.load", lambda place: read.append(place) or load(place))
     average_checkpoints(run, None, tmp_path / "mean")
+    read.clear()
     average_models([run, model_in(run)], tmp_path / "models")
+    assert read == [model_in(run)] * 2
     for place in (tmp_path / "mean", tmp_path / "models"):
         assert Classifier.load(place).pairs
         assert Classifier.load(place).labels == ("left", "right")

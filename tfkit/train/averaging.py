@@ -6,7 +6,7 @@ https://arxiv.org/abs/1706.03762, section 6.1: the mean of the last 5 (base) or 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -90,26 +90,28 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
     """
     places = [model_in(place) for place in places]
     model = load(places[0])
-    tokenisers = _tokenisers(places[0], model)
-    for place in places[1:]:
-        other = load(place)
-        if other.spec != model.spec:
-            raise StoreError(Diagnostic("TFK114", f"{place} has another spec than {places[0]}", "average models of one run"))
-        if {name: tokeniser.digest for name, tokeniser in _tokenisers(place, other).items()} != {
-            name: tokeniser.digest for name, tokeniser in tokenisers.items()
-        }:
-            raise StoreError(
-                Diagnostic("TFK114", f"{place} has another tokeniser than {places[0]}", "average models of one run")
-            )
-    texts = _answers(places[0])
-    for place in places[1:]:
-        others = _answers(place)
-        if differing := sorted(name for name in {*texts, *others} if texts.get(name) != others.get(name)):
-            message = f"{place / differing[0]} is not that of {places[0]}"
-            raise StoreError(Diagnostic("TFK114", message, "average models of one run"))
-    states = (load(place).state_dict() for place in places)
-    texts |= tokeniser_texts(tokenisers)
-    return _save_mean(model, list(places), states, texts, output, overwrite)
+    tokenisers, texts = _tokenisers(places[0], model), _answers(places[0])
+    digests = {name: tokeniser.digest for name, tokeniser in tokenisers.items()}
+
+    def states() -> Iterator[Mapping[str, Tensor]]:
+        """The weights of one model after the other, which is compared with the first."""
+        yield model.state_dict()
+        for place in places[1:]:
+            other = load(place)
+            if other.spec != model.spec:
+                raise _unequal(f"{place} has another spec than {places[0]}")
+            if {name: tokeniser.digest for name, tokeniser in _tokenisers(place, other).items()} != digests:
+                raise _unequal(f"{place} has another tokeniser than {places[0]}")
+            others = _answers(place)
+            if differing := sorted(name for name in {*texts, *others} if texts.get(name) != others.get(name)):
+                raise _unequal(f"{place / differing[0]} is not that of {places[0]}")
+            yield other.state_dict()
+
+    return _save_mean(model, list(places), states(), texts | tokeniser_texts(tokenisers), output, overwrite)
+
+
+def _unequal(message: str) -> StoreError:
+    return StoreError(Diagnostic("TFK114", message, "average models of one run"))
 
 
 def _answers(place: Path) -> dict[str, str]:
