@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -190,7 +191,8 @@ class _Program(Exception):
 
 
 def intermediate(recorded: Launch, capability: int) -> str:
-    """The program in Triton's own intermediate language, optimised, without source locations. Compilation stops there."""
+    """The program in Triton's own intermediate language, optimised, without source locations and without the names that the
+    source gives to values, because they change no code. Compilation stops there."""
 
     def only_the_first(backend: CUDABackend, stages: dict[str, Any], *arguments: Any) -> None:
         add_stages(backend, stages, *arguments)
@@ -207,8 +209,22 @@ def intermediate(recorded: Launch, capability: int) -> str:
         try:
             _found(recorded, capability)
         except _Program as program:
-            return re.sub(r"(?m) loc\(.*$|^#loc.*$", "", program.args[0])
+            return numbered(re.sub(r"(?m) loc\((?:[^()]|\([^()]*\))*\)|^#loc.*$", "", program.args[0]))
     raise AssertionError("Triton compiled no program")
+
+
+def numbered(program: str) -> str:
+    """Numbers in the place of the names of values, counted where a value is defined: `%x = ...`, `%x:2 = ...` or `%x: type`."""
+    numbers: dict[str, int] = {}
+    count = itertools.count()
+
+    def number(value: re.Match[str]) -> str:
+        name, defines = value["name"], value["defines"]
+        if defines or name not in numbers:
+            numbers[name] = next(count)
+        return f"%{numbers[name]}"
+
+    return re.sub(r"%(?P<name>[\w$.-]+)(?=(?P<defines>(?::\d+)? = |: )?)", number, program)
 
 
 def _found(recorded: Launch, capability: int) -> Any:

@@ -155,6 +155,16 @@ def test_programs_are_told_apart_by_options_and_architectures():
     assert len(set(names)) == len(names)
 
 
+def test_names_of_values_are_no_part_of_a_program():
+    program = "@f(%q: i32, %c-1_i64: i64)\n%x = add %q, %c-1_i64 : i64\n"
+    program += "%y:2 = for %i = %q iter_args(%a = %x) {\n yield %a, %i }\n%x#0"
+    renamed = program.replace("%q", "%query").replace("%x", "%sum_7").replace("%a", "%total")
+    assert aot.numbered(renamed) == aot.numbered(program)
+    assert aot.numbered(program.replace("add %q", "add %c-1_i64")) != aot.numbered(program)
+    twice = "%a = 1\nif {%b = %a\n} else {%c = %a\n use %c}"
+    assert aot.numbered(twice.replace("%c", "%b")) == aot.numbered(twice)
+
+
 UNALIGNED = torch.zeros(2 * 8 * 64 * 64 + 1, dtype=torch.bfloat16)[1:].view(2, 8, 64, 64)
 FEATURES = {
     "linear": {"bias": torch.zeros(8), "bias_kind": "linear"},
