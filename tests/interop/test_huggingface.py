@@ -126,7 +126,7 @@ def test_tied_and_ignored_tensors_and_tables_with_other_last_bits_go_out_as_they
     theirs = make(name)
     theirs.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    map_file = plan_import(tmp_path, catalogue).map_file
+    map_file = plan_import(tmp_path, catalogue).match.map_file
     tied = {other: tensors[owner].clone() for other, owner in map_file.absent.items() if owner in tensors}
     prefix = map_file.architectures[type(theirs).__name__].prefix
     ignored = {other.replace("{i}", "1"): torch.arange(3) for other in map_file.ignored if other.startswith(prefix)}
@@ -134,8 +134,8 @@ def test_tied_and_ignored_tensors_and_tables_with_other_last_bits_go_out_as_they
         tensors[table] = torch.nextafter(tensors[table], torch.ones(()))
     save_file({**ignored, **tied, **tensors}, tmp_path / "model.safetensors", {"format": "pt"})
     plan = plan_import(tmp_path, catalogue)
-    assert set(plan.ignored) >= set(ignored)
-    assert set(plan.tied) | {rule.theirs for rule in plan.rules} >= set(tied)
+    assert set(plan.match.ignored) >= set(ignored)
+    assert set(plan.match.tied) | {rule.theirs for rule in plan.match.rules} >= set(tied)
     model = tfkit.load(run_import(plan, tmp_path / "model", catalogue), catalogue=catalogue)
     (tmp_path / "out").mkdir()
     write(model, other_files(tmp_path / "model"), tmp_path / "out")
@@ -183,8 +183,8 @@ def test_outputs_and_gradients_are_those_of_transformers(name, tmp_path, catalog
     saved = HuggingFaceDirectory(tmp_path / "gradients")
     own = dict(ours.named_parameters())
     largest = max(float(parameter.grad.abs().max()) for parameter in own.values() if parameter.grad is not None)
-    for rule in plan.rules:
-        stored: list[Array] = rule.load(saved.read(plan.spelling[rule.theirs]).view("float64"))
+    for rule in plan.match.rules:
+        stored: list[Array] = rule.load(saved.read(plan.match.spelling[rule.theirs]).view("float64"))
         for key, array in zip(rule.ours, stored, strict=True):
             if key in own and own[key].requires_grad and own[key].grad is not None and not unlearnt(key, theirs):
                 difference = (own[key].grad - torch.from_numpy(array.copy())).abs().max()

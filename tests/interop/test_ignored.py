@@ -68,7 +68,7 @@ def test_names_of_classes_are_kept(vit: Path, command: Callable[..., Done]) -> N
 
 
 def test_keys_that_are_not_read_are_named_with_the_reason(vit: Path, command: Callable[..., Done]) -> None:
-    configure(vit, id2label=NAMES, label2id={"cat": 2}, auto_map={"AutoModel": "code.Model"}, num_beams=4, max_length=20)
+    configure(vit, id2label=NAMES, label2id={"cat": 2}, auto_map={"AutoModel": "code.Model"}, num_beams=4, max_length=30)
     done = command("import", str(vit), "-o", "out")
     out = done.out
     assert done.code == 0

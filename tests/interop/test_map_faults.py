@@ -11,7 +11,7 @@ import torch
 import tfkit
 from parity.comparison import all_in_float64
 from tfkit.errors import TfkitError
-from tfkit.interop import huggingface_import
+from tfkit.interop import huggingface_match
 from tfkit.interop.huggingface_import import plan_import, run_import
 from tfkit.interop.weight_map import read_map, shipped_maps
 
@@ -95,10 +95,10 @@ def test_a_fault_is_seen(fault, saved, tmp_path, catalogue, monkeypatch):
     name, change = FAULTS[fault]
     theirs, directory = saved(MODELS.get(name, name))
     maps = shipped_maps(catalogue)
-    right = plan_import(directory, catalogue).map_file
+    right = plan_import(directory, catalogue).match.map_file
     wrong = read_map(right.name, lambda name: change(_source(name)))
     assert wrong != right
-    monkeypatch.setattr(huggingface_import, "shipped_maps", lambda catalogue: {**maps, right.name: wrong})
+    monkeypatch.setattr(huggingface_match, "shipped_maps", lambda catalogue: {**maps, right.name: wrong})
     try:
         model = tfkit.load(run_import(plan_import(directory, catalogue), tmp_path / "model", catalogue), catalogue=catalogue)
     except TfkitError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ..interop.huggingface_import import ImportPlan
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-MAX_LISTED = 6
+MAX_LISTED = 4
 PREPROCESSOR = "preprocessor_config.json"
 READ_KEYS = frozenset({
     "do_normalize", "do_rescale", "rescale_factor", "image_mean", "image_std", "image_processor_type", "feature_extractor_type",
@@ -33,14 +34,21 @@ tfkit import opus-mt-en-de --dry-run
 tfkit import opus-mt-en-de -o en-de
 tfkit import Llama-3.2-1B --dtype float32 -o llama
 
+tfkit import bert-base-uncased --class BertForSequenceClassification \\
+    --initialise -o classifier
+
 The directory is one that `save_pretrained` wrote, or a download of it:
 config.json, safetensors files, the tokeniser. --dry-run reads only the
 configuration and the headers of the files.
 
+A configuration without a class gets the one whose tensors are those of the
+files, if there is one alone. Tensors of parts that the class does not have are
+left out. Parts that the files do not have are an error without --initialise.
+
 --json prints the map and class, the number of parameters, dtype, files,
-tensors, which tensors were tied or ignored and why, keys of the
-configuration that are not read and why (those of another file with its name
-before a colon), those that are not known, the tokeniser files, and the
+tensors: which are tied, ignored, left out, zero or initialised, and why; keys
+of the configuration that are not read and why (those of another file with its
+name before a colon), those that are not known, the tokeniser files, and the
 directory.
 """
 
@@ -55,13 +63,15 @@ directory.
 @click.option("--allow-pickle", is_flag=True, help="Read pytorch_model.bin, with torch's reader of weights.")
 @allow_nan_option
 @large_option
+@click.option("--class", "architecture", metavar="CLASS", help="The class of transformers (default: that of config.json).")
+@click.option("--initialise", is_flag=True, help="Draw the weights of parts that the files do not have, as a new head.")
 @click.option("--without-tokeniser", is_flag=True, help="Import the weights alone.")
 @click.option("--pairs", is_flag=True, help="The classifier reads pairs of texts.")
 @click.option("--force", is_flag=True, help="Replace a model that is saved there already.")
 @common
 def command(
     directory: str, output: str | None, dry_run: bool, dtype: str | None, allow_pickle: bool, allow_nan: bool,
-    large: bool, without_tokeniser: bool, pairs: bool, force: bool, as_json: bool,
+    large: bool, architecture: str | None, initialise: bool, without_tokeniser: bool, pairs: bool, force: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Import a model of Hugging Face transformers, with its tokeniser.
 
@@ -73,7 +83,7 @@ def command(
     if (output is None) != dry_run:
         raise usage_error("write -o DIR, where the model is saved, or --dry-run")
     catalogue = load_catalogue()
-    plan = plan_import(Path(directory), catalogue, dtype, allow_pickle, large)
+    plan = plan_import(Path(directory), catalogue, dtype, allow_pickle, large, architecture, initialise)
     sizes = vocabulary_sizes(plan.spec)
     if sizes and not without_tokeniser:
         need_packages("train", "tokenizers")
@@ -114,7 +124,9 @@ def _generation(plan: ImportPlan, catalogue: Catalogue) -> dict[str, str]:
     file, written = THEIRS, plan.directory.generation
     if written is None:
         file, written = CONFIG, {name: value for name, value in plan.directory.config.items() if name in READ}
-    if not any(node.kind == "token_logits" for node in plan.spec.nodes.values()) or (file == CONFIG and not written):
+    kinds = {node.kind for node in plan.spec.nodes.values()}
+    causal = any(getattr(node.options, "causal", False) for node in plan.spec.nodes.values())
+    if "token_logits" not in kinds or not causal or (file == CONFIG and not written):
         return {}
     settings, left_out = settings_of(written, "source" in plan.spec.nodes, file)
     for named in settings.filters:
@@ -151,7 +163,9 @@ def _labels(plan: ImportPlan, count: int) -> list[str]:
     from ..data import check_labels
     from ..interop.huggingface_directory import CONFIG
 
-    names = plan.directory.config.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
+    names = plan.directory.config.get("id2label")
+    if not names or "id2label" in plan.ignored_keys:
+        names = {str(number): f"LABEL_{number}" for number in range(count)}
     try:
         for number in range(count):
             if not isinstance(names.get(str(number)), str):
@@ -167,6 +181,24 @@ def _labels(plan: ImportPlan, count: int) -> list[str]:
     return labels
 
 
+def _tensors(plan: ImportPlan) -> Iterator[tuple[int, str]]:
+    """What becomes of the tensors: rows of a number and a text. Those with one reason share a row."""
+    match = plan.match
+    yield len(match.rules) - len(match.absent), f"tensors become {sum(len(rule.ours) for rule in match.rules):,} parameters"
+    tied = {name: f"equal to {other}" for name, other in match.tied.items()}
+    left_out = {name: f"left out, because {reason}" for name, reason in match.left_out.items()}
+    ignored = {name: f"not read: {reason}" for name, reason in match.ignored.items()}
+    zeros = dict.fromkeys(sorted(match.zeros), "not in the files: zeros, as in transformers")
+    for group in (tied, ignored, left_out, zeros):
+        for reason in dict.fromkeys(group.values()):
+            names = [name for name, why in group.items() if why == reason]
+            more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+            yield len(names), f"{', '.join(names[:MAX_LISTED])}{more}: {reason}"
+    for node, rules in plan.initialised.items():
+        listed = ", ".join(rule.theirs for rule in rules[:MAX_LISTED])
+        yield len(rules), f"{listed}: not in the files: new weights for `{node}`, which no training has seen"
+
+
 def _print(plan: ImportPlan, output: str | None) -> None:
     from ..interop.huggingface_directory import CONFIG
     from ..interop.huggingface_import import vocabulary_sizes
@@ -174,16 +206,10 @@ def _print(plan: ImportPlan, output: str | None) -> None:
 
     data = plan.as_data()
     files = f"{data['files']} file{'s' if data['files'] > 1 else ''}"
-    print_text(shown(f"{data['architecture']}: {data['parameters']:,} parameters, {data['dtype']}, {files}"))
-    read, written = data["tensors"]["read"], data["tensors"]["written"]
-    print_text(f"  {read:,} tensors become {written:,}")
-    for name, other in list(plan.tied.items())[:MAX_LISTED]:
-        print_text(shown(f"  {name} is equal to {other}"))
-    ignored = list(plan.ignored.items())
-    for name, reason in ignored[:MAX_LISTED]:
-        print_text(shown(f"  {name} is not read: {reason}"))
-    if len(ignored) > MAX_LISTED:
-        print_text(f"  {len(ignored) - MAX_LISTED} more tensors are not read")
+    of = f" of {' and '.join(plan.dtypes)}" if len(plan.dtypes) > 1 else ""
+    print_text(shown(f"{data['architecture']}: {data['parameters']:,} parameters, {data['dtype']}{of}, {files}"))
+    for count, text in _tensors(plan):
+        print_text(shown(f"  {count:>5,}  {text}"))
     for reason in dict.fromkeys(plan.ignored_keys.values()):
         keys = [key.rpartition(":") for key, why in plan.ignored_keys.items() if why == reason]
         file, names = keys[0][0] or CONFIG, ", ".join(f"`{name}`" for _, _, name in keys)

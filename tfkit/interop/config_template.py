@@ -16,7 +16,7 @@ from ..errors import Diagnostic, InputError, SpecError
 from ..graph import graph_of
 from ..spec import ModelSpec, parse_spec, resolved
 from ..spec.located import Located, short
-from .derived import PAIRS
+from .derived import PAIRS, label_count
 from .weight_map import MapFile, merged
 
 ACTIVATIONS = {
@@ -40,15 +40,20 @@ _COMMON = (
     "prefix gradient_checkpointing finetuning_task attn_implementation _attn_implementation forced_eos_token_id "
     "forced_bos_token_id bad_words_ids _commit_hash auto_map classifier_dropout sep_token_id cls_token_id unk_token_id "
     "is_encoder_decoder normalize_before normalize_embedding static_position_embeddings extra_pos_embeddings "
-    "pretraining_tp add_bias_logits add_final_layer_norm _attn_implementation_autoset do_sample tokenizer_class"
+    "pretraining_tp add_bias_logits add_final_layer_norm _attn_implementation_autoset do_sample tokenizer_class num_labels "
+    "torchscript use_bfloat16 output_past eos_token_ids num_return_sequences top_k top_p temperature repetition_penalty "
+    "num_beam_groups diversity_penalty typical_p encoder_no_repeat_ngram_size remove_invalid_values "
+    "exponential_decay_length_penalty suppress_tokens begin_suppress_tokens return_dict_in_generate output_scores "
+    "tf_legacy_loss"
 )
 WITHOUT_EFFECT = frozenset(_COMMON.split())
 """Keys of every configuration that change nothing of what a model computes from ids."""
-SEARCH = (
-    "bad_words_ids", "do_sample", "early_stopping", "forced_bos_token_id", "forced_eos_token_id", "length_penalty",
-    "max_length", "min_length", "no_repeat_ngram_size", "num_beams",
-)  # fmt: skip
-"""Keys of old configurations about how text is generated."""
+SEARCH = {
+    "bad_words_ids": None, "do_sample": False, "early_stopping": False, "forced_bos_token_id": None,
+    "forced_eos_token_id": None, "length_penalty": 1.0, "max_length": 20, "min_length": 0, "no_repeat_ngram_size": 0,
+    "num_beams": 1, "repetition_penalty": 1.0, "temperature": 1.0, "top_k": 50, "top_p": 1.0,
+}  # fmt: skip
+"""Keys of old configurations about how text is generated, with the defaults of transformers then."""
 UNCOMPARED = frozenset({"init", "checkpoint", "backend", "name", "dropout"})
 """Fields of a spec with which a model of the same weights gives the same outputs."""
 Values = dict[str, Any]
@@ -62,6 +67,7 @@ def configuration(map_file: MapFile, written: Mapping[str, Any]) -> Values:
         for part in key.split("."):
             value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
         values[key] = default if value is _ABSENT else value
+    values |= dict.fromkeys(beyond_vocabulary(values))
     for key, source in map_file.fallback.items():
         factor, _, name = source.rpartition(" * ")
         if values[key] is None and isinstance(values[name], (int, str)):
@@ -76,6 +82,12 @@ def configuration(map_file: MapFile, written: Mapping[str, Any]) -> Values:
 _ABSENT = object()
 
 
+def beyond_vocabulary(values: Mapping[str, Any]) -> dict[str, int]:
+    """By key whose special token has an id that the vocabulary does not have, the size of the vocabulary."""
+    sizes = {key: values.get(f"{key.rpartition('.')[0]}.vocab_size".lstrip(".")) for key in values if key.endswith("_token_id")}
+    return {key: size for key, size in sizes.items() if type(size) is type(values[key]) is int and 0 < size <= values[key]}
+
+
 def with_flags(map_file: MapFile, architecture: str, written: Mapping[str, Any], tensors: Container[str]) -> Values:
     """A configuration with what the files say beside it."""
     config = {**map_file.architectures[architecture].config, **written}
@@ -83,18 +95,29 @@ def with_flags(map_file: MapFile, architecture: str, written: Mapping[str, Any],
     return config | {key: flag.tensor in tensors and not values[flag.unless] for key, flag in map_file.flags.items()}
 
 
-def ignored_keys(written: Mapping[str, Any], architecture: str) -> dict[str, str]:
+def ignored_keys(map_file: MapFile, written: Mapping[str, Any], architecture: str) -> dict[str, str]:
     """The keys of a configuration that say something and are not read, with the reason."""
-    reasons = {}
+    reasons = {
+        key: f"the vocabulary has no such id: it has {size:,}"
+        for key, size in beyond_vocabulary({**map_file.config, **written}).items()
+        if key in written
+    }
     if written.get("auto_map"):
         reasons["auto_map"] = (
             f"it names Python code, which is never run; if that code is not {architecture} of transformers, the import is "
             "another model"
         )
     named, numbered = written.get("id2label") or {}, written.get("label2id") or {}
-    if numbered and {str(number): label for label, number in numbered.items()} != named:
+    if named and label_count(written) != len(named):
+        reasons["id2label"] = f"it has {len(named)} names, and `num_labels` is {label_count(written)}"
+        reasons |= {"label2id": reasons["id2label"]} if numbered else {}
+    elif numbered and {str(number): label for label, number in numbered.items()} != named:
         reasons["label2id"] = "it is not the reverse of `id2label`, which names the classes"
-    searched = {key: "it is a setting of a search, which options of a command set" for key in SEARCH if written.get(key)}
+    searched = {
+        key: "it is a setting of a search, which options of a command set"
+        for key, default in SEARCH.items()
+        if written.get(key, default) not in (default, None, [])
+    }
     return {**reasons, **searched}
 
 
@@ -105,7 +128,8 @@ def unknown_keys(map_file: MapFile, written: Mapping[str, Any]) -> list[str]:
     sections = {key.split(".")[0] for key in known if "." in key}
     flat = [key for key in written if key not in sections]
     inner = [f"{section}.{key}" for section in sections for key in written.get(section) or {}]
-    return [key for key in flat + inner if key not in known and key.rpartition(".")[2] not in WITHOUT_EFFECT]
+    empty = {key for key in flat if written[key] in (None, [], {})}
+    return [key for key in flat + inner if key not in known | empty and key.rpartition(".")[2] not in WITHOUT_EFFECT]
 
 
 def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], catalogue: Catalogue, where: str) -> ModelSpec:
@@ -300,7 +324,7 @@ def config_of(
     values = {key: value for key, value in values.items() if " == " not in key}
     nullable = {*map_file.probe, *map_file.fallback}
     values = {key: value if value is not None or key in nullable else map_file.config[key] for key, value in values.items()}
-    kind = {"architectures": [architecture], "model_type": base.get("model_type", map_file.model_types[0])}
+    kind = {"architectures": [architecture], "model_type": base.get("model_type", map_file.model_type_of(architecture))}
     written = _sections({**map_file.only, **base, **values, **kind})
     try:
         actual = leaves(spec_of(map_file, architecture, written, catalogue, "the configuration"))

@@ -150,9 +150,10 @@ def _partial_rotary(config: Config) -> Any:
     return _rotary({**config, **older})
 
 
-def _labels(config: Config) -> Any:
-    """The number of classes."""
-    return len(config.get("id2label") or range(config.get("num_labels") or 2))
+def label_count(config: Config) -> int:
+    """The number of classes. Where `num_labels` and `id2label` differ, transformers takes the first."""
+    named, count = config.get("id2label"), config.get("num_labels")
+    return count if type(count) is int and count > 0 else len(named or range(2))
 
 
 def _label_keys(values: Values, config: Config) -> dict[str, Any]:
@@ -199,7 +200,7 @@ PAIRS = {
     "inverse_square_root": Pair(_power, _power_key),
     "modernbert_layers": Pair(_modernbert_layers, _modernbert_keys),
     "modernbert_base": Pair(_modernbert_base, _nothing),
-    "labels": Pair(_labels, _label_keys),
+    "labels": Pair(label_count, _label_keys),
     "visible_positions": Pair(_visible_positions, _position_rows),
     "after_padding": Pair(_after_padding, _nothing),
     "clip_end": Pair(_clip_end, _clip_end_key),

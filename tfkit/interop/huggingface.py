@@ -24,7 +24,8 @@ from ..nn.model import Model
 from ..spec import ModelSpec, parse_spec, resolved
 from .config_template import config_of, configuration
 from .huggingface_directory import CONFIG, GENERATION, INDEX, WEIGHTS
-from .huggingface_import import ORIGIN, rules_for
+from .huggingface_import import ORIGIN
+from .huggingface_match import rules_for
 from .kept_tensors import unpack
 from .views import CONSTANTS, contiguous, converted
 from .weight_map import MapFile, shipped_maps
@@ -111,7 +112,7 @@ def find_target(
     maps = shipped_maps(catalogue)
     targets: list[Target] = []
     for map_file in maps.values():
-        if origin and origin.config.get("model_type") not in map_file.model_types:
+        if origin and origin.config.get("model_type", map_file.model_types[0]) not in map_file.model_types:
             continue
         for name in map_file.architectures:
             if asked in (None, name) and (names := _same_kinds(spec, map_file, name, catalogue)) is not None:
@@ -216,7 +217,8 @@ def write(
         raise InputError([Diagnostic("TFK127", reason) for reason in refusals(model, texts, architecture)])
     state = model.state_dict()
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
-    _write_json(directory / CONFIG, {**target.config, **({} if target.origin else {"dtype": dtype})})
+    kind = {"architectures": [target.architecture], "model_type": target.map_file.model_type_of(target.architecture)}
+    _write_json(directory / CONFIG, {**kind, **target.config, **({} if target.origin else {"dtype": dtype})})
     for name in target.origin.files if target.origin else ():
         if name not in texts:
             raise StoreError(_altered(f"it lists {name[:80]}, which the model does not have"))

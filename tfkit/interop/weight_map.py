@@ -79,6 +79,7 @@ class MapFile(FileModel):
         derived: by name, values made from several keys.
         absent: tensors that are missing, or equal to another: tied ones.
         ignored: tensors that are not read, with the reason.
+        zeros: tensors that are zero where the files lack them.
         constants: tensors that are computed: the name of a function in `constants`.
         refused: by class of transformers, why no spec can say it.
     """
@@ -102,9 +103,15 @@ class MapFile(FileModel):
     weights: dict[str, Any]
     absent: dict[str, str] = {}
     ignored: dict[str, str] = {}
+    zeros: list[str] = []
     constants: dict[str, Literal["whisper_positions", "marian_positions"]] = {}
     refused: dict[str, str] = {}
     architectures: dict[str, Architecture]
+
+    def model_type_of(self, architecture: str) -> str:
+        """The `model_type` of configurations of a class of transformers."""
+        name = architecture.lower()
+        return next((kind for kind in self.model_types if name.startswith(kind.replace("-", ""))), self.model_types[0])
 
 
 @dataclass(frozen=True)
@@ -237,10 +244,11 @@ def find_map(maps: Mapping[str, MapFile], model_type: Any, architecture: Any, wh
                 return map_file, architecture
             if reason := map_file.refused.get(str(architecture)):
                 raise InputError(Diagnostic("TFK141", f"{where}: a spec cannot say `{architecture}`: {reason}"))
-            fix = f"tfkit reads {', '.join(map_file.architectures)} of this model type"
-            raise InputError(
-                Diagnostic("TFK141", f"{where}: the architecture is `{short(str(architecture))}`, which has no map", fix)
+            fix = f"choose one with --class: {', '.join(map_file.architectures)}; tensors that it does not have are left out"
+            message = (
+                f"{where}: the architecture is `{short(str(architecture))}`, which has no map for `{short(str(model_type))}`"
             )
+            raise InputError(Diagnostic("TFK141", message, fix))
     if reason := UNSUPPORTED.get(str(model_type)):
         raise InputError(Diagnostic("TFK141", f"{where}: a spec cannot say `{short(str(model_type))}`: {reason}"))
     known = sorted({name for map_file in maps.values() for name in map_file.model_types})

