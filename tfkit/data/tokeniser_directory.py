@@ -10,13 +10,11 @@ from pathlib import Path
 from pydantic import ConfigDict, field_validator
 
 from ..errors import Diagnostic, InputError
-from ..files import FileRoot, read_model
+from ..files import LABELS, PAIR_LABELS, FileRoot, read_model
 from .labels import check_labels
 from .tokeniser import TextTokeniser
 
 JOINT = "tokeniser.json"
-LABELS, PAIR_LABELS = "labels.json", "pair-labels.json"
-"""The classes of a classifier, in the order of its output. One of pairs of texts has the second file."""
 SEPARATE = {"source": "source.json", "target": "target.json"}
 TOKENISER_FILES = (JOINT, *SEPARATE.values())
 """The file names of tokenisers."""

@@ -16,6 +16,8 @@ from .listing import (
     remove_written,
 )
 from .read import (
+    LABELS,
+    PAIR_LABELS,
     TOKENISER_VALUES,
     FileModel,
     FileRoot,
@@ -34,6 +36,8 @@ from .write_directory import make_draft, make_folders, replace_directory
 
 __all__ = [
     "FileRecord",
+    "LABELS",
+    "PAIR_LABELS",
     "TOKENISER_VALUES",
     "FileModel",
     "FileRoot",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,17 @@ from pydantic import Field, ValidationError
 
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import TOKENISER_VALUES, FileModel, FileRecord, child, parse_json, refusals as refusals_of, write_tensors
+from ..files import (
+    LABELS,
+    PAIR_LABELS,
+    TOKENISER_VALUES,
+    FileModel,
+    FileRecord,
+    child,
+    parse_json,
+    refusals as refusals_of,
+    write_tensors,
+)
 from ..graph import graph_of
 from ..nn.model import Model
 from ..spec import ModelSpec, parse_spec, resolved
@@ -218,6 +228,7 @@ def write(
     state = model.state_dict()
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     kind = {"architectures": [target.architecture], "model_type": target.map_file.model_type_of(target.architecture)}
+    target = replace(target, config=_with_labels(target, texts))
     _write_json(directory / CONFIG, {**kind, **target.config, **({} if target.origin else {"dtype": dtype})})
     for name in target.origin.files if target.origin else ():
         if name not in texts:
@@ -239,14 +250,34 @@ def write(
     return _write_weights(target, _renamed(model.spec, target.names, catalogue), state, dtype, kept, directory, shard_bytes)
 
 
+def _with_labels(target: Target, texts: Mapping[str, str | bytes]) -> dict[str, Any]:
+    """The configuration with the names of the model's classes, unless it has them."""
+    text = next((texts[name] for name in (LABELS, PAIR_LABELS) if name in texts), None)
+    if text is None:
+        return target.config
+    try:
+        names = {str(number): name for number, name in enumerate(parse_json(text))}
+    except (TypeError, ValueError):
+        raise StoreError(Diagnostic("TFK082", "the file of labels holds no list of texts", "it was altered")) from None
+    default = {number: f"LABEL_{number}" for number in names}
+    if names == (target.config.get("id2label") or default) or (names == default and target.origin):
+        return target.config
+    config = {key: value for key, value in target.config.items() if key != "num_labels"}
+    return {**config, "id2label": names, "label2id": {name: int(number) for number, name in names.items()}}
+
+
 def _write_json(path: Path, data: Any) -> None:
     """In the form of transformers, whose files go out as they came in."""
     path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def tokeniser_files(text: str | bytes, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A tokeniser that `tfkit train` wrote, as transformers reads it. It ends a source with the end token, as tfkit does."""
+    """A tokeniser that `tfkit train` wrote, as transformers reads it. One of its own ends a source with the end token."""
     tokeniser = parse_json(text, values=TOKENISER_VALUES)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    if "tokenizer" in tokeniser:  # an imported one, which a model was trained with
+        settings |= {f"{role}_token": token for role, token in tokeniser["roles"].items()}
+        return {"tokenizer.json": tokeniser["tokenizer"], "tokenizer_config.json": settings}
     pieces = {token["id"]: token["content"] for token in tokeniser["added_tokens"]}
     special = {
         f"{name}_token": pieces[config[f"{name}_token_id"]]
@@ -261,14 +292,14 @@ def tokeniser_files(text: str | bytes, config: Mapping[str, Any]) -> dict[str, A
             "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
             "special_tokens": {end: {"id": end, "ids": [number], "tokens": [end]}},
         }
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "clean_up_tokenization_spaces": False}
-    return {"tokenizer.json": tokeniser, "tokenizer_config.json": {**settings, **special}}
+    return {"tokenizer.json": tokeniser, "tokenizer_config.json": {**settings, "unk_token": "<unk>", **special}}
 
 
 def _generation(target: Target, graph: Any) -> dict[str, Any]:
-    """The ids that generation needs."""
+    """The ids that generation needs, of a model that generates."""
     keys = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-    return {key: target.config[key] for key in keys if target.config.get(key) is not None} if graph.inputs() else {}
+    causal = any(getattr(node.options, "causal", False) for node in graph.nodes.values())
+    return {key: target.config[key] for key in keys if target.config.get(key) is not None} if causal else {}
 
 
 def _write_weights(
