@@ -170,6 +170,17 @@ def test_a_directory_that_does_not_fit_is_refused_before_anything_is_written(nam
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["Gemma2ForCausalLM", "Qwen3ForCausalLM", "ModernBertModel"])
+def test_layers_that_are_listed_one_by_one_are_bounded(name, tmp_path, catalogue):
+    make(name).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["layer_types"]
+    for number in (10**9, "many"):
+        (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": number}))
+        with pytest.raises(TfkitError, match=r"`num_hidden_layers` is .*; a whole number up to 10,000 is expected"):
+            plan_import(tmp_path, catalogue)
+
+
 FORGED: dict[str, Any] = {
     "files outside": {"files": ["../config.json"]},
     "files that are not there": {"files": ["notes.txt"]},

@@ -1,5 +1,6 @@
 """From text and images to batches: files, tokenisers, corpora on disk, batches by tokens."""
 
+from ..files import LABELS, PAIR_LABELS
 from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import NO_LABEL, Corpus
@@ -22,8 +23,6 @@ from .tasks import Batch, Task, padded, task_of
 from .text_frame import Frame, PairFrame
 from .tokeniser import Ranges, TextTokeniser
 from .tokeniser_directory import (
-    LABELS,
-    PAIR_LABELS,
     TOKENISER_FILES,
     has_labels,
     label_texts,

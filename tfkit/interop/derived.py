@@ -76,8 +76,19 @@ def _layer_windows(config: Config) -> Any:
     return _windows(config, ("full_attention",))
 
 
+MAX_LAYERS = 10_000
+"""At most this many layers are listed one by one."""
+
+
+def _layer_count(config: Config) -> int:
+    number = config["num_hidden_layers"]
+    if not isinstance(number, int) or number > MAX_LAYERS:
+        raise ValueError(f"`num_hidden_layers` is {str(number)[:20]}; a whole number up to {MAX_LAYERS:,} is expected")
+    return number
+
+
 def _windows(config: Config, pattern: tuple[str, ...]) -> Any:
-    window, number = config.get("sliding_window"), config["num_hidden_layers"]
+    window, number = config.get("sliding_window"), _layer_count(config)
     kinds = config.get("layer_types") or [pattern[layer % len(pattern)] for layer in range(number)]
     if len(kinds) != number:
         raise ValueError(f"`layer_types` has {len(kinds)} entries for {number} layers")
@@ -109,7 +120,7 @@ def _power_key(values: Values, config: Config) -> dict[str, Any]:
 
 def _modernbert_layers(config: Config) -> Any:
     """The first attention has no norm, so that their first layer is two of ours. Local layers have another base."""
-    kinds, number = config.get("layer_types"), config["num_hidden_layers"]
+    kinds, number = config.get("layer_types"), _layer_count(config)
     if kinds is None:
         every = config.get("global_attn_every_n_layers") or 3
         kinds = ["sliding_attention" if layer % every else "full_attention" for layer in range(number)]

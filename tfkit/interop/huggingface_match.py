@@ -141,7 +141,7 @@ def _derived(directory: HuggingFaceDirectory, maps: Mapping[str, MapFile], catal
         raise InputError(Diagnostic("TFK141", message, "choose one with --class"))
     message = f"{where} lacks {lacking}, and the tensors fit no class"
     if matches:
-        nearest = min(matches, key=lambda match: len(match.problems) + len(match.absent))
+        nearest = max(matches, key=lambda match: sum(rule.theirs in match.spelling for rule in match.rules))
         reasons = [*nearest.problems, *(f"`{name}` is missing" for name in sorted(nearest.absent))]
         message += f"; the nearest is {nearest.architecture}: {reasons[0]}"
         message += f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
