@@ -1,12 +1,19 @@
 """Trained models that were published come in: those that packages carry. transformers is the judge of their numbers, and the
-package of g2p-en of its words."""
+package g2p-en of its words."""
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import json
+import os
+import re
+import runpy
+import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 import torch
 import transformers
@@ -145,6 +152,50 @@ def test_equal_sentences_are_near_in_all_minilm(tmp_path, catalogue):
     means = (encoded * real[..., None]).sum(1) / real.sum(1, keepdim=True)
     near, far = torch.cosine_similarity(means[:1], means[1:])
     assert near > 0.7 > 0.3 > far
+
+
+def package_of_g2p() -> Any:
+    """The class of the package, with its NumPy code and without the dictionaries that it would download."""
+    path = carried("g2p-en", "g2p_en/g2p.py")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the file has `\-` in a text
+        tree = ast.parse(path.read_text())
+    kind = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "G2p")
+    start = next(node for node in kind.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    start.body = [line for line in start.body if not re.search("cmu|homograph", ast.unparse(line))]
+    names = {"np": numpy, "os": os, "dirname": str(path.parent)}
+    exec(compile(ast.Module([kind], []), str(path), "exec"), names)
+    return names["G2p"]()
+
+
+def test_words_are_spoken_as_the_package_g2p_en_speaks_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    checkpoint = carried("g2p-en", "g2p_en/checkpoint20.npz")
+    runpy.run_path("docs/examples/g2p/importer.py")["main"](str(checkpoint), str(tmp_path / "g2p"))
+    theirs, text = package_of_g2p(), (ROOT / "README.md").read_text() + (ROOT / "CHANGELOG.md").read_text()
+    words = sorted(set(re.findall("[a-z]{2,}", text.lower())))[:1000]
+    assert len(words) == 1000
+    translator = tfkit.Translator.load(tmp_path / "g2p")
+    spoken = [translation.text for translation in translator.translate(words)]
+    assert spoken == [" ".join(theirs.predict(word)) for word in words]
+
+    model, word = tfkit.load(tmp_path / "g2p").double().eval(), "quizzically"
+    encoded = [theirs.g2idx[letter] for letter in [*word, "</s>"]]
+    state, logits = numpy.zeros((1, 256)), []
+    arrays = {name: array.astype("float64") for name, array in theirs.variables.items()}
+    for number in encoded:
+        state = theirs.grucell(arrays["enc_emb"][[number]], state, *(arrays[f"enc_{name}"] for name in GATES))
+    target = [2, *(theirs.p2idx[phoneme] for phoneme in theirs.predict(word))]
+    for number in target:
+        state = theirs.grucell(arrays["dec_emb"][[number]], state, *(arrays[f"dec_{name}"] for name in GATES))
+        logits.append(state @ arrays["fc_w"].T + arrays["fc_b"])
+    with torch.no_grad():
+        ours = model(source=torch.tensor([encoded]), target=torch.tensor([target]))["logits"][0]
+    assert numpy.abs(ours.numpy() - numpy.concatenate(logits)).max() < 1e-12 * numpy.abs(logits).max()
+
+
+GATES = ("w_ih", "w_hh", "b_ih", "b_hh")
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_command_says_what_becomes_of_each_tensor(tmp_path, command):

@@ -107,6 +107,7 @@ RECURRENT = {
     "luong": [*RNN, "decoder.readout.d_model=9"],
     "conditional-gru": [*RNN, "decoder.readout.d_model=9", "decoder.cross_attention.score.d_score=6"],
     "conditional-gru-small": [*RNN, "decoder.readout.d_model=12"],
+    "g2p-en": ["defaults.d_model=12", "encoder.d_state=8", "decoder.d_state=8"],
     "rnn-language-model": ["defaults.d_model=12", "defaults.vocab_size=61", "body.d_state=8"],
 }
 MORE = {
