@@ -141,6 +141,50 @@ def test_reorder_keeps_repeats_and_drops_hypotheses(
     close(got, want[:, 5:], rounding(model, want, T), VISIBLE[index, :4])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("position", WRITTEN)
+def test_a_state_that_was_cut_back_goes_on_as_if_the_later_tokens_had_not_been(
+    position: str, model_of: Callable[..., Model], ids_of: Callable[..., Tensor], rounding: Callable[..., float]
+) -> None:
+    model = model_of(position=position, dtype=torch.float64)
+    source, target, wrong = ids_of(B, S, 1), ids_of(B, T, 2), ids_of(B, 6, 3)
+    with torch.no_grad():
+        want = model(source=source, target=target, masks={"target": LEFT})["logits"]
+    for stay in (0, 1, 4, 5):
+        state = model.start(source=source)
+        steps(model, state, torch.cat([target[:, :stay], wrong], 1), [stay, 1, 5] if stay else [1, 5])
+        state.truncate(stay)
+        assert (state.length, state.length if state.ids is None else state.ids.shape[1]) == (stay, stay)
+        state.truncate(0)
+        first = steps(model, state, target[:, :5], [2, 3], LEFT[:, :5])
+        model.step(state, wrong)
+        state.truncate(5)
+        state.reorder(torch.arange(B))
+        got = torch.cat([first, steps(model, state, target[:, 5:], [1, T - 6], LEFT[:, 5:])], 1)
+        close(got, want, rounding(model, want, T), LEFT)
+
+
+def test_a_state_that_cannot_be_cut_back_says_why_and_is_unchanged(
+    model_of: Callable[..., Model], ids_of: Callable[..., Tensor]
+) -> None:
+    model, source = model_of(), ids_of(B, S, 1)
+    state = model.start(source=source)
+    model.step(state, ids_of(B, 3, 2))
+    for length in (-1, 4, 1.0, True, None):
+        with pytest.raises(tfkit.InputError, match=r"TFK072.*of 3 positions.*from 0 to 3"):
+            state.truncate(length)  # type: ignore[arg-type]
+    model.branch(state, torch.arange(B).repeat_interleave(2), 2)
+    with pytest.raises(tfkit.InputError, match=r"TFK073.*search"):
+        state.truncate(2)
+    recurrent = tfkit.build("specs/rnn-encoder-decoder-small.yaml").eval()
+    state = recurrent.start(source=source)
+    recurrent.step(state, ids_of(B, 3, 2))
+    state.truncate(3)
+    with pytest.raises(tfkit.InputError, match=r"TFK073.*`decoder` has only the state after position 3"):
+        state.truncate(2)
+    assert state.length == 3
+
+
 def test_a_mix_of_encoder_layers_and_a_second_memory_are_reordered_too(
     model_of: Callable[..., Model], ids_of: Callable[..., Tensor], rounding: Callable[..., float]
 ) -> None:

@@ -188,6 +188,33 @@ class DecodingState:
         self._keep(rows)
         self._keep_hypotheses(rows)
 
+    def truncate(self, length: int) -> None:
+        """Forget the tokens from position `length` on, so that the next step continues there, as speculative decoding needs.
+
+        Args:
+            length: the number of positions that stay, from 0 to `self.length`.
+
+        Raises:
+            InputError: there is no such position, a recurrent node has only its last state, or beams share prefixes. The
+                state is unchanged.
+        """
+        if type(length) is not int or not 0 <= length <= self.length:
+            fix = f"a whole number from 0 to {self.length} is expected"
+            raise InputError(Diagnostic("TFK072", f"a decoding state of {self.length} positions is cut to {length!r}", fix))
+        if self.tree is not None or self.place is not None:
+            raise InputError(Diagnostic("TFK073", "the state of a search cannot be cut back", "start another one"))
+        if length == self.length:
+            return
+        if self.recurrent:
+            nodes = ", ".join(f"`{name}`" for name in self.recurrent)
+            message = f"{nodes} has only the state after position {self.length}, and none after {length}"
+            raise InputError(Diagnostic("TFK073", message, "start another decoding state"))
+        self.length = length
+        self.ids = None if self.ids is None else self.ids[:, :length]
+        self.visible = None if self.visible is None else self.visible[:, :length]
+        for cache in self.caches.values():
+            cache.length = length
+
     def branch(self, rows: Tensor, beams: int, kept: Tensor | None) -> None:
         """Continue with several hypotheses per sentence, which share prefixes.
 
