@@ -181,6 +181,15 @@ def test_layers_that_are_listed_one_by_one_are_bounded(name, tmp_path, catalogue
             plan_import(tmp_path, catalogue)
 
 
+def test_weights_in_one_file_and_in_shards_are_refused(tmp_path, catalogue):
+    make("GPT2LMHeadModel").save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(plan_import(tmp_path, catalogue).directory.shards) > 1
+    make("GPT2LMHeadModel").save_pretrained(tmp_path / "whole")
+    shutil.copy(tmp_path / "whole" / "model.safetensors", tmp_path)
+    with pytest.raises(TfkitError, match=r"TFK143 .*model.safetensors and the files of .*, which may hold two models"):
+        plan_import(tmp_path, catalogue)
+
+
 FORGED: dict[str, Any] = {
     "files outside": {"files": ["../config.json"]},
     "files that are not there": {"files": ["notes.txt"]},

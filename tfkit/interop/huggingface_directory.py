@@ -167,6 +167,9 @@ class HuggingFaceDirectory:
                 problems += [f"{self.path / INDEX}: `{tensor}` {what} {name}, which {word}" for tensor in sorted(names)]
         if problems:
             raise StoreError([Diagnostic("TFK143", problem) for problem in problems[:20]])
+        if os.path.lexists(self.path / WEIGHTS) and WEIGHTS not in listed.values():
+            message = f"{self.path} has {WEIGHTS} and the files of {INDEX}, which may hold two models"
+            raise StoreError(Diagnostic("TFK143", message, "remove those that are not the model's"))
 
     @cached_property
     def places(self) -> dict[str, tuple[str, Place]]:
