@@ -223,6 +223,10 @@ def test_pickled_weights_are_read_on_request_and_run_no_code(gpt2, tmp_path, cat
     torch.save({"transformer.wte.weight": print}, gpt2 / "pytorch_model.bin")
     with pytest.raises(TfkitError, match="holds no weights alone"):
         plan_import(gpt2, catalogue, allow_pickle=True)
+    for other in ({"model": {"transformer.wte.weight": torch.ones(2)}}, {"step": 3}):
+        torch.save(other, gpt2 / "pytorch_model.bin")
+        with pytest.raises(TfkitError, match=r"TFK143 .*`(model|step)` of the pickled weights is a (dict|int), no tensor"):
+            plan_import(gpt2, catalogue, allow_pickle=True)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])

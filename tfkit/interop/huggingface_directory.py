@@ -196,6 +196,9 @@ class HuggingFaceDirectory:
             except Exception as reason:  # the unpickler raises many kinds
                 why = " ".join(str(reason).split())[:200]
                 raise StoreError(Diagnostic("TFK143", f"{self.path / name} holds no weights alone: {why}")) from None
+        if other := next((name for name, value in tensors.items() if not isinstance(value, torch.Tensor)), None):
+            message = f"{self.path}: `{str(other)[:80]}` of the pickled weights is a {type(tensors[other]).__name__}, no tensor"
+            raise StoreError(Diagnostic("TFK143", message, "write the weights alone: `torch.save(model.state_dict(), FILE)`"))
         return tensors
 
     def file_of(self, name: str) -> Path:
