@@ -113,6 +113,12 @@ def with_ids_beyond_the_vocabulary(model: Any, tensors: Tensors, config: dict[st
     return tensors
 
 
+def with_several_ends(model: Any, tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    if isinstance(config.get("eos_token_id"), int):
+        config["eos_token_id"] = [config["eos_token_id"], 5]
+    return tensors
+
+
 def with_no_class(model: Any, tensors: Tensors, config: dict[str, Any]) -> Tensors:
     del config["architectures"]
     return tensors
@@ -135,7 +141,7 @@ CHANGES: dict[str, Change] = {
     change.__name__: change
     for change in (
         with_buffers, with_parts_of_other_classes, with_old_names_of_norms, with_tied_tensors_twice,
-        with_ids_beyond_the_vocabulary, with_no_class, with_no_class_and_no_type, with_old_keys,
+        with_ids_beyond_the_vocabulary, with_several_ends, with_no_class, with_no_class_and_no_type, with_old_keys,
     )
 }  # fmt: skip
 SAME_NAMES = (

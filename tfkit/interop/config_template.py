@@ -67,6 +67,7 @@ def configuration(map_file: MapFile, written: Mapping[str, Any]) -> Values:
         for part in key.split("."):
             value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
         values[key] = default if value is _ABSENT else value
+    values |= {key: values[key][0] for key in several_ends(values)}
     values |= dict.fromkeys(beyond_vocabulary(values))
     for key, source in map_file.fallback.items():
         factor, _, name = source.rpartition(" * ")
@@ -80,6 +81,11 @@ def configuration(map_file: MapFile, written: Mapping[str, Any]) -> Values:
 
 
 _ABSENT = object()
+
+
+def several_ends(values: Mapping[str, Any]) -> list[str]:
+    """The keys with several end tokens. A spec has one, the first."""
+    return [key for key, ids in values.items() if key.endswith("eos_token_id") and isinstance(ids, list) and ids]
 
 
 def beyond_vocabulary(values: Mapping[str, Any]) -> dict[str, int]:
@@ -106,6 +112,10 @@ def ignored_keys(map_file: MapFile, written: Mapping[str, Any], architecture: st
         reasons["auto_map"] = (
             f"it names Python code, which is never run; if that code is not {architecture} of transformers, the import is "
             "another model"
+        )
+    for key in several_ends(written):
+        reasons[key] = (
+            f"of {len(written[key])} end tokens a spec has the first, {short(str(written[key][0]))}; a search stops there alone"
         )
     named, numbered = written.get("id2label") or {}, written.get("label2id") or {}
     if named and label_count(written) != len(named):
