@@ -76,6 +76,7 @@ def test_a_published_model_gives_the_outputs_of_transformers_and_goes_out_again(
     model = tfkit.load(run_import(plan, tmp_path / "model", catalogue), catalogue=catalogue).eval()
     if missing:  # both draw these, from other generators
         export(model, tmp_path / "out", "hf", texts=other_files(tmp_path / "model"))
+        assert plan_import(tmp_path / "out", catalogue).match.architecture == architecture
     theirs = getattr(transformers, architecture).from_pretrained(tmp_path / "out" if missing else published)
     with all_in_float64():
         ours, theirs = model.double(), theirs.double().eval()

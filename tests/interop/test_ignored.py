@@ -138,3 +138,14 @@ def test_a_tensor_under_its_old_and_its_new_name_is_an_error(vit: Path, command:
     done = command("import", str(vit), "--dry-run")
     assert done.code == 2
     assert f"TFK143 the files hold `{name}` under two names, `" in done.err
+
+
+def test_ends_and_starts_of_the_generation_settings_that_the_model_does_not_have_are_named(
+    tmp_path: Path, command: Callable[..., Done]
+) -> None:
+    make("GPT2LMHeadModel").save_pretrained(tmp_path / "gpt2")
+    (tmp_path / "gpt2/generation_config.json").write_text(json.dumps({"eos_token_id": [60, 5], "max_new_tokens": 3}))
+    done = command("import", str(tmp_path / "gpt2"), "--dry-run")
+    assert "  not read of generation_config.json: `eos_token_id`: the model has that of config.json, 60: a search" in done.out
+    (tmp_path / "gpt2/generation_config.json").write_text(json.dumps({"eos_token_id": 60, "max_new_tokens": 3}))
+    assert "eos_token_id" not in command("import", str(tmp_path / "gpt2"), "--dry-run").out

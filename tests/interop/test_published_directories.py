@@ -130,6 +130,8 @@ def with_no_class_and_no_type(model: Any, tensors: Tensors, config: dict[str, An
 
 
 def with_old_keys(model: Any, tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    if "scale_decoder_outputs" in config:  # T5 of transformers before 5 said it with the other key
+        config["tie_word_embeddings"] = config.pop("scale_decoder_outputs")
     config |= {
         "torchscript": False, "use_bfloat16": False, "output_past": True, "pruned_heads": {}, "finetuning_task": None,
         "num_beams": 1, "top_k": 50, "length_penalty": 1.0, "task_specific_params": None, "gradient_checkpointing": False,

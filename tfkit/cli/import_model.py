@@ -137,6 +137,10 @@ def _generation(plan: ImportPlan, catalogue: Catalogue) -> dict[str, str]:
             raise InputError(Diagnostic("TFK142", message, "remove the setting there")) from None
     plan.ignored_keys = {name: reason for name, reason in plan.ignored_keys.items() if name not in READ}
     plan.ignored_keys |= {f"{file}:{name}": reason for name, reason in left_out.items()}
+    for name in ("eos_token_id", "decoder_start_token_id"):
+        here, there = written.get(name), plan.directory.config.get(name)
+        if here is not None and here != there and name not in plan.ignored_keys:
+            plan.ignored_keys[f"{file}:{name}"] = f"the model has that of {CONFIG}, {there}: a search starts and ends by it"
     return {GENERATION: settings_text(settings)}
 
 
@@ -196,6 +200,7 @@ def _tensors(plan: ImportPlan) -> Iterator[tuple[int, str]]:
             yield len(names), f"{', '.join(names[:MAX_LISTED])}{more}: {reason}"
     for node, rules in plan.initialised.items():
         listed = ", ".join(rule.theirs for rule in rules[:MAX_LISTED])
+        listed += f" and {len(rules) - MAX_LISTED} more" if len(rules) > MAX_LISTED else ""
         yield len(rules), f"{listed}: not in the files: new weights for `{node}`, which no training has seen"
 
 

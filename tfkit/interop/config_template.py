@@ -72,7 +72,7 @@ def configuration(map_file: MapFile, written: Mapping[str, Any]) -> Values:
     for key, source in map_file.fallback.items():
         factor, _, name = source.rpartition(" * ")
         if values[key] is None and isinstance(values[name], (int, str)):
-            values[key] = values[name] * int(factor or 1)
+            values[key] = values[name] * int(factor) if factor else values[name]
     for key in map_file.choose:
         first, equal, second = key.partition(" == ")
         if equal:

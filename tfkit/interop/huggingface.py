@@ -227,7 +227,10 @@ def write(
         raise InputError([Diagnostic("TFK127", reason) for reason in refusals(model, texts, architecture)])
     state = model.state_dict()
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
-    kind = {"architectures": [target.architecture], "model_type": target.map_file.model_type_of(target.architecture)}
+    kind: dict[str, Any] = {"model_type": target.map_file.model_type_of(target.architecture)}
+    kind["architectures"] = [target.architecture]
+    if (target.config.get("architectures") or [None])[0] != target.architecture:  # another one was chosen at the import
+        target = replace(target, config={**target.config, "architectures": [target.architecture]})
     target = replace(target, config=_with_labels(target, texts))
     _write_json(directory / CONFIG, {**kind, **target.config, **({} if target.origin else {"dtype": dtype})})
     for name in target.origin.files if target.origin else ():
