@@ -151,7 +151,7 @@ SAME_NAMES = (
     "XLMRobertaForSequenceClassification LlamaForCausalLM MistralForCausalLM T5ForConditionalGeneration "
     "M2M100ForConditionalGeneration"
 )
-AMBIGUOUS = {"with_no_class_and_no_type": {*SAME_NAMES.split(), "T5 1.1"}}
+AMBIGUOUS = {"with_no_class_and_no_type": {*SAME_NAMES.split(), "MT5ForConditionalGeneration", "T5 1.1", "mT5 with a head"}}
 """The classes that another class shares all names and shapes with."""
 
 
