@@ -136,8 +136,7 @@ def test_the_tokeniser_of_a_published_model_is_that_of_the_library(path, tmp_pat
 
 
 def test_equal_sentences_are_near_in_all_minilm(tmp_path, catalogue):
-    """The first example of its card: the mean of the outputs, normalised. The sentence about food is nearer to that about bread
-    than to that about a horse."""
+    """The vector of a sentence is the mean of the outputs. Two sentences about eating are near, one about a horse is far."""
     published = directory_of(MINILM, tmp_path)
     model = tfkit.load(run_import(plan_import(published, catalogue), tmp_path / "model", catalogue), catalogue=catalogue).eval()
     tokeniser = transformers.BertTokenizerFast.from_pretrained(published)

@@ -147,7 +147,10 @@ FAULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "cut off": (damage_cut, ("holds no tensors that can be read",)),
     "model type": (configured(model_type="gpt3"), ("`gpt3`", "did you mean `gpt")),
     "experts": (configured(model_type="mixtral"), ("it routes tokens to experts",)),
-    "class": (configured(architectures=["GPT2ForSequenceClassification"]), ("which has no map", "GPT2LMHeadModel")),
+    "class": (
+        configured(architectures=["GPT2ForSequenceClassification"]),
+        ("has no map of the class `GPT2ForSequenceClassification`", "GPT2LMHeadModel"),
+    ),
     "sizes": (configured(n_head=5), ("num_heads",)),
     "values": (
         configured(activation_function="mish", scale_attn_weights=False),
@@ -188,6 +191,18 @@ def test_weights_in_one_file_and_in_shards_are_refused(tmp_path, catalogue):
     shutil.copy(tmp_path / "whole" / "model.safetensors", tmp_path)
     with pytest.raises(TfkitError, match=r"TFK143 .*model.safetensors and the files of .*, which may hold two models"):
         plan_import(tmp_path, catalogue)
+
+
+def test_an_untied_head_never_takes_the_place_of_the_table(gpt2, tmp_path, catalogue):
+    tensors, config = load_file(gpt2 / "model.safetensors"), json.loads((gpt2 / "config.json").read_text())
+    tensors["lm_head.weight"] = tensors.pop("transformer.wte.weight")
+    save_file(tensors, gpt2 / "model.safetensors", {"format": "pt"})
+    plan = plan_import(gpt2, catalogue)  # tied: one table under its other name
+    assert plan.match.spelling["transformer.wte.weight"] == "lm_head.weight"
+    (gpt2 / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    for initialise in (False, True):
+        with pytest.raises(TfkitError, match=r"TFK143 .*`transformer.wte.weight` \(61, 24\) is missing"):
+            plan_import(gpt2, catalogue, initialise=initialise)
 
 
 FORGED: dict[str, Any] = {

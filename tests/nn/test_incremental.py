@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -170,9 +171,10 @@ def test_a_state_that_cannot_be_cut_back_says_why_and_is_unchanged(
     model, source = model_of(), ids_of(B, S, 1)
     state = model.start(source=source)
     model.step(state, ids_of(B, 3, 2))
-    for length in (-1, 4, 1.0, True, None):
+    wrong: tuple[Any, ...] = (-1, 4, 1.0, True, None)
+    for length in wrong:
         with pytest.raises(tfkit.InputError, match=r"TFK072.*of 3 positions.*from 0 to 3"):
-            state.truncate(length)  # type: ignore[arg-type]
+            state.truncate(length)
     model.branch(state, torch.arange(B).repeat_interleave(2), 2)
     with pytest.raises(tfkit.InputError, match=r"TFK073.*search"):
         state.truncate(2)

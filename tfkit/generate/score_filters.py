@@ -19,7 +19,7 @@ Filter = Component | Callable[[Tensor, Prefix], Tensor]
 
 
 class ScoreFilters:
-    """The filters of one search, applied in their order. Its truth value is False if there are none."""
+    """The filters of one search, applied in their order. `bool` of it says whether there are any."""
 
     def __init__(self, filters: Iterable[Filter]) -> None:
         self.functions = [_function(one) for one in filters]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -227,12 +227,7 @@ def write(
         raise InputError([Diagnostic("TFK127", reason) for reason in refusals(model, texts, architecture)])
     state = model.state_dict()
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
-    kind: dict[str, Any] = {"model_type": target.map_file.model_type_of(target.architecture)}
-    kind["architectures"] = [target.architecture]
-    if (target.config.get("architectures") or [None])[0] != target.architecture:  # another one was chosen at the import
-        target = replace(target, config={**target.config, "architectures": [target.architecture]})
-    target = replace(target, config=_with_labels(target, texts))
-    _write_json(directory / CONFIG, {**kind, **target.config, **({} if target.origin else {"dtype": dtype})})
+    _write_json(directory / CONFIG, {**_configuration(target, texts), **({} if target.origin else {"dtype": dtype})})
     for name in target.origin.files if target.origin else ():
         if name not in texts:
             raise StoreError(_altered(f"it lists {name[:80]}, which the model does not have"))
@@ -253,19 +248,22 @@ def write(
     return _write_weights(target, _renamed(model.spec, target.names, catalogue), state, dtype, kept, directory, shard_bytes)
 
 
-def _with_labels(target: Target, texts: Mapping[str, str | bytes]) -> dict[str, Any]:
-    """The configuration with the names of the model's classes, unless it has them."""
+def _configuration(target: Target, texts: Mapping[str, str | bytes]) -> dict[str, Any]:
+    """The configuration with the class that goes out, and the names of its labels."""
+    config = {"model_type": target.map_file.model_type_of(target.architecture), **target.config}
+    if (config.get("architectures") or [None])[0] != target.architecture:  # the import chose another class than the file
+        config["architectures"] = [target.architecture]
     text = next((texts[name] for name in (LABELS, PAIR_LABELS) if name in texts), None)
     if text is None:
-        return target.config
+        return config
     try:
         names = {str(number): name for number, name in enumerate(parse_json(text))}
     except (TypeError, ValueError):
         raise StoreError(Diagnostic("TFK082", "the file of labels holds no list of texts", "it was altered")) from None
     default = {number: f"LABEL_{number}" for number in names}
-    if names == (target.config.get("id2label") or default) or (names == default and target.origin):
-        return target.config
-    config = {key: value for key, value in target.config.items() if key != "num_labels"}
+    if names == (config.get("id2label") or default) or (names == default and target.origin):
+        return config
+    config.pop("num_labels", None)
     return {**config, "id2label": names, "label2id": {name: int(number) for number, name in names.items()}}
 
 

@@ -98,7 +98,7 @@ def match_directory(directory: HuggingFaceDirectory, catalogue: Catalogue, chose
     """
     maps, where = shipped_maps(catalogue), str(directory.path / CONFIG)
     model_type = directory.config.get("model_type")
-    architecture = chosen or (directory.config.get("architectures") or [None])[0]
+    architecture = (directory.config.get("architectures") or [None])[0] if chosen is None else chosen
     if architecture is None:
         same = {name: one for name, one in maps.items() if model_type is None or model_type in one.model_types}
         if same:
@@ -187,8 +187,9 @@ def _spelling(names: Iterable[str]) -> dict[str, str]:
 
 def _compare_parameters(match: Match) -> None:
     """Every tensor of the class is in the files with its shape, or is zero, or its node is missing as a whole."""
+    expected = {rule.theirs for rule in match.rules}
     for name, other in _tied(match).items():  # files hold a tied tensor under any of its names
-        if other not in match.spelling and name in match.spelling:
+        if other not in match.spelling and name in match.spelling and name not in expected:
             match.spelling[other] = match.spelling.pop(name)
     zeros = set(_spelt(match, match.map_file.zeros))
     present = {_node(rule) for rule in match.rules if rule.theirs in match.spelling}

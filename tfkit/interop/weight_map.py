@@ -245,9 +245,7 @@ def find_map(maps: Mapping[str, MapFile], model_type: Any, architecture: Any, wh
             if reason := map_file.refused.get(str(architecture)):
                 raise InputError(Diagnostic("TFK141", f"{where}: a spec cannot say `{architecture}`: {reason}"))
             fix = f"choose one with --class: {', '.join(map_file.architectures)}; tensors that it does not have are left out"
-            message = (
-                f"{where}: the architecture is `{short(str(architecture))}`, which has no map for `{short(str(model_type))}`"
-            )
+            message = f"{where}: the model type `{short(str(model_type))}` has no map of the class `{short(str(architecture))}`"
             raise InputError(Diagnostic("TFK141", message, fix))
     if reason := UNSUPPORTED.get(str(model_type)):
         raise InputError(Diagnostic("TFK141", f"{where}: a spec cannot say `{short(str(model_type))}`: {reason}"))
