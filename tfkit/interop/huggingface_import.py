@@ -184,8 +184,9 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
 def _check_tied(plan: ImportPlan) -> None:
     for name, other in plan.match.tied.items():
         if not np.array_equal(plan.directory.read(plan.match.spelling[name]), plan.directory.read(plan.match.spelling[other])):
-            message = f"{plan.directory.path}: `{name}` is not equal to `{other}`, and the configuration ties them"
-            fix = f"write `tie_word_embeddings: false` into {CONFIG} if the model was trained so"
+            message = f"{plan.directory.path}: `{name}` is not equal to `{other}`, and {plan.match.architecture} ties them"
+            untied = "tie_word_embeddings" in plan.match.map_file.choose
+            fix = f"write `tie_word_embeddings: false` into {CONFIG} if the model was trained so" if untied else ""
             raise StoreError(Diagnostic("TFK143", message, fix))
 
 
