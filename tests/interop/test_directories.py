@@ -21,6 +21,7 @@ from tfkit.interop.huggingface import write
 from tfkit.interop.huggingface_import import ORIGIN, plan_import, run_import
 from tfkit.interop.kept_tensors import KEPT_FILE
 from tfkit.interop.views import converted, real
+from tfkit.io.saved_files import other_files
 
 from .models import make
 
@@ -203,6 +204,14 @@ def test_an_untied_head_never_takes_the_place_of_the_table(gpt2, tmp_path, catal
     for initialise in (False, True):
         with pytest.raises(TfkitError, match=r"TFK143 .*`transformer.wte.weight` \(61, 24\) is missing"):
             plan_import(gpt2, catalogue, initialise=initialise)
+
+
+def test_a_configuration_that_no_spec_gives_goes_out_as_it_came_in(bert, tmp_path, catalogue):
+    config = json.loads((bert / "config.json").read_text())
+    (bert / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
+    model = tfkit.load(run_import(plan_import(bert, catalogue), tmp_path / "model", catalogue))
+    export(model, tmp_path / "out", "hf", texts=other_files(tmp_path / "model"))
+    assert json.loads((tmp_path / "out/config.json").read_text()) == {**config, "pad_token_id": None}
 
 
 FORGED: dict[str, Any] = {

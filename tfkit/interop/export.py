@@ -145,7 +145,8 @@ def export(
     check_target(target)
     directory = Path(directory).absolute()
     check_place(directory, overwrite, EXPORT)
-    if reasons := load(TARGETS[target].refusals)(model):
+    known = (texts or {}, options.get("architecture")) if target == "hf" else ()  # an import keeps its configuration in `texts`
+    if reasons := load(TARGETS[target].refusals)(model, *known):
         title, fix = TARGETS[target].title, "change the spec and train it again, or choose another target"
         raise InputError([Diagnostic("TFK127", f"{title} cannot express {reason}", fix) for reason in reasons])
     for_return = () if target == "hf" else (ORIGIN, KEPT_FILE)
