@@ -202,6 +202,58 @@ def test_n_best_has_a_line_of_numbers_for_each(run, monkeypatch, capsys):
     assert all(len(row) == 3 for row in rows)
 
 
+def test_a_translation_without_end_is_named(run, monkeypatch, capsys):
+    typed(monkeypatch, "the dog\n\nbig cat\n")
+    assert main(["translate", str(run), "--extra-length", "1", "--filter", "min_tokens:tokens=9", "--json"]) == 0
+    out, err = capsys.readouterr()
+    rows = [json.loads(line)["hypotheses"] for line in out.splitlines()]
+    assert [[one["finished"] for one in row] for row in rows] == [[False], [], [False]]
+    cut = [len(row[0]["pieces"]) for row in rows if row]
+    assert err.splitlines() == [
+        f"<stdin>:{number}: the translation was cut off after {count} tokens; --extra-length N allows more"
+        for number, count in zip((1, 3), cut, strict=True)
+    ]
+
+
+def test_prefixes_of_one_text_and_of_a_file(run, tmp_path, monkeypatch, capsys):
+    def translated(*words):
+        typed(monkeypatch, "the dog\nbig cat\n")
+        assert main(["translate", str(run), *words]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    (tmp_path / "starts.txt").write_text("la\n\n")
+    plain, both, first = translated(), translated("--prefix", "la"), translated("--prefixes", str(tmp_path / "starts.txt"))
+    assert [line.split()[0] for line in both] == ["la", "la"]
+    assert first == [both[0], plain[1]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--prefix", "a", "--prefixes", "b"], "TFK090 --prefix and --prefixes exclude each other; write one of them"),
+        (["--prefixes", "none.txt"], "TFK100 none.txt cannot be read"),
+        (["--target-language", "de"], "TFK077 the model has no token of the language 'de'; it has no language tokens"),
+        (["--early-stopping", "maybe"], "TFK090 argument --early-stopping: "),
+        (["--beams", "1", "--early-stopping", "true"], "TFK090 greedy search has one hypothesis, no penalty and no stopping"),
+        (["--sample", "--early-stopping", "true"], "TFK090 --early-stopping belongs to beam search"),
+    ],
+)
+def test_wrong_starts_and_stops(words, message, run, monkeypatch, capsys):
+    typed(monkeypatch, "a b c\n")
+    assert main(["translate", str(run), *words]) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_the_rule_that_stops_beams_is_read(run, tmp_path, monkeypatch, capsys):
+    place = shutil.copytree(model_in(run), tmp_path / "model")
+    (place / "generation.json").write_text('{"kind": "beam", "beams": 3, "early_stopping": true, "special_tokens": true}')
+    search = Translator.load(place).search
+    assert (search.early_stopping, search.special_tokens, search.unfinished) == (True, True, "last")
+    typed(monkeypatch, "the dog\n")
+    assert main(["translate", str(place), "--early-stopping", "false"]) == 0
+    assert capsys.readouterr().out
+
+
 def test_json_has_pieces_scores_and_attention(run, monkeypatch, capsys):
     typed(monkeypatch, "the dog\n\n")
     assert main(["translate", str(run), "--json", "--attention", "decoder.0.cross_attention"]) == 0

@@ -1,5 +1,6 @@
 """A listing of files: what it may name, what is compared first, and what may be removed."""
 
+import hashlib
 import json
 import os
 
@@ -73,6 +74,23 @@ def test_a_wrong_size_is_reported_before_any_file_is_read(written):
 
 def everything(directory):
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def test_a_file_that_is_a_hole_is_not_read(tmp_path):
+    """It would be read for hours. What a file system stores of a large file counts, not its zeros."""
+    hole, beside, zeros = (tmp_path / name for name in ("hole", "beside", "zeros"))
+    for path in (hole, beside):
+        path.write_bytes(b"head" * 1000)
+    os.truncate(hole, 1 << 40)
+    with beside.open("r+b") as file:
+        file.seek(1 << 31)
+        file.write(b"tail" * 1000)
+    for path in (hole, beside):
+        with pytest.raises(OSError, match=r"bytes .* are stored, and the rest is a hole"):
+            file_record(path)
+    zeros.write_bytes(bytes(1 << 20))
+    os.truncate(zeros, 3 << 20)
+    assert file_record(zeros)["sha256"] == hashlib.sha256(bytes(3 << 20)).hexdigest()
 
 
 def test_only_a_directory_of_written_files_is_removed(written):

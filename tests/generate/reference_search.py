@@ -27,7 +27,7 @@ def chances(model: Model, target: str, ids: list[int], **inputs: Tensor) -> list
 def everything(
     model: Model, target: str, prefill: list[int], limit: int, penalty: Callable[[int], float], **inputs: Tensor
 ) -> list[Found]:
-    """Every sequence there is, best first: those that end, and those of `limit` tokens that do not."""
+    """Every sequence there is, best first: those that end, then those of `limit` tokens that do not."""
     size = model.plan.inputs[target].vocab_size
     others = [word for word in range(size) if word != END]
     found = []
@@ -38,7 +38,7 @@ def everything(
             for last in [END, *others] if length == limit else [END]:
                 total = before + each[-1][last]
                 found.append((total / penalty(length), total, [*body, last], last == END))
-    return sorted(found, key=lambda one: -one[0])
+    return sorted(found, key=lambda one: (not one[3], -one[0]))
 
 
 def beam(
@@ -68,4 +68,4 @@ def beam(
         if hasty and len(finished) >= beams:
             break
         live = [(total, ids) for total, ids in extended if ids[-1] != END][:beams]
-    return sorted(finished, key=lambda one: -one[0])[:n_best]
+    return sorted(finished, key=lambda one: (not one[3], -one[0]))[:n_best]

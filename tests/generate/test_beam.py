@@ -59,7 +59,7 @@ def test_with_beams_for_every_prefix_it_finds_the_best_of_all_sequences(
     penalty = PENALTIES[name]
     model = decoder_of("translator", "defaults.vocab_size=5", seed=seed)
     source = torch.tensor([[3, 4, 4], [4, 3, 3]])
-    found = tfkit.beam_search(model, source=source, beams=5**3, n_best=20, max_new_tokens=4, length_penalty=penalty)
+    found = tfkit.beam_search(model, source=source, beams=5**4, n_best=20, max_new_tokens=4, length_penalty=penalty)
     for row, hypotheses in zip(source, found, strict=True):
         agree(hypotheses, everything(model, "target", [1], 4, penalty.at, source=row[None])[:20])
 
@@ -226,6 +226,8 @@ def test_equal_candidates_are_ordered_by_beam_and_id(decoder_of: Callable[..., M
             parameter.zero_()
     (found,) = tfkit.beam_search(model, source=SOURCE[:1], beams=3, n_best=3, max_new_tokens=2)
     # All 11 tokens are equally probable: 0, 1 and the end token are the first three, and the one that ended stays best.
+    assert [one.ids.tolist() for one in found] == [[2], [0, 2], [0, 0]]  # those that ended come first
+    (found,) = tfkit.beam_search(model, source=SOURCE[:1], beams=3, n_best=3, max_new_tokens=2, unfinished="ranked")
     assert [one.ids.tolist() for one in found] == [[2], [0, 0], [0, 1]]
 
 
@@ -263,6 +265,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "more than beams": ({"beams": 2, "n_best": 3}, "TFK078.*n_best is 3.*2 beams"),
     "no hypotheses": ({"n_best": 0}, "TFK078.*n_best is 0"),
     "penalty is a number": ({"length_penalty": 0.6}, r"TFK078.*length_penalty is 0.6.*GnmtLengthPenalty\(alpha\)"),
+    "stopping is a number": ({"early_stopping": 0}, "TFK078.*early_stopping is 0"),
+    "another stopping": ({"early_stopping": "always"}, "TFK078.*early_stopping is 'always'.*\"never\", False or True"),
+    "another order": ({"unfinished": "first"}, "TFK078.*unfinished is 'first'"),
     "no tokens": ({"max_new_tokens": 0}, "TFK077.*max_new_tokens is 0"),
     "half a token": ({"max_new_tokens": 1.5}, "TFK077.*max_new_tokens is 1.5"),
     "limits of another batch": ({"max_new_tokens": torch.tensor([1, 2])}, "TFK070.*2 limits.*6 rows"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -66,7 +68,7 @@ def test_every_filter_has_a_law(catalogue: tfkit.Catalogue) -> None:
 def test_the_penalty_of_repetition() -> None:
     scores, ids = torch.tensor([[1.0, -2.0, 0.0, 3.0], [1.0, -2.0, 0.0, 3.0]]), torch.tensor([[0, 1, 1], [-1, 3, 2]])
     penalise = ScoreFilters([make("repetition_penalty", factor=2.0)])
-    found = penalise(scores, Prefix(ids, 0, torch.tensor([4, 4]), None))
+    found = penalise(scores, Prefix(ids, 0, torch.tensor([4, 4]), None), torch.arange(2))
     assert found.tolist() == [[0.5, -4.0, 0.0, 3.0], [1.0, -2.0, 0.0, 1.5]]
 
 
@@ -210,6 +212,114 @@ def test_what_is_no_filter_is_refused(filters: Any, message: str, any_decoder: C
 def test_wrong_options_are_refused(kind: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(tfkit.InputError, match=message):
         make(kind, **options)
+
+
+def begun(model: Model, prompt: Tensor, prefixes: list[list[int]], filters: list[Any]) -> dict[str, list[list[list[int]]]]:
+    rules: dict[str, Any] = {"prompt": prompt, "max_new_tokens": N, "prefixes": prefixes, "filters": filters}
+    graphs = StepGraphs(model, graph_stand_in.capture)
+    found = {
+        "greedy": tfkit.greedy(model, scores=True, **rules).hypotheses(),
+        "graphs": tfkit.greedy(model, scores=True, graphs=graphs, **rules).hypotheses(),
+        "sample": tfkit.sample(model, samples=2, seed=1, **rules),
+        "beams": tfkit.beam_search(model, beams=3, n_best=2, **rules),
+    }
+    return {kind: [[one.ids.tolist() for one in row] for row in rows] for kind, rows in found.items()}
+
+
+PREFIXES: list[list[int]] = [[7, 4, 9], [], [5], [3, 3]]
+
+
+@pytest.mark.parametrize("filters", [[], [make("suppress", ids=[4, 5, 7])]], ids=["plain", "filtered"])
+def test_rows_begin_with_their_prefixes(filters: list[Any], any_decoder: Callable[..., Model]) -> None:
+    """Also with tokens that a filter forbids, in every search; what follows is what the same tokens of a prompt give."""
+    model, prompt = any_decoder("writer", "rotary_half", 1), prompts()
+    for kind, rows in begun(model, prompt, PREFIXES, filters).items():
+        for prefix, row in zip(PREFIXES, rows, strict=True):
+            for ids in row:
+                assert ids[: len(prefix)] == prefix, kind
+                assert not filters or not {4, 5, 7} & set(ids[len(prefix) :])
+    for row, prefix in enumerate(PREFIXES):
+        longer = torch.cat([prompt[row], torch.tensor(prefix, dtype=torch.int64)])[None]
+        alone = tfkit.greedy(model, prompt=longer, max_new_tokens=N - len(prefix), filters=filters)
+        together = tfkit.greedy(model, prompt=prompt, max_new_tokens=N, prefixes=PREFIXES, filters=filters)
+        ids = together.ids[row, : int(together.lengths[row])].tolist()
+        assert ids == prefix + alone.ids[0, : int(alone.lengths[0])].tolist()
+
+
+def test_a_prefix_has_the_probability_of_the_model(any_decoder: Callable[..., Model]) -> None:
+    model, prompt = any_decoder("writer", "rotary_half", 1), prompts(1)
+    ids = torch.cat([prompt[0], torch.tensor([7, 4, 9])])[None]
+    expected = model(tokens=ids)["logits"][0, 2:5].log_softmax(1)[range(3), [7, 4, 9]].detach()
+    rules: dict[str, Any] = {"prompt": prompt, "max_new_tokens": 5, "prefixes": [[7, 4, 9]]}
+    ((beam,),) = tfkit.beam_search(model, beams=2, **rules)
+    ((greedy,),) = tfkit.greedy(model, scores=True, **rules).hypotheses()
+    ((drawn,),) = tfkit.sample(model, seed=2, **rules)
+    for found in (beam, greedy, drawn):
+        torch.testing.assert_close(found.token_log_probabilities[:3], expected)
+
+
+def test_prefixes_of_many_sources(any_decoder: Callable[..., Model]) -> None:
+    """In batches, in another order than they came, and by several workers, each source has its own."""
+    model = any_decoder("translator", "rotary_half", 1)
+    sources = [[4, 5, 6, 2], [7, 2], [8, 9, 3, 5, 2], [4, 2]]
+    for kind in ("greedy", "beam", "sample"):
+        search = tfkit.Search(kind=kind, **({"seed": 0} if kind == "sample" else {}))
+        for workers in (1, 2):
+            found = tfkit.generate_batched(model, sources, search, batch_tokens=20, workers=workers, prefixes=PREFIXES)
+            assert [one.ids.tolist()[: len(prefix)] for (one,), prefix in zip(found, PREFIXES, strict=True)] == PREFIXES
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "message"),
+    [
+        ([[3]], "there are 4 rows"),
+        ("abcd", "prefixes is 'abcd'"),
+        ([[3], [], "4", []], "the prefix of row 2 is '4'"),
+        ([[3], [], [4.0], []], r"the prefix of row 2 is \[4.0\]"),
+        ([[3], [True], [4], []], r"the prefix of row 1 is \[True\]"),
+        ([[3], [11], [], []], "the prefix of row 1 holds the id 11"),
+        ([[], [], [], [-1]], "the prefix of row 3 holds the id -1"),
+        ([[], [3, END], [], []], "the prefix of row 1 holds the end token 2"),
+        ([[3] * N, [], [], []], "the prefix of row 0 has 8 tokens, and the row gets at most 8"),
+    ],
+)
+def test_wrong_prefixes_are_refused(prefixes: Any, message: str, any_decoder: Callable[..., Model]) -> None:
+    model = any_decoder("writer", "rotary_half", 1)
+    for search in (tfkit.greedy, tfkit.beam_search, tfkit.sample):
+        with pytest.raises(tfkit.InputError, match=message):
+            search(model, prompt=prompts(), max_new_tokens=N, prefixes=prefixes)
+
+
+def test_a_few_forbidden_tokens_are_left_out_as_the_filter_does(any_decoder: Callable[..., Model]) -> None:
+    """Greedy decoding and beams take a short way for them. Scores are equal to those of the filter as a function."""
+    for seed, vocabulary in product((1, 2, 3), ([4], [0, 1, 9], [3, 4, 5, 6, 7, 8, 9, 10])):
+        model, few = any_decoder("writer", "rotary_half", seed), make("suppress", ids=vocabulary)
+
+        def as_function(scores: Tensor, prefix: Prefix, ids: list[int] = vocabulary) -> Tensor:
+            return scores.index_fill(1, torch.tensor(ids), -torch.inf)
+
+        rules: dict[str, Any] = {"prompt": prompts(), "max_new_tokens": N}
+        for search in (
+            partial(tfkit.beam_search, beams=4, n_best=4),
+            lambda model, **given: tfkit.greedy(model, scores=True, **given).hypotheses(),
+        ):
+            short, long = search(model, filters=[few], **rules), search(model, filters=[as_function], **rules)
+            for one, other in zip(short, long, strict=True):
+                assert [(found.ids.tolist(), found.finished) for found in one] == [
+                    (found.ids.tolist(), found.finished) for found in other
+                ]
+                assert [found.score for found in one] == pytest.approx([found.score for found in other], rel=1e-12)
+
+
+def test_nan_of_a_forbidden_token_is_seen(any_decoder: Callable[..., Model]) -> None:
+    model = any_decoder("writer", "rotary_half", 1)
+    forbids = {"prompt": prompts(), "max_new_tokens": 3, "filters": [make("suppress", ids=[4])]}
+    with torch.no_grad():
+        broken = copy.deepcopy(model)
+        dict(broken.named_parameters())["nodes.tokens.embedding.weight"][4] = torch.nan
+    for search in (tfkit.greedy, tfkit.beam_search):
+        with pytest.raises(tfkit.InputError, match="are NaN or infinite"):
+            search(broken, **forbids)
 
 
 class Plugin:

@@ -24,14 +24,14 @@ def generated(model: Any, ids: Tensor, end: int | None, fill: int, **given: Any)
 
 
 def searched(
-    model: Any, ids: Tensor, end: int | None, fill: int, beams: int, n_best: int, penalty: float, **given: Any
-) -> tuple[Tensor, Tensor]:
-    """The `n_best` sequences of every row and their scores. Only `early_stopping="never"` stops where nothing can be gained;
-    what it calls a length penalty is |Y|^penalty."""
+    model: Any, ids: Tensor, end: int | None, fill: int, beams: int, n_best: int, penalty: float,
+    early_stopping: bool | str = "never", **given: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The `n_best` sequences of every row and their scores. What it calls a length penalty is |Y|^penalty."""
     with all_in_float64():
         rules = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": end, "pad_token_id": fill}
         made = model.generate(
-            ids, num_beams=beams, num_return_sequences=n_best, length_penalty=penalty, early_stopping="never",
+            ids, num_beams=beams, num_return_sequences=n_best, length_penalty=penalty, early_stopping=early_stopping,
             return_dict_in_generate=True, output_scores=True, **rules, **given,
         )  # fmt: skip
     return made.sequences, made.sequences_scores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
@@ -207,12 +208,14 @@ def test_beams(shrunk, padded, name):
     pad, rules = FAMILIES[name].pad, {"beams": 4, "n_best": 3}
     endless, _ = searched(theirs, source, None, pad, penalty=1.0, **rules, **given)
     end = int(endless[:, 1:].flatten().mode().values)  # one that beams come across
-    model, lengths = ours(end), set()
-    for penalty in (0.0, 0.6, 1.0, 2.0):
-        sequences, scores = searched(theirs, source, end, pad, penalty=penalty, **rules, **given)
+    model, lengths, stopped = ours(end), set(), {}
+    for penalty, stopping in product((0.0, 0.6, 1.0, 2.0), ("never", False, True)):
+        sequences, scores = searched(theirs, source, end, pad, penalty=penalty, early_stopping=stopping, **rules, **given)
         found = tfkit.beam_search(
-            model, source=source, max_new_tokens=TOKENS, length_penalty=tfkit.PowerLengthPenalty(penalty), **rules
-        )
+            model, source=source, max_new_tokens=TOKENS, length_penalty=tfkit.PowerLengthPenalty(penalty),
+            early_stopping=stopping, unfinished="ranked", **rules,
+        )  # fmt: skip
+        stopped[penalty, stopping] = [[one.ids.tolist() for one in row] for row in found]
         hypotheses = [one for row in found for one in row]
         torch.testing.assert_close(torch.tensor([one.score for one in hypotheses], dtype=scores.dtype), scores)
         for one, sequence in zip(hypotheses, sequences.tolist(), strict=True):
@@ -220,6 +223,33 @@ def test_beams(shrunk, padded, name):
             assert set(sequence[1 + len(one.ids) :]) <= {pad, end}
             lengths.add((len(one.ids), one.finished))
     assert len(lengths) > 2
+    assert any(stopped[penalty, True] != stopped[penalty, "never"] for penalty in (0.6, 1.0, 2.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["marian", "t5-small"])
+def test_prefixes(shrunk, padded, name):
+    """Rows that begin with tokens of the caller, of several lengths: greedily, and beams with the same scores."""
+    ours, theirs, source, end, given = speaking(shrunk, padded, name)
+    pad, model = FAMILIES[name].pad, ours(end)
+    prefixes = [[17, 4, 9], [], [5], [30, 31]][: len(source)] + [[8]] * (len(source) - 4)
+
+    def allowed(row, ids):
+        at = len(ids) - 1
+        return [prefixes[row][at]] if at < len(prefixes[row]) else list(range(VOCABULARY))
+
+    rows = generated(theirs, source, end, pad, prefix_allowed_tokens_fn=allowed, **given)[:, 1:].tolist()
+    assert tfkit.greedy(model, source=source, max_new_tokens=TOKENS, prefixes=prefixes).ids.tolist() == rows
+    rules = {"beams": 3, "n_best": 2}
+    sequences, scores = searched(theirs, source, end, pad, penalty=1.0, prefix_allowed_tokens_fn=allowed, **rules, **given)
+    found = tfkit.beam_search(
+        model, source=source, max_new_tokens=TOKENS, length_penalty=tfkit.PowerLengthPenalty(1.0), unfinished="ranked",
+        prefixes=prefixes, **rules,
+    )  # fmt: skip
+    hypotheses = [one for row in found for one in row]
+    torch.testing.assert_close(torch.tensor([one.score for one in hypotheses], dtype=scores.dtype), scores)
+    for one, sequence in zip(hypotheses, sequences.tolist(), strict=True):
+        assert one.ids.tolist() == sequence[1 : 1 + len(one.ids)]
 
 
 @pytest.mark.slow
@@ -241,8 +271,9 @@ def test_filtered_searches(shrunk, padded, name, beams):
             sequences, scores = searched(theirs, source, end, pad, penalty=1.0, **rules, **settings, **given)
             penalty = tfkit.PowerLengthPenalty(1.0)
             found = tfkit.beam_search(
-                model, source=source, max_new_tokens=TOKENS, length_penalty=penalty, filters=filters, **rules
-            )
+                model, source=source, max_new_tokens=TOKENS, length_penalty=penalty, filters=filters, unfinished="ranked",
+                **rules,
+            )  # fmt: skip
             hypotheses = [one for row in found for one in row]
             torch.testing.assert_close(torch.tensor([one.score for one in hypotheses], dtype=scores.dtype), scores)
             for one, sequence in zip(hypotheses, sequences.tolist(), strict=True):

@@ -51,6 +51,15 @@ def test_translations_are_those_of_the_library(client_of, runs):
     assert any(expected)
 
 
+def test_translations_begin_with_prefixes_and_say_whether_they_finished(client_of, runs):
+    library = Translator.load(runs["translate"])
+    word = library.tokenisers["target"].decode([12])
+    found = client_of("translate").post("/translate", json={"texts": TEXTS[:2], "prefixes": [word, ""]}).json()["results"]
+    expected = list(library.translate(TEXTS[:2], prefixes=[word, ""]))
+    assert [each["text"] for each in found] == [each.text for each in expected]
+    assert [each["finished"] for each in found] == [each.hypotheses[0].finished for each in expected]
+
+
 def test_classes_are_those_of_the_library(client_of, runs):
     found = client_of("classify").post("/classify", json={"texts": TEXTS}).json()["results"]
     expected = list(Classifier.load(runs["classify"]).classify(TEXTS))
@@ -126,6 +135,13 @@ def test_a_continuation_is_that_of_the_library_whole_or_streamed(client_of, runs
         ("translate", "/translate", {"json": {"texts": [1]}}, 422, "invalid_request"),
         ("translate", "/translate", {"json": {"texts": ["a"], "beams": 9}}, 422, "invalid_request"),
         ("translate", "/translate", {"json": {"texts": ["a"] * 9}}, 413, "too_many_texts"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "prefixes": []}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "prefixes": ["a", "b"]}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "prefixes": "a"}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "prefixes": ["dog " * 70]}}, 413, "text_too_long"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "prefixes": ["a" * 1001]}}, 413, "text_too_long"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "target_language": "de"}}, 422, "unknown_language"),
+        ("classify", "/classify", {"json": {"texts": ["a"], "prefixes": ["a"]}}, 422, "invalid_request"),
         ("translate", "/translate", {"json": {"texts": ["dog", "dog " * 70]}}, 413, "text_too_long"),
         ("translate", "/translate", {"content": b'"' + b"a" * 4000}, 413, "body_too_large"),
         ("translate", "/translate", {"content": iter([b"a" * 3000] * 2)}, 413, "body_too_large"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import tfkit
-from huggingface_tokenisers import MADE, PAIRS, TEXTS, marian
+from huggingface_tokenisers import MADE, PAIRS, TEXTS, m2m_100, marian, mbart
 from tfkit.data import label_texts, read_huggingface
 from tfkit.errors import InputError
 from tfkit.generate import Search, greedy
@@ -136,6 +137,32 @@ def test_a_translator(tmp_path: Path, catalogue: tfkit.Catalogue) -> None:
     for text, found in zip(TEXTS[:5], translator.translate(TEXTS[:5]), strict=True):
         assert list(found.source_ids) == theirs(text)["input_ids"]
         assert found.text.split() == theirs.decode(found.hypotheses[0].ids.tolist(), skip_special_tokens=True).split()
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize(("made", "code"), [(marian, "fra"), (m2m_100, "fr"), (mbart, "fr_XX")])
+def test_the_language_of_a_translation(
+    made: Callable[[Path], Any], code: str, tmp_path: Path, catalogue: tfkit.Catalogue
+) -> None:
+    """Where transformers has the token of the language: before the source in Marian, and as the first token of a translation in
+    the others."""
+    place = tmp_path / "theirs"
+    theirs = made(place)
+    theirs.save_pretrained(place)
+    translator = Translator.load(imported(TRANSLATOR, theirs, place, catalogue, ROWS=400), catalogue=catalogue)
+    (plain,), (found,) = translator.translate([TEXTS[0]]), translator.translate([TEXTS[0]], target_language=code)
+    if made is marian:
+        assert list(found.source_ids) == theirs(f">>{code}<< {TEXTS[0]}")["input_ids"] != list(plain.source_ids)
+    else:
+        number = theirs.get_lang_id(code) if made is m2m_100 else theirs.convert_tokens_to_ids(code)
+        assert number != theirs.unk_token_id
+        assert found.source_ids == plain.source_ids
+        assert found.hypotheses[0].ids[0] == number
+    (begun,) = translator.translate([TEXTS[0]], target_language=code, prefixes=["Zwei Hunde"])
+    assert begun.text.startswith("Zwei Hunde")
+    known = {marian: ">>fra<<", m2m_100: "__af__, __am__", mbart: "ar_AR, cs_CZ"}[made]
+    with pytest.raises(InputError, match=f"TFK077 the model has no token of the language 'xx'; its language tokens: {known}"):
+        list(translator.translate([TEXTS[0]], target_language="xx"))
 
 
 RECIPE = """

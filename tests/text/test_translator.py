@@ -120,6 +120,49 @@ def test_n_best_and_attention(trained):
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
 
 
+def test_translations_begin_with_their_prefixes(translator):
+    lines = ["the big dog sings", "the cat", "", "the old tree sees the new house"]
+    plain = list(translator.translate(lines))
+    first = [each.text.split()[0] if each.text else "" for each in plain]
+    again = list(translator.translate(lines, prefixes=first, chunk=3))
+    assert [each.text for each in again] == [each.text for each in plain]
+    word = next(word for word in WORDS.values() if word not in first)
+    begun = list(translator.translate(lines, prefixes=[word, "", word, f"{word} {word}"]))
+    assert [each.text.startswith(word) for each in begun] == [True, False, False, True]
+    assert begun[3].text.startswith(f"{word} {word}")
+    assert begun[1].text == plain[1].text
+    assert begun[2].hypotheses == ()
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "message"),
+    [
+        (["a"], "there are fewer prefixes than lines"),
+        (["a", "b", "c"], "there are more prefixes than lines"),
+        (["", "bla " * 60], "the prefix 'bla bla .*' has [0-9]+ tokens, and the translation gets at most"),
+    ],
+)
+def test_prefixes_that_do_not_fit_are_refused(translator, prefixes, message):
+    with pytest.raises(InputError, match=message):
+        list(translator.translate(["the dog", "the cat"], prefixes=prefixes))
+    with pytest.raises(InputError, match="the model has no token of the language 'de'; it has no language tokens"):
+        list(translator.translate(["the dog"], target_language="de"))
+
+
+def test_special_tokens_are_in_no_text(trained):
+    """A model that prefers padding, start and unknown to everything says them only where they are allowed."""
+    model = copy.deepcopy(Translator.load(trained).model)
+    tokenisers = Translator.load(trained).tokenisers
+    head = dict(model.named_parameters())["nodes.source.embedding.weight"]
+    with torch.no_grad():
+        head[[0, 1, 3]] = 50 * head[10:20].mean(0)
+    for search in (Search(kind="greedy"), Search(beams=3), Search(kind="sample", seed=1)):
+        (found,) = Translator(model, tokenisers, search).translate(["the big dog sings"])
+        assert not {0, 1, 3} & set(found.hypotheses[0].ids.tolist())
+    (found,) = Translator(model, tokenisers, Search(kind="greedy", special_tokens=True)).translate(["the big dog sings"])
+    assert {0, 1, 3} & set(found.hypotheses[0].ids.tolist())
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

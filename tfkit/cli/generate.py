@@ -39,7 +39,7 @@ reported on standard error.
 
 \b
 --json prints one object per prompt: prompt, continuations (text,
-log_probability).
+log_probability, finished).
 """
 
 
@@ -98,9 +98,12 @@ def command(
             _report_limits(name, continuations, generator.positions, tokens)
             if as_json:
                 rows = [
-                    {"text": continuation.text, "log_probability": continuation.hypothesis.log_probability}
+                    {
+                        "text": continuation.text, "log_probability": continuation.hypothesis.log_probability,
+                        "finished": continuation.hypothesis.finished,
+                    }
                     for continuation in continuations
-                ]
+                ]  # fmt: skip
                 print(json.dumps({"prompt": text, "continuations": rows}, allow_nan=False))
             else:
                 _print(number, text, continuations, n_best, whole_texts=bool(prompt))

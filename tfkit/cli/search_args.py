@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..generate.penalty import LengthPenalty
     from ..nn.model import Model
 
+STOPPING: dict[str, bool | str] = {"never": "never", "true": True, "false": False}
 SEED_BITS = 32
 """Bits of a seed that is drawn: short enough to be typed."""
 
@@ -57,6 +58,11 @@ def search_options(beams: int) -> Callable[[Declared], Declared]:
             help="Length penalty: gnmt is ((5 + length) / 6)^alpha, power is length^alpha.",
         ),
         click.option("--alpha", type=number, metavar="A", show_default="0.6", help="Exponent of the penalty; 0 turns it off."),
+        click.option(
+            "--early-stopping", type=OneOf("early_stopping", tuple(STOPPING)), metavar="NAME", show_default="never",
+            help="When beams stop, as in transformers: never before the best is found; true with as many results as beams; "
+            "false when the best beam would not win if it ended now.",
+        ),
         click.option("--sample", is_flag=True, help="Draw tokens instead of searching for the best."),
         click.option("--temperature", type=number, metavar="T", show_default="1", help="Of --sample."),
         click.option("--top-k", type=whole, metavar="K", help="Draw from the K likeliest tokens."),
@@ -122,8 +128,8 @@ def lengths_of(saved: Search | None, extra_length: int | None) -> dict[str, Any]
 
 def search_of(
     usual_beams: int, saved: Search | None = None, *, beams: int | None, n_best: int, penalty: str | None,
-    alpha: float | None, sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None,
-    filter: tuple[dict[str, Any], ...] = (), **limits: Any,
+    alpha: float | None, early_stopping: str | None = None, sample: bool, temperature: float | None, top_k: int | None,
+    top_p: float | None, seed: int | None, filter: tuple[dict[str, Any], ...] = (), **limits: Any,
 ) -> Search:  # fmt: skip
     """The search of these options; what they leave open is as in the model's own search, `saved`. A seed that is needed and not
     given is drawn and named on standard error. Raises UsageError for options that exclude each other, InputError for wrong
@@ -133,9 +139,11 @@ def search_of(
 
     catalogue = load_catalogue()
     limits["filters"] = [*(saved.filters if saved else ()), *(catalogue.score_filter(written) for written in filter)]
+    limits["special_tokens"] = saved is not None and saved.special_tokens
     sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling: dict[str, Any] = {name: value for name, value in sampled.items() if value is not None}
-    searching = [name for name, value in {"beams": beams, "penalty": penalty, "alpha": alpha}.items() if value is not None]
+    of_beams = {"beams": beams, "penalty": penalty, "alpha": alpha, "early-stopping": early_stopping}
+    searching = [name for name, value in of_beams.items() if value is not None]
     if sample or (saved is not None and saved.kind == "sample" and not searching):
         if searching:
             raise usage_error(f"--{searching[0]} belongs to beam search", "leave --sample out")
@@ -151,11 +159,16 @@ def search_of(
     count = beams or own_beams or usual_beams
     if count == 1:
         if n_best > 1 or set(searching) - {"beams"}:
-            raise usage_error("greedy search has one hypothesis and no penalty", "ask for more beams")
+            raise usage_error("greedy search has one hypothesis, no penalty and no stopping rule", "ask for more beams")
         return Search(kind="greedy", **limits)
     length_penalty: LengthPenalty = (PowerLengthPenalty if penalty == "power" else GnmtLengthPenalty)(
         0.6 if alpha is None else alpha
     )
     if saved is not None and saved.kind == "beam" and penalty is None and alpha is None:
         length_penalty = saved.length_penalty
-    return Search(kind="beam", beams=count, n_best=n_best, length_penalty=length_penalty, **limits)
+    rules: dict[str, Any] = {}
+    if saved is not None and saved.kind == "beam":
+        rules = {"early_stopping": saved.early_stopping, "unfinished": saved.unfinished}
+    if early_stopping is not None:
+        rules["early_stopping"] = STOPPING[early_stopping]
+    return Search(kind="beam", beams=count, n_best=n_best, length_penalty=length_penalty, **rules, **limits)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from itertools import tee
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,6 +52,9 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 )
 @click.option("--max-source", type=whole, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
+@click.option("--prefix", metavar="TEXT", help="Text that every translation begins with.")
+@click.option("--prefixes", type=READ, metavar="FILE", help="A line for each line of input: what its translation begins with.")
+@click.option("--target-language", metavar="CODE", help="Of a model for several, as its tokeniser writes it: de_DE, de, deu.")
 @click.option("--attention", metavar="SITE", multiple=True, help="With --json: `decoder.*.cross_attention`.")
 @workers_option
 @precision_option
@@ -56,19 +62,24 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 @cpu_table_option
 @common
 def command(
-    model: str, n_best: int, extra_length: int | None, max_source: int, batch_tokens: int, attention: tuple[str, ...],
+    model: str, n_best: int, extra_length: int | None, max_source: int, batch_tokens: int, prefix: str | None,
+    prefixes: str | None, target_language: str | None, attention: tuple[str, ...],
     workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
     allow_nan: bool, cpu_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
     """Translate lines of text with a trained model.
 
     Line n of the output translates line n of the input; an empty line stays empty. A line that is longer than --max-source,
-    or than the position table of the model, is cut off there and reported on standard error.
+    or than the position table of the model, is cut off there and reported on standard error. So is a translation that has no
+    end within the limit of tokens.
     """
     need_packages("train", *TEXT)
     speak_utf8()
     if attention and not as_json:
         raise usage_error("--attention needs --json", "weights are not text")
+    if prefix is not None and prefixes is not None:
+        raise usage_error("--prefix and --prefixes exclude each other", "write one of them")
+    from ..data.lines import lines
     from ..text import Translator
     from .device import loaded, use_cpu_table
     from .line_stream import streamed
@@ -83,7 +94,23 @@ def command(
         **loaded(device, backend, auto_table, allow_nan),
     )  # fmt: skip
     check_workers(workers, device, translator.model)
-    for number, translation in streamed(translator.translate):
+    if target_language is not None:
+        translator.language_ids(target_language)  # an error comes before the first line is read
+
+    def translate(read: Iterator[str], *, chunk: int) -> Iterator[Translation]:
+        starts: Iterator[str] | None = None
+        if prefixes is not None:
+            starts = lines(prefixes)
+        elif prefix:
+            read, copy = tee(read)
+            starts = (prefix for _ in copy)
+        return translator.translate(read, chunk=chunk, prefixes=starts, target_language=target_language)
+
+    for number, translation in streamed(translate):
+        if translation.hypotheses and not translation.hypotheses[0].finished:
+            count = len(translation.hypotheses[0].ids)
+            fix = "--extra-length N allows more"
+            print(f"<stdin>:{number}: the translation was cut off after {count:,} tokens; {fix}", file=sys.stderr)
         if as_json:
             print(json.dumps(_data(number, translation, translator), allow_nan=False))
         elif n_best == 1:

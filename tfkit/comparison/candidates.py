@@ -106,8 +106,10 @@ def _reasons(first: Loaded, other: Loaded) -> list[Diagnostic]:
 
 def _metric(recipe: Recipe) -> dict[str, Any]:
     validation = recipe.validation
-    names = ("metric",) if validation.metric == "loss" else ("metric", "beams", "sentences", "lowercase")
-    return {name: getattr(validation, name) for name in names}
+    if validation.metric == "loss":
+        return {"metric": "loss"}
+    names = ("metric", "beams", "sentences", "lowercase", "filters", "prefix", "target_language")
+    return {name: value for name in names if (value := getattr(validation, name)) not in ((), "", None)}
 
 
 def _validation_data(recipe: Recipe) -> dict[str, str]:

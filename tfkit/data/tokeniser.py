@@ -96,6 +96,21 @@ class TextTokeniser:
         return next((self.imported.roles[role] for role in ("unk", "pad", "eos") if role in self.imported.roles), 0)
 
     @property
+    def unknown_token_id(self) -> int | None:
+        """The id of the token of what has no piece, if there is one."""
+        return UNKNOWN if self.imported is None else self.imported.roles.get("unk")
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """The id of every piece, special tokens included."""
+        return self._tokeniser.get_vocab()
+
+    def piece_id(self, piece: str) -> int | None:
+        """The id of a piece, None if there is none."""
+        number: int | None = self._tokeniser.token_to_id(piece)
+        return number
+
+    @property
     def special_ids(self) -> frozenset[int]:
         """The ids of special tokens."""
         if self.imported is None:

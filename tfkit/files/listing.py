@@ -28,15 +28,38 @@ class Listing(FileRoot[dict[str, FileRecord]]):
     """Files of a directory by name."""
 
 
+LARGE, MOST_HOLE = 1 << 30, 1_000
+"""A file of more than `LARGE` bytes is not read if it is `MOST_HOLE` times as large as what is stored of it."""
+
+
 def file_record(path: Path) -> dict[str, Any]:
-    """Size and SHA-256 of a regular file, as a listing holds them. Raises OSError."""
+    """Size and SHA-256 of a regular file, as a listing holds them. Raises OSError, also for a file that is nearly all hole: it
+    takes no room on a disk, and would be read for hours."""
     import hashlib  # few commands need it
 
     with open_regular(path, links=False) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGE and (stored := _stored(file.fileno(), size)) * MOST_HOLE < size:
+            raise OSError(errno.EFBIG, f"of its {size:,} bytes {stored:,} are stored, and the rest is a hole", str(path))
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
         return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+
+
+def _stored(descriptor: int, size: int) -> int:
+    """The bytes of a file outside of holes, at least those of its first 1,000 extents; all where the system knows no holes."""
+    stored = at = 0
+    try:
+        for _ in range(1_000):
+            start = os.lseek(descriptor, at, os.SEEK_DATA)
+            at = os.lseek(descriptor, start, os.SEEK_HOLE)
+            stored += at - start
+        return size
+    except OSError as reason:
+        return stored if reason.errno == errno.ENXIO else size  # no data after the last extent
+    finally:
+        os.lseek(descriptor, 0, os.SEEK_SET)
 
 
 def check_files(listing: Path, files: Mapping[str, Any], *, folders: Collection[str] = ()) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from ..cpu.packed_weight import SearchProducts, searching
 from ..errors import Diagnostic, InputError
-from ..errors.arguments import check_whole
+from ..errors.arguments import check_whole, in_words
 from ..nn.model import Model
 from .beam import beam_search
 from .greedy import greedy
@@ -92,6 +92,7 @@ def generate_batched(
     workers: int = 1,
     emit: EmitToken | None = None,
     graphs: StepGraphs | None = None,
+    prefixes: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
     """Generate from many sources.
 
@@ -110,6 +111,7 @@ def generate_batched(
         emit: Is given the number of a source and its new id, as soon as a token is chosen: for a greedy search, or one
             sample of each source. With several `workers`, threads call it.
         graphs: Captured steps of the model, for a greedy search or samples on a CUDA device.
+        prefixes: The ids that the hypotheses of each source begin with, as in `tfkit.greedy`.
 
     Returns:
         The hypotheses of every source, in the order of `sources`. Samples of a source depend on its index there, not on its
@@ -117,9 +119,12 @@ def generate_batched(
 
     Raises:
         InputError: A source is empty or holds ids out of range; `emit` is given for a search that does not choose tokens one by
-            one; and as the search.
+            one; there are not as many prefixes as sources; and as the search.
     """
-    return _search(model, search, target, output, attention, emit, graphs).run(sources, 0, batch_tokens, workers)
+    if prefixes is not None and (not isinstance(prefixes, Sequence) or len(prefixes) != len(sources)):
+        message = f"prefixes is {in_words(prefixes)}, and there are {len(sources):,} sources"
+        raise InputError(Diagnostic("TFK078", message, "give one list of ids for each source, which may be empty"))
+    return _search(model, search, target, output, attention, emit, graphs).run(sources, 0, batch_tokens, workers, prefixes)
 
 
 def generate_stream(
@@ -199,7 +204,10 @@ class BatchedSearch:
         """Whether the sources are prompts to continue."""
         return self.source == self.target
 
-    def run(self, sources: Sequence[Sequence[int]], first: int, batch_tokens: int, workers: int) -> list[list[Hypothesis]]:
+    def run(
+        self, sources: Sequence[Sequence[int]], first: int, batch_tokens: int, workers: int,
+        prefixes: Sequence[Sequence[int]] | None = None,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         """The hypotheses of sources. `first` is the number of the first source in a stream."""
         check_whole("batch_tokens", batch_tokens)
         check_whole("workers", workers)
@@ -209,7 +217,8 @@ class BatchedSearch:
 
         def work(rows: list[int]) -> list[list[Hypothesis]]:
             with searching(products):
-                return self.search_batch([sources[row] for row in rows], [first + row for row in rows])
+                forced = None if prefixes is None else [prefixes[row] for row in rows]
+                return self.search_batch([sources[row] for row in rows], [first + row for row in rows], forced)
 
         batches = list(_batches(sources, self.search.width, batch_tokens, same_length=self.continues))
         results = map_in_threads(work, batches, workers_for(self.model, workers))
@@ -219,7 +228,9 @@ class BatchedSearch:
                 hypotheses_of_sources[row] = hypotheses
         return hypotheses_of_sources
 
-    def search_batch(self, sources: Sequence[Sequence[int]], streams: list[int]) -> list[list[Hypothesis]]:
+    def search_batch(
+        self, sources: Sequence[Sequence[int]], streams: list[int], prefixes: Sequence[Sequence[int]] | None
+    ) -> list[list[Hypothesis]]:
         """The hypotheses of one batch, whose first source is the longest. `streams` are the random streams of its rows."""
         model, search = self.model, self.search
         device, rule = model.device, model.plan.token_rule(self.source)
@@ -234,6 +245,7 @@ class BatchedSearch:
             "output": self.output,
             "attention": self.attention,
             "filters": search.filters,
+            "prefixes": prefixes,
         }
         if (emit := self.emit) is not None:
 
@@ -253,8 +265,9 @@ class BatchedSearch:
             hypotheses_of_rows = greedy(model, scores=True, graphs=self.graphs, **arguments).hypotheses()
         elif search.kind == "beam":
             hypotheses_of_rows = beam_search(
-                model, beams=search.beams, length_penalty=search.length_penalty, n_best=search.n_best, **arguments
-            )
+                model, beams=search.beams, length_penalty=search.length_penalty, n_best=search.n_best,
+                early_stopping=search.early_stopping, unfinished=search.unfinished, **arguments,
+            )  # fmt: skip
         else:
             hypotheses_of_rows = sample(
                 model, temperature=search.temperature, top_k=search.top_k, top_p=search.top_p, seed=search.seed,

@@ -3,11 +3,12 @@
 Every step extends the `beams` live hypotheses of a sentence by every token. All candidates have the same length, so they are
 ranked by log-probability. A candidate among the best `beams` that ends in the end token is finished; it is stored if its score
 is among the `n_best`. The best `beams` candidates without an end token stay live. At the limit of tokens the live hypotheses
-are stored by the same rule, unfinished.
+are stored too, unfinished: after all finished ones, unless `unfinished` is "ranked".
 
 A sentence is complete when no live hypothesis can exceed the worst stored score. A live log-probability L only decreases. For
 alpha >= 0 the penalty is largest at the limit of tokens, so no continuation scores more than L / penalty(limit). Stopping at
-the first `beams` finished hypotheses would miss the best one for alpha > 0.
+the first `beams` finished hypotheses would miss the best one for alpha > 0. `early_stopping` stops as transformers does: `True`
+there, `False` where the best live hypothesis, if it ended now, would not exceed the worst of `beams` finished ones.
 
 Of equal scores the hypothesis that ended earlier wins, then the lower beam, then the lower id.
 """
@@ -15,7 +16,7 @@ Of equal scores the hypothesis that ended earlier wins, then the lower beam, the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,10 +30,12 @@ from ..nn.prefix import Prefix
 from .hypotheses import BeamHistory, FinishedHypotheses, Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
 from .prefill import MOST_ROWS, GenerationState, prefill
-from .score_filters import Filter, ScoreFilters, filters_of, refuse_dead_ends
+from .score_filters import Filter, ScoreFilters, filters_of, forced_ids, refuse_dead_ends
 from .top_k import best_continuations, best_of, fastest
 
 GNMT = GnmtLengthPenalty()
+EarlyStopping = bool | Literal["never"]
+Unfinished = Literal["last", "ranked"]
 
 
 @torch.no_grad()
@@ -43,6 +46,8 @@ def beam_search(
     max_new_tokens: int | Tensor | None = None,
     length_penalty: LengthPenalty = GNMT,
     n_best: int = 1,
+    early_stopping: EarlyStopping = "never",
+    unfinished: Unfinished = "last",
     prompt: Tensor | None = None,
     target: str | None = None,
     output: str | None = None,
@@ -51,6 +56,7 @@ def beam_search(
     segments: Mapping[str, Tensor] | None = None,
     attention: Iterable[str] = (),
     filters: Sequence[Filter] = (),
+    prefixes: Sequence[Sequence[int]] | None = None,
     **inputs: Tensor,
 ) -> list[list[Hypothesis]]:
     """Find the most probable sequences of every row.
@@ -62,6 +68,9 @@ def beam_search(
         max_new_tokens: As in `greedy`.
         length_penalty: Divides the log-probability: `GnmtLengthPenalty` or `PowerLengthPenalty`.
         n_best: Hypotheses to return per row, at most `beams`.
+        early_stopping: When a row is complete: "never" before nothing better can come; True with `beams` finished hypotheses;
+            False if the best live one would not be better if it ended now. These are the values of transformers.
+        unfinished: Whether hypotheses that the limit cuts off come "last", or are "ranked" by their scores as in transformers.
         prompt: As in `greedy`.
         target: As in `greedy`.
         output: As in `greedy`.
@@ -70,6 +79,7 @@ def beam_search(
         segments: As in `greedy`.
         attention: Sites (`decoder.*.cross_attention`) whose weights every hypothesis holds.
         filters: As in `greedy`, but they change log-probabilities, and these are what hypotheses are ranked by and hold.
+        prefixes: As in `greedy`.
         **inputs: As in `greedy`.
 
     Returns:
@@ -78,17 +88,18 @@ def beam_search(
     Raises:
         InputError: A setting is out of range, or the logits are NaN; and as `greedy`.
     """
-    check_beams(beams, n_best, length_penalty)
-    filter_scores = filters_of(filters)
+    check_beams(beams, n_best, length_penalty, early_stopping, unfinished)
+    filters_of(filters)
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
-    search = _BeamSearch(model, start, beams, n_best, length_penalty, filter_scores)
+    filter_scores = filters_of(filters, forced_ids(prefixes, start))
+    search = _BeamSearch(model, start, beams, n_best, length_penalty, filter_scores, early_stopping, unfinished)
     del start  # its logits
     while search.advance():
         search.read(model.step(search.decoding, search.chosen, True, attention))
     return search.found
 
 
-def check_beams(beams: Any, n_best: Any, length_penalty: Any) -> None:
+def check_beams(beams: Any, n_best: Any, length_penalty: Any, early_stopping: Any, unfinished: Any) -> None:
     """Raises InputError for invalid settings of a beam search."""
     for name, value in (("beams", beams), ("n_best", n_best)):
         check_whole(name, value, largest=MOST_ROWS)
@@ -97,6 +108,10 @@ def check_beams(beams: Any, n_best: Any, length_penalty: Any) -> None:
     if not isinstance(length_penalty, (GnmtLengthPenalty, PowerLengthPenalty)):
         message = f"length_penalty is {length_penalty!r}"
         raise InputError(Diagnostic("TFK078", message, "it is a GnmtLengthPenalty(alpha) or a PowerLengthPenalty(alpha)"))
+    if early_stopping != "never" and not isinstance(early_stopping, bool):
+        raise InputError(Diagnostic("TFK078", f"early_stopping is {early_stopping!r}", 'it is "never", False or True'))
+    if unfinished not in ("last", "ranked"):
+        raise InputError(Diagnostic("TFK078", f"unfinished is {unfinished!r}", 'it is "last" or "ranked"'))
 
 
 class _BeamSearch:
@@ -110,14 +125,18 @@ class _BeamSearch:
     """
 
     def __init__(
-        self, model: Model, start: GenerationState, beams: int, n_best: int, penalty: LengthPenalty, filters: ScoreFilters
-    ) -> None:
+        self, model: Model, start: GenerationState, beams: int, n_best: int, penalty: LengthPenalty, filters: ScoreFilters,
+        early_stopping: EarlyStopping, unfinished: Unfinished,
+    ) -> None:  # fmt: skip
         self.model, self.decoding, self.output = model, start.decoding, start.output
         self.top_k = fastest(model.beam_top_k)
         self.end, self.beams, self.penalty = start.rule.end_id, beams, penalty
         batch, device = start.decoding.batch, start.logits.device
         self.wide = torch.promote_types(start.logits.dtype, torch.float32)
         self.limits, self.prompt, self.filters = start.limits, start.prompt, filters
+        self.n_best, self.early_stopping = n_best, early_stopping
+        few = filters.few_forbidden
+        self.forbidden = few.to(device) if few is not None and int(few.max()) < start.rule.vocab_size else None
         self.max_penalties = penalty.at(start.limits.to(self.wide))  # (S,)
         self.sentences = torch.arange(batch, device=device)
         self.totals = torch.zeros(batch, 1, dtype=self.wide, device=device)
@@ -128,7 +147,8 @@ class _BeamSearch:
         self.history = BeamHistory(
             none, none.to(self.wide), {site: new[:, :, None][:, :, :0] for site, new in self.weights.items()}
         )
-        self.finished = FinishedHypotheses(batch, n_best, self.history, self.totals)
+        size = n_best if early_stopping == "never" else beams
+        self.finished = FinishedHypotheses(batch, size, self.history, self.totals, ranked=unfinished == "ranked")
 
     def read(self, outputs: Outputs) -> None:
         """Read the logits of the next token and the attention weights of its step."""
@@ -149,7 +169,9 @@ class _BeamSearch:
         top_k = self.top_k if in_float32 else best_continuations
         # At most `width` <= k candidates end, one per live hypothesis. Of the best 2 k candidates at least k then stay live, if
         # there are that many.
-        if self.filters:
+        if self.forbidden is not None:
+            totals, index, log_probs = self._allowed(*top_k(self.logits, self.totals, 2 * k + len(self.forbidden) * width), V)
+        elif self.filters:
             totals, index, log_probs = best_of(self._filtered().view(S, width, V), self.totals, 2 * k)
         else:
             totals, index, log_probs = top_k(self.logits, self.totals, 2 * k)  # (S, 2 k) each
@@ -163,8 +185,7 @@ class _BeamSearch:
         live = ended.to(torch.int8).argsort(dim=1, stable=True)[:, :k]
         stored = self._store(totals[:, :k], rows[:, :k], tokens[:, :k], log_probs[:, :k], ended[:, :k], last)
         live_totals = totals.gather(1, live).masked_fill(ended.gather(1, live), -torch.inf)
-        best_attainable = live_totals[:, 0] / self.max_penalties
-        complete = last | (self.finished.scores[:, -1] >= best_attainable)
+        complete = last | self._stops(live_totals[:, 0])
         if k == 1 and stored is not None:
             complete |= stored[:, 0]
         if bool(totals[:, 0].isnan().any()):
@@ -175,7 +196,7 @@ class _BeamSearch:
         if bool(complete.any()):
             leaving, remaining = complete.nonzero()[:, 0], (~complete).nonzero()[:, 0]
             for sentence, hypotheses in zip(self.sentences[leaving].tolist(), self.finished.take(leaving), strict=True):
-                self.found[sentence] = hypotheses
+                self.found[sentence] = hypotheses[: self.n_best]
             if not len(remaining):
                 return False
             self.finished.select(remaining)
@@ -191,13 +212,33 @@ class _BeamSearch:
         self.chosen = tokens.view(-1, 1)
         return True
 
+    def _stops(self, best_live: Tensor) -> Tensor:
+        """Whether (S,) the stored hypotheses suffice; `best_live` (S,) are the log-probabilities of the best live ones."""
+        worst = self.finished.scores[:, -1]  # -inf if there are fewer than wanted
+        if self.early_stopping is True:
+            return worst > -torch.inf
+        if self.early_stopping is False:
+            return (worst > -torch.inf) & (worst >= best_live / self.penalty.at(float(self.length)))
+        return worst >= best_live / self.max_penalties
+
+    def _allowed(self, totals: Tensor, index: Tensor, log_probs: Tensor, V: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The best 2 k of the candidates (S, C) without the forbidden tokens, of which there are at most C - 2 k."""
+        assert self.forbidden is not None
+        forbidden = torch.isin(index % V, self.forbidden) & ~totals.isnan()  # NaN is an error later
+        dead = (forbidden | (totals == -torch.inf)).all(1) & (self.finished.scores[:, 0] == -torch.inf)
+        refuse_dead_ends(dead, self.sentences, self.length)
+        order = forbidden.to(torch.int8).argsort(dim=1, stable=True)[:, : 2 * self.beams]
+        totals = totals.masked_fill(forbidden, -torch.inf)
+        return totals.gather(1, order), index.gather(1, order), log_probs.gather(1, order)
+
     def _filtered(self) -> Tensor:
         """The log-probabilities (S * k, V) of the next token after the filters."""
         S, width = self.totals.shape
         prompts = self.prompt[self.sentences].repeat_interleave(width, 0)
         ids = torch.cat([prompts, self.history.ids.flatten(0, 1)], 1)
         remaining = (self.limits - self.length).repeat_interleave(width, 0)
-        log_probs = self.filters(self.logits.log_softmax(1), Prefix(ids, self.length, remaining, self.end))
+        rows = self.sentences.repeat_interleave(width)
+        log_probs = self.filters(self.logits.log_softmax(1), Prefix(ids, self.length, remaining, self.end), rows)
         best = (log_probs.view(S, width, -1).amax(2) + self.totals).amax(1)  # (S,)
         dead = (best == -torch.inf) & (self.finished.scores[:, 0] == -torch.inf)
         refuse_dead_ends(dead, self.sentences, self.length)

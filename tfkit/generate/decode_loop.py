@@ -103,7 +103,7 @@ def decode_loop(
         if filters:
             so_far = torch.cat([start.prompt[rows], ids[rows, :step]], 1)
             prefix = Prefix(so_far, step, start.limits[rows] - step, rule.end_id)
-            scores_of_tokens = filters(logits.to(wide, copy=True), prefix)
+            scores_of_tokens = filters(logits.to(wide, copy=True), prefix, rows)
             refuse_dead_ends(scores_of_tokens.amax(1) == -torch.inf, rows, step)
         chosen = pick(scores_of_tokens, rows, step)
         ids[rows, step] = chosen

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..nn.model import Model
 from .decode_loop import Emit, Generated, decode_loop
 from .prefill import prefill
-from .score_filters import Filter, filters_of
+from .score_filters import Filter, filters_of, forced_ids
 from .step_graphs import StepGraphs
 from .top_k import fastest_greedy
 
@@ -31,6 +31,7 @@ def greedy(
     emit: Emit | None = None,
     graphs: StepGraphs | None = None,
     filters: Sequence[Filter] = (),
+    prefixes: Sequence[Sequence[int]] | None = None,
     **inputs: Tensor,
 ) -> Generated:
     """Generate the most probable token at every step, until each row has its end token.
@@ -52,6 +53,8 @@ def greedy(
         graphs: Captured steps of the model: `tfkit.generate.StepGraphs(model)`.
         filters: Change the scores of the next token, in this order: `tfkit.score_filter(...)`, or functions of the scores
             (R, V) and a `tfkit.plugin.Prefix`. Log-probabilities stay those of the model.
+        prefixes: The ids that each row begins with, after the start token or the prompt; lists of different lengths, which may
+            be empty. They count as new tokens, and no filter changes them.
         **inputs: (B, L) ids of inputs by name.
 
     Returns:
@@ -59,11 +62,24 @@ def greedy(
 
     Raises:
         InputError: Target, output or start token are ambiguous; a limit is below 1; padding of the prompt would shift
-            positions.
+            positions; a prefix holds the end token, or leaves no room.
     """
-    filter_scores = filters_of(filters)
+    filters_of(filters)
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    filter_scores = filters_of(filters, forced_ids(prefixes, start))
     most_probable = fastest_greedy(model.beam_top_k)
-    return decode_loop(
-        model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs, filter_scores
-    )
+    forbidden = filter_scores.few_forbidden
+    if forbidden is None or len(forbidden) >= start.rule.vocab_size or int(forbidden.max()) >= start.rule.vocab_size:
+        return decode_loop(
+            model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs, filter_scores
+        )
+    never = forbidden.to(start.logits.device)
+
+    def pick(logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        chosen = most_probable(logits)
+        if bool(torch.isin(chosen, never).any()):  # seldom, so the scores of all tokens are changed only then
+            allowed = most_probable(logits.index_fill(1, never, -torch.inf))
+            chosen = torch.where(logits.gather(1, chosen[:, None])[:, 0].isnan(), chosen, allowed)  # NaN is an error later
+        return chosen
+
+    return decode_loop(model, start, pick, scores, attention, emit, graphs)

@@ -78,10 +78,10 @@ def _padded(old: Tensor, new: Tensor) -> Tensor:
 
 class FinishedHypotheses:
     """The best finished hypotheses of each sentence. `scores` (S, size) are in descending order, of equal ones the earlier
-    first, and -inf for missing hypotheses."""
+    first, and -inf for missing hypotheses. Unfinished hypotheses come after finished ones, unless all are `ranked`."""
 
-    def __init__(self, sentences: int, size: int, history: BeamHistory, totals: Tensor) -> None:
-        self.size = size
+    def __init__(self, sentences: int, size: int, history: BeamHistory, totals: Tensor, ranked: bool) -> None:
+        self.size, self.ranked = size, ranked
         self.scores = totals.new_full((sentences, size), -torch.inf)
         self.totals = self.scores.clone()
         self.lengths = torch.zeros(sentences, size, dtype=torch.int64, device=totals.device)
@@ -108,12 +108,17 @@ class FinishedHypotheses:
             torch.cat([padded.log_probs, history.log_probs], 1),
             {site: torch.cat([tensor, history.weights[site]], 1) for site, tensor in padded.weights.items()},
         )
-        ranked, order = torch.cat([self.scores, scores], 1).sort(dim=1, descending=True, stable=True)
+        both_scores, both_ended = torch.cat([self.scores, scores], 1), torch.cat([self.ended, ended], 1)
+        order = both_scores.argsort(dim=1, descending=True, stable=True)
+        if not self.ranked:
+            cut = (both_scores > -torch.inf) & ~both_ended
+            missing = (both_scores == -torch.inf).to(torch.int8) * 2
+            order = order.gather(1, (cut + missing).gather(1, order).argsort(dim=1, stable=True))
         order = order[:, : self.size]
-        self.scores = ranked[:, : self.size]
+        self.scores = both_scores.gather(1, order)
         self.totals = torch.cat([self.totals, totals], 1).gather(1, order)
         self.lengths = functional.pad(self.lengths, (0, P), value=length).gather(1, order)
-        self.ended = torch.cat([self.ended, ended], 1).gather(1, order)
+        self.ended = both_ended.gather(1, order)
         self.history = both.pick(order + torch.arange(S, device=order.device)[:, None] * (self.size + P))
 
     def take(self, rows: Tensor) -> list[list[Hypothesis]]:

@@ -24,7 +24,7 @@ from ..nn.model import Model
 from .decode_loop import Emit, decode_loop
 from .hypotheses import Hypothesis
 from .prefill import MOST_ROWS, prefill
-from .score_filters import Filter, filters_of
+from .score_filters import Filter, filters_of, forced_ids
 from .step_graphs import StepGraphs
 from .top_k import best, fastest_greedy
 
@@ -52,6 +52,7 @@ def sample(
     emit: Emit | None = None,
     graphs: StepGraphs | None = None,
     filters: Sequence[Filter] = (),
+    prefixes: Sequence[Sequence[int]] | None = None,
     **inputs: Tensor,
 ) -> list[list[Hypothesis]]:
     """Sample sequences for every row.
@@ -77,6 +78,7 @@ def sample(
         emit: As in `greedy`; the samples of a row are rows of their own.
         graphs: As in `greedy`.
         filters: As in `greedy`; before temperature, top-k and top-p.
+        prefixes: As in `greedy`, for each row, not for each sample.
         **inputs: As in `greedy`.
 
     Returns:
@@ -90,8 +92,10 @@ def sample(
         https://arxiv.org/abs/1904.09751
     """
     check_sampling(temperature, top_k, top_p, seed, samples)
-    filter_scores = filters_of(filters)
+    filters_of(filters)
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    forced = forced_ids(prefixes, start)
+    filter_scores = filters_of(filters, None if forced is None else forced.repeat_interleave(samples, 0))
     batch, device = start.decoding.batch, start.logits.device
     if streams is not None:
         _check_streams(streams, batch)

@@ -1,6 +1,7 @@
 """Settings of Hugging Face's `generate`, from `generation_config.json`, as settings of a search.
 
-A setting that is absent has the default of `generate`: greedy search, no filter. What tfkit does not have is named.
+A setting that is absent has the default of `generate`: greedy search, no filter, special tokens in a text. What tfkit does not
+have is named.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ FILTERS: dict[str, Callable[[Any], dict[str, Any] | None]] = {
 """The filter of each setting, in the order in which `generate` applies them; None for a value that turns it off."""
 
 READ = {
-    *FILTERS, "num_beams", "do_sample", "temperature", "top_k", "top_p", "length_penalty", "max_length", "max_new_tokens",
-    "min_length",
+    *FILTERS, "num_beams", "do_sample", "temperature", "top_k", "top_p", "length_penalty", "early_stopping", "max_length",
+    "max_new_tokens", "min_length",
 }  # fmt: skip
 ELSEWHERE = {
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "transformers_version", "_from_model_config",
@@ -37,7 +38,7 @@ ELSEWHERE = {
 OFF: dict[str, Any] = {
     "num_return_sequences": 1, "num_beam_groups": 1, "diversity_penalty": 0.0, "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0, "remove_invalid_values": False, "renormalize_logits": False, "typical_p": 1.0,
-    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "early_stopping": "never",
+    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
 }  # fmt: skip
 """Settings that tfkit does not have, with the value that turns each off."""
 
@@ -71,7 +72,7 @@ def _settings(values: Mapping[str, Any], encoder_decoder: bool) -> GenerationSet
     filters = [
         named for name, filter_of in FILTERS.items() if name in values and (named := filter_of(values[name])) is not None
     ]
-    common: dict[str, Any] = {"new_tokens": values.get("max_new_tokens"), "filters": filters}
+    common: dict[str, Any] = {"new_tokens": values.get("max_new_tokens"), "filters": filters, "special_tokens": True}
     if values.get("do_sample"):
         sampled = {name: values[name] for name in ("temperature", "top_p") if name in values}
         return GenerationSettings(kind="sample", top_k=values.get("top_k", 50) or None, **sampled, **common)
@@ -79,17 +80,15 @@ def _settings(values: Mapping[str, Any], encoder_decoder: bool) -> GenerationSet
     if beams == 1:
         return GenerationSettings(kind="greedy", **common)
     penalty = SavedPenalty(kind="power", alpha=float(values.get("length_penalty", 1.0)))
-    return GenerationSettings(kind="beam", beams=beams, length_penalty=penalty, **common)
+    stopping = {"early_stopping": values.get("early_stopping", False), "unfinished": "ranked"}
+    return GenerationSettings(kind="beam", beams=beams, length_penalty=penalty, **stopping, **common)
 
 
 def _left_out(values: Mapping[str, Any], encoder_decoder: bool) -> dict[str, str]:
     other = {name for name, value in values.items() if name not in READ | ELSEWHERE and OFF.get(name) != value}
-    reasons = dict.fromkeys(sorted(other - {"early_stopping"}), "tfkit has no such setting")
-    beams = values.get("num_beams", 1) != 1
-    if beams and values.get("do_sample"):
+    reasons = dict.fromkeys(sorted(other), "tfkit has no such setting")
+    if values.get("num_beams", 1) != 1 and values.get("do_sample"):
         reasons["num_beams"] = "samples have no beams"
-    elif beams and values.get("early_stopping") != "never":
-        reasons["early_stopping"] = 'beams stop where nothing better can come, as with "never"'
     if not encoder_decoder:
         counted = {name for name in ("max_length", "min_length") if values.get(name)}
         reasons |= dict.fromkeys(sorted(counted), "it counts the prompt; write max_new_tokens or min_new_tokens")

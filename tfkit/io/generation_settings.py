@@ -31,21 +31,27 @@ class GenerationSettings(FileModel):
         kind: The kind of search.
         beams: Of `beam`.
         length_penalty: Of `beam`.
+        early_stopping: Of `beam`.
+        unfinished: Of `beam`.
         temperature: Of `sample`.
         top_k: Of `sample`.
         top_p: Of `sample`.
         new_tokens: The limit of new tokens, whatever the length of the source.
         filters: Score filters as mappings: `kind`, and the options of the filter.
+        special_tokens: Whether a text may get the padding, start and unknown tokens.
     """
 
     kind: Literal["greedy", "beam", "sample"]
     beams: Beams | None = None
     length_penalty: SavedPenalty | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    unfinished: Literal["last", "ranked"] | None = None
     temperature: Annotated[float, Field(ge=0, le=1e6)] | None = None
     top_k: Annotated[int, Field(ge=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     new_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     filters: Annotated[list[dict[str, Any]], Field(max_length=32)] = []
+    special_tokens: bool | None = None
 
 
 def read_settings(directory: Path) -> GenerationSettings | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from ..catalogue import Catalogue, Registration
+from ..catalogue import Catalogue, Registration, load_catalogue
 from ..slots.options import Entry, OneOf, Options, Positive, Probability, Size
 from ..spec.grammar import Grammar
 from ..spec.schema_writer import Schema, SchemaWriter, document, required
@@ -245,12 +245,12 @@ PARTS: dict[str, tuple[Entry, ...]] = {
 
 @cache
 def recipe_grammar() -> Grammar:
-    """The grammar of recipes: the parts above, and no nodes."""
-    slots = {**{slot: PARTS[slot] for slot in PARTS}, "node": (), "sublayer": ()}
-    registered = {
+    """The grammar of recipes: the parts above, the score filters that are installed, and no nodes."""
+    registered: dict[str, Mapping[str, Registration]] = {
         slot: MappingProxyType({entry.name: Registration(entry, "builtin", "tfkit") for entry in entries})
-        for slot, entries in slots.items()
+        for slot, entries in {**PARTS, "node": (), "sublayer": ()}.items()
     }
+    registered["score_filter"] = load_catalogue().registered["score_filter"]
     return Grammar(Catalogue(MappingProxyType(registered)), Recipe, (*Recipe.model_fields, "extends"))
 
 

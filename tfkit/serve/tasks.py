@@ -34,6 +34,13 @@ class Texts(Request):
     texts: Annotated[list[str], FailFast(), Field(min_length=1)]
 
 
+class Sources(Texts):
+    """Texts to translate. A translation begins with its prefix."""
+
+    prefixes: Annotated[list[str], FailFast()] = []
+    target_language: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+
+
 Pair = Annotated[list[str], FailFast(), Field(min_length=2, max_length=2)]
 
 
@@ -168,24 +175,48 @@ class Task(ABC):
 class Translate(Task):
     """Translates texts, as `tfkit translate` does."""
 
-    path, verb, body = "/translate", "translates", Texts
+    path, verb, body = "/translate", "translates", Sources
 
     def __init__(self, translator: Translator, limits: Limits) -> None:
         super().__init__(limits)
         self.translator, self.model = translator, translator.model
 
-    def items(self, request: Texts) -> list[Item]:
+    def items(self, request: Sources) -> list[Item]:
         self.check_count(len(request.texts))
-        tokeniser, items = self.translator.tokenisers["source"], list[Item]()
-        for number, text in enumerate(request.texts):
-            tokens = self.count_tokens(number, tokeniser, text) + len(tokeniser.source_frame)
-            items.append((text, None, self.check_length(number, tokens, self.translator.max_source)))
+        prefixes = request.prefixes if "prefixes" in request.model_fields_set else [""] * len(request.texts)
+        language = request.target_language
+        if len(prefixes) != len(request.texts):
+            message = f"the request has {len(request.texts):,} texts and {len(prefixes):,} prefixes; give one for each text"
+            raise Refusal(422, "invalid_request", message)
+        try:
+            before_source, before_target = ([], []) if language is None else self.translator.language_ids(language)
+        except InputError as reason:
+            (fault,) = reason.diagnostics
+            raise Refusal(422, "unknown_language", f"{fault.message}; {fault.fix}") from None
+        tokenisers, items = self.translator.tokenisers, list[Item]()
+        framing = len(tokenisers["source"].source_frame) + len(before_source)
+        for number, (text, prefix) in enumerate(zip(request.texts, prefixes, strict=True)):
+            tokens = self.count_tokens(number, tokenisers["source"], text) + framing
+            size = self.check_length(number, tokens, self.translator.max_source)
+            room = self.translator.room(tokens)
+            forced = self.count_tokens(number, tokenisers["target"], prefix) + len(before_target) if prefix else 0
+            if forced >= room:
+                message = f"prefix {number} has {forced:,} tokens, and the translation gets at most {room:,}; shorten it"
+                raise Refusal(413, "text_too_long", message, index=number, tokens=forced, limit=room)
+            items.append(((text, prefix, language), language, size))
         return items
 
-    def work(self, items: Sequence[str]) -> list[Any]:
-        translations = self.translator.translate(items, chunk=len(items))
+    def work(self, items: Sequence[tuple[str, str, str | None]]) -> list[Any]:
+        translations = self.translator.translate(
+            [text for text, _, _ in items], chunk=len(items), prefixes=[prefix for _, prefix, _ in items],
+            target_language=items[0][2],
+        )  # fmt: skip
         return [
-            {"text": translation.text, "score": translation.hypotheses[0].score if translation.hypotheses else None}
+            {
+                "text": translation.text,
+                "score": translation.hypotheses[0].score if translation.hypotheses else None,
+                "finished": translation.hypotheses[0].finished if translation.hypotheses else None,
+            }
             for translation in translations
         ]
 

@@ -11,6 +11,9 @@ from ..errors import Diagnostic, InputError, StoreError
 from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
 from ..io.generation_settings import GENERATION, read_settings
 
+COPIED = ("beams", "early_stopping", "unfinished", "temperature", "top_k", "top_p", "special_tokens")
+"""Settings with the name and the values that they have in a search."""
+
 
 def saved_search(directory: Path, catalogue: Catalogue | None = None) -> Search | None:
     """The search that a saved model asks for, None if it has no `generation.json`. A search that samples draws its seed.
@@ -21,9 +24,7 @@ def saved_search(directory: Path, catalogue: Catalogue | None = None) -> Search 
     settings = read_settings(directory)
     if settings is None:
         return None
-    written: dict[str, Any] = {
-        name: value for name in ("beams", "temperature", "top_k", "top_p") if (value := getattr(settings, name)) is not None
-    }
+    written: dict[str, Any] = {name: value for name in COPIED if (value := getattr(settings, name)) is not None}
     if settings.length_penalty is not None:
         penalty = GnmtLengthPenalty if settings.length_penalty.kind == "gnmt" else PowerLengthPenalty
         written["length_penalty"] = penalty(settings.length_penalty.alpha)

@@ -16,6 +16,7 @@ from ..io import load, model_in
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
 from .saved_search import saved_search
+from .search_tokens import without_special_tokens
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Continuation:
 
 
 class TextGenerator:
-    """Continues prompts.
+    """Continues prompts. No continuation has a padding, start or unknown token, unless the search allows them.
 
     If a prompt is too long for the positions of the model, the model reads its last tokens: as many as leave room for the new
     tokens of the search, and at least half of the positions.
@@ -115,7 +116,7 @@ class TextGenerator:
         Returns:
             The continuations of each prompt, best first; none for a prompt without a token.
         """
-        search = search or self.search
+        search = without_special_tokens(search or self.search, self.model.plan.token_rule(self.roles.target), self.tokeniser)
         encoded, frame = self.tokeniser.encode(list(prompts)), self.tokeniser.prompt_frame
         read = [self._read(ids, search) for ids in encoded]
         nonempty = [number for number, ids in enumerate(encoded) if ids]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, groups, read_tokenisers, roles_for
+from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_whole
 from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
 from .saved_search import saved_search
+from .search_tokens import language_ids, without_special_tokens
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class Translation:
 
 class Translator:
     """Translates lines of text.
+
+    No translation has a padding, start or unknown token, unless the search allows them. The hypotheses of a beam search have
+    different texts: of hypotheses with one text the best is kept.
 
     Args:
         model: A model with a source that is encoded, and a target that is decoded.
@@ -137,41 +143,93 @@ class Translator:
             model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers
         )
 
-    def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
+    def translate(
+        self,
+        lines: Iterable[str],
+        *,
+        chunk: int = 1000,
+        prefixes: Iterable[str] | None = None,
+        target_language: str | None = None,
+    ) -> Iterator[Translation]:
         """Translate lines.
 
         Args:
             lines: Read `chunk` at a time. If the iterable raises an exception, the lines before it are translated first.
             chunk: Lines that are sorted by length and batched together.
+            prefixes: The text that the translation of each line begins with, which may be empty.
+            target_language: The language of a model for several, as its tokeniser writes it: `de_DE` of mBART, `de` of M2M100,
+                `deu` of OPUS-MT.
 
         Yields:
-            The translation of each line, in order.
-        """
-        for group in groups(lines, chunk):
-            yield from self._translate_chunk(group)
+            The translation of each line, in order. Its text has the prefix.
 
-    def _translate_chunk(self, lines: list[str]) -> Iterator[Translation]:
+        Raises:
+            InputError: There are not as many prefixes as lines, or one is as long as a translation may be; the tokenisers have
+                no token of the language.
+        """
+        tokens = ([], []) if target_language is None else self.language_ids(target_language)
+        remaining = None if prefixes is None else iter(prefixes)
+        for group in groups(lines, chunk):
+            starts = [""] * len(group) if remaining is None else list(islice(remaining, len(group)))
+            if len(starts) < len(group):
+                raise InputError(
+                    Diagnostic("TFK078", "there are fewer prefixes than lines", "give one for each, or an empty one")
+                )
+            yield from self._translate_chunk(group, starts, *tokens)
+        if remaining is not None and next(remaining, None) is not None:
+            raise InputError(Diagnostic("TFK078", "there are more prefixes than lines", "give one for each"))
+
+    def language_ids(self, language: str) -> tuple[list[int], list[int]]:
+        """The ids that a source and its translation begin with for a target language. Raises InputError if it has no token."""
+        return language_ids(self.tokenisers["source"], self.tokenisers["target"], language)
+
+    def room(self, length: int) -> int:
+        """The largest number of tokens of the translation of a source of `length` tokens."""
+        limit, positions = self.search.limit(length), self.model.plan.max_input_lengths.get(self.roles.target)
+        return limit if positions is None else max(1, min(limit, positions))
+
+    def check_prefix(self, prefix: str, ids: list[int], length: int) -> None:
+        """Raises InputError if the ids of a prefix leave no token of the translation of a source of `length` tokens."""
+        if len(ids) >= (room := self.room(length)):
+            message = f"the prefix {prefix[:60]!r} has {len(ids):,} tokens, and the translation gets at most {room:,}"
+            raise InputError(Diagnostic("TFK078", message, "shorten the prefix, or allow longer translations"))
+
+    def _translate_chunk(
+        self, lines: list[str], prefixes: list[str], before_source: list[int], before_target: list[int]
+    ) -> Iterator[Translation]:
         encoded = self.tokenisers["source"].encode(lines)
-        frame = self.tokenisers["source"].source_frame
-        sources = [frame(ids[: self.max_source - len(frame)]) for ids in encoded]
+        frame, target = self.tokenisers["source"].source_frame, self.tokenisers["target"]
+        room = self.max_source - len(frame) - len(before_source)
+        sources = [frame([*before_source, *ids[:room]]) for ids in encoded]
         nonempty = [number for number, ids in enumerate(encoded) if ids]
+        starts = [[*before_target, *ids] for ids in target.encode(prefixes)]
+        for prefix, ids, source in zip(prefixes, starts, sources, strict=True):
+            self.check_prefix(prefix, ids, len(source))
+        rule = self.model.plan.token_rule(self.roles.target)
+        search, n_best = without_special_tokens(self.search, rule, target), self.search.n_best
+        if n_best > 1 and search.kind == "beam":
+            search = replace(search, n_best=search.beams)  # some may have the same text
         training = self.model.training
         self.model.eval()
         try:
             by_source = generate_batched(
-                self.model, [sources[number] for number in nonempty], self.search, batch_tokens=self.batch_tokens,
+                self.model, [sources[number] for number in nonempty], search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
+                prefixes=[starts[number] for number in nonempty] if any(starts) else None,
             )  # fmt: skip
         finally:
             self.model.train(training)
         hypotheses = dict(zip(nonempty, by_source, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
-            line_hypotheses = tuple(hypotheses.get(number, ()))
-            ids_of = [hypothesis.ids.tolist() for hypothesis in line_hypotheses]
-            target = self.tokenisers["target"]
-            texts = tuple(_line(target.decode(target_ids)) for target_ids in ids_of)
-            pieces = tuple(tuple(target.pieces(target_ids)) for target_ids in ids_of)
-            cut = max(len(ids) + len(frame) - self.max_source, 0)
+            pairs = [(_line(target.decode(one.ids.tolist())), one) for one in hypotheses.get(number, ())]
+            if search.kind == "beam":
+                best: dict[str, Hypothesis] = {}
+                for text, one in pairs:
+                    best.setdefault(text, one)
+                pairs = list(best.items())[:n_best]
+            texts, line_hypotheses = tuple(text for text, _ in pairs), tuple(one for _, one in pairs)
+            pieces = tuple(tuple(target.pieces(one.ids.tolist())) for one in line_hypotheses)
+            cut = max(len(ids) - room, 0)
             yield Translation(line, texts or ("",), line_hypotheses, pieces, tuple(sources[number]), cut)
 
 

@@ -231,11 +231,17 @@ def validation_scores(
     """
     sources = corpus.text("source_text", recipe.validation.sentences)
     references = corpus.text("target_text", recipe.validation.sentences)
-    search = Search(kind="beam", beams=recipe.validation.beams) if recipe.validation.beams > 1 else Search(kind="greedy")
+    validation = recipe.validation
+    beams = {"kind": "beam", "beams": validation.beams} if validation.beams > 1 else {"kind": "greedy"}
+    search = Search(**beams, filters=validation.filters)
     workers = torch.get_num_threads()
     translator = Translator(model, tokenisers, search, batch_tokens=recipe.batching.tokens, workers=workers)
     rank, count = processes.rank, processes.count
-    by_rank = processes.all_gather([translation.text for translation in translator.translate(sources[rank::count])])
+    mine = sources[rank::count]
+    translations = translator.translate(
+        mine, prefixes=[validation.prefix] * len(mine), target_language=validation.target_language
+    )
+    by_rank = processes.all_gather([translation.text for translation in translations])
     hypotheses = [by_rank[row % count][row // count] for row in range(len(sources))]
     scores = processes.run_on_first(lambda: corpus_scores(hypotheses, references))
     return scores, (sources[0], references[0], hypotheses[0])
