@@ -152,13 +152,13 @@ FAULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
         configured(architectures=["GPT2ForSequenceClassification"]),
         ("has no map of the class `GPT2ForSequenceClassification`", "GPT2LMHeadModel"),
     ),
-    "sizes": (configured(n_head=5), ("num_heads",)),
+    "sizes": (configured(n_head=5), ("`n_head`: `n_embd` 24 is not divisible by `n_head` 5",)),
     "values": (
         configured(activation_function="mish", scale_attn_weights=False),
         ("`activation_function` is `mish`", "`scale_attn_weights` is `false`"),
     ),
     "types": (configured(n_embd="wide"), ("wide",)),
-    "nothing": (configured(n_layer=None), ("num_layers",)),
+    "nothing": (configured(n_layer=None), ("nodes.body: `n_layer`",)),
     "huge": (configured(n_layer=10**9), ("1,000,000,000 layers",)),
 }
 
@@ -245,7 +245,10 @@ def test_pickled_weights_are_read_on_request_and_run_no_code(gpt2, tmp_path, cat
     plan = plan_import(gpt2, catalogue, allow_pickle=True)
     assert same(tfkit.load(run_import(plan, tmp_path / "b", catalogue)).state_dict(), expected)
     torch.save({"transformer.wte.weight": print}, gpt2 / "pytorch_model.bin")
-    with pytest.raises(TfkitError, match="holds no weights alone"):
+    with pytest.raises(TfkitError, match=r"holds more than weights: it asks for `print`, which is not run"):
+        plan_import(gpt2, catalogue, allow_pickle=True)
+    (gpt2 / "pytorch_model.bin").write_bytes(b"this is no pickle")
+    with pytest.raises(TfkitError, match=r"is no file that torch\.save wrote, or was cut off"):
         plan_import(gpt2, catalogue, allow_pickle=True)
     for other in ({"model": {"transformer.wte.weight": torch.ones(2)}}, {"step": 3}):
         torch.save(other, gpt2 / "pytorch_model.bin")
@@ -331,7 +334,7 @@ def with_large_list(archive: zipfile.ZipFile, members: dict[str, bytes]) -> None
 def test_pickled_weights_that_would_be_unpacked_are_refused(change, words, gpt2, catalogue):
     damage_pickle(gpt2)
     packed_again(gpt2 / "pytorch_model.bin", change)
-    with pytest.raises(TfkitError, match=rf"TFK143 .*pytorch_model.bin holds no weights alone: {words}"):
+    with pytest.raises(TfkitError, match=rf"TFK143 .*pytorch_model.bin is no file of torch.save that can be read: {words}"):
         plan_import(gpt2, catalogue, allow_pickle=True)
 
 
@@ -344,5 +347,5 @@ def test_pickled_weights_whose_members_claim_more_than_the_file_are_refused(gpt2
     data = path.read_bytes()
     at = data.rindex(sizes)
     path.write_bytes(data[:at] + struct.pack("<II", size, 1 << 30) + data[at + 8 :])
-    with pytest.raises(TfkitError, match=r"holds no weights alone: its members have [0-9,]+ bytes, the file [0-9,]+"):
+    with pytest.raises(TfkitError, match=r"can be read: its members have [0-9,]+ bytes, the file [0-9,]+"):
         plan_import(gpt2, catalogue, allow_pickle=True)

@@ -149,3 +149,72 @@ def test_ends_and_starts_of_the_generation_settings_that_the_model_does_not_have
     assert "  not read of generation_config.json: `eos_token_id`: the model has that of config.json, 60: a search" in done.out
     (tmp_path / "gpt2/generation_config.json").write_text(json.dumps({"eos_token_id": 60, "max_new_tokens": 3}))
     assert "eos_token_id" not in command("import", str(tmp_path / "gpt2"), "--dry-run").out
+
+
+def changed(name: str, place: Path, tensors: Callable[[dict[str, Any]], dict[str, Any]] | None = None, **keys: Any) -> Path:
+    make(name).save_pretrained(place)
+    configure(place, **keys)
+    if tensors is not None:
+        save_file(tensors(load_file(place / "model.safetensors")), place / "model.safetensors", {"format": "pt"})
+    return place
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "message"),
+    [
+        ("LlamaForCausalLM", {"rope_parameters": None, "rope_scaling": "x"}, "`rope_scaling` is `x`; transformers writes"),
+        ("BertForMaskedLM", {"hidden_size": 25}, "`num_attention_heads`: `hidden_size` 25 is not divisible by"),
+        ("BertForMaskedLM", {"hidden_size": "24"}, "`hidden_size`: a whole number is expected, `24` is written"),
+        ("BertForMaskedLM", {"hidden_size": None}, "nodes.tokens: `hidden_size` is missing"),
+        ("BertForMaskedLM", {"num_hidden_layers": -2}, "`num_hidden_layers`: at least 1 is expected, `-2` is written"),
+    ],
+)  # fmt: skip
+def test_wrong_values_have_the_names_of_the_configuration(
+    name: str, keys: dict[str, Any], message: str, tmp_path: Path, command: Callable[..., Done]
+) -> None:
+    done = command("import", str(changed(name, tmp_path / "hf", **keys)), "--dry-run")
+    assert done.code == 2
+    assert f"config.json: {message}" in done.err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda tensors: {f"module.{name}": tensor for name, tensor in tensors.items()},
+            "TFK143 {place}: all names begin with `module.`, which a wrapper of training writes; save the tensors without it\n",
+        ),
+        (
+            lambda tensors: {name: tensor.long() for name, tensor in tensors.items()},
+            "is of int64, and a weight is of bfloat16, float16, float32, float64",
+        ),
+        (
+            lambda tensors: {name: tensor.to(torch.float8_e4m3fn) for name, tensor in tensors.items()},
+            "is of F8_E4M3, and weights of quantised models are not read; save the model in float32, bfloat16 or float16",
+        ),
+    ],
+    ids=["wrapper", "whole numbers", "quantised"],
+)
+def test_tensors_of_another_form_are_told(
+    change: Callable[[dict[str, Any]], dict[str, Any]], message: str, tmp_path: Path, command: Callable[..., Done]
+) -> None:
+    place = changed("BertForMaskedLM", tmp_path / "hf", change)
+    done = command("import", str(place), "--dry-run")
+    assert done.code == 2
+    assert message.format(place=place) in done.err
+
+
+def test_a_problem_that_classify_does_not_have_is_named(tmp_path: Path, command: Callable[..., Done]) -> None:
+    place = changed("BertForSequenceClassification", tmp_path / "hf", problem_type="multi_label_classification")
+    done = command("import", str(place), "--dry-run")
+    assert done.code == 0
+    assert "  not read of config.json: `problem_type`: multi_label_classification: tfkit chooses one class" in done.out
+    assert "  there is no tokeniser: the model reads ids, and no text\n" in done.out
+
+
+def test_a_negative_id_is_no_token_and_pairs_are_for_classifiers(tmp_path: Path, command: Callable[..., Done]) -> None:
+    place = changed("LlamaForCausalLM", tmp_path / "hf", pad_token_id=-1)
+    assert "`pad_token_id`: the vocabulary has no such id: it has 61\n" in command("import", str(place), "--dry-run").out
+    done = command("import", str(place), "--dry-run", "--pairs")
+    assert done.code == 2
+    assert "TFK090 --pairs is for a classifier, and LlamaForCausalLM is none" in done.err

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 
 from tfkit.errors import StoreError
 from tfkit.files import file_record
@@ -98,6 +99,48 @@ def test_a_tensor_that_no_shard_holds_whole_is_named(sharded, monkeypatch, file,
         rewrite(files[number], f"{file}/{name}", shorter)
     list_again(latest)
     refused(run, latest, f"`{name}` of {file}", monkeypatch)
+
+
+def test_parts_that_overlap_are_named(sharded, monkeypatch):
+    """As many elements as the tensor has, but some of them twice: the reader would leave the others as they were in memory."""
+    run, latest, files = sharded
+    key = f"model.safetensors/{TABLE}"
+    with safe_open(files[1], "pt") as file:
+        metadata = file.metadata()
+    places = json.loads(metadata["DCP_SHARDING_INFO"])
+    tensors = load_file(files[1])
+    rows, (start, _) = tensors.pop(key), places[key]["saved_offsets"]
+    for name, part, at in (("early", rows[:3], start - 3), ("late", rows[3:], start + 3)):
+        placed = {**metadata, "DCP_SHARDING_INFO": json.dumps({key: {"saved_offsets": [at, 0]}})}
+        save_file({key: part.clone()}, latest / "shards" / f"{name}.safetensors", placed)
+    save_file(tensors, files[1], metadata)
+    list_again(latest)
+    refused(run, latest, f"parts of `{TABLE}` of model.safetensors that overlap or lie outside", monkeypatch)
+
+
+def test_a_shard_with_far_more_tensors_than_the_checkpoint_is_not_read(sharded, monkeypatch):
+    run, latest, _ = sharded
+    many = {f"model.safetensors/{number}": torch.ones(1) for number in range(900)}
+    save_file(many, latest / "shards" / "other.safetensors")
+    list_again(latest)
+    refused(run, latest, "other.safetensors has 900 tensors, and the checkpoint has ", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "separate"),
+    [
+        ([((0, 0), (2, 4)), ((2, 0), (2, 4))], True),
+        ([((2, 0), (2, 4)), ((0, 0), (2, 2)), ((0, 2), (2, 2))], True),
+        ([((0, 0), (2, 4)), ((1, 0), (2, 4))], False),
+        ([((0, 0), (4, 2)), ((1, 1), (1, 1))], False),
+        ([((0, 0), (4, 4)), ((4, 0), (1, 4))], False),
+        ([((-1, 0), (2, 4))], False),
+        ([((0,), (4,))], False),
+    ],
+)
+def test_parts_of_a_tensor(boxes, separate):
+    parts = [ChunkStorageMetadata(torch.Size(at), torch.Size(sizes)) for at, sizes in boxes]
+    assert shards._separate(parts, torch.Size([4, 4])) == separate
 
 
 @pytest.mark.parametrize("number", [0, 1])

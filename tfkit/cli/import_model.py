@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 MAX_LISTED = 4
+PROBLEMS = {
+    "multi_label_classification": "tfkit chooses one class, by a softmax; the logits are those of the model",
+    "regression": "tfkit chooses one class, by a softmax; the logit is the number of the model",
+}
+"""Kinds of problems of transformers that `tfkit classify` does not have, and what it does."""
 PREPROCESSOR = "preprocessor_config.json"
 READ_KEYS = frozenset({
     "do_normalize", "do_rescale", "rescale_factor", "image_mean", "image_std", "image_processor_type", "feature_extractor_type",
@@ -84,6 +89,9 @@ def command(
         raise usage_error("write -o DIR, where the model is saved, or --dry-run")
     catalogue = load_catalogue()
     plan = plan_import(Path(directory), catalogue, dtype, allow_pickle, large, architecture, initialise)
+    if pairs and "label" not in plan.spec.nodes:
+        message = f"--pairs is for a classifier, and {plan.match.architecture} is none"
+        raise usage_error(message, "leave it out, or choose a class with --class")
     sizes = vocabulary_sizes(plan.spec)
     if sizes and not without_tokeniser:
         need_packages("train", "tokenizers")
@@ -107,6 +115,8 @@ def _answers(plan: ImportPlan, pairs: bool) -> dict[str, str]:
 
     texts: dict[str, str] = {}
     if "label" in plan.spec.nodes:
+        if (problem := plan.directory.config.get("problem_type")) in PROBLEMS:
+            plan.ignored_keys["problem_type"] = f"{problem}: {PROBLEMS[problem]}"
         count = plan.spec.nodes["label"].options.classes
         texts |= label_texts(_labels(plan, count), pairs)
     if "image" in plan.spec.nodes:
@@ -205,6 +215,7 @@ def _tensors(plan: ImportPlan) -> Iterator[tuple[int, str]]:
 
 
 def _print(plan: ImportPlan, output: str | None) -> None:
+    from ..files import LABELS, PAIR_LABELS
     from ..interop.huggingface_directory import CONFIG
     from ..interop.huggingface_import import vocabulary_sizes
     from ..io.generation_settings import GENERATION
@@ -222,7 +233,7 @@ def _print(plan: ImportPlan, output: str | None) -> None:
     if plan.unknown:
         print_text(shown(f"  keys of config.json that tfkit does not know: {', '.join(plan.unknown)}"))
         print_text("  if one of them changes what the model computes, the import is another model")
-    if not plan.texts.keys() - {GENERATION} and vocabulary_sizes(plan.spec):
+    if not plan.texts.keys() - {GENERATION, LABELS, PAIR_LABELS} and vocabulary_sizes(plan.spec):
         print_text("  there is no tokeniser: the model reads ids, and no text")
     if plan.texts:
         print_text(shown(f"  files beside the weights: {', '.join(sorted(plan.texts))}"))

@@ -109,7 +109,7 @@ def _metric(recipe: Recipe) -> dict[str, Any]:
     if validation.metric == "loss":
         return {"metric": "loss"}
     names = ("metric", "beams", "sentences", "lowercase", "filters", "prefix", "target_language")
-    return {name: value for name in names if (value := getattr(validation, name)) not in ((), "", None)}
+    return {name: value for name in names if (value := getattr(validation, name)) is not None}
 
 
 def _validation_data(recipe: Recipe) -> dict[str, str]:

@@ -16,8 +16,8 @@ from ..files import TOKENISER_VALUES, parse_json, read_bytes
 from .huggingface_file import ROLES, refusal
 from .tokeniser import TextTokeniser
 from .tokeniser_directory import JOINT, SEPARATE
-from .tokeniser_file import MAX_FILE
-from .vocabulary_files import BUILDERS, Files, Parts, added_token
+from .tokeniser_file import MAX_FILE, MAX_IDS
+from .vocabulary_files import BUILDERS, Files, Parts, added_token, check_count
 
 ORIGINAL_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json",
@@ -41,7 +41,7 @@ def read_huggingface(directory: Path, rows: int | Mapping[str, int]) -> dict[str
     Raises:
         InputError: no tokeniser is there, it has parts that tfkit does not run, or ids beyond `rows`.
     """
-    files = _Directory(directory)
+    files = _Directory(directory, rows if isinstance(rows, int) else max(rows.values()))
     texts = {}
     for column, parts in _tokenisers(files).items():
         name = SEPARATE.get(column, JOINT)
@@ -56,15 +56,15 @@ def read_huggingface(directory: Path, rows: int | Mapping[str, int]) -> dict[str
 
 def original_files(directory: Path) -> dict[str, bytes]:
     """The original tokeniser files in a directory of Hugging Face, or in that of an imported model. Raises InputError."""
-    files = _Directory(directory)
+    files = _Directory(directory, MAX_IDS)
     return {name: files.read(name) for name in ORIGINAL_FILES if name in files}
 
 
 class _Directory(Files):
     """The files of a tokeniser. No link is followed."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, rows: int) -> None:
+        self.directory, self.rows = directory, rows
 
     def __contains__(self, name: object) -> bool:
         return os.path.lexists(self.directory / str(name))
@@ -97,7 +97,10 @@ def _tokenisers(files: _Directory) -> dict[str, Parts]:
     if "source.spm" in files:
         return BUILDERS["source.spm"](files, roles, settings, model_type)
     if "tokenizer.json" in files:
-        return {"": Parts("tokenizer.json", _modern(files.json("tokenizer.json"), roles, settings), roles)}
+        data = files.json("tokenizer.json")
+        vocab = data["model"].get("vocab") if isinstance(data.get("model"), dict) else None
+        check_count(files, "tokenizer.json", len(vocab) if isinstance(vocab, (dict, list)) else 0)
+        return {"": Parts("tokenizer.json", _modern(data, roles, settings), roles)}
     for name, build in BUILDERS.items():
         if name in files:
             return build(files, roles, settings, model_type)

@@ -48,16 +48,16 @@ class SentencePieceModel:
     one_space: bool
 
 
-def parse_sentencepiece(data: bytes) -> SentencePieceModel:
-    """Parse a model. Raises ValueError for other bytes."""
+def parse_sentencepiece(data: bytes, most: int = MAX_IDS) -> SentencePieceModel:
+    """Parse a model. Raises ValueError for other bytes, and as soon as there are more than `most` pieces."""
     pieces: list[SentencePiece] = []
     trainer: dict[int, Any] = {}
     normaliser: dict[int, Any] = {}
     for field, value in _fields(data):
         if field == 1:
             piece = dict(_fields(_message(value)))
-            if len(pieces) == MAX_IDS:
-                raise ValueError(f"it has more than {MAX_IDS:,} pieces")
+            if len(pieces) == most:
+                raise ValueError(f"it has more than {most:,} pieces")
             if len(number := _message(piece.get(2, bytes(4)))) != 4 or not isfinite(score := struct.unpack("<f", number)[0]):
                 raise ValueError(f"piece {len(pieces)} has no score")
             pieces.append(SentencePiece(_message(piece.get(1, b"")).decode("utf-8"), score, _number(piece.get(3, NORMAL))))

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..errors import InputError
+from ..errors import Diagnostic, InputError
 from .huggingface_file import refusal
 from .sentencepiece_families import M2M_LANGUAGES, MBART_LANGUAGES, SPECIAL, UNIGRAM_FAMILIES, albert_steps, around
 from .sentencepiece_file import BPE, BYTE, CONTROL, UNIGRAM, USER_DEFINED, SentencePieceModel, parse_sentencepiece
+from .tokeniser_file import MAX_IDS
 
 FRAMED = ("roberta", "bart", "longformer", "led", "blenderbot", "camembert")
 """Models with the merges of GPT-2 and the special tokens of BERT."""
@@ -22,8 +23,14 @@ MERGED = (*FRAMED, "gpt2", "gptj", "gpt_neo", "gpt_neox", "opt", "codegen")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
+UNUSED_PIECES = 1_000
+"""So many pieces of a sentencepiece model may have no id of the model, such as those of the other language."""
+
+
 class Files(Protocol):
-    """The files of a directory. `read` and `json` raise InputError."""
+    """The files of a directory. `read` and `json` raise InputError. `rows` is the largest vocabulary of the model."""
+
+    rows: int
 
     def __contains__(self, name: object) -> bool: ...
     def path(self, name: str) -> str: ...
@@ -45,6 +52,7 @@ def _words(files: Files, roles: dict[str, str], settings: Mapping[str, Any], mod
     roles = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"} | roles
     pieces = _text(files, "vocab.txt").split("\n")
     vocab = {piece.rstrip("\r"): number for number, piece in enumerate(pieces[: -1 if pieces[-1] == "" else None])}
+    check_count(files, "vocab.txt", len(vocab))
     start, end = ([roles[role], _id(files, "vocab.txt", vocab, roles[role])] for role in ("cls", "sep"))
     tokens = {content: {"id": content, "ids": [number], "tokens": [content]} for content, number in (start, end)}
 
@@ -316,9 +324,16 @@ BUILDERS: Mapping[str, Callable[[Files, dict[str, str], Mapping[str, Any], str],
 
 def _model(files: Files, name: str) -> SentencePieceModel:
     try:
-        return parse_sentencepiece(files.read(name))
+        return parse_sentencepiece(files.read(name), min(files.rows + UNUSED_PIECES, MAX_IDS))
     except ValueError as reason:
         raise refusal(files.path(name), "", f"it is no sentencepiece model: {reason}") from None
+
+
+def check_count(files: Files, name: str, count: int) -> None:
+    """Raises InputError for more pieces than the model has ids, before a tokeniser is made of them."""
+    if count > files.rows:
+        message = f"{files.path(name)}: the model has {files.rows:,} ids, and the tokeniser has {count:,}"
+        raise InputError(Diagnostic("TFK106", message, "name the tokeniser of this model"))
 
 
 def _text(files: Files, name: str) -> str:

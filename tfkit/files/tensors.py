@@ -27,6 +27,11 @@ DTYPES = {
 _SIZES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+OTHER_DTYPES = frozenset({
+    "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0", "F6_E2M3", "F6_E3M2", "F4", "F4_E2M1", "U16", "U32", "U64",
+    "C64",
+})  # fmt: skip
+"""Further dtypes of the format."""
 _RANK = ("I64", "F64", "F32", "I32", "BF16", "F16", "I8", "U8", "BOOL")
 """The order of dtypes in a file that the library writes."""
 _Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -93,6 +98,9 @@ def read_places(path: Path, limit: int = MAX_BYTES) -> dict[str, Place]:
             raise ValueError("its header is not an object")
         _Metadata.model_validate(data.pop("__metadata__", {}))
         tensors = _Header.model_validate(data).root
+        if other := next((name for name, tensor in tensors.items() if tensor.dtype in OTHER_DTYPES), None):
+            message = f"{path}: `{other[:80]}` is of {tensors[other].dtype}, and weights of quantised models are not read"
+            raise StoreError(Diagnostic("TFK082", message, "save the model in float32, bfloat16 or float16"))
         _check_places(tensors, size - 8 - length)
     except OSError as reason:
         raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}")) from None

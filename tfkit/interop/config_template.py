@@ -8,6 +8,7 @@ refuse that one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
@@ -89,9 +90,13 @@ def several_ends(values: Mapping[str, Any]) -> list[str]:
 
 
 def beyond_vocabulary(values: Mapping[str, Any]) -> dict[str, int]:
-    """By key whose special token has an id that the vocabulary does not have, the size of the vocabulary."""
+    """By key whose special token has an id that the vocabulary does not have, -1 for instance, the size of the vocabulary."""
     sizes = {key: values.get(f"{key.rpartition('.')[0]}.vocab_size".lstrip(".")) for key in values if key.endswith("_token_id")}
-    return {key: size for key, size in sizes.items() if type(size) is type(values[key]) is int and 0 < size <= values[key]}
+    return {
+        key: size
+        for key, size in sizes.items()
+        if type(size) is type(values[key]) is int and size > 0 and not 0 <= values[key] < size
+    }
 
 
 def with_flags(map_file: MapFile, architecture: str, written: Mapping[str, Any], tensors: Container[str]) -> Values:
@@ -167,7 +172,8 @@ def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], ca
         try:
             values[f"={name}"] = PAIRS[derived.function].forward({**written, **values})
         except (ValueError, KeyError, TypeError, AttributeError) as reason:
-            problems.append(f"`{'`, `'.join(derived.keys)}`: {_reason(reason)}")
+            written_here = {key: written[key] for key in derived.keys if written.get(key) is not None}
+            problems.append(_reason(reason, written_here or dict.fromkeys(derived.keys)))
     filled = _filled(template, values, map_file, problems)
     if not problems:
         try:
@@ -175,12 +181,43 @@ def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], ca
             graph_of(spec)
             return spec
         except SpecError as error:
-            problems += [f"{diagnostic.path}: {diagnostic.message}" for diagnostic in error.diagnostics]
+            problems += [_in_words_of(template, diagnostic) for diagnostic in error.diagnostics]
     raise InputError([Diagnostic("TFK142", f"{where}: {problem}") for problem in dict.fromkeys(problems)])
 
 
-def _reason(reason: Exception) -> str:
-    return f"{reason} is missing" if isinstance(reason, KeyError) else str(reason)
+def _in_words_of(template: dict[str, Any], diagnostic: Diagnostic) -> str:
+    """The message about a spec with the keys of the configuration that gave its values."""
+    keys = dict(_placeholders(template, ""))
+    by_name: dict[str, set[str]] = {}
+    for path, key in keys.items():
+        by_name.setdefault(path.rpartition(".")[2], set()).add(key)
+
+    def named(match: re.Match[str]) -> str:
+        known = by_name.get(match[1], set()) if "_" in match[1] else set()
+        return f"`{min(known)}`" if len(known) == 1 else match[0]
+
+    place = f"`{keys[diagnostic.path]}`" if diagnostic.path in keys else diagnostic.path
+    return f"{place}: {re.sub(r'`?([a-z_]+)`?', named, diagnostic.message)}"
+
+
+def _placeholders(template: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every path of a template whose value a key of the configuration gives, and that key."""
+    if isinstance(template, dict):
+        for name, value in template.items():
+            yield from _placeholders(value, f"{path}.{name}" if path else name)
+    elif isinstance(template, str) and template.startswith("$") and not template.startswith("$="):
+        yield path, template[1:]
+
+
+def _reason(reason: Exception, keys: Mapping[str, Any]) -> str:
+    """Why a part of a spec cannot be made from these keys."""
+    names = ", ".join(f"`{key}`" for key in keys)
+    if isinstance(reason, KeyError):
+        return f"{names}: {reason} is missing"
+    if isinstance(reason, ValueError) and str(reason).startswith("`"):
+        return f"{names}: {reason}"
+    values = ", ".join(f"`{key}` is {_shown(value)}" for key, value in keys.items())
+    return f"{values}; transformers writes values of another type"
 
 
 def _shown(value: Any) -> str:
@@ -325,7 +362,7 @@ def config_of(
             try:
                 read = PAIRS[derived.function].inverse(below, values) if below else {}
             except (ValueError, KeyError, TypeError, ZeroDivisionError) as reason:
-                return {}, [f"{name}: {_reason(reason)}"]
+                return {}, [f"{name}: {reason} is missing" if isinstance(reason, KeyError) else f"{name}: {reason}"]
             base |= read
         values |= _read(map_file, architecture, _sections({**values, **base}), wanted, catalogue)
         values |= {key: value for key, value in base.items() if key in values and key in _read_keys(map_file)}

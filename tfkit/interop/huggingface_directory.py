@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zipfile
 from collections.abc import Mapping
 from functools import cached_property
@@ -101,6 +102,16 @@ def _check_archive(path: Path) -> None:
             )
 
 
+def _why_unread(reason: Exception) -> str:
+    """What torch's reader of weights found in a file."""
+    text = " ".join(str(reason).split())
+    if other := re.search(r"Unsupported (?:global|class|operand)[^:]*: (?:GLOBAL )?([\w.]+)", text):
+        return f"holds more than weights: it asks for `{other[1][:80]}`, which is not run"
+    if isinstance(reason, (ValueError, OSError)) and not isinstance(reason, UnicodeDecodeError):
+        return f"is no file of torch.save that can be read: {text[:200]}"
+    return "is no file that torch.save wrote, or was cut off"
+
+
 class HuggingFaceDirectory:
     """The files of a model.
 
@@ -153,12 +164,14 @@ class HuggingFaceDirectory:
             return
         listed = read_model(self._file(INDEX), Index, limit=LARGEST_HEADER, values=INDEX_VALUES).weight_map
         problems: list[str] = []
-        for name in sorted(set(listed.values())):
+        by_file: dict[str, set[str]] = {}
+        for tensor, shard in listed.items():
+            by_file.setdefault(shard, set()).add(tensor)
+        for name, here in sorted(by_file.items()):
             if not os.path.lexists(self._file(name)):
                 problems.append(f"{self.path / INDEX} names {name}, which does not exist")
                 continue
             self.shards[name] = read_places(self._file(name), LARGEST_HEADER)
-            here = {tensor for tensor, shard in listed.items() if shard == name}
             for what, names in (
                 ("is listed for", here - set(self.shards[name])),
                 ("is not listed for", set(self.shards[name]) - here),
@@ -193,9 +206,11 @@ class HuggingFaceDirectory:
             try:
                 _check_archive(self._file(name))
                 tensors |= torch.load(self._file(name), map_location="cpu", weights_only=True)
+            except StoreError:
+                raise
             except Exception as reason:  # the unpickler raises many kinds
-                why = " ".join(str(reason).split())[:200]
-                raise StoreError(Diagnostic("TFK143", f"{self.path / name} holds no weights alone: {why}")) from None
+                message = f"{self.path / name} {_why_unread(reason)}"
+                raise StoreError(Diagnostic("TFK143", message, "get the weights alone: safetensors")) from None
         if other := next((name for name, value in tensors.items() if not isinstance(value, torch.Tensor)), None):
             message = f"{self.path}: `{str(other)[:80]}` of the pickled weights is a {type(tensors[other]).__name__}, no tensor"
             raise StoreError(Diagnostic("TFK143", message, "write the weights alone: `torch.save(model.state_dict(), FILE)`"))

@@ -23,11 +23,12 @@ from .weight_map import MapFile, TensorRule, find_map, parameter_shapes, rules_o
 
 MAX_ERRORS = 20
 """At most this many errors of one kind are listed."""
+FLOATING = frozenset({"float64", "float32", "float16", "bfloat16"})
 MAX_TENSORS = 20_000
 """A class is derived from the names of at most this many tensors."""
 OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 """Names of the parameters of norms in old files."""
-BUFFERS = {"position_ids": "the numbers 0, 1, 2, ...", "token_type_ids": "zeros"}
+BUFFERS = {"position_ids": "the class counts positions itself", "token_type_ids": "the class has zeros there itself"}
 """By last part of their names, tensors that files of earlier releases of transformers hold beside the weights of any class."""
 
 
@@ -66,9 +67,22 @@ class Match:
         """The tensors of the class that the files do not have."""
         return self.zeros | {rule.theirs for rules in self.missing.values() for rule in rules}
 
+    def _of_wrapper(self) -> list[str]:
+        """The one problem that explains all others: the names have the prefix of a wrapper, as DataParallel writes it."""
+        first = next(iter(self.spelling), "")
+        prefix = first[: first.find(".") + 1]
+        if not self.problems or not prefix or not all(name.startswith(prefix) for name in self.spelling):
+            return []
+        names = {name.removeprefix(prefix) for name in self.spelling}
+        for one in self.map_file.architectures.values():
+            names |= {name.removeprefix(one.prefix) for name in names if one.prefix}
+        if 2 * sum(rule.theirs in names for rule in self.rules) < len(self.rules):
+            return []
+        return [f"all names begin with `{prefix}`, which a wrapper of training writes; save the tensors without it"]
+
     def refuse(self, initialise: bool) -> None:
         """Raises StoreError with all problems. Nodes without any tensor are one unless they are to be initialised."""
-        where, problems = self.directory.path, self.problems
+        where, problems = self.directory.path, self._of_wrapper() or self.problems
         more = [f"{len(problems) - MAX_ERRORS} more tensors do not fit"] if len(problems) > MAX_ERRORS else []
         diagnostics = [Diagnostic("TFK143", f"{where}: {problem}") for problem in [*problems[:MAX_ERRORS], *more]]
         if not initialise:
@@ -205,6 +219,9 @@ def _compare_parameters(match: Match) -> None:
             if place.shape != needed:
                 message = f"`{rule.theirs}` is {place.shape}, and the configuration needs {needed}; it is our {_named(rule)}"
                 match.problems.append(message)
+            dtype = match.directory.places[match.spelling[rule.theirs]][1].dtype
+            if dtype not in FLOATING:
+                match.problems.append(f"`{rule.theirs}` is of {dtype}, and a weight is of {', '.join(sorted(FLOATING))}")
         elif rule.theirs in zeros:
             match.zeros.add(rule.theirs)
         elif _node(rule) in present:

@@ -87,8 +87,13 @@ def features_in(file: str) -> npt.NDArray[np.float32]:
     if len(numbers) != prod(shape) * dtype.itemsize:
         message = f"{file} has {len(numbers):,} bytes of numbers, and its header says {prod(shape) * dtype.itemsize:,}"
         raise InputError(Diagnostic("TFK107", message, "is the file complete?"))
-    frames = np.frombuffer(numbers, dtype).reshape(shape, order="F" if columns_first else "C")
-    return np.ascontiguousarray(frames, np.float32)
+    read_only = np.frombuffer(numbers, dtype).reshape(shape, order="F" if columns_first else "C")
+    with np.errstate(over="ignore"):
+        frames = np.array(read_only, np.float32, order="C")
+    if others := int((~np.isfinite(frames)).sum()):
+        message = f"{file} holds {others:,} numbers that are NaN, infinite or beyond float32"
+        raise InputError(Diagnostic("TFK107", message, "write finite numbers"))
+    return frames
 
 
 MOST_TEXTS = 32

@@ -105,11 +105,11 @@ class Validation(Options):
     beams: Annotated[Size, Field(le=100, description="beams of the scored translations; 1 is greedy")] = 1
     sentences: Annotated[Size, Field(description="the first rows, which are translated")] = 1000
     filters: Annotated[
-        tuple[Annotated[Component, SlotField("score_filter")], ...],
+        tuple[Annotated[Component, SlotField("score_filter")], ...] | None,
         AsTuple,
         Field(max_length=32, description="score filters of the translations"),
-    ] = ()
-    prefix: Annotated[str, Field(max_length=1_000, description="text that every translation begins with")] = ""
+    ] = None
+    prefix: Annotated[str | None, Field(max_length=1_000, description="text that every translation begins with")] = None
     target_language: Annotated[
         str | None,
         Field(min_length=1, max_length=100, description="target language of a model for several, as its tokeniser writes it"),

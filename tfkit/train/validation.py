@@ -233,13 +233,13 @@ def validation_scores(
     references = corpus.text("target_text", recipe.validation.sentences)
     validation = recipe.validation
     beams = {"kind": "beam", "beams": validation.beams} if validation.beams > 1 else {"kind": "greedy"}
-    search = Search(**beams, filters=validation.filters)
+    search = Search(**beams, filters=validation.filters or ())
     workers = torch.get_num_threads()
     translator = Translator(model, tokenisers, search, batch_tokens=recipe.batching.tokens, workers=workers)
     rank, count = processes.rank, processes.count
     mine = sources[rank::count]
     translations = translator.translate(
-        mine, prefixes=[validation.prefix] * len(mine), target_language=validation.target_language
+        mine, prefixes=[validation.prefix or ""] * len(mine), target_language=validation.target_language
     )
     by_rank = processes.all_gather([translation.text for translation in translations])
     hypotheses = [by_rank[row % count][row // count] for row in range(len(sources))]

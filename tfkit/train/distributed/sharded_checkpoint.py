@@ -19,16 +19,19 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ...errors import Diagnostic, StoreError
+from ...files import read_header
 from .ddp_fsdp import is_sharded
 from .process_group import ProcessGroup
 
 Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, Mapping[str, Sequence[int]]]
+MAX_SHARDS = 10_000
+"""The largest number of files of a sharded checkpoint."""
 MAX_NAMED = 3
 """The largest number of tensors that a message names."""
 
@@ -77,6 +80,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def _metadata(reader: HuggingFaceStorageReader, folder: Path, shapes: Shapes) -> dict[str, TensorStorageMetadata]:
+    _check_headers(folder, shapes)
     with as_store_error("TFK082", f"{folder} cannot be read"):
         metadata = reader.read_metadata().state_dict_metadata
     held = {key: facts for key, facts in metadata.items() if isinstance(facts, TensorStorageMetadata)}
@@ -94,16 +98,51 @@ def _metadata(reader: HuggingFaceStorageReader, folder: Path, shapes: Shapes) ->
     return held
 
 
+def _check_headers(folder: Path, shapes: Shapes) -> None:
+    """Raises StoreError for more shards or tensors than a checkpoint can have: torch reads every header whole."""
+    paths = sorted(folder.glob("*.safetensors"))
+    names = [f"{file}/{name}" for file, named in shapes.items() for name in named]
+    if len(paths) > MAX_SHARDS:
+        raise StoreError(Diagnostic("TFK082", f"{folder} has {len(paths):,} files, and at most {MAX_SHARDS:,} are read"))
+    limit = (1 << 16) + sum(12 * len(name) + 1024 for name in names)  # names may be escaped, and stand in the metadata too
+    for path in paths:
+        if (count := len(read_header(path, limit))) > len(names):
+            message = f"{path} has {count:,} tensors, and the checkpoint has {len(names):,}"
+            raise StoreError(Diagnostic("TFK082", message, "it was altered"))
+
+
 def _incomplete(folder: Path, key: str, held: TensorStorageMetadata | None, expected: torch.Size | None) -> Diagnostic | None:
     """The error if the shards of a tensor are incomplete. The reader would leave missing elements uninitialised."""
     file, name = key.split("/", 1) if "/" in key else ("no file", key)
     if expected is None:
         return Diagnostic("TFK082", f"{folder} holds `{name}` of {file}, which was not written there", "it was altered")
-    covered = sum(chunk.sizes.numel() for chunk in held.chunks) if held is not None else 0
+    chunks = [chunk for chunk in held.chunks if chunk.sizes.numel()] if held is not None else []
+    covered = sum(chunk.sizes.numel() for chunk in chunks)
+    if held is not None and held.size == expected and not _separate(chunks, expected):
+        return Diagnostic("TFK082", f"{folder} holds parts of `{name}` of {file} that overlap or lie outside", "it was altered")
     if held is not None and held.size == expected and covered == expected.numel():
         return None
     message = f"{folder} does not hold the whole of `{name}` of {file}: it has {covered:,} of {expected.numel():,} elements"
     return Diagnostic("TFK082", message, "a file of another process is missing or was altered")
+
+
+def _separate(chunks: Sequence[ChunkStorageMetadata], shape: torch.Size) -> bool:
+    """Whether parts of a tensor lie inside of its shape and do not overlap. As many elements as it has then cover it."""
+    boxes = sorted([(start, start + size) for start, size in zip(*sides, strict=True)] for sides in map(_sides, chunks))
+    near: list[list[tuple[int, int]]] = []
+    for box in boxes:
+        if len(box) != len(shape) or any(start < 0 or end > size for (start, end), size in zip(box, shape, strict=True)):
+            return False
+        near = [other for other in near if not box or other[0][1] > box[0][0]]  # the others end before it starts
+        for other in near:
+            if all(start < last and first < end for (start, end), (first, last) in zip(box, other, strict=True)):
+                return False
+        near.append(box)
+    return True
+
+
+def _sides(chunk: ChunkStorageMetadata) -> tuple[Sequence[int], Sequence[int]]:
+    return tuple(chunk.offsets), tuple(chunk.sizes)
 
 
 @contextmanager
