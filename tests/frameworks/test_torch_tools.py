@@ -119,7 +119,7 @@ MET = [
 @pytest.mark.parametrize(("place", "change", "way"), MET)
 def test_a_changed_module_is_changed_in_the_compiled_and_in_the_exported_model(place: str, change: str, way: str) -> None:
     kind, name = PLACES[place]
-    plain, model = build(kind), build(kind)
+    plain, model = build(kind, layers=1), build(kind, layers=1)
     CHANGES[change](model.get_submodule(name))
     given = inputs(model)
     with torch.no_grad():
@@ -139,7 +139,7 @@ def test_every_two_of_place_change_and_way_meet() -> None:
 @pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
 @pytest.mark.slow
 def test_a_hook_acts_in_a_model_that_inductor_compiled() -> None:
-    model = build("tied", torch.float32)
+    model = build("tied", torch.float32, layers=1)
     given = inputs(model)
     model.nodes["source"].embedding.register_forward_hook(lambda module, arguments, output: output * 1.5)
     with torch.no_grad():
