@@ -82,9 +82,9 @@ def inputs(model: Any) -> dict[str, Tensor]:
     return {name: ids(seed=number) for number, name in enumerate(model.plan.inputs)}
 
 
-def searches(model: Any) -> list[Any]:
-    """The ids of a greedy and of a beam search."""
-    given: dict[str, Any] = {"max_new_tokens": 7}
+def searches(model: Any, tokens: int = 7) -> list[Any]:
+    """The ids of a greedy and of a beam search, at most so many in a row."""
+    given: dict[str, Any] = {"max_new_tokens": tokens}
     if "source" in model.plan.inputs:
         given["source"] = ids()
     else:

@@ -9,8 +9,10 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
