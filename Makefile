@@ -51,11 +51,12 @@ docs: .venv/.docs  ## the documentation as a site in build/docs; warnings are er
 	$(BIN)/pip install --quiet 'pip>=25.1'  # the first with --group
 
 .venv/.demo: $(SOURCES) | .venv/bin/python
-	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[all]' -e ./plugins/tfkit-conformance
+	$(BIN)/pip install --quiet 'setuptools>=77'  # once, and not for each package that is built
+	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt -e '.[all]' -e ./plugins/tfkit-conformance
 	touch $@
 
 .venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml plugins/*/setup.py plugins/*/source/*)
-	$(BIN)/pip install --quiet --constraint constraints.txt -e . --group test $(PLUGINS)
+	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt -e . --group test $(PLUGINS)
 	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt --group checkpoints
 	touch $@
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,9 +98,12 @@ def test_overhead(tmp_path):
     assert (tmp_path / "overhead.json").exists()
 
 
-def test_startup():
+def test_startup(monkeypatch):
+    """Of its commands one without torch, and the one that all are related to."""
     import startup
 
+    few = {name: startup.COMMANDS[name] for name in ("tfkit explain", "import torch")}
+    monkeypatch.setattr(startup, "COMMANDS", few)
     assert startup.main(["--rounds", "1", "--warm-up", "0"])["peak_over_parameters"] > 0
 
 
@@ -157,12 +161,28 @@ def test_train_tokens(tmp_path):
     assert train_tokens.main(small)["tokens_per_second"]["tfkit train"] > 0
 
 
-def test_train_processes():
+def test_train_processes(monkeypatch):
+    """Its commands in forks of a process that has imported what they need."""
     import train_processes
 
+    from torchrun import COMMAND, ForkedJobs
+
+    jobs = ForkedJobs()
+
+    def run(command, env, **options):
+        *start, _, _ = before = command[1 : command.index("tfkit") + 1]
+        words, threads = command[1 + len(before) :], {"OMP_NUM_THREADS": env["OMP_NUM_THREADS"]}
+        if start:
+            return jobs.torchrun(*start[2:], words=words)
+        return jobs.script(COMMAND, *words, count=None, environment=threads)
+
+    monkeypatch.setattr(train_processes, "subprocess", SimpleNamespace(run=run))
     small = ["stopping={max_steps: 2}", "validation.sentences=1", "data.held_out=2", "model.defaults.d_model=16"]
     given = [word for each in [*small, "model.defaults.attention.num_heads=2"] for word in ("--set", each)]
-    found = train_processes.main(["--rounds", "1", "--first", "1", "--tokens", "400", *given])["speed"]
+    try:
+        found = train_processes.main(["--rounds", "1", "--first", "1", "--tokens", "400", *given])["speed"]
+    finally:
+        jobs.close()
     assert list(found) == ["1 thread", "2 threads", "2 processes"]
 
 
@@ -263,6 +283,7 @@ def test_source_mutants():
 import source_mutants as bench
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 source = Path(import_module("tfkit_example_backend.online").__file__).read_text()
 mutants = []

@@ -33,13 +33,13 @@ RECURRENT = {
     },
 }
 STACKS = {
-    "encoder": {"kind": "stack", "input": "source", "num_layers": 2},
-    "decoder": {"kind": "stack", "input": "target", "memory": "encoder", "num_layers": 2, "causal": True},
+    "encoder": {"kind": "stack", "input": "source"},
+    "decoder": {"kind": "stack", "input": "target", "memory": "encoder", "causal": True},
 }
 SOURCE = {"source": {"kind": "tokens", "scale": "sqrt_d_model"}}
 
 
-def spec(kind: str) -> dict[str, Any]:
+def spec(kind: str, layers: int = 2) -> dict[str, Any]:
     """`tied`, `untied`: encoder-decoders by their head; `decoder`; `positions`: one with learned positions and T5's biases;
     `recurrent`, with additive attention and an untied head."""
     special = {"start_id": 2, "end_id": 3}
@@ -51,7 +51,7 @@ def spec(kind: str) -> dict[str, Any]:
         defaults = {key: value for key, value in DEFAULTS.items() if key != "position" or kind == "decoder"}
         nodes = {
             "target": {"kind": "tokens", **special, **learned},
-            "decoder": {"kind": "stack", "input": "target", "num_layers": 2, "causal": True, **biased},
+            "decoder": {"kind": "stack", "input": "target", "causal": True, **biased},
             "logits": {**head, "input": "decoder", "share": "target"},
         }
     elif kind == "recurrent":
@@ -61,14 +61,16 @@ def spec(kind: str) -> dict[str, Any]:
     else:
         nodes = {**SOURCE, "target": {"kind": "tokens", "share": "source", **special}, **STACKS}
         nodes["logits"] = {**head, "input": "decoder", **({"share": "source"} if kind == "tied" else {})}
+    nodes = {name: {**node, "num_layers": layers} if node["kind"] == "stack" else node for name, node in nodes.items()}
     return {"tfkit": 1, "name": f"small-{kind}", "defaults": defaults, "nodes": nodes, "outputs": ["logits"]}
 
 
 KINDS = ("tied", "untied", "decoder", "positions", "recurrent")
 
 
-def build(kind: str, dtype: torch.dtype = torch.float64) -> tfkit.Model:
-    return tfkit.build(spec(kind), seed=0, dtype=dtype).eval()
+def build(kind: str, dtype: torch.dtype = torch.float64, layers: int = 2) -> tfkit.Model:
+    """With as many layers in each stack; one where the model is compiled, which takes seconds for each."""
+    return tfkit.build(spec(kind, layers), seed=0, dtype=dtype).eval()
 
 
 def ids(rows: int = 3, length: int = 6, seed: int = 1) -> Tensor:
@@ -80,9 +82,9 @@ def inputs(model: Any) -> dict[str, Tensor]:
     return {name: ids(seed=number) for number, name in enumerate(model.plan.inputs)}
 
 
-def searches(model: Any) -> list[Any]:
-    """The ids of a greedy and of a beam search."""
-    given: dict[str, Any] = {"max_new_tokens": 7}
+def searches(model: Any, tokens: int = 7) -> list[Any]:
+    """The ids of a greedy and of a beam search, at most so many in a row."""
+    given: dict[str, Any] = {"max_new_tokens": tokens}
     if "source" in model.plan.inputs:
         given["source"] = ids()
     else:

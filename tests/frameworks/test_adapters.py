@@ -65,7 +65,7 @@ def test_an_adapter_moves_the_output_learns_and_equals_its_merge(kind: str, part
     ("kind", "part"), [("tied", "attention"), ("tied", "embedding"), ("untied", "head"), ("recurrent", "score")]
 )
 def test_an_adapter_acts_and_learns_in_a_compiled_and_an_exported_model(kind: str, part: str) -> None:
-    model = build(kind)
+    model = build(kind, layers=1)
     given = inputs(model)
     peft = adapted(model, TARGETS[part])
     adapters = [parameter for parameter in peft.parameters() if parameter.requires_grad]

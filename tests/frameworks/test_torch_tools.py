@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import tfkit
 from frameworks.small_models import KINDS, build, inputs, searches
 from tfkit.nn.runtime.context import MethodModule
 from tfkit.slots.node import FeatureRule, ImageRule
+from tiers import EVERY_CASE
 
 SPECS = Path(__file__).parents[2] / "specs"
 LARGE = ("t5-small", "t5-v1.1-small", "whisper-small")
@@ -102,28 +104,42 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("place", PLACES)
-def test_a_changed_module_is_changed_in_the_compiled_and_in_the_exported_model(place: str, change: str) -> None:
+WAYS: dict[str, Callable[[tfkit.Model, dict[str, Tensor]], dict[str, Tensor]]] = {
+    "compiled": lambda model, given: torch.compile(model, backend="eager", fullgraph=True)(**given),
+    "exported": lambda model, given: torch.export.export(model, (), given).module()(**given),
+}
+MET = [
+    (place, change, way)
+    for (row, place), (column, change), (number, way) in product(enumerate(PLACES), enumerate(CHANGES), enumerate(WAYS))
+    if EVERY_CASE or (row + column) % 2 == number
+]
+"""Every place with every change, and each of both with both ways."""
+
+
+@pytest.mark.parametrize(("place", "change", "way"), MET)
+def test_a_changed_module_is_changed_in_the_compiled_and_in_the_exported_model(place: str, change: str, way: str) -> None:
     kind, name = PLACES[place]
-    plain, model = build(kind), build(kind)
+    plain, model = build(kind, layers=1), build(kind, layers=1)
     CHANGES[change](model.get_submodule(name))
     given = inputs(model)
     with torch.no_grad():
         eager = model(**given).logits
         assert torch.equal(eager, plain(**given).logits) is (change == "pre-hook")
         torch._dynamo.reset()
-        compiled = torch.compile(model, backend="eager", fullgraph=True)(**given)["logits"]
-        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
-        exported = torch.export.export(model, (), given).module()(**given)["logits"]
-        torch.testing.assert_close(exported, eager, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(WAYS[way](model, given)["logits"], eager, rtol=1e-12, atol=1e-12)
+
+
+def test_every_two_of_place_change_and_way_meet() -> None:
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        every = {*product(*((PLACES, CHANGES, WAYS)[factor] for factor in (one, other)))}
+        assert {(row[one], row[other]) for row in MET} == every
 
 
 # of torch's own modules, when they are first imported
 @pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
 @pytest.mark.slow
 def test_a_hook_acts_in_a_model_that_inductor_compiled() -> None:
-    model = build("tied", torch.float32)
+    model = build("tied", torch.float32, layers=1)
     given = inputs(model)
     model.nodes["source"].embedding.register_forward_hook(lambda module, arguments, output: output * 1.5)
     with torch.no_grad():

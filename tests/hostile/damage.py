@@ -112,10 +112,21 @@ def large(good: bytes, kind: str, room: int) -> Iterator[tuple[str, Made]]:
         )
         yield "many quotes", lambda: b"a: '" + b"''" * (room // 2 - 10) + b"'"
     else:
-        for place in _places(json.loads(good)):
-            if isinstance(node := _at(json.loads(good), place), (list, dict)) and node:
+        data = json.loads(good)
+        for place in _some_of_each_list(data):
+            if isinstance(node := _at(data, place), (list, dict)) and node:
                 yield f"{'.'.join(map(str, place))} 20,000 times", partial(_repeated, good, place, 20_000)
                 yield f"{'.'.join(map(str, place))} wrong", partial(_repeated, good, place, room // 200, [True])
+
+
+def _some_of_each_list(data: Any) -> Iterator[tuple[Any, ...]]:
+    """Places, without those of the fourth and later members of a list, which are like the first three. Alike ones stand beside
+    each other: where one content in three is run, each kind of place meets both of its contents."""
+    alike: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for place in _places(data):
+        alike.setdefault(tuple("*" if isinstance(key, int) else key for key in place), []).append(place)
+    for places in alike.values():
+        yield from places[:3]
 
 
 def _at(data: Any, place: tuple[Any, ...]) -> Any:

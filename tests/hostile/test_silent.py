@@ -16,7 +16,7 @@ from hostile.harness import Ended, Runner
 from hostile.inputs import Reads, parameters, read_arguments
 from tfkit.files import file_record
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("silent")]  # its inputs are spoilt once
 
 WITHOUT_WEIGHTS = {"diff", "doctor"}
 """Commands that read the spec of a saved model alone."""

@@ -9,6 +9,10 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -34,3 +38,14 @@ def server() -> str:
 
     atexit.register(close)
     return path
+
+
+def patch_children(monkeypatch: pytest.MonkeyPatch, code: Path) -> None:
+    """Children of `tfkit conformance` start warm from now on; `code` is a file that is written."""
+    from tfkit_conformance.process import parent
+
+    cold = parent.python_command
+    code.write_text("import sys; exec(sys.argv[1])")
+    monkeypatch.setenv("WARM_SERVER", server())
+    client = [sys.executable, "-I", "-S", str(HERE / "client.py"), str(code)]
+    monkeypatch.setattr(parent, "python_command", lambda words: [*client, cold(words)[-1]])

@@ -22,9 +22,9 @@ def pytest_collection_modifyitems(items):
     from where import DEVICE, runs
 
     if DEVICE == "cpu":
-        from interpreted import patch_once_a_launch
+        from interpreted import patch
 
-        patch_once_a_launch()
+        patch()
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:

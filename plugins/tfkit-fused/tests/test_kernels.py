@@ -140,30 +140,41 @@ def test_rows_may_lie_anywhere():
         assert torch.equal(attend(replace(inputs, key=wide), SMALL).output, attend(inputs, SMALL).output)
 
 
-@pytest.mark.parametrize("odd", ["key", "value", "query", "grad"])
-def test_tiles_that_the_hardware_copies_give_the_same_bits(odd, monkeypatch):
-    """Rows at multiples of 16 bytes are copied by descriptors, keys with values and queries with gradients, and by addresses if
-    one of the two begins elsewhere. On a CUDA device before sm_90 all are by addresses."""
+def copied(odd: str) -> tuple[list[Tensor], list[bool]]:
+    """Output and gradients of a call of which one tensor begins elsewhere, and which groups of tensors the hardware copies."""
     from tfkit_fused import launch
     from tfkit_fused.attend import attend
 
     asked: list[bool] = []
     describes = launch._describes
-    monkeypatch.setattr(launch, "_describes", lambda *tensors: asked.append(describes(*tensors)) or asked[-1])
     case = Case(
         B=2, H=4, G=2, Q=70, K=90, D=24, V=16, dtype="float16", offset=20, causal=True, key_lengths=(90, 33), gradients=True
     )
-    found = []
-    for name in ("", odd):
-        inputs = case.inputs(DEVICE)
-        query, key, value = (moved(getattr(inputs, each), each == name) for each in ("query", "key", "value"))
+    inputs = case.inputs(DEVICE)
+    query, key, value = (moved(getattr(inputs, each), each == odd) for each in ("query", "key", "value"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "_describes", lambda *tensors: asked.append(describes(*tensors)) or asked[-1])
         output = attend(replace(inputs, query=query, key=key, value=value), SMALL).output
-        grad = moved(case.grad_output(DEVICE).to(output), name == "grad")
-        found.append([output, *torch.autograd.grad(output, [query, key, value], grad)])
+        grad = moved(case.grad_output(DEVICE).to(output), odd == "grad")
+        return [output, *torch.autograd.grad(output, [query, key, value], grad)], asked
+
+
+@pytest.fixture(scope="module")
+def copied_alike() -> tuple[list[Tensor], list[bool]]:
+    return copied("")
+
+
+@pytest.mark.xdist_group("copies of tiles")  # one call serves all
+@pytest.mark.parametrize("odd", ["key", "value", "query", "grad"])
+def test_tiles_that_the_hardware_copies_give_the_same_bits(odd, copied_alike):
+    """Rows at multiples of 16 bytes are copied by descriptors, keys with values and queries with gradients, and by addresses if
+    one of the two begins elsewhere. On a CUDA device before sm_90 all are by addresses."""
+    found, asked = copied(odd)
     large = tfkit_fused.INTERPRETED or torch.cuda.get_device_capability() >= (9, 0)
     keys, queries = (large and odd not in each for each in (("key", "value"), ("query", "grad")))
-    assert asked == [large, large, large, keys, keys, queries]  # forward, then twice in backward, of each
-    for one, other in zip(*found, strict=True):
+    assert copied_alike[1] == [large, large, large]  # forward, then twice in backward
+    assert asked == [keys, keys, queries]
+    for one, other in zip(copied_alike[0], found, strict=True):
         assert torch.equal(one, other)
 
 

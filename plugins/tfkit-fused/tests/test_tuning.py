@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tfkit.attention.backend import check_request
 from tfkit.attention.capabilities import AttentionRequest
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import error_ratios
+from tiers import EVERY_CASE
 
 pytest.importorskip("triton", reason="not run: Triton, of which kernels are made, is not installed")
 
@@ -224,10 +226,24 @@ SIZES = sorted({(bytes, each.queries, each.keys) for kernel, bytes, each in ALL 
 FEW = sorted({(bytes, each.keys) for kernel, bytes, each in ALL if kernel == "decode"})
 
 
+BIASES = (None, "distance", "dense")
+CHOSEN = [
+    pytest.param(sizes, bias, bool(atomic), id="{}-{}x{}-{}-{}".format(*sizes, bias, ("fused", "atomic")[atomic]))
+    for (number, sizes), (place, bias), atomic in product(enumerate(SIZES), enumerate(BIASES), (0, 1))
+    if EVERY_CASE or DEVICE == "cuda" or atomic == (number + place) % 2
+]
+"""Tiles, bias, and which backward. In the interpreter every two values of two of the three meet."""
+
+
+@pytest.mark.parametrize("names", [(0, 1), (0, 2), (1, 2)])
+def test_every_two_of_tiles_bias_and_backward_meet(names):
+    wanted = SIZES, BIASES, (False, True)
+    found = {tuple(each.values[name] for name in names) for each in CHOSEN}
+    assert found == {*product(*(wanted[name] for name in names))}
+
+
 @runs
-@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "{}-{}x{}".format(*sizes))
-@pytest.mark.parametrize("bias", [None, "distance", "dense"])
-@pytest.mark.parametrize("atomic", [False, True], ids=["fused", "atomic"])
+@pytest.mark.parametrize(("sizes", "bias", "atomic"), CHOSEN)
 def test_whatever_may_be_chosen_is_right(sizes, bias, atomic):
     from tfkit_fused import attend
 
