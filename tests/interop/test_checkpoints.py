@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import onnxruntime
 import pytest
 import torch
 import transformers
@@ -108,6 +109,54 @@ def test_a_published_model_goes_out_with_its_weights(name, tmp_path, catalogue):
     assert again.architectures == [architecture]
     after = getattr(transformers, architecture).from_pretrained(tmp_path / "out").state_dict()
     assert all(torch.equal(tensor, after[key]) for key, tensor in before.items())
+
+
+WAYS: dict[str, tuple[Path, str, str, tuple[str, ...]]] = {
+    "bert_ft": (RXN / "bert_ft", "BertForSequenceClassification", "classification", ("label.classes=2",)),
+    "bert_ft_10k_25s": (RXN / "bert_ft_10k_25s", "BertForSequenceClassification", "classification", ("label.classes=2",)),
+    "bert_pretrained": (RXN / "bert_pretrained", "BertForMaskedLM", "masked", ()),
+    "rxnmapper": (MAPPER, "AlbertForMaskedLM", "masked", ()),
+}
+"""By file: the directory, the class, and the kind of data and the changes of the spec with which it is trained further. The way
+of all-MiniLM is docs/tutorials/fine-tune-a-published-model.md."""
+REACTIONS = ("CCO.CC(=O)O>>CC(=O)OCC", "c1ccccc1Br.OB(O)c1ccccc1>>c1ccc(-c2ccccc2)cc1", "CC=O>>CCO", "CCN.CC(=O)Cl>>CCNC(C)=O")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", WAYS)
+def test_the_way_on_of_a_published_model(name, tmp_path, command):
+    """Import, a look, training from its weights, and out again: transformers and ONNX Runtime give the logits of the run."""
+    path, architecture, kind, changes = WAYS[name]
+    published, model, run = directory_of(path, tmp_path), tmp_path / "model", tmp_path / "run"
+    words = ["import", published, "--allow-pickle", "--class", architecture, "--initialise", "-o", model]
+    assert command(*map(str, words)).code == 0
+    assert command("look", str(model), "--text", REACTIONS[0], "-o", str(tmp_path / "look.html")).code == 0
+    assert "encoder.0.self_attention" in (tmp_path / "look.html").read_text()
+    rows = [f"{text}\t{'odd' if number % 2 else 'even'}" for number, text in enumerate(REACTIONS * 5)]
+    (tmp_path / "rows").write_text("\n".join(rows if kind == "classification" else [row.split("\t")[0] for row in rows]) + "\n")
+    file = {"classification": "table", "masked": "text"}[kind]
+    recipe = {
+        "tfkit": 1, "name": "further", "model": f"{model}/spec.yaml", "pretrained": str(model), "changes": list(changes),
+        "data": {"kind": kind, file: str(tmp_path / "rows"), "held_out": 4}, "batching": {"tokens": 600},
+        "schedule": {"kind": "constant", "peak": 1e-4}, "stopping": {"max_steps": 2}, "validation": {"every_steps": 2},
+    }  # fmt: skip
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    done = command("train", str(tmp_path / "recipe.json"), "-o", str(run))
+    assert done.code == 0, done.err
+    assert "pretrained: " in done.err
+    for form in ("hf", "onnx"):
+        assert command("export", str(run), "--to", form, "-o", str(tmp_path / form)).code == 0
+    ours = tfkit.load(tfkit.text.model_in(run)).eval()
+    ids = torch.tensor(read_tokenisers(tfkit.text.model_in(run), ("target",))["target"].encode([REACTIONS[0]]))
+    theirs = getattr(transformers, architecture).from_pretrained(tmp_path / "hf").eval()
+    with torch.no_grad():
+        expected = ours(tokens=ids)
+        found = theirs(input_ids=ids).logits
+    logits = expected if isinstance(expected, torch.Tensor) else expected[ours.plan.outputs[0]]
+    torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-5)
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "forward.onnx")
+    given = {entry.name: numpy.zeros_like(ids.numpy()) for entry in session.get_inputs()} | {"tokens": ids.numpy()}
+    torch.testing.assert_close(torch.from_numpy(session.run(None, given)[0]), logits, rtol=1e-3, atol=1e-4)
 
 
 TEXTS = (
