@@ -81,7 +81,7 @@ def _fail_fast(schema: Any) -> None:
 class FileModel(_OneError, BaseModel):
     """The content of a file that tfkit reads back: strict types, no unknown key, no NaN and no infinity."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

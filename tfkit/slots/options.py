@@ -25,7 +25,7 @@ CONTRACT = 1
 class Options(BaseModel):
     """Base of every options model: immutable, no unknown keys, no coercion, no NaN."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class NoOptions(Options):
