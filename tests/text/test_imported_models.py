@@ -161,6 +161,14 @@ def test_the_language_of_a_translation(
     (begun,) = translator.translate([TEXTS[0]], target_language=code, prefixes=["Zwei Hunde"])
     assert begun.text.startswith("Zwei Hunde")
     known = {marian: ">>fra<<", m2m_100: "__af__, __am__", mbart: "ar_AR, cs_CZ"}[made]
+    token = {marian: ">>fra<<", m2m_100: "__fr__", mbart: "fr_XX"}[made]
+    (again,) = translator.translate([TEXTS[0]], target_language=token)
+    assert (again.source_ids, again.text) == (found.source_ids, found.text)
+    for special in ("<pad>", "</s>"):
+        with pytest.raises(InputError, match=f"no token of the language '{special}'"):
+            list(translator.translate([TEXTS[0]], target_language=special))
+    with pytest.raises(InputError, match="TFK078 the prefix of line 2 holds the end token"):
+        list(translator.translate(TEXTS[:2], prefixes=["Zwei", "Hunde </s>"]))
     with pytest.raises(InputError, match=f"TFK077 the model has no token of the language 'xx'; its language tokens: {known}"):
         list(translator.translate([TEXTS[0]], target_language="xx"))
 

@@ -137,16 +137,19 @@ def test_translations_begin_with_their_prefixes(translator):
 @pytest.mark.parametrize(
     ("prefixes", "message"),
     [
-        (["a"], "there are fewer prefixes than lines"),
-        (["a", "b", "c"], "there are more prefixes than lines"),
-        (["", "bla " * 60], "the prefix 'bla bla .*' has [0-9]+ tokens, and the translation gets at most"),
+        (["a"], "there are 1 prefixes, and more lines; give one for each line, which may be empty"),
+        (["a", "b", "c"], "there are 2 lines, and more prefixes"),
+        (["", "bla " * 60], "the prefix of line 2 has [0-9]+ tokens, and the translation gets at most"),
+        (["", "a" * 10_001], "the prefix of line 2 has 10,001 characters; it is a text of at most 10,000 characters"),
+        ([3, ""], "the prefix of line 1 has the type int"),
     ],
 )
 def test_prefixes_that_do_not_fit_are_refused(translator, prefixes, message):
     with pytest.raises(InputError, match=message):
         list(translator.translate(["the dog", "the cat"], prefixes=prefixes))
-    with pytest.raises(InputError, match="the model has no token of the language 'de'; it has no language tokens"):
-        list(translator.translate(["the dog"], target_language="de"))
+    for language, written in (("de", "de"), ("<pad>", "<pad>"), ("", ""), ("\udcff", r"\\udcff"), ("a\nb", r"a\\nb")):
+        with pytest.raises(InputError, match=f"the model has no token of the language '{written}'; it has no language tokens"):
+            list(translator.translate(["the dog"], target_language=language))
 
 
 def test_special_tokens_are_in_no_text(trained):

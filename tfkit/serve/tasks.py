@@ -199,7 +199,14 @@ class Translate(Task):
             tokens = self.count_tokens(number, tokenisers["source"], text) + framing
             size = self.check_length(number, tokens, self.translator.max_source)
             room = self.translator.room(tokens)
-            forced = self.count_tokens(number, tokenisers["target"], prefix) + len(before_target) if prefix else 0
+            forced = len(before_target)
+            if prefix:
+                self._check_characters(number, prefix, "characters of a prefix")
+                self._check_characters(number, tokenisers["target"].normalised(prefix), "characters of a normalised prefix")
+                (ids,) = tokenisers["target"].encode([prefix])
+                forced += len(ids)
+                if self.model.plan.token_rule(self.translator.roles.target).end_id in ids:
+                    raise Refusal(422, "invalid_request", f"prefix {number} holds the end token; leave it out")
             if forced >= room:
                 message = f"prefix {number} has {forced:,} tokens, and the translation gets at most {room:,}; shorten it"
                 raise Refusal(413, "text_too_long", message, index=number, tokens=forced, limit=room)

@@ -21,6 +21,9 @@ from ..slots.lazy import load as load_lazily
 from .saved_search import saved_search
 from .search_tokens import language_ids, without_special_tokens
 
+MAX_PREFIX = 10_000
+"""The most characters of the text that a translation begins with."""
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -169,15 +172,17 @@ class Translator:
         """
         tokens = ([], []) if target_language is None else self.language_ids(target_language)
         remaining = None if prefixes is None else iter(prefixes)
+        count = 0
         for group in groups(lines, chunk):
             starts = [""] * len(group) if remaining is None else list(islice(remaining, len(group)))
             if len(starts) < len(group):
-                raise InputError(
-                    Diagnostic("TFK078", "there are fewer prefixes than lines", "give one for each, or an empty one")
-                )
-            yield from self._translate_chunk(group, starts, *tokens)
+                message = f"there are {count + len(starts):,} prefixes, and more lines"
+                raise InputError(Diagnostic("TFK078", message, "give one for each line, which may be empty"))
+            yield from self._translate_chunk(group, starts, count + 1, *tokens)
+            count += len(group)
         if remaining is not None and next(remaining, None) is not None:
-            raise InputError(Diagnostic("TFK078", "there are more prefixes than lines", "give one for each"))
+            message = f"there are {count:,} lines, and more prefixes"
+            raise InputError(Diagnostic("TFK078", message, "give one prefix for each line"))
 
     def language_ids(self, language: str) -> tuple[list[int], list[int]]:
         """The ids that a source and its translation begin with for a target language. Raises InputError if it has no token."""
@@ -188,23 +193,33 @@ class Translator:
         limit, positions = self.search.limit(length), self.model.plan.max_input_lengths.get(self.roles.target)
         return limit if positions is None else max(1, min(limit, positions))
 
-    def check_prefix(self, prefix: str, ids: list[int], length: int) -> None:
-        """Raises InputError if the ids of a prefix leave no token of the translation of a source of `length` tokens."""
-        if len(ids) >= (room := self.room(length)):
-            message = f"the prefix {prefix[:60]!r} has {len(ids):,} tokens, and the translation gets at most {room:,}"
-            raise InputError(Diagnostic("TFK078", message, "shorten the prefix, or allow longer translations"))
+    def _encoded_prefixes(self, prefixes: list[str], first: int) -> list[list[int]]:
+        """The ids of the prefixes of lines from number `first` on. Raises InputError for one that begins no translation."""
+        target = self.tokenisers["target"]
+        for number, prefix in enumerate(prefixes, first):
+            if not isinstance(prefix, str) or len(prefix) > MAX_PREFIX:
+                what = f"{len(prefix):,} characters" if isinstance(prefix, str) else f"the type {type(prefix).__name__}"
+                message = f"the prefix of line {number:,} has {what}"
+                raise InputError(Diagnostic("TFK078", message, f"it is a text of at most {MAX_PREFIX:,} characters"))
+        encoded, end = target.encode(prefixes), self.model.plan.token_rule(self.roles.target).end_id
+        if ended := next((number for number, ids in enumerate(encoded, first) if end in ids), None):
+            message = f"the prefix of line {ended:,} holds the end token"
+            raise InputError(Diagnostic("TFK078", message, "leave it out: nothing comes after it"))
+        return encoded
 
     def _translate_chunk(
-        self, lines: list[str], prefixes: list[str], before_source: list[int], before_target: list[int]
+        self, lines: list[str], prefixes: list[str], first: int, before_source: list[int], before_target: list[int]
     ) -> Iterator[Translation]:
         encoded = self.tokenisers["source"].encode(lines)
         frame, target = self.tokenisers["source"].source_frame, self.tokenisers["target"]
         room = self.max_source - len(frame) - len(before_source)
         sources = [frame([*before_source, *ids[:room]]) for ids in encoded]
         nonempty = [number for number, ids in enumerate(encoded) if ids]
-        starts = [[*before_target, *ids] for ids in target.encode(prefixes)]
-        for prefix, ids, source in zip(prefixes, starts, sources, strict=True):
-            self.check_prefix(prefix, ids, len(source))
+        starts = [[*before_target, *ids] for ids in self._encoded_prefixes(prefixes, first)]
+        for number, ids, source in zip(range(first, first + len(lines)), starts, sources, strict=True):
+            if len(ids) >= (most := self.room(len(source))):
+                message = f"the prefix of line {number:,} has {len(ids):,} tokens, and the translation gets at most {most:,}"
+                raise InputError(Diagnostic("TFK078", message, "shorten the prefix, or allow longer translations"))
         rule = self.model.plan.token_rule(self.roles.target)
         search, n_best = without_special_tokens(self.search, rule, target), self.search.n_best
         if n_best > 1 and search.kind == "beam":
