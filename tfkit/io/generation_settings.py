@@ -14,7 +14,7 @@ from pydantic import Field
 from ..files import FileModel, read_model
 
 GENERATION = "generation.json"
-Beams = Annotated[int, Field(ge=1, le=1 << 16)]
+Beams = Annotated[int, Field(ge=1, le=1_000)]
 
 
 class SavedPenalty(FileModel):

@@ -174,7 +174,9 @@ class Translator:
         remaining = None if prefixes is None else iter(prefixes)
         count = 0
         for group in groups(lines, chunk):
-            starts = [""] * len(group) if remaining is None else list(islice(remaining, len(group)))
+            starts = [""] * len(group)
+            if remaining is not None:  # each is checked before the next is read
+                starts = [_short(prefix, count + at) for at, prefix in enumerate(islice(remaining, len(group)), 1)]
             if len(starts) < len(group):
                 message = f"there are {count + len(starts):,} prefixes, and more lines"
                 raise InputError(Diagnostic("TFK078", message, "give one for each line, which may be empty"))
@@ -196,11 +198,6 @@ class Translator:
     def _encoded_prefixes(self, prefixes: list[str], first: int) -> list[list[int]]:
         """The ids of the prefixes of lines from number `first` on. Raises InputError for one that begins no translation."""
         target = self.tokenisers["target"]
-        for number, prefix in enumerate(prefixes, first):
-            if not isinstance(prefix, str) or len(prefix) > MAX_PREFIX:
-                what = f"{len(prefix):,} characters" if isinstance(prefix, str) else f"the type {type(prefix).__name__}"
-                message = f"the prefix of line {number:,} has {what}"
-                raise InputError(Diagnostic("TFK078", message, f"it is a text of at most {MAX_PREFIX:,} characters"))
         encoded, end = target.encode(prefixes), self.model.plan.token_rule(self.roles.target).end_id
         if ended := next((number for number, ids in enumerate(encoded, first) if end in ids), None):
             message = f"the prefix of line {ended:,} holds the end token"
@@ -246,6 +243,15 @@ class Translator:
             pieces = tuple(tuple(target.pieces(one.ids.tolist())) for one in line_hypotheses)
             cut = max(len(ids) - room, 0)
             yield Translation(line, texts or ("",), line_hypotheses, pieces, tuple(sources[number]), cut)
+
+
+def _short(prefix: Any, line: int) -> str:
+    """A prefix of a line. Raises InputError for one that is too long to be read."""
+    if isinstance(prefix, str) and len(prefix) <= MAX_PREFIX:
+        return prefix
+    what = f"{len(prefix):,} characters" if isinstance(prefix, str) else f"the type {type(prefix).__name__}"
+    message = f"the prefix of line {line:,} has {what}"
+    raise InputError(Diagnostic("TFK078", message, f"it is a text of at most {MAX_PREFIX:,} characters"))
 
 
 def _line(text: str) -> str:
