@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         TextGenerator as TextGenerator,
         Translator as Translator,
     )
+    from .text.saved_search import saved_search as saved_search
 
 
 def _verify() -> Any:

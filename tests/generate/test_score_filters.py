@@ -174,6 +174,13 @@ def test_hypotheses_that_finished_before_a_dead_end_are_kept(any_decoder: Callab
     assert [one.ids.tolist() for one in row] == [[END]]
 
 
+def test_tokens_may_be_forbidden_after_others() -> None:
+    filtered = ScoreFilters([make("suppress_first", ids=[1], after=2)])
+    for generated, expected in ((0, 0.0), (1, 0.0), (2, -torch.inf), (3, 0.0)):
+        prefix = Prefix(torch.zeros(1, 1 + generated, dtype=torch.int64), generated, torch.tensor([4]), None)
+        assert filtered(torch.zeros(1, 3), prefix, torch.zeros(1, dtype=torch.int64))[0, 1] == expected
+
+
 @pytest.mark.parametrize(
     ("filters", "message"),
     [

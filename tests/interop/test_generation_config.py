@@ -17,7 +17,6 @@ from parity.comparison import all_in_float64
 from tfkit.cli import main
 from tfkit.interop.generation_config import settings_of
 from tfkit.io.generation_settings import GENERATION, read_settings
-from tfkit.text.saved_search import saved_search
 
 from .models import make
 
@@ -68,12 +67,59 @@ BEAM = {"kind": "beam", "beams": 3, "length_penalty": {"kind": "power", "alpha":
             set(),
         ),
         ({"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "suppress_tokens": []}, {"kind": "greedy"}, set()),
+        ({"forced_eos_token_id": []}, {"kind": "greedy"}, set()),
+        ({"forced_eos_token_id": [7, 4]}, {"kind": "greedy", "filters": [{"kind": "forced_last", "id": 4}]}, set()),
+        (
+            {"forced_bos_token_id": 5, "begin_suppress_tokens": [6]},
+            {
+                "kind": "greedy",
+                "filters": [{"kind": "forced_first", "id": 5}, {"kind": "suppress_first", "ids": [6], "after": 1}],
+            },
+            set(),
+        ),
+        (
+            {"bad_words_ids": [[2], [8], [2, 3]], "eos_token_id": 2},
+            {"kind": "greedy", "filters": [{"kind": "bad_words", "sequences": [[8], [2, 3]]}]},
+            set(),
+        ),
     ],
 )  # fmt: skip
 def test_settings_of_an_encoder_decoder(written: dict[str, Any], settings: dict[str, Any], left_out: set[str]) -> None:
     found, reasons = settings_of(written, encoder_decoder=True)
     assert found.model_dump(exclude_defaults=True) == {**settings, "special_tokens": True}
     assert reasons.keys() == left_out
+
+
+def test_a_forced_first_token_of_a_decoder_is_named() -> None:
+    """`generate` forces it after a prompt of one token alone."""
+    found, reasons = settings_of({"forced_bos_token_id": 5}, encoder_decoder=False)
+    assert (found.filters, reasons.keys()) == ([], {"forced_bos_token_id"})
+
+
+@pytest.mark.slow
+def test_settings_of_an_old_configuration_are_read_or_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make("MarianMTModel").save_pretrained(tmp_path / "hf")
+    (tmp_path / "hf" / "generation_config.json").unlink()
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    others = {"typical_p": 0.5, "diversity_penalty": 0.3, "exponential_decay_length_penalty": [3, 1.1]}
+    config |= {**others, "num_beams": 2, "bad_words_ids": [[60]]}
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config))
+    assert main(["import", str(tmp_path / "hf"), "-o", str(tmp_path / "model"), "--without-tokeniser"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"`{name}`" in printed for name in others)
+    settings = read_settings(tmp_path / "model")
+    assert settings is not None
+    assert settings.beams == 2
+
+
+@pytest.mark.slow
+def test_ends_that_generate_would_not_have_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make("MarianMTModel").save_pretrained(tmp_path / "hf")
+    (tmp_path / "hf" / "generation_config.json").write_text('{"num_beams": 2}')
+    assert main(["import", str(tmp_path / "hf"), "-o", str(tmp_path / "model"), "--without-tokeniser"]) == 0
+    printed = capsys.readouterr().out
+    assert "`eos_token_id`: it is absent, so `generate` never ends before its limit; the model has 0, of config.json" in printed
+    assert "`decoder_start_token_id`: it is absent, so `generate` starts with `bos_token_id`; the model has 60" in printed
 
 
 def test_lengths_that_count_the_prompt_are_named() -> None:
@@ -102,7 +148,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "BartForConditionalGeneration": {
         "num_beams": 3, "early_stopping": "never", "no_repeat_ngram_size": 2, "min_length": 5, "max_length": 14,
-        "forced_bos_token_id": 7, "forced_eos_token_id": 2,
+        "forced_bos_token_id": 7, "forced_eos_token_id": 2, "begin_suppress_tokens": [7, 20, 46], "bad_words_ids": [[2], [9]],
     },
     "T5ForConditionalGeneration": {"max_new_tokens": 9, "repetition_penalty": 1.3, "suppress_tokens": [4, 5]},
     "M2M100ForConditionalGeneration": {
@@ -114,7 +160,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "GPT2LMHeadModel": {"num_beams": 4, "max_new_tokens": 9, "repetition_penalty": 1.2, "bad_words_ids": [[7, 8], [9]]},
     "LlamaForCausalLM": {"max_new_tokens": 9, "no_repeat_ngram_size": 2, "min_new_tokens": 3},
     "WhisperForConditionalGeneration": {
-        "num_beams": 4, "max_new_tokens": 9, "suppress_tokens": [3, 4], "begin_suppress_tokens": [10, 58],
+        "num_beams": 4, "max_length": 10, "suppress_tokens": [3, 4], "begin_suppress_tokens": [10, 58],
     },
 }  # fmt: skip
 
@@ -140,7 +186,7 @@ def test_an_imported_model_generates_as_it_did(name: str, tmp_path: Path, capsys
     assert main(["import", str(tmp_path / "hf"), "-o", str(tmp_path / "model"), "--without-tokeniser"]) == 0
     assert "generation.json" in capsys.readouterr().out
     model = tfkit.load(tmp_path / "model").eval()
-    search = saved_search(tmp_path / "model")
+    search = tfkit.saved_search(tmp_path / "model")
     assert search is not None
     if sound:
         assert search.kind == "beam"
@@ -185,7 +231,7 @@ def test_a_setting_that_no_filter_takes_is_refused_by_import(tmp_path: Path, cap
 def test_a_wrong_file_of_a_model_is_refused(content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / GENERATION).write_text(content)
     with pytest.raises(tfkit.StoreError, match=message):
-        saved_search(tmp_path)
+        tfkit.saved_search(tmp_path)
 
 
 PUT: dict[str, Callable[[Path], object]] = {
@@ -203,18 +249,18 @@ PUT: dict[str, Callable[[Path], object]] = {
 def test_something_else_in_place_of_the_file_is_refused(kind: str, tmp_path: Path) -> None:
     PUT[kind](tmp_path / GENERATION)
     with pytest.raises(tfkit.StoreError, match=str(tmp_path)) as refused:
-        saved_search(tmp_path)
+        tfkit.saved_search(tmp_path)
     assert len(str(refused.value)) < 2_000
 
 
 def test_a_model_without_the_file_has_no_search_of_its_own(tmp_path: Path) -> None:
     assert read_settings(tmp_path) is None
-    assert saved_search(tmp_path) is None
+    assert tfkit.saved_search(tmp_path) is None
 
 
 def test_samples_of_a_model_draw_a_seed(tmp_path: Path) -> None:
     (tmp_path / GENERATION).write_text(json.dumps({"kind": "sample", "top_p": 0.5}))
-    first, second = saved_search(tmp_path), saved_search(tmp_path)
+    first, second = tfkit.saved_search(tmp_path), tfkit.saved_search(tmp_path)
     assert first is not None
     assert second is not None
     assert first.seed != second.seed

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch_ema import ExponentialMovingAverage
 
+from tfkit import score_filter
 from tfkit.data import Corpus
 from tfkit.data.tokeniser import train_tokeniser
-from tfkit.errors import InputError, StoreError
+from tfkit.errors import InputError, StoreError, TfkitError
 from tfkit.generate import Search
 from tfkit.io import load, save
 from tfkit.metrics import corpus_scores
@@ -150,6 +151,36 @@ def test_prefixes_that_do_not_fit_are_refused(translator, prefixes, message):
     for language, written in (("de", "de"), ("<pad>", "<pad>"), ("", ""), ("\udcff", r"\\udcff"), ("a\nb", r"a\\nb")):
         with pytest.raises(InputError, match=f"the model has no token of the language '{written}'; it has no language tokens"):
             list(translator.translate(["the dog"], target_language=language))
+
+
+def test_a_validation_that_cannot_be_translated_is_refused_before_the_first_step(tmp_path):
+    recipe = write_task(tmp_path)
+    for number, (change, message) in enumerate((
+        ("{metric: bleu, target_language: de}", "TFK077.*no token of the language 'de'"),
+        (f"{{metric: bleu, prefix: {'la ' * 60}}}", "TFK078 .*the prefix has [0-9]+ tokens, and the transl"),
+        ("{metric: chrf, filters: [{kind: suppress, ids: [5000]}]}", "TFK072.*names the id 5000"),
+        ("{metric: loss, prefix: la}", "TFK108.*nothing is translated for the metric `loss`"),
+        ("{metric: bleu, filters: [nope]}", "unknown score_filter `nope`"),
+    )):  # fmt: skip
+        with pytest.raises(TfkitError, match=message):
+            train(load_recipe(recipe, [f"validation={change}"]), tmp_path / f"run{number}")
+        assert not list((tmp_path / f"run{number}").glob("checkpoints/*"))
+
+
+def test_the_validation_translates_as_translate_does(tmp_path):
+    """With a prefix and a filter, the score of the last validation is that of the translations of the saved model."""
+    settings = "{metric: chrf, prefix: la, filters: [{kind: min_tokens, tokens: 6}], every_steps: 4}"
+    run = tmp_path / "run"
+    train(load_recipe(write_task(tmp_path), [f"validation={settings}", "stopping.max_steps=4"]), run)
+    entry = [
+        entry for line in (run / "log.jsonl").read_text().splitlines() if (entry := json.loads(line))["kind"] == "validation"
+    ][-1]
+    corpus = Corpus(run / "data" / "validation.arrow")
+    translator = Translator.load(run, Search(kind="greedy", filters=[score_filter("min_tokens", tokens=6)]))
+    sources = corpus.text("source_text", 1000)
+    made = [each.text for each in translator.translate(sources, prefixes=["la"] * len(sources))]
+    assert all(text.startswith("la") for text in made)
+    assert corpus_scores(made, corpus.text("target_text", 1000))["chrf"].value == entry["scores"]["chrf"]
 
 
 def test_special_tokens_are_in_no_text(trained):

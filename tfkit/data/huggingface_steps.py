@@ -121,6 +121,8 @@ class Precompiled(Plain):
     @field_validator("precompiled_charsmap")
     @classmethod
     def _table(cls, text: str) -> str:
+        if not text:
+            raise ValueError("it is empty")  # the library panics at it
         try:
             check_charsmap(base64.b64decode(text, validate=True))
         except binascii.Error:

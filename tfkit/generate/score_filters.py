@@ -103,6 +103,13 @@ def _function(one: Filter) -> Callable[[Tensor, Prefix], Tensor]:
     return lambda scores, prefix: function(scores, prefix, one.options)
 
 
+def check_filters(filters: Sequence[Filter], vocab_size: int, end_id: int | None) -> None:
+    """Raises InputError for filters that name an id beyond a vocabulary, or that leave no first token."""
+    scores, rows = torch.zeros(1, vocab_size), torch.zeros(1, dtype=torch.int64)
+    prefix = Prefix(torch.zeros(1, 1, dtype=torch.int64), 0, torch.full((1,), 9), end_id)
+    refuse_dead_ends(ScoreFilters(filters)(scores, prefix, rows).amax(1) == -torch.inf, rows, 0)
+
+
 def forced_ids(prefixes: Any, start: GenerationState) -> Tensor | None:
     """The ids that each row begins with, as a tensor (B, N), -1 after the end of each; None if there are none.
 

@@ -1,7 +1,7 @@
 """Settings of Hugging Face's `generate`, from `generation_config.json`, as settings of a search.
 
-A setting that is absent has the default of `generate`: greedy search, no filter, special tokens in a text. What tfkit does not
-have is named.
+A setting that is absent has the default of `generate`: greedy search, no filter, special tokens in a text. The limit of tokens,
+which is 20 there, is that of tfkit. What tfkit does not have is named.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ FILTERS: dict[str, Callable[[Any], dict[str, Any] | None]] = {
     "bad_words_ids": lambda value: {"kind": "bad_words", "sequences": value} if value else None,
     "min_new_tokens": lambda value: {"kind": "min_tokens", "tokens": value} if value else None,
     "forced_bos_token_id": lambda value: {"kind": "forced_first", "id": value},
-    "forced_eos_token_id": lambda value: {"kind": "forced_last", "id": value[0] if isinstance(value, list) else value},
+    "forced_eos_token_id": lambda value: _forced_last(value if isinstance(value, list) else [value]),
     "suppress_tokens": lambda value: {"kind": "suppress", "ids": value} if value else None,
     "begin_suppress_tokens": lambda value: {"kind": "suppress_first", "ids": value} if value else None,
 }
 """The filter of each setting, in the order in which `generate` applies them; None for a value that turns it off."""
 
+NAMED = ("exponential_decay_length_penalty", "penalty_alpha", "sequence_bias", "guidance_scale")
+"""Further settings of old configurations that tfkit does not have."""
+NAMES = {"beams": "num_beams", "alpha": "length_penalty", "new_tokens": "max_new_tokens or max_length"}
+"""Settings of a search that have another name there."""
 READ = {
     *FILTERS, "num_beams", "do_sample", "temperature", "top_k", "top_p", "length_penalty", "early_stopping", "max_length",
     "max_new_tokens", "min_length",
@@ -43,6 +47,11 @@ OFF: dict[str, Any] = {
 """Settings that tfkit does not have, with the value that turns each off."""
 
 
+def _forced_last(ids: list[Any]) -> dict[str, Any] | None:
+    """`generate` makes all of several ids equally probable, and takes the lowest."""
+    return {"kind": "forced_last", "id": min(ids)} if ids else None
+
+
 def settings_of(
     written: Mapping[str, Any], encoder_decoder: bool, file: str = "generation_config.json"
 ) -> tuple[GenerationSettings, dict[str, str]]:
@@ -57,11 +66,15 @@ def settings_of(
         InputError: a value is none that `generate` takes.
     """
     values = {name: value for name, value in written.items() if value is not None}
+    if isinstance(values.get("bad_words_ids"), list):
+        written_ends = values.get("eos_token_id")
+        ends = [[end] for end in (written_ends if isinstance(written_ends, list) else [written_ends])]
+        values["bad_words_ids"] = [word for word in values["bad_words_ids"] if word not in ends]  # as `generate` does
     try:
         return _settings(values, encoder_decoder), _left_out(values, encoder_decoder)
     except (ValidationError, TypeError, ValueError) as reason:
         first = reason.errors()[0] if isinstance(reason, ValidationError) else None
-        words = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(reason)
+        words = f"{NAMES.get(str(first['loc'][-1]), first['loc'][-1])}: {first['msg']}" if first else str(reason)
         raise InputError(Diagnostic("TFK142", f"{file}: {words}", "remove the setting there")) from None
 
 
@@ -69,9 +82,13 @@ def _settings(values: Mapping[str, Any], encoder_decoder: bool) -> GenerationSet
     limits = {"min_new_tokens": values.get("min_length", 0) - 1, "max_new_tokens": values.get("max_length", 0) - 1}
     implied = {name: limit for name, limit in limits.items() if limit > 0 and encoder_decoder}  # without the start token
     values = {**implied, **values}
+    if not encoder_decoder:
+        values.pop("forced_bos_token_id", None)
     filters = [
         named for name, filter_of in FILTERS.items() if name in values and (named := filter_of(values[name])) is not None
     ]
+    if "forced_bos_token_id" in values:  # the first token that `generate` chooses is the one after it
+        filters = [{**one, "after": 1} if one["kind"] == "suppress_first" else one for one in filters]
     common: dict[str, Any] = {"new_tokens": values.get("max_new_tokens"), "filters": filters, "special_tokens": True}
     if values.get("do_sample"):
         sampled = {name: values[name] for name in ("temperature", "top_p") if name in values}
@@ -79,7 +96,10 @@ def _settings(values: Mapping[str, Any], encoder_decoder: bool) -> GenerationSet
     beams = values.get("num_beams", 1)
     if beams == 1:
         return GenerationSettings(kind="greedy", **common)
-    penalty = SavedPenalty(kind="power", alpha=float(values.get("length_penalty", 1.0)))
+    alpha = float(values.get("length_penalty", 1.0))
+    if alpha < 0:
+        raise ValueError(f"length_penalty is {alpha}, and tfkit has those from 0 on: it stops by the longest hypothesis")
+    penalty = SavedPenalty(kind="power", alpha=alpha)
     stopping = {"early_stopping": values.get("early_stopping", False), "unfinished": "ranked"}
     return GenerationSettings(kind="beam", beams=beams, length_penalty=penalty, **stopping, **common)
 
@@ -90,6 +110,9 @@ def _left_out(values: Mapping[str, Any], encoder_decoder: bool) -> dict[str, str
     if values.get("num_beams", 1) != 1 and values.get("do_sample"):
         reasons["num_beams"] = "samples have no beams"
     if not encoder_decoder:
-        counted = {name for name in ("max_length", "min_length") if values.get(name)}
-        reasons |= dict.fromkeys(sorted(counted), "it counts the prompt; write max_new_tokens or min_new_tokens")
+        for name in ("max_length", "min_length"):
+            if values.get(name):
+                reasons[name] = f"it counts the prompt; write {name.replace('length', 'new_tokens')}"
+        if "forced_bos_token_id" in values:
+            reasons["forced_bos_token_id"] = "it is for a prompt of one token, and other prompts do not read it"
     return reasons

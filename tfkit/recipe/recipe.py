@@ -289,6 +289,10 @@ def check_metric(recipe: Recipe) -> None:
     if metric not in known:
         message = f"`{metric}` cannot be computed for data of kind `{kind}`"
         raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
+    for name in ("filters", "prefix", "target_language"):
+        if getattr(recipe.validation, name) is not None and metric not in ("bleu", "chrf"):
+            message = f"nothing is translated for the metric `{metric}`"
+            raise InputError(recipe.diagnostic("TFK108", f"validation.{name}", message, "write `metric: bleu`, or remove it"))
 
 
 def without_smoothing(recipe: Recipe) -> Recipe:

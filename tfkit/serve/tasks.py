@@ -54,7 +54,7 @@ class Prompt(Request):
     """A prompt to continue; with `temperature` a sample, else greedily."""
 
     prompt: str
-    max_tokens: Annotated[int, Field(ge=1)] = 200
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(ge=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -62,6 +62,8 @@ class Prompt(Request):
     stream: bool = False
 
 
+NEW_TOKENS = 200
+"""New tokens of a generation whose request names no number, at most."""
 Item = tuple[Any, Hashable, int]
 """What the batcher computes, its key, and its size in tokens."""
 
@@ -281,7 +283,7 @@ class Generate(Task):
         self.workers, self.batch_tokens = workers, batch_tokens
 
     def items(self, request: Prompt) -> list[Item]:
-        if request.max_tokens > self.limits.new_tokens:
+        if request.max_tokens is not None and request.max_tokens > self.limits.new_tokens:
             message = f"max_tokens is {request.max_tokens:,}, and at most {self.limits.new_tokens:,} are allowed"
             raise Refusal(413, "too_many_tokens", message, limit=self.limits.new_tokens)
         settings = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "seed")}
@@ -294,18 +296,22 @@ class Generate(Task):
         if not count:
             raise Refusal(422, "empty_prompt", "the prompt has no token; give at least one")
         tokens = count + len(tokeniser.prompt_frame)
-        room = self.limits.length if positions is None else positions + 1 - request.max_tokens
+        most = request.max_tokens
+        if most is None:
+            most = min(NEW_TOKENS, self.limits.new_tokens)
+            most = most if positions is None else max(1, min(most, positions + 1 - tokens))
+        room = self.limits.length if positions is None else positions + 1 - most
         if room < 1:
-            message = f"max_tokens is {request.max_tokens:,}, and the model has {positions:,} positions"
+            message = f"max_tokens is {most:,}, and the model has {positions:,} positions"
             raise Refusal(413, "too_many_tokens", message, limit=positions)
         size = self.check_length(0, tokens, room)
         filters = self.generator.search.filters
-        limits: dict[str, Any] = {"length_factor": 0.0, "extra_length": request.max_tokens, "filters": filters}
+        limits: dict[str, Any] = {"length_factor": 0.0, "extra_length": most, "filters": filters}
         if not sampled:
             search = Search(kind="greedy", **limits)
-            return [(Wanted(request.prompt, search), search, size + request.max_tokens)]
+            return [(Wanted(request.prompt, search), search, size + most)]
         search = Search(kind="sample", **{"seed": secrets.randbits(63), **sampled}, **limits)
-        return [(Wanted(request.prompt, search), object(), size + request.max_tokens)]
+        return [(Wanted(request.prompt, search), object(), size + most)]
 
     def streamed(self, item: Item, emit: Callable[[str], None]) -> Item:
         """An item that gives its text part by part.

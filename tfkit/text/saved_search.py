@@ -9,18 +9,24 @@ from typing import Any
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
 from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
+from ..io import model_in
 from ..io.generation_settings import GENERATION, read_settings
 
 COPIED = ("beams", "early_stopping", "unfinished", "temperature", "top_k", "top_p", "special_tokens")
 """Settings with the name and the values that they have in a search."""
 
 
-def saved_search(directory: Path, catalogue: Catalogue | None = None) -> Search | None:
+def saved_search(directory: str | Path, catalogue: Catalogue | None = None) -> Search | None:
     """The search that a saved model asks for, None if it has no `generation.json`. A search that samples draws its seed.
+
+    Args:
+        directory: directory of a saved model, or of a training run, whose best model is meant.
+        catalogue: the installed filters.
 
     Raises:
         StoreError: the file is wrong, or names a filter that is not installed.
     """
+    directory = model_in(Path(directory))
     settings = read_settings(directory)
     if settings is None:
         return None

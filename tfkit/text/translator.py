@@ -15,6 +15,7 @@ from ..data import TextTokeniser, check_ids, groups, read_tokenisers, roles_for
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_whole
 from ..generate import Hypothesis, Search, generate_batched
+from ..generate.score_filters import check_filters
 from ..io import load, model_in
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
@@ -194,6 +195,20 @@ class Translator:
         """The largest number of tokens of the translation of a source of `length` tokens."""
         limit, positions = self.search.limit(length), self.model.plan.max_input_lengths.get(self.roles.target)
         return limit if positions is None else max(1, min(limit, positions))
+
+    def check_start(self, prefix: str, target_language: str | None) -> None:
+        """Check what translations are to begin with, before there are any.
+
+        Raises:
+            InputError: No translation of a short line can begin so, or the filters of the search do not fit the vocabulary.
+        """
+        _, before = ([], []) if target_language is None else self.language_ids(target_language)
+        (ids,) = self._encoded_prefixes([_short(prefix, 1)], 1)
+        if (count := len(before) + len(ids)) >= (room := self.room(1)):
+            message = f"the prefix has {count:,} tokens, and the translation of a short line gets at most {room:,}"
+            raise InputError(Diagnostic("TFK078", message, "shorten the prefix"))
+        rule = self.model.plan.token_rule(self.roles.target)
+        check_filters(self.search.filters, rule.vocab_size, rule.end_id)
 
     def _encoded_prefixes(self, prefixes: list[str], first: int) -> list[list[int]]:
         """The ids of the prefixes of lines from number `first` on. Raises InputError for one that begins no translation."""

@@ -37,7 +37,7 @@ from .run_files import CHECKPOINTS, DATA, DIGESTS, LOG, SPEC
 from .run_recipe import check_processes, read_recipe, write_recipe
 from .step import TrainStep
 from .trainer import RunClock, Trainer
-from .validation import Validator
+from .validation import Validator, check_translations
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
         callbacks.callbacks = (LogWriter(output), *callbacks.callbacks)
     best_models = BestModels(step, output, catalogue)
     checkpointer = Checkpointer(step, output, digests, best_models)
+    processes.run_on_all(lambda: check_translations(model, data.tokenisers, recipe))
     validator = Validator(step, build_model, best_models)
     if files and (
         changed := processes.run_on_first(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..data import KINDS, NO_LABEL, Corpus, Data, ImageTask, Task, TextTokeniser, asked_questions, epoch_of
+from ..errors import InputError
 from ..generate import Search
 from ..metrics import Score, answer_scores, corpus_scores
 from ..nn.model import Model
@@ -231,11 +232,7 @@ def validation_scores(
     """
     sources = corpus.text("source_text", recipe.validation.sentences)
     references = corpus.text("target_text", recipe.validation.sentences)
-    validation = recipe.validation
-    beams = {"kind": "beam", "beams": validation.beams} if validation.beams > 1 else {"kind": "greedy"}
-    search = Search(**beams, filters=validation.filters or ())
-    workers = torch.get_num_threads()
-    translator = Translator(model, tokenisers, search, batch_tokens=recipe.batching.tokens, workers=workers)
+    validation, translator = recipe.validation, _translator(model, tokenisers, recipe)
     rank, count = processes.rank, processes.count
     mine = sources[rank::count]
     translations = translator.translate(
@@ -245,3 +242,22 @@ def validation_scores(
     hypotheses = [by_rank[row % count][row // count] for row in range(len(sources))]
     scores = processes.run_on_first(lambda: corpus_scores(hypotheses, references))
     return scores, (sources[0], references[0], hypotheses[0])
+
+
+def check_translations(model: Model, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> None:
+    """Raises InputError if the translations of a validation cannot begin as the recipe says, before a step is made."""
+    validation = recipe.validation
+    if validation.metric not in ("bleu", "chrf"):
+        return
+    try:
+        _translator(model, tokenisers, recipe).check_start(validation.prefix or "", validation.target_language)
+    except InputError as error:
+        first = error.diagnostics[0]
+        raise InputError(recipe.diagnostic(first.code, "validation", first.message, first.fix)) from None
+
+
+def _translator(model: Model, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Translator:
+    """The translator of a validation."""
+    beams = {"kind": "beam", "beams": recipe.validation.beams} if recipe.validation.beams > 1 else {"kind": "greedy"}
+    search = Search(**beams, filters=recipe.validation.filters or ())
+    return Translator(model, tokenisers, search, batch_tokens=recipe.batching.tokens, workers=torch.get_num_threads())

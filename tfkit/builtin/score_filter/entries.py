@@ -18,6 +18,12 @@ class IdsOptions(Options):
     ids: Annotated[TokenIds, Field(description="token ids")]
 
 
+class FirstOptions(IdsOptions):
+    """Options of `suppress_first`."""
+
+    after: Annotated[int, Field(ge=0, description="so many new tokens come before")] = 0
+
+
 class IdOptions(Options):
     """Options of the filters that force a token."""
 
@@ -57,7 +63,7 @@ def _filter(name: str, summary: str, options: type[Options], reference: str = ""
 
 ENTRIES: list[ScoreFilter] = [
     _filter("suppress", "forbids tokens", IdsOptions),
-    _filter("suppress_first", "forbids tokens as the first new token", IdsOptions),
+    _filter("suppress_first", "forbids tokens as the first new token, or `after` others", FirstOptions),
     _filter("allow", "forbids all other tokens; the end token stays allowed", IdsOptions),
     _filter("bad_words", "forbids the last token of each sequence after the others", SequencesOptions),
     _filter("forced_first", "the first new token, with probability 1", IdOptions),

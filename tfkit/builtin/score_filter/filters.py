@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...plugin import Diagnostic, InputError, Prefix
-from .entries import IdOptions, IdsOptions, MinTokensOptions, NgramOptions, PenaltyOptions, SequencesOptions
+from .entries import FirstOptions, IdOptions, IdsOptions, MinTokensOptions, NgramOptions, PenaltyOptions, SequencesOptions
 
 
 def suppress(scores: Tensor, prefix: Prefix, options: IdsOptions) -> Tensor:
@@ -14,9 +14,9 @@ def suppress(scores: Tensor, prefix: Prefix, options: IdsOptions) -> Tensor:
     return scores.index_fill(1, _checked(options.ids, scores), -torch.inf)
 
 
-def suppress_first(scores: Tensor, prefix: Prefix, options: IdsOptions) -> Tensor:
-    """Forbids tokens as the first new token."""
-    return scores if prefix.generated else suppress(scores, prefix, options)
+def suppress_first(scores: Tensor, prefix: Prefix, options: FirstOptions) -> Tensor:
+    """Forbids tokens as the first new token, or after `after` others."""
+    return suppress(scores, prefix, options) if prefix.generated == options.after else scores
 
 
 def allow(scores: Tensor, prefix: Prefix, options: IdsOptions) -> Tensor:
