@@ -14,6 +14,7 @@ import torch.distributed.run
 
 SCRIPT = Path(__file__).parent / "train" / "torchrun_jobs.py"
 COMMAND = SCRIPT.with_name("tfkit_command.py")
+COMPILER = ("torch._dynamo", "torch._inductor")  # seconds for each process that compiles
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 
@@ -35,7 +36,7 @@ class ForkedJobs:
     def __call__(self, jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:
         """Run jobs in several processes. Returns how they ended in each process, the exit code, and the output."""
         path = write_jobs(jobs, folder)
-        done = self.script(SCRIPT, path, count=count)
+        done = self.script(SCRIPT, path, count=count, imports=COMPILER if any("shapes" in job for job in jobs) else ())
         return reports(path, count), done.returncode, done.stdout + done.stderr
 
     def jobs_of_torchrun(self, jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:
@@ -50,16 +51,21 @@ class ForkedJobs:
         return self.script(Path(torch.distributed.run.__file__), *forking, count=None)
 
     def script(
-        self, script: Path, *words: object, count: int | None = 2, environment: dict[str, str] | None = None
+        self,
+        script: Path,
+        *words: object,
+        count: int | None = 2,
+        environment: dict[str, str] | None = None,
+        imports: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:
-        """A script in so many processes of one process group, or in one without a group."""
+        """A script in so many processes of one process group, or in one without a group. They begin with some imports."""
         assert self.server.stdin is not None
         assert self.server.stdout is not None
         with TemporaryDirectory() as folder:
             out, errors = Path(folder, "out"), Path(folder, "errors")
             request = {
                 "script": str(script), "words": list(map(str, words)), "count": count, "environment": environment or {},
-                "out": str(out), "errors": str(errors),
+                "out": str(out), "errors": str(errors), "imports": list(imports),
             }  # fmt: skip
             self.server.stdin.write(json.dumps(request) + "\n")
             self.server.stdin.flush()

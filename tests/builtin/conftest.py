@@ -22,7 +22,7 @@ def _variants(entry: Entry) -> list[Any]:
                 options += [entry.options(**{name: choice}) for choice in annotation.names]
         if field.annotation is bool:
             options += [entry.options(**{name: flag}) for flag in (False, True)]
-    return options
+    return [each for number, each in enumerate(options) if each not in options[:number]]  # a choice may be the default
 
 
 @pytest.fixture

@@ -187,8 +187,11 @@ def test_the_time_of_a_split_is_linear(pattern: str) -> None:
     """Processor time: 16 times the text needs less than 100 times as much; a quadratic search needs 256 times as much."""
     split = pre_tokenizers.Split(Regex(pattern), "isolated")
     for text in (" ", "a", "A", "1", "'", " \n", "日", "'S ", "\u0301", "!\n"):
-        short, long = (min(_seconds(split, text * count) for _ in range(3)) for count in (4_000, 64_000))
-        assert long < 100 * short + 0.05, (text, short, long)
+        for chance in (1, 2, 3):  # something else may have disturbed a measurement
+            short, long = (_seconds(split, text * count) for count in (4_000, 64_000))
+            if long < 100 * short + 0.05:
+                break
+            assert chance < 3, (text, short, long)
 
 
 def _seconds(split: Any, text: str) -> float:

@@ -140,8 +140,8 @@ def ranks() -> Iterator[Any]:
 
 
 PEAKS = [
-    ("transformer-big", [], 8, 120, False), ("transformer-big", [], 32, 120, True), ("olmo2-7b", SHORT, 2, 1024, False),
-    ("olmo2-7b", SHORT, 2, 1024, True), ("llama3-8b", SHORT, 2, 512, True),
+    (BIG, ["expect=null", *FEW], 8, 120, False), (BIG, ["expect=null", *FEW], 32, 120, True),
+    ("olmo2-7b", SHORT, 2, 1024, False), ("olmo2-7b", SHORT, 2, 1024, True), ("llama3-8b", SHORT, 2, 512, True),
 ]  # fmt: skip
 
 

@@ -7,6 +7,22 @@ import pytest
 
 from command_line import Done, no_lines_of_progress, tfkit, usual_width  # noqa: F401
 from fixtures import catalogue, one_thread, rounding  # noqa: F401
+from tfkit.interop import huggingface, huggingface_match
+from tfkit.interop.weight_map import shipped_maps
+
+
+@pytest.fixture(scope="session")
+def maps(catalogue):  # noqa: F811
+    return shipped_maps(catalogue)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def maps_are_read_once(catalogue, maps):  # noqa: F811
+    """An import reads all weight maps, and the tests make a thousand imports."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (huggingface, huggingface_match):
+            patch.setattr(module, "shipped_maps", lambda of: {**maps} if of is catalogue else shipped_maps(of))
+        yield
 
 
 @pytest.fixture

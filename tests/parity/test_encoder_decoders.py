@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import tfkit
+from tiers import EVERY_CASE
 
 from . import name_maps
 from .comparison import all_in_float64, compare, copy_weights, shake, values_of
@@ -208,8 +209,11 @@ def test_beams(shrunk, padded, name):
     pad, rules = FAMILIES[name].pad, {"beams": 4, "n_best": 3}
     endless, _ = searched(theirs, source, None, pad, penalty=1.0, **rules, **given)
     end = int(endless[:, 1:].flatten().mode().values)  # one that beams come across
-    model, lengths, stopped = ours(end), set(), {}
-    for penalty, stopping in product((0.0, 0.6, 1.0, 2.0), ("never", False, True)):
+    model, lengths, stopped, number = ours(end), set(), {}, [*FAMILIES].index(name)
+    rules_of_the_end = product(enumerate((0.0, 0.6, 1.0, 2.0)), enumerate(("never", False, True)))
+    for (row, penalty), (column, stopping) in rules_of_the_end:
+        if not EVERY_CASE and (row + column + number) % 2:
+            continue  # the next family has it
         sequences, scores = searched(theirs, source, end, pad, penalty=penalty, early_stopping=stopping, **rules, **given)
         found = tfkit.beam_search(
             model, source=source, max_new_tokens=TOKENS, length_penalty=tfkit.PowerLengthPenalty(penalty),
@@ -223,7 +227,8 @@ def test_beams(shrunk, padded, name):
             assert set(sequence[1 + len(one.ids) :]) <= {pad, end}
             lengths.add((len(one.ids), one.finished))
     assert len(lengths) > 2
-    assert any(stopped[penalty, True] != stopped[penalty, "never"] for penalty in (0.6, 1.0, 2.0))
+    both = [penalty for penalty in (0.6, 1.0, 2.0) if (penalty, True) in stopped]
+    assert any(stopped[penalty, True] != stopped[penalty, "never"] for penalty in both)
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """Starts the processes of a script as torchrun does, or torchrun itself, but as forks of one process that has imported much.
 
 A request is a JSON line on standard input: {"script": PATH, "words": [...], "count": n, "environment": {...}, "out": PATH,
-"errors": PATH}. Without a count, the script is one process that starts others itself. The answer is a JSON line: the exit
-codes of the processes.
+"errors": PATH, "imports": [...]}. Without a count, the script is one process that starts others itself. The answer is a JSON
+line: the exit codes of the processes.
 """
 
 import json
@@ -44,6 +44,7 @@ def run_rank(rank: int, request: dict, port: int, modules: int) -> None:
 
 def codes_of(request: dict) -> list[int]:
     """Run a script in so many processes; their exit codes."""
+    import_all(request["imports"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -17,6 +17,8 @@ from tfkit.view.training import Lines
 pytestmark = pytest.mark.xdist_group("resume")  # its run is trained once
 
 FILES = ("model", "optimiser", "average")
+NEXT = ["stopping.max_steps=17"]
+"""One step after the checkpoint before the last one: a run that begins there ends with it."""
 
 
 def damage(path: Path, kind: str) -> None:
@@ -84,7 +86,7 @@ def test_tensors_of_another_model_are_reported_and_not_used(whole, file, change)
     rewritten(latest, f"{file}.safetensors", lambda path: save_file({**tensors, **anew.get(change, {})}, path))
     with pytest.raises(StoreError, match=rf"TFK082 .*{file}.safetensors: `x?{name}` is .*, this run needs "):
         resume(whole)
-    assert resume(whole, earlier=True).progress.step == 24
+    assert resume(whole, earlier=True, overrides=NEXT).progress.step == 17
 
 
 @pytest.mark.parametrize("count", [200, 20_000])
@@ -146,7 +148,7 @@ def test_a_state_that_was_altered_is_named(whole, where, value, message):
         resume(whole)
     assert str(caught.value).startswith(f"TFK082 {latest / 'state.json'}")
     assert message in str(caught.value)
-    assert resume(whole, earlier=True).progress.step == 24
+    assert resume(whole, earlier=True, overrides=NEXT).progress.step == 17
 
 
 def test_tensors_that_no_manifest_lists_are_not_read(whole):
@@ -167,8 +169,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole,
         resume(whole)
     assert str(latest / name) in str(caught.value)
     assert "`--earlier` uses the one before it" in str(caught.value)
-    assert resume(whole, earlier=True).progress.step == 24
-    assert resume(whole).progress.step == 24
+    assert resume(whole, earlier=True, overrides=NEXT).progress.step == 17
+    assert resume(whole, overrides=["stopping.max_steps=18"]).progress.step == 18
 
 
 @pytest.mark.parametrize(

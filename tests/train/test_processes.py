@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from kinds_task import recipe_for
 from tfkit.errors import InputError
 from tfkit.graph.training import Regime, command_for
 from tfkit.recipe import load_recipe
@@ -37,14 +38,13 @@ VARIANTS = {
     "fsdp-bfloat-half": ([*FOUR, "precision=bfloat16", "activation_checkpointing=true"], True),
     "ddp-unused": ([*FOUR, "model={folder}/unused.yaml", "validation.metric=bleu"], False),
     "fsdp-unused": ([*FOUR, "model={folder}/unused.yaml", "validation.metric=bleu"], True),
-    "fsdp-shared": ([*FOUR, "model={folder}/shared.yaml"], True),
 }
-STEPS = 12
+STEPS = 8
 STOP, WHOLE = "stopping.max_steps=5", f"stopping.max_steps={STEPS}"
 
 
 def short_task(folder: Path) -> Path:
-    """The recipe of `write_task`, with half of its steps, and so of all that happens every so many steps."""
+    """The recipe of `write_task`, with a third of its steps, and half of those after which anything else happens."""
     recipe = write_task(folder)
     longer = {"warmup_steps: 20": 10, "max_steps: 24": STEPS, "{every_steps: 10}": 5, "{every_steps: 8,": 4}
     text = recipe.read_text()
@@ -88,18 +88,16 @@ def runs(tmp_path_factory, fork_jobs):
     """Runs of one process and of two, by name; some were resumed with another kind of parallelism."""
     folder = tmp_path_factory.mktemp("runs")
     recipe = short_task(folder)
-    spec = (folder / "small.yaml").read_text()
-    (folder / "unused.yaml").write_text(
-        spec.replace("outputs: [logits]", "  other: {kind: classify, input: encoder, classes: 4}\noutputs: [logits, other]")
-    )
-    (folder / "shared.yaml").write_text(
-        spec.replace("input: source, num_layers: 1", "input: source, layers: [{repeat: 3, shared: true}]")
-    )
+    spec = (folder / "small.yaml").read_text()  # an output that no loss reads, and layers that share their weights
+    spec = spec.replace("outputs: [logits]", "  other: {kind: classify, input: encoder, classes: 4}\noutputs: [logits, other]")
+    spec = spec.replace("input: source, num_layers: 1", "input: source, layers: [{repeat: 3, shared: true}]")
+    (folder / "unused.yaml").write_text(spec)
     for name, (overrides, _) in VARIANTS.items():
         overrides[:] = [each.format(folder=folder) for each in overrides]
-        if name != "fsdp":
+        if name not in ("fsdp", "fsdp-half", "fsdp-unused"):  # the same run of one process as that of ddp
             train(load_recipe(recipe, overrides), folder / f"one-{name}")
-    shutil.copytree(folder / "one-ddp", folder / "one-fsdp")
+    for name in ("", "-half", "-unused"):
+        shutil.copytree(folder / f"one-ddp{name}", folder / f"one-fsdp{name}")
     train(load_recipe(recipe, [*FOUR, STOP]), folder / "one-then-ddp")
     shutil.copytree(folder / "one-then-ddp", folder / "one-then-fsdp")
     made = [
@@ -138,7 +136,7 @@ def test_a_run_goes_on_with_other_processes(runs, name):
 
 
 def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path, fork_jobs):
-    resume(runs / "fsdp-then-one", overrides=["stopping.max_steps=8"])
+    resume(runs / "fsdp-then-one", overrides=["stopping.max_steps=6"])
     found, code, words = fork_jobs(
         [{"directory": str(runs / "fsdp-then-one"), "overrides": [WHOLE], "resume": True, "fsdp": True}], tmp_path, count=3
     )
@@ -200,7 +198,7 @@ def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs
     started = {"recipe": str(task), "directory": str(tmp_path / "narrow")}
     jobs += [{**started, "overrides": [*FOUR, f"pretrained={tmp_path / 'wide'}"]}]
     shutil.copytree(runs / "ddp", tmp_path / "one")
-    on = {"directory": str(tmp_path / "one"), "resume": True, "unread": f"step-{STEPS}", "overrides": ["stopping.max_steps=14"]}
+    on = {"directory": str(tmp_path / "one"), "resume": True, "unread": f"step-{STEPS}", "overrides": ["stopping.max_steps=10"]}
     jobs += [on, {**on, "earlier": True}]
     found, _, words = fork_jobs(jobs, tmp_path)
     codes = [["TFK082"], ["TFK113"], ["TFK117"]]
@@ -208,7 +206,7 @@ def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs
         [[*code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)
     ], words
     assert [each[3:] for each in found] == [
-        [["TFK082", "TFK082", reported_by_other_rank], [14]] for reported_by_other_rank in (True, False)
+        [["TFK082", "TFK082", reported_by_other_rank], [10]] for reported_by_other_rank in (True, False)
     ], words
     assert not (tmp_path / "narrow").exists()
 
@@ -217,12 +215,12 @@ def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs
 def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp, fork_jobs):
     """The process that is left ends too, says why, and saves the model if it has the whole of it."""
     overrides = [*FOUR, "keeping.every_steps=5"]
-    job = {"recipe": str(task), "directory": str(tmp_path / "run"), "overrides": overrides, "fsdp": fsdp, "kill": 8}
+    job = {"recipe": str(task), "directory": str(tmp_path / "run"), "overrides": overrides, "fsdp": fsdp, "kill": 7}
     found, code, words = fork_jobs.jobs_of_torchrun([job], tmp_path)
     assert code != 0
     assert "SIGKILL" in words
     assert found == [[["TFK119", False]], []], words
-    assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == ("step-5" if fsdp else "step-7")
+    assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == ("step-5" if fsdp else "step-6")
     resume(tmp_path / "run")
     whole, other = (log(each, "step") for each in (runs / "one-ddp", tmp_path / "run"))
     for a, b in zip(whole, other, strict=True):
@@ -243,10 +241,10 @@ def test_a_failing_callback_stops_all_processes_and_loses_no_step(task, tmp_path
 
 def test_a_share_that_one_process_cannot_read_again_costs_one_checkpoint(task, tmp_path, fork_jobs):
     job = {"recipe": str(task), "directory": str(tmp_path / "run"), "fsdp": True, "unread": "step-4"}
-    found, code, words = fork_jobs([{**job, "overrides": [*FOUR, "keeping.last=3"]}], tmp_path)
+    found, code, words = fork_jobs([{**job, "overrides": [*FOUR, "keeping={every_steps: 2, last: 3}"]}], tmp_path)
     assert code == 0, words
     assert found == [[[STEPS]]] * 2
-    assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-8", "step-12"]
+    assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-2", "step-6", "step-8"]
 
 
 def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
@@ -284,8 +282,10 @@ def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeyp
         assert (state["progress"]["epoch"], state["progress"]["batch"]) == (alone.epoch, alone.batch)
 
 
-def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch, fork_jobs):
-    changes = [*FOUR, "compile=true", "batching.tokens=60"]
+def test_two_processes_train_one_compiled_model(tmp_path, monkeypatch, fork_jobs):
+    """Of one stack: a graph of two takes twice as long."""
+    changes = [*FOUR, "compile=true", "batching.tokens=60", f"stopping.max_steps={STEPS}", "validation.every_steps=5"]
+    task = recipe_for(tmp_path, "masked")
     job = {"recipe": str(task), "directory": str(tmp_path / "two"), "overrides": changes, "shapes": 2}
     found, code, words = fork_jobs([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
     assert code == 0, words
@@ -296,16 +296,20 @@ def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch, for
     same_losses(tmp_path / "one", tmp_path / "two")
 
 
-def test_an_error_of_all_processes_is_printed_once(task, tmp_path):
-    """In the recipe, and after they have met; no process is left running, and none hides the error when it ends."""
-    for change, code in (("nonsense=1", "TFK017"), ("data.source=missing", "TFK100")):
-        words = ["train", str(task), "-o", str(tmp_path / "run"), "--set", FOUR[0], "--set", change]
+@pytest.mark.parametrize(("change", "code"), [("nonsense=1", "TFK017"), ("data.source=missing", "TFK100")])
+def test_an_error_of_all_processes_is_printed_once(task, tmp_path, fork_jobs, change, code):
+    """In the recipe, and, with processes that torchrun starts cold, after they have met; no process is left running, and none
+    hides the error when it ends."""
+    words = ["train", str(task), "-o", str(tmp_path / "run"), "--set", FOUR[0], "--set", change]
+    if code == "TFK017":
+        done = fork_jobs.torchrun("--nproc-per-node=2", words=words)
+    else:
         command = [*LAUNCH, "--nproc-per-node=2", "-m", "tfkit", *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())
-        assert (done.stdout + done.stderr).count(f"{code} ") == 1, done.stderr
-        assert "terminate called" not in done.stderr
-        assert "exitcode  : 2" in done.stderr
-        assert not (tmp_path / "run").exists()
+    assert (done.stdout + done.stderr).count(f"{code} ") == 1, done.stderr
+    assert "terminate called" not in done.stderr
+    assert "exitcode  : 2" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_processes_meet_a_run_that_is_held_and_say_so_once(task, tmp_path, fork_jobs):

@@ -79,10 +79,10 @@ def test_rows_that_are_not_evaluated_are_those_of_the_formula(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stored", "scores", "fused", "kept"])
 def test_gradients_beyond_the_range_of_the_dtype_are_not_evaluated(kind):
-    """The gradient of the output grows until each of dP, dS and dR has left the range of float16 before the others."""
+    """The gradient of the output doubles until each of dP, dS and dR has left the range of float16 before the others."""
     met = set()
-    for case in (CASES[0], CASES[2], replace(CASES[5], softcap=50.0)):
-        for power in range(20, 44):
+    for number, case in enumerate((CASES[0], CASES[2], replace(CASES[5], softcap=50.0))):
+        for power in range(20 + number % 2, 44, 2):
             evaluated = same(typed(case, torch.float16), CLASSES[kind], towards=2.0 ** (power / 2))
             met |= set(evaluated.flatten().tolist())
     assert met == ({True} if kind == "kept" else {True, False})

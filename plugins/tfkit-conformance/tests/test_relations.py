@@ -347,7 +347,7 @@ def test_zeros_for_nan_are_right_where_they_are_declared_and_other_numbers_never
 def test_shipped_backends_do_not_hide_nan_on_the_processor(name, dtype, change):
     made, relation = backend_under_test(load_catalogue().find("backend", name)), BY_NAME["not_finite"]
     assert "cpu" not in made.capabilities.numerics.nan_as_zero
-    for seed in range(4):
+    for seed in range(2):
         fitted = fit(relation, made, replace(PLAIN, dtype=dtype, lse=False, seed=seed, **change))
         assert isinstance(fitted, Case), fitted
         relation.run(Evaluated(made, fitted))
