@@ -114,6 +114,11 @@ def test_a_continuation_is_that_of_the_library_whole_or_streamed(client_of, runs
     assert json.loads(done.removeprefix("event: done\ndata: ")) == whole
 
 
+def test_a_generation_without_a_number_of_tokens_has_as_many_as_are_allowed(client_of):
+    found = client_of("generate").post("/generate", json={"prompt": TEXTS[0]})
+    assert (found.status_code, found.json()["tokens"] <= LIMITS.new_tokens) == (200, True)
+
+
 @pytest.mark.parametrize(
     ("name", "path", "sent", "status", "code"),
     [
@@ -164,7 +169,7 @@ def test_a_continuation_is_that_of_the_library_whole_or_streamed(client_of, runs
         ("translate", "/none", {"json": {}}, 404, "not_found"),
         ("translate", "/translate/", {"json": {}, "headers": {"Host": "b.example"}}, 404, "not_found"),
         ("generate", "/generate", {"json": {"prompt": "dog", "max_tokens": 16}}, 413, "too_many_tokens"),
-        ("generate", "/generate", {"json": {"prompt": ""}}, 413, "too_many_tokens"),
+        ("generate", "/generate", {"json": {"prompt": ""}}, 422, "empty_prompt"),
         ("generate", "/generate", {"json": {"prompt": "", "max_tokens": 3}}, 422, "empty_prompt"),
         ("generate", "/generate", {"json": {"prompt": "dog", "max_tokens": 3, "seed": 1}}, 422, "invalid_request"),
         ("classify", "/classify", {"json": {"pairs": [["a", "b"]]}}, 422, "invalid_request"),
