@@ -97,7 +97,8 @@ def test_an_encoder_decoder_gives_equal_ids(name, catalogue, tmp_path):
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor([*source, 2]) for source in SOURCES], batch_first=True)
     greedy = tfkit.greedy(model, source=ids, max_new_tokens=LIMIT)
     penalty = tfkit.PowerLengthPenalty(1.0)
-    beams = tfkit.beam_search(model, source=ids, beams=5, length_penalty=penalty, max_new_tokens=LIMIT)
+    rules = {"length_penalty": penalty, "max_new_tokens": LIMIT, "unfinished": "ranked"}
+    beams = tfkit.beam_search(model, source=ids, beams=5, **rules)
     ours = {
         1: [row[:length] for row, length in zip(greedy.ids.tolist(), greedy.lengths.tolist(), strict=True)],
         5: [found[0].ids.tolist() for found in beams],
