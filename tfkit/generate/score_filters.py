@@ -64,7 +64,7 @@ class ScoreFilters:
             if not isinstance(one, Component) or one.entry.function != SUPPRESS:
                 return None
             ids |= set(one.options.ids)
-        return torch.tensor(sorted(ids)) if 0 < len(ids) <= MAX_LEFT_OUT and self.forced is None else None
+        return torch.tensor(sorted(ids), device="cpu") if 0 < len(ids) <= MAX_LEFT_OUT and self.forced is None else None
 
     def _filtered(self, scores: Tensor, prefix: Prefix) -> Tensor:
         for function in self.functions:
@@ -105,8 +105,8 @@ def _function(one: Filter) -> Callable[[Tensor, Prefix], Tensor]:
 
 def check_filters(filters: Sequence[Filter], vocab_size: int, end_id: int | None) -> None:
     """Raises InputError for filters that name an id beyond a vocabulary, or that leave no first token."""
-    scores, rows = torch.zeros(1, vocab_size), torch.zeros(1, dtype=torch.int64)
-    prefix = Prefix(torch.zeros(1, 1, dtype=torch.int64), 0, torch.full((1,), 9), end_id)
+    scores, rows = torch.zeros(1, vocab_size, device="cpu"), torch.zeros(1, dtype=torch.int64, device="cpu")
+    prefix = Prefix(torch.zeros(1, 1, dtype=torch.int64, device="cpu"), 0, torch.full((1,), 9, device="cpu"), end_id)
     refuse_dead_ends(ScoreFilters(filters)(scores, prefix, rows).amax(1) == -torch.inf, rows, 0)
 
 
@@ -135,9 +135,9 @@ def forced_ids(prefixes: Any, start: GenerationState) -> Tensor | None:
             message = f"the prefix of row {row} has {len(ids):,} tokens, and the row gets at most {limit:,}"
             raise InputError(Diagnostic("TFK078", message, "shorten the prefix, or allow more tokens"))
     longest = max(map(len, prefixes))
-    forced = torch.full((batch, longest), -1, dtype=torch.int64)
+    forced = torch.full((batch, longest), -1, dtype=torch.int64, device="cpu")
     for row, ids in enumerate(prefixes):
-        forced[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
+        forced[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64, device="cpu")
     return forced.to(start.logits.device) if longest else None
 
 
