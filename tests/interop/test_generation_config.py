@@ -90,6 +90,21 @@ def test_settings_of_an_encoder_decoder(written: dict[str, Any], settings: dict[
     assert reasons.keys() == left_out
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ({"num_beams": 0}, "num_beams"),
+        ({"num_beams": 2, "early_stopping": "always"}, "early_stopping"),
+        ({"num_beams": 2, "length_penalty": 99.0}, "length_penalty"),
+        ({"num_beams": 2, "length_penalty": -1.0}, "length_penalty is -1.0"),
+        ({"max_new_tokens": -1}, "max_new_tokens or max_length"),
+    ],
+)
+def test_errors_have_the_names_of_the_file(written: dict[str, Any], name: str) -> None:
+    with pytest.raises(tfkit.InputError, match=rf"TFK142 generation_config.json: {name}"):
+        settings_of(written, encoder_decoder=True)
+
+
 def test_a_forced_first_token_of_a_decoder_is_named() -> None:
     """`generate` forces it after a prompt of one token alone."""
     found, reasons = settings_of({"forced_bos_token_id": 5}, encoder_decoder=False)

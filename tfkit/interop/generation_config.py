@@ -74,7 +74,7 @@ def settings_of(
         return _settings(values, encoder_decoder), _left_out(values, encoder_decoder)
     except (ValidationError, TypeError, ValueError) as reason:
         first = reason.errors()[0] if isinstance(reason, ValidationError) else None
-        words = f"{NAMES.get(str(first['loc'][-1]), first['loc'][-1])}: {first['msg']}" if first else str(reason)
+        words = f"{NAMES.get(str(first['loc'][-1]), first['loc'][0])}: {first['msg']}" if first else str(reason)
         raise InputError(Diagnostic("TFK142", f"{file}: {words}", "remove the setting there")) from None
 
 
