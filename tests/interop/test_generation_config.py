@@ -232,6 +232,7 @@ def test_a_setting_that_no_filter_takes_is_refused_by_import(tmp_path: Path, cap
     [
         ("{}", r"generation.json: kind: Field required"),
         ('{"kind": "beams"}', r"generation.json: kind: "),
+        ('{"kind": "beam", "beams": 65536}', r"generation.json: beams: .* 1000"),  # 9 GB for a sentence
         ('{"kind": "greedy", "beams": 3}', r"generation.json: beams is 3, which a greedy search does not read"),
         ('{"kind": "greedy", "filters": [{"kind": "nope"}]}', r"generation.json: there is no score filter 'nope'"),
         ('{"kind": "greedy", "filters": [{"size": 2}]}', r"generation.json: there is no score filter None"),

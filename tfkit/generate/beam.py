@@ -135,8 +135,8 @@ class _BeamSearch:
         self.wide = torch.promote_types(start.logits.dtype, torch.float32)
         self.limits, self.prompt, self.filters = start.limits, start.prompt, filters
         self.n_best, self.early_stopping = n_best, early_stopping
-        few = filters.few_forbidden
-        self.forbidden = few.to(device) if few is not None and int(few.max()) < start.rule.vocab_size else None
+        few = filters.few_forbidden(start.rule.vocab_size)
+        self.forbidden = None if few is None else few.to(device)
         self.max_penalties = penalty.at(start.limits.to(self.wide))  # (S,)
         self.sentences = torch.arange(batch, device=device)
         self.totals = torch.zeros(batch, 1, dtype=self.wide, device=device)

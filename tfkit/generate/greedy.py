@@ -68,8 +68,8 @@ def greedy(
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
     filter_scores = filters_of(filters, forced_ids(prefixes, start))
     most_probable = fastest_greedy(model.beam_top_k)
-    forbidden = filter_scores.few_forbidden
-    if forbidden is None or len(forbidden) >= start.rule.vocab_size or int(forbidden.max()) >= start.rule.vocab_size:
+    forbidden = filter_scores.few_forbidden(start.rule.vocab_size)
+    if forbidden is None:
         return decode_loop(
             model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs, filter_scores
         )

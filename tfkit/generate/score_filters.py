@@ -56,15 +56,15 @@ class ScoreFilters:
         only = torch.full_like(scores, -torch.inf).scatter(1, place, scores.gather(1, place))
         return torch.where(token >= 0, only, self._filtered(scores, prefix))
 
-    @property
-    def few_forbidden(self) -> Tensor | None:
-        """The ids (F,) of a few tokens, if all that the filters do is to forbid these; otherwise None."""
+    def few_forbidden(self, vocab_size: int) -> Tensor | None:
+        """The ids (F,) of a few tokens of the vocabulary, if all that the filters do is to forbid these; otherwise None."""
         ids: set[int] = set()
         for one in self.filters:
             if not isinstance(one, Component) or one.entry.function != SUPPRESS:
                 return None
             ids |= set(one.options.ids)
-        return torch.tensor(sorted(ids), device="cpu") if 0 < len(ids) <= MAX_LEFT_OUT and self.forced is None else None
+        few = 0 < len(ids) <= min(MAX_LEFT_OUT, vocab_size - 1) and max(ids) < vocab_size and self.forced is None
+        return torch.tensor(sorted(ids), device="cpu") if few else None
 
     def _filtered(self, scores: Tensor, prefix: Prefix) -> Tensor:
         for function in self.functions:
@@ -111,7 +111,7 @@ def check_filters(filters: Sequence[Filter], vocab_size: int, end_id: int | None
 
 
 def forced_ids(prefixes: Any, start: GenerationState) -> Tensor | None:
-    """The ids that each row begins with, as a tensor (B, N), -1 after the end of each; None if there are none.
+    """The ids that each row begins with, as a tensor (B, N), or None if no row has any. Shorter rows are filled up with -1.
 
     Raises:
         InputError: they are not one list of ids for each row, or hold the end token, or leave a row no token of its own.
