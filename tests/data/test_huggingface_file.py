@@ -69,6 +69,7 @@ HOSTILE: dict[str, tuple[str, str, Any, str]] = {
     "decoder CTC": ("bert", "decoder", {"type": "CTC"}, 'decoder, step 1: {"type": "CTC"} is none of WordPiece, ByteLevel'),
     "long charsmap": ("t5", "normalizer.precompiled_charsmap", table(b"a" * 300), "a character becomes more than 256 bytes"),
     "charsmap cut": ("t5", "normalizer.precompiled_charsmap", table(size=99), "the table of characters is damaged"),
+    "no charsmap": ("t5", "normalizer.precompiled_charsmap", "", "it is empty"),
     "charsmap text": ("t5", "normalizer.precompiled_charsmap", "?", "it is not base64"),
     "template id": ("bert", "post_processor.special_tokens.[CLS].ids", [10**6], "post_processor: no token has the id 1000000"),
     "template order": (

@@ -17,7 +17,6 @@ from .packages import need_packages
 from .usage import usage_error
 
 if TYPE_CHECKING:
-    from ..catalogue import Catalogue
     from ..interop.huggingface_import import ImportPlan
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -83,6 +82,7 @@ def command(
     Names and shapes of all tensors are checked before any is read.
     """
     from ..catalogue import load_catalogue
+    from ..interop.generation_config import generation_texts
     from ..interop.huggingface_import import plan_import, run_import, vocabulary_sizes
 
     if (output is None) != dry_run:
@@ -99,7 +99,7 @@ def command(
 
         if original_files(Path(directory)):
             plan.texts |= read_huggingface(Path(directory), sizes if len(sizes) > 1 else next(iter(sizes.values())))
-    plan.texts |= _answers(plan, pairs) | _generation(plan, catalogue)
+    plan.texts |= _answers(plan, pairs) | generation_texts(plan, catalogue)
     if output is not None:
         run_import(plan, Path(output), catalogue, overwrite=force, allow_nan=allow_nan)
     if as_json:
@@ -122,54 +122,6 @@ def _answers(plan: ImportPlan, pairs: bool) -> dict[str, str]:
     if "image" in plan.spec.nodes:
         texts |= image_facts_text(*_normalisation(plan))
     return texts
-
-
-def _generation(plan: ImportPlan, catalogue: Catalogue) -> dict[str, str]:
-    """The settings of `generate` as those of a search. Files before 2023 have them in `config.json`. Those that tfkit lacks are
-    added to the plan."""
-    from ..interop.generation_config import NAMED, OFF, READ, settings_of
-    from ..interop.huggingface_directory import CONFIG, GENERATION as THEIRS
-    from ..interop.huggingface_import import vocabulary_sizes
-    from ..io.generation_settings import GENERATION, settings_text
-
-    file, written = THEIRS, plan.directory.generation
-    if written is None:
-        keys = {*READ, *OFF, *NAMED}
-        file, written = CONFIG, {name: value for name, value in plan.directory.config.items() if name in keys}
-    kinds = {node.kind for node in plan.spec.nodes.values()}
-    causal = any(getattr(node.options, "causal", False) for node in plan.spec.nodes.values())
-    if "token_logits" not in kinds or not causal:
-        return {}
-    plan.unknown = [name for name in plan.unknown if name not in {*READ, *OFF, *NAMED}]
-    size = max(vocabulary_sizes(plan.spec).values())
-    for name in ("suppress_tokens", "begin_suppress_tokens"):
-        ids = written.get(name)
-        if isinstance(ids, list) and (beyond := [one for one in ids if type(one) is int and one >= size]):
-            written = {**written, name: [one for one in ids if one not in beyond]}
-            reason = f"{len(beyond):,} of its ids are beyond the vocabulary of {size:,}"
-            plan.ignored_keys[f"{file}:{name}"] = reason
-    decodes_memory = any(getattr(node.options, "memory", None) for node in plan.spec.nodes.values())
-    special = {name: plan.directory.config.get(name) for name in ("eos_token_id",) if file == CONFIG}
-    settings, left_out = settings_of({**special, **written}, decodes_memory, file)
-    for named in settings.filters:
-        try:
-            catalogue.score_filter(named)
-        except InputError as reason:
-            message = f"{plan.directory.path / file}: {reason.diagnostics[0].message}"
-            raise InputError(Diagnostic("TFK142", message, "remove the setting there")) from None
-    plan.ignored_keys = {name: reason for name, reason in plan.ignored_keys.items() if name not in READ}
-    plan.ignored_keys |= {f"{file}:{name}": reason for name, reason in left_out.items()}
-    for name in ("eos_token_id", "decoder_start_token_id"):
-        here, there = written.get(name), plan.directory.config.get(name)
-        here = here[0] if isinstance(here, list) and len(here) == 1 else here
-        if file == CONFIG or name in plan.ignored_keys or (name == "decoder_start_token_id" and not decodes_memory):
-            continue
-        if here is None and there is not None:
-            does = "never ends before its limit" if name == "eos_token_id" else "starts with `bos_token_id`"
-            plan.ignored_keys[f"{file}:{name}"] = f"it is absent, so `generate` {does}; the model has {there}, of {CONFIG}"
-        elif here != there:
-            plan.ignored_keys[f"{file}:{name}"] = f"the model has that of {CONFIG}, {there}: a search starts and ends by it"
-    return {GENERATION: settings_text(settings)}
 
 
 def _normalisation(plan: ImportPlan) -> tuple[Any, Any]:

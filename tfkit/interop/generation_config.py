@@ -11,8 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError
-from ..io.generation_settings import GenerationSettings, SavedPenalty
+from ..io.generation_settings import GENERATION, GenerationSettings, SavedPenalty, settings_text
+from .huggingface_directory import CONFIG, GENERATION as GENERATION_CONFIG
+from .huggingface_import import ImportPlan, vocabulary_sizes
 
 FILTERS: dict[str, Callable[[Any], dict[str, Any] | None]] = {
     "repetition_penalty": lambda value: {"kind": "repetition_penalty", "factor": float(value)} if value != 1.0 else None,
@@ -116,3 +119,50 @@ def _left_out(values: Mapping[str, Any], encoder_decoder: bool) -> dict[str, str
         if "forced_bos_token_id" in values:
             reasons["forced_bos_token_id"] = "it is for a prompt of one token, and other prompts do not read it"
     return reasons
+
+
+def generation_texts(plan: ImportPlan, catalogue: Catalogue) -> dict[str, str]:
+    """The file of an imported model with the settings of `generate` as those of a search. Files before 2023 have them in
+    `config.json`. What tfkit reads otherwise, or lacks, is added to the plan.
+
+    Raises:
+        InputError: a setting is wrong.
+    """
+    file, written = GENERATION_CONFIG, plan.directory.generation
+    if written is None:
+        keys = {*READ, *OFF, *NAMED}
+        file, written = CONFIG, {name: value for name, value in plan.directory.config.items() if name in keys}
+    kinds = {node.kind for node in plan.spec.nodes.values()}
+    causal = any(getattr(node.options, "causal", False) for node in plan.spec.nodes.values())
+    if "token_logits" not in kinds or not causal:
+        return {}
+    plan.unknown = [name for name in plan.unknown if name not in {*READ, *OFF, *NAMED}]
+    size = max(vocabulary_sizes(plan.spec).values())
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        ids = written.get(name)
+        if isinstance(ids, list) and (beyond := [one for one in ids if type(one) is int and one >= size]):
+            written = {**written, name: [one for one in ids if one not in beyond]}
+            reason = f"{len(beyond):,} of its ids are beyond the vocabulary of {size:,}"
+            plan.ignored_keys[f"{file}:{name}"] = reason
+    decodes_memory = any(getattr(node.options, "memory", None) for node in plan.spec.nodes.values())
+    special = {name: plan.directory.config.get(name) for name in ("eos_token_id",) if file == CONFIG}
+    settings, left_out = settings_of({**special, **written}, decodes_memory, file)
+    for named in settings.filters:
+        try:
+            catalogue.score_filter(named)
+        except InputError as reason:
+            message = f"{plan.directory.path / file}: {reason.diagnostics[0].message}"
+            raise InputError(Diagnostic("TFK142", message, "remove the setting there")) from None
+    plan.ignored_keys = {name: reason for name, reason in plan.ignored_keys.items() if name not in READ}
+    plan.ignored_keys |= {f"{file}:{name}": reason for name, reason in left_out.items()}
+    for name in ("eos_token_id", "decoder_start_token_id"):
+        here, there = written.get(name), plan.directory.config.get(name)
+        here = here[0] if isinstance(here, list) and len(here) == 1 else here
+        if file == CONFIG or name in plan.ignored_keys or (name == "decoder_start_token_id" and not decodes_memory):
+            continue
+        if here is None and there is not None:
+            does = "never ends before its limit" if name == "eos_token_id" else "starts with `bos_token_id`"
+            plan.ignored_keys[f"{file}:{name}"] = f"it is absent, so `generate` {does}; the model has {there}, of {CONFIG}"
+        elif here != there:
+            plan.ignored_keys[f"{file}:{name}"] = f"the model has that of {CONFIG}, {there}: a search starts and ends by it"
+    return {GENERATION: settings_text(settings)}
