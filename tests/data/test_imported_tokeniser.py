@@ -10,8 +10,9 @@ import pytest
 import transformers
 
 import huggingface_tokenisers
-from huggingface_tokenisers import MADE, PAIRS, SETTINGS, TEXTS, TYPES, bert, config, marian, words
+from huggingface_tokenisers import MADE, PAIRS, SETTINGS, TEXTS, TYPES, bert, config, marian, pieces, words
 from tfkit.data import TextTokeniser, original_files, read_huggingface, read_tokenisers
+from tfkit.data.sentencepiece_file import parse_sentencepiece
 from tfkit.errors import InputError
 
 
@@ -104,3 +105,12 @@ def test_ids_beyond_the_model_are_an_error(tmp_path: Path) -> None:
     read_huggingface(place, size)
     with pytest.raises(InputError, match=rf"TFK106 .*tokenizer\.json: the model has {size - 1} ids, and the tokeniser has"):
         read_huggingface(place, size - 1)
+
+
+def test_a_sentencepiece_model_of_far_more_pieces_than_the_model_has_ids_is_not_read_on(tmp_path: Path) -> None:
+    """A million pieces took ten seconds before they were refused."""
+    data = pieces(tmp_path / "spiece.model").read_bytes()
+    count = len(parse_sentencepiece(data).pieces)
+    assert len(parse_sentencepiece(data, count).pieces) == count
+    with pytest.raises(ValueError, match=f"it has more than {count - 1} pieces"):
+        parse_sentencepiece(data, count - 1)

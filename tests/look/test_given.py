@@ -61,3 +61,11 @@ def test_a_forged_header_is_refused(tmp_path, data, words):
     (tmp_path / "a.npy").write_bytes(data)
     with pytest.raises(InputError, match=f"TFK107 .*a.npy {words}"):
         features_in(str(tmp_path / "a.npy"))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e300])
+def test_frames_that_are_not_finite_are_refused(tmp_path, number):
+    """By one error, without a warning of NumPy or torch on the terminal."""
+    np.save(tmp_path / "a.npy", np.array([[0.0, number], [1.0, 2.0]]))
+    with pytest.raises(InputError, match=r"TFK107 .*a.npy holds 1 numbers that are NaN, infinite or beyond float32"):
+        features_in(str(tmp_path / "a.npy"))
