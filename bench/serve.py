@@ -29,7 +29,7 @@ from tfkit.generate import PowerLengthPenalty, Search
 from tfkit.serve.app import Server
 from tfkit.serve.limits import Limits
 from tfkit.serve.listen import serve
-from tfkit.serve.tasks import Translate, load_task
+from tfkit.serve.tasks import SourceText, Translate, load_task
 
 MOST = 512
 LIMITS = Limits(texts=64, requests=256)
@@ -59,9 +59,9 @@ class CTranslate2(Translate):
         self.words = [peers.token(number) for number in range(ours.model.plan.inputs["target"].vocab_size)]
         self.numbers = {word: number for number, word in enumerate(self.words)}
 
-    def work(self, items: Sequence[str]) -> list[Any]:
+    def work(self, items: Sequence[SourceText]) -> list[Any]:
         source, target = (self.translator.tokenisers[name] for name in ("source", "target"))
-        ids = [source.source_frame(each) for each in source.encode(list(items))]
+        ids = [source.source_frame(each) for each in source.encode([item.text for item in items])]
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
         found: list[Any] = [None] * len(ids)
         rows = max(1, self.options.batch_tokens // self.options.beams)
@@ -90,7 +90,7 @@ def run_offline(engine: str, options: argparse.Namespace, lines: list[str], conn
     task = ENGINES[engine](loaded(options), options)
     while connection.recv():
         start = time.perf_counter()
-        texts = [each["text"] for each in task.work(lines)]
+        texts = [each["text"] for each in task.work([SourceText(line) for line in lines])]
         connection.send((time.perf_counter() - start, texts))
 
 

@@ -174,6 +174,15 @@ class Task(ABC):
         return max(1, tokens)
 
 
+@dataclass(frozen=True)
+class SourceText:
+    """A text to translate, the text that its translation begins with, and the code of the target language."""
+
+    text: str
+    prefix: str = ""
+    target_language: str | None = None
+
+
 class Translate(Task):
     """Translates texts, as `tfkit translate` does."""
 
@@ -212,13 +221,13 @@ class Translate(Task):
             if forced >= room:
                 message = f"prefix {number} has {forced:,} tokens, and the translation gets at most {room:,}; shorten it"
                 raise Refusal(413, "text_too_long", message, index=number, tokens=forced, limit=room)
-            items.append(((text, prefix, language), language, size))
+            items.append((SourceText(text, prefix, language), language, size))
         return items
 
-    def work(self, items: Sequence[tuple[str, str, str | None]]) -> list[Any]:
+    def work(self, items: Sequence[SourceText]) -> list[Any]:
         translations = self.translator.translate(
-            [text for text, _, _ in items], chunk=len(items), prefixes=[prefix for _, prefix, _ in items],
-            target_language=items[0][2],
+            [item.text for item in items], chunk=len(items), prefixes=[item.prefix for item in items],
+            target_language=items[0].target_language,
         )  # fmt: skip
         return [
             {
