@@ -1,5 +1,5 @@
 """Trained models that were published come in: those that packages carry. transformers is the judge of their numbers, and the
-package g2p-en of its words."""
+packages g2p-en and anarcii of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ast
 import importlib.metadata
 import json
 import os
+import random
 import re
 import runpy
 import warnings
@@ -245,6 +246,61 @@ def test_words_are_spoken_as_the_package_g2p_en_speaks_them(tmp_path, monkeypatc
 
 GATES = ("w_ih", "w_hh", "b_ih", "b_hh")
 ROOT = Path(__file__).parents[2]
+
+
+HEAVY = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS"
+)
+LIGHT = "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPPTFGQGTKVEIK"
+"""The variable domains of trastuzumab."""
+
+
+def mutants(count: int) -> list[str]:
+    """Both chains with some other residues, some of them cut at an end."""
+    draw = random.Random(1)
+    made = []
+    for number in range(count):
+        chain = [draw.choice("ACDEFGHIKLMNPQRSTVWXYBZ") if draw.random() < 0.05 else one for one in (HEAVY, LIGHT)[number % 2]]
+        made.append("".join(chain[draw.randrange(8) : len(chain) - draw.randrange(8)]))
+    return made
+
+
+def test_antibodies_are_numbered_as_the_package_anarcii_numbers_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    checkpoint = carried("anarcii", "anarcii/models/antibody/antibody_4_2_128_512.pt")
+    importer = runpy.run_path("docs/examples/anarcii/importer.py")
+    importer["main"](str(checkpoint), str(tmp_path / "model"))
+    theirs = runpy.run_path(str(carried("anarcii", "anarcii/inference/model.py")))
+    vocabulary = runpy.run_path(str(carried("anarcii", "anarcii/input_data_processing/tokeniser.py")))["NumberingTokeniser"]
+    residues, numbers = vocabulary("protein_antibody"), vocabulary("number_antibody")
+    sides = (theirs[side](rows, 128, 2, 4, 512, 0.25, "cpu") for side, rows in (("Encoder", 25), ("Decoder", 136)))
+    package = theirs["S2S"](*sides, 0, 0, "cpu")
+    package.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True))
+    for side in (package.double().eval().encoder, package.decoder):
+        side.scale = torch.tensor(128.0, dtype=torch.float64).sqrt()
+
+    texts = [HEAVY, LIGHT, *mutants(10)]
+    rows = [torch.from_numpy(residues.encode(["<SOS>", *text, "<EOS>"])).long() for text in texts]
+    source = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    target = torch.ones(len(rows), 1, dtype=torch.long)
+    with torch.no_grad():
+        hidden = package.make_src_mask(source)
+        encoded = package.encoder(source, hidden)
+        while target.shape[1] < 150:
+            none = torch.zeros_like(target, dtype=torch.bool)
+            logits, _ = package.decoder(target, encoded, none, None, hidden)
+            target = torch.cat([target, logits[:, -1:].argmax(2)], 1)
+    written = [row[1 : row.index(2)] for row in target.tolist()]
+
+    model = tfkit.load(tmp_path / "model").double().eval()
+    with torch.no_grad():
+        ours = model(source=source, target=target[:, :-1], lengths={"source": torch.tensor([len(row) for row in rows])})
+    assert (ours["logits"] - logits).abs().max() < 1e-10 * logits.abs().max()
+    tokenisers, search = read_tokenisers(tmp_path / "model", ("source", "target")), tfkit.saved_search(tmp_path / "model")
+    translator = tfkit.Translator(model, tokenisers, search)
+    numbered = [translation.text for translation in translator.translate(texts)]
+    assert numbered == [" ".join(str(numbers.tokens[one]) for one in row) for row in written]
+    assert numbered[0].split()[:11] == ["H", *"123456789", "11"]  # heavy chains have no residue 10
 
 
 def test_the_command_says_what_becomes_of_each_tensor(tmp_path, command):
