@@ -6,14 +6,18 @@ import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from tfkit.builder import build
 from tfkit.builder.position_schemes import position_values
+from tfkit.errors import InputError
 from tfkit.io import save
 from tfkit.io.loading import weight_reader
 from tfkit.spec import load_spec
+from tfkit.view.position_schemes import _heat
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "specs" / "transformer-tiny.yaml"
@@ -104,3 +108,27 @@ def test_a_wrong_command_line_is_reported(tfkit, words, message):
     done = tfkit("positions", *words)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["defaults.position={kind: learned, max_len: 1024}", "nodes.tokens.d_model=65536"],
+        ["defaults.position=rotary_half", "defaults.attention.head_dim=256"],
+        ["defaults.position=alibi", "defaults.attention.num_heads=64"],
+    ],
+)
+def test_schemes_of_too_many_numbers_are_refused(catalogue, changes):
+    path = ROOT / "specs" / "gpt-char.yaml"
+    with pytest.raises(InputError, match="has 1,024 x 65,536 numbers, and at most 16,777,216 are evaluated"):
+        values_of(catalogue, *changes, "defaults.attention.head_dim=4", *changes, path=path, count=1024)
+
+
+def test_a_heat_map_of_a_large_table_is_drawn_from_a_part_of_it():
+    figure = Figure()
+    axes = figure.subplots()
+    table = np.arange(3 * 5000, dtype=np.float32).reshape(3, 5000)
+    _heat(figure, axes, table, "title", "y", "x", (0, 0), "RdBu")
+    [image] = axes.images
+    assert image.get_array().shape == (3, 1667)
+    assert image.get_extent() == [-0.5, 4999.5, 2.5, -0.5]

@@ -27,6 +27,8 @@ MAX_ROWS = 4_096
 """Positions of an image. Each is compared with each."""
 MAX_HEADS = 256
 """Each has a curve of its own."""
+MAX_NUMBERS = 2**24
+"""Numbers of the largest tensor of an evaluation: a scheme of this size takes 350 MB."""
 
 ReadWeight = Callable[[str], Tensor]
 """Reads a weight of a saved model by name."""
@@ -47,8 +49,8 @@ def position_values(
 
     Raises:
         SpecError: the model has too many sub-layers.
-        InputError: it has more than `MAX_SCHEMES` schemes, or one has more than `MAX_ROWS` positions of an image or `MAX_HEADS`
-            heads.
+        InputError: it has more than `MAX_SCHEMES` schemes, or one has more than `MAX_ROWS` positions of an image, `MAX_HEADS`
+            heads or `MAX_NUMBERS` numbers.
     """
     graph = graph_of(spec)
     check_sublayers(spec, graph)
@@ -92,6 +94,7 @@ def _of_embeddings(node: Node, component: Component, module: Any) -> Evaluate:
         length = site.rows if site is not None and site.rows else min([positions, *_limits(node, component)])
         _check(name, length, MAX_ROWS, "positions", "use larger patches, or a smaller image")
         width = node.options.d_model
+        _check_numbers(name, length, node.signal.width)
         call = PositionRange(
             length, length, 0, 0, torch.device("cpu"), torch.float32, grid=site.grid if site is not None else None
         )
@@ -147,10 +150,12 @@ def _of_attention(scale: float, site: Any, component: Component, module: Any) ->
         length = min(positions, component.entry.max_len(component.options) or positions)
         call = PositionRange(length, length, 0, 0, torch.device("cpu"), torch.float32)
         if "queries_keys" in component.entry.acts:
+            _check_numbers(name, length, site.head_dim**2)  # each feature is rotated alone
             angles, similarity = rotated(module, site.head_dim, call)
             yield PositionValues(name, component.kind, "queries_keys", _learned(module), angles, similarity)
         if "scores" in component.entry.acts:
             _check(name, site.heads, MAX_HEADS, "heads", "use fewer heads")
+            _check_numbers(name, length, site.heads * length)
             causal = "causal" in site.mask_terms
             bias = bias_by_distance(module, site.heads, site.head_dim, scale, causal, call)
             yield PositionValues(name, component.kind, "scores", _learned(module), bias, None, first=1 - length)
@@ -162,6 +167,14 @@ def _check(name: str, number: int, most: int, what: str, fix: str) -> None:
     if number > most:
         message = f"the position scheme of `{name}` has {number:,} {what}, and at most {most:,} are evaluated"
         raise InputError(Diagnostic("TFK045", message, fix))
+
+
+def _check_numbers(name: str, length: int, width: int) -> None:
+    if length * width > MAX_NUMBERS:
+        message = (
+            f"the position scheme of `{name}` has {length:,} x {width:,} numbers, and at most {MAX_NUMBERS:,} are evaluated"
+        )
+        raise InputError(Diagnostic("TFK045", message, "ask for fewer positions"))
 
 
 def _learned(module: nn.Module) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ CURVES = 4
 """The number of dimensions whose curves are drawn. Their wavelengths differ."""
 HEADS = 12
 """The largest number of heads in a legend."""
+MAX_CELLS = 2048
+"""Rows and columns of a heat map: more than there are pixels. Of a larger table every second, third, ... is drawn."""
 STYLES = ("-", "--", "-.", ":")
 """Styles of curves, so that colour is not the only difference."""
 PLACES = {
@@ -62,7 +64,7 @@ def draw(rows: Sequence[tuple[str, PositionValues]], form: str, theme: str = "pa
 
 
 def _row(figure: Figure, axes: Sequence[Axes], title: str, values: PositionValues) -> None:
-    table = values.table.double().numpy()
+    table = values.table.numpy()
     if values.place == "scores":
         _heat(figure, axes[0], table, title, "head", "distance, key - query", (values.first, 0), "RdBu")
         _bias_curves(axes[1], table, values.first)
@@ -75,7 +77,7 @@ def _row(figure: Figure, axes: Sequence[Axes], title: str, values: PositionValue
     angle = values.place == "queries_keys"
     x = "feature" if angle else "dimension"
     _heat(figure, axes[0], table, title, "position", x, (0, values.first), "twilight" if angle else "RdBu")
-    _curves(axes[1], np.cos(table) if angle else table, "cosine of the angle" if angle else "value", x)
+    _curves(axes[1], table, np.cos if angle else np.asarray, "cosine of the angle" if angle else "value", x)
     assert values.similarity is not None
     _heat(figure, axes[2], values.similarity.numpy(), "similarity", "position", "position", (values.first,) * 2, "viridis")
 
@@ -84,10 +86,12 @@ def _heat(
     figure: Figure, axes: Axes, table: NDArray[Any], title: str, y: str, x: str, first: tuple[int, int], colours: str
 ) -> None:  # fmt: skip
     """A heat map. `first` is the number of the first column and row. Diverging colours are centred at zero."""
+    rows, columns = table.shape
+    table = table[:: -(-rows // MAX_CELLS), :: -(-columns // MAX_CELLS)].astype(np.float64)
     limit = float(np.abs(table).max()) or 1.0
     low, high = (-limit, limit) if colours != "viridis" else (float(table.min()), 1.0)
     left, top = first
-    extent = (left - 0.5, left + table.shape[1] - 0.5, top + table.shape[0] - 0.5, top - 0.5)
+    extent = (left - 0.5, left + columns - 0.5, top + rows - 0.5, top - 0.5)
     image = axes.imshow(
         table, aspect="auto", interpolation="nearest", cmap=colours, vmin=low, vmax=max(high, low + 1e-9), extent=extent
     )
@@ -95,12 +99,12 @@ def _heat(
     figure.colorbar(image, ax=axes)
 
 
-def _curves(axes: Axes, table: NDArray[Any], label: str, x: str) -> None:
+def _curves(axes: Axes, table: NDArray[Any], value: Callable[[NDArray[Any]], NDArray[Any]], label: str, x: str) -> None:
     """Some dimensions over position, from the fastest wave on, with wavelengths that grow."""
     width = table.shape[1]
     chosen = sorted({min(int(width * share), width - 1) for share in (0, 1 / 16, 1 / 8, 1 / 4)})
     for number, at in enumerate(chosen[:CURVES]):
-        axes.plot(table[:, at], STYLES[number % len(STYLES)], label=f"{x} {at}", linewidth=1.4)
+        axes.plot(value(table[:, at].astype(np.float64)), STYLES[number % len(STYLES)], label=f"{x} {at}", linewidth=1.4)
     axes.set(title=label, xlabel="position")
     _legend(axes)
 
