@@ -171,6 +171,7 @@ def test_a_generation_without_a_number_of_tokens_has_as_many_as_are_allowed(clie
         ("generate", "/generate", {"json": {"prompt": "dog", "max_tokens": 16}}, 413, "too_many_tokens"),
         ("generate", "/generate", {"json": {"prompt": ""}}, 422, "empty_prompt"),
         ("generate", "/generate", {"json": {"prompt": "", "max_tokens": 3}}, 422, "empty_prompt"),
+        ("generate", "/generate", {"json": {"prompt": "dog", "temperature": 1.0, "top_k": 2**63}}, 422, "invalid_request"),
         ("generate", "/generate", {"json": {"prompt": "dog", "max_tokens": 3, "seed": 1}}, 422, "invalid_request"),
         ("classify", "/classify", {"json": {"pairs": [["a", "b"]]}}, 422, "invalid_request"),
     ],

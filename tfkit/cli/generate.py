@@ -26,6 +26,10 @@ EPILOG = """\b
 tfkit generate MODEL --prompt "Once upon" --sample --temperature 0.8 --seed 1
 
 \b
+Where a saved model has a search of its own (generation.json), that search
+replaces the defaults above. What is written here comes first.
+
+\b
 The continuation of a --prompt is printed as it is. The continuation of a line
 of standard input is printed on one line, in which \\n is a line break, \\r a
 carriage return, \\t a tab and \\\\ a backslash. With --n-best N such a line is:
@@ -46,7 +50,7 @@ log_probability, finished).
 @click.command("generate", epilog=EPILOG)
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote.")
 @click.option("--prompt", metavar="TEXT", multiple=True, help="Text to continue. May be repeated.")
-@click.option("--tokens", type=whole, metavar="N", show_default=str(TOKENS), help="New tokens at most.")
+@click.option("--tokens", type=whole, metavar="N", help=f"New tokens at most (default: {TOKENS}).")
 @search_options(beams=1)
 @click.option("--cuda-graphs", is_flag=True, help="Record a step once and replay it (greedy or --sample, on a GPU).")
 @workers_option

@@ -49,22 +49,23 @@ def written_filter(value: str) -> dict[str, Any]:
 
 
 def search_options(beams: int) -> Callable[[Declared], Declared]:
-    """The options that `search_of` reads. `beams` is the default in the help text."""
+    """The options that `search_of` reads. `beams` is the default in the help text. The search of a model comes before these
+    defaults."""
     options = [
-        click.option("--beams", type=whole, metavar="N", show_default=str(beams), help="Beams of beam search; 1 is greedy."),
+        click.option("--beams", type=whole, metavar="N", help=f"Beams of beam search; 1 is greedy (default: {beams})."),
         click.option("--n-best", type=whole, metavar="N", default=1, help="Hypotheses or samples of each line."),
         click.option(
-            "--penalty", type=OneOf("penalty", ("gnmt", "power")), metavar="NAME", show_default="gnmt",
-            help="Length penalty: gnmt is ((5 + length) / 6)^alpha, power is length^alpha.",
+            "--penalty", type=OneOf("penalty", ("gnmt", "power")), metavar="NAME",
+            help="Length penalty: gnmt is ((5 + length) / 6)^alpha, power is length^alpha (default: gnmt).",
         ),
-        click.option("--alpha", type=number, metavar="A", show_default="0.6", help="Exponent of the penalty; 0 turns it off."),
+        click.option("--alpha", type=number, metavar="A", help="Exponent of the penalty; 0 turns it off (default: 0.6)."),
         click.option(
-            "--early-stopping", type=OneOf("early_stopping", tuple(STOPPING)), metavar="NAME", show_default="never",
+            "--early-stopping", type=OneOf("early_stopping", tuple(STOPPING)), metavar="NAME",
             help="When beams stop, as in transformers: never before the best is found; true with as many results as beams; "
-            "false when the best beam would not win if it ended now.",
+            "false when the best beam would not win if it ended now (default: never).",
         ),
         click.option("--sample", is_flag=True, help="Draw tokens instead of searching for the best."),
-        click.option("--temperature", type=number, metavar="T", show_default="1", help="Of --sample."),
+        click.option("--temperature", type=number, metavar="T", help="Of --sample (default: 1)."),
         click.option("--top-k", type=whole, metavar="K", help="Draw from the K likeliest tokens."),
         click.option("--top-p", type=number, metavar="P", help="Draw from the likeliest tokens that make up P."),
         click.option(

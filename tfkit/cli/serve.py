@@ -19,6 +19,10 @@ curl -H 'Content-Type: application/json' -d '{"texts": ["a dog runs"]}' \\
      http://127.0.0.1:8000/translate
 
 \b
+Where a saved model has a search of its own (generation.json), that search
+replaces the defaults above. What is written here comes first.
+
+\b
 /translate, /generate or /classify, whichever the model does; /health, /ready
 and /metrics. SIGTERM: what was sent is answered, nothing more is taken.
 """
@@ -39,10 +43,10 @@ def _milliseconds(value: str | int) -> int:
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote, or a model in it.")
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=_port, metavar="N", default=8000, help="Port; 0 takes a free one.")
-@click.option("--beams", type=whole, metavar="N", show_default=str(BEAMS), help="Beams of a translation; 1 is greedy.")
+@click.option("--beams", type=whole, metavar="N", help=f"Beams of a translation; 1 is greedy (default: {BEAMS}).")
 @click.option(
-    "--extra-length", type=whole, metavar="N", show_default=str(EXTRA_LENGTH),
-    help="Tokens of a translation more than the source at most.",
+    "--extra-length", type=whole, metavar="N",
+    help=f"Tokens of a translation more than the source at most (default: {EXTRA_LENGTH}).",
 )  # fmt: skip
 @click.option("--max-length", type=whole, metavar="N", default=1024, help="Longest text, in tokens; longer ones are refused.")
 @click.option(

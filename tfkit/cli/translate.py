@@ -33,6 +33,10 @@ EPILOG = """\b
 tfkit translate MODEL < in.txt > out.txt
 
 \b
+Where a saved model has a search of its own (generation.json), that search
+replaces the defaults above. What is written here comes first.
+
+\b
 With --n-best N a line of output is: number of the input line, score, text,
 with tabs between them.
 
@@ -48,7 +52,7 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote, or a model in it.")
 @search_options(beams=BEAMS)
 @click.option(
-    "--extra-length", type=whole, metavar="N", show_default=str(EXTRA_LENGTH), help="Tokens more than the source at most."
+    "--extra-length", type=whole, metavar="N", help=f"Tokens more than the source at most (default: {EXTRA_LENGTH})."
 )
 @click.option("--max-source", type=whole, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")

@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ..errors import InputError
 from ..files import parse_json
 from .batcher import Batcher, Closed, QueueFull
 from .limits import Limits
@@ -194,7 +195,10 @@ class Server:
 
     def _read(self, body: bytes) -> tuple[Any, list[Item]]:
         wanted = _parsed(self.task.body, body)
-        return wanted, self.task.items(wanted)
+        try:
+            return wanted, self.task.items(wanted)
+        except InputError as reason:  # of a search with the numbers of the request
+            raise Refusal(422, "invalid_request", f"{reason.diagnostics[0].message}; {reason.diagnostics[0].fix}") from None
 
     async def _submit(self, items: list[Any]) -> list[Any]:
         assert self.batcher is not None
