@@ -51,9 +51,7 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 @click.command("translate", epilog=EPILOG)
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote, or a model in it.")
 @search_options(beams=BEAMS)
-@click.option(
-    "--extra-length", type=whole, metavar="N", help=f"Tokens more than the source at most (default: {EXTRA_LENGTH})."
-)
+@click.option("--extra-length", type=whole, metavar="N", help=f"Tokens more than the source at most (default: {EXTRA_LENGTH}).")
 @click.option("--max-source", type=whole, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
 @click.option("--prefix", metavar="TEXT", help="Text that every translation begins with.")
