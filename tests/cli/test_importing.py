@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 TEXTS = ["A dog runs through the snow.", "Two men play the piano", "Hello, world!"]
 
 
-def model_with(name: str, tokeniser: str, directory: Path, **ids: int) -> tuple[Any, Any]:
+def model_with(name: str, tokeniser: str, directory: Path, **ids: Any) -> tuple[Any, Any]:
     """A model of transformers and its tokeniser, saved together."""
     import transformers
 
@@ -74,6 +74,13 @@ def test_an_imported_classifier_labels(tmp_path, monkeypatch, capsys):
     with torch.no_grad():
         best = [int(theirs(**tokeniser(text, return_tensors="pt")).logits.argmax()) for text in TEXTS]
     assert [line.split("\t")[0] for line in found] == [theirs.config.id2label[number] for number in best]
+
+
+def test_the_tags_of_an_imported_tagger_are_words(tmp_path, capsys):
+    model_with("BertForTokenClassification", "bert", tmp_path, id2label=dict(enumerate(["B X", "O", "I", "E"])))
+    assert main(["import", str(tmp_path / "hf"), "-o", str(tmp_path / "model")]) == 2
+    assert "`id2label`: the tag `B X` holds white space; give each class a name of its own" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
 
 
 def test_an_imported_decoder_generates(tmp_path, monkeypatch, capsys):

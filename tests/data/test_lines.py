@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from tfkit.data import groups, lines, rows
-from tfkit.data.lines import FREE_BYTES, MAX_EMPTY
+from tfkit.data.text_lines import FREE_BYTES, MAX_EMPTY
 from tfkit.errors import InputError
 
 
@@ -116,7 +116,7 @@ def test_repeated_text_is_read_as_long_as_it_is_small(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("pack", "limit"), [(bytes, MAX_EMPTY), (gzip.compress, 9_000)], ids=["plain", "gzip"])
 def test_a_long_run_of_empty_lines_is_no_text(tmp_path, pack, limit, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("tfkit.data.lines"), "MAX_EMPTY", limit)
+    monkeypatch.setattr(importlib.import_module("tfkit.data.text_lines"), "MAX_EMPTY", limit)
     path = tmp_path / ("a.gz" if pack is gzip.compress else "a.txt")
     path.write_bytes(pack(b"one\n" + b"\n" * limit + b"two\n"))
     assert sum(1 for _ in lines(path)) == limit + 2

@@ -349,3 +349,16 @@ def test_pickled_weights_whose_members_claim_more_than_the_file_are_refused(gpt2
     path.write_bytes(data[:at] + struct.pack("<II", size, 1 << 30) + data[at + 8 :])
     with pytest.raises(TfkitError, match=r"can be read: its members have [0-9,]+ bytes, the file [0-9,]+"):
         plan_import(gpt2, catalogue, allow_pickle=True)
+
+
+def test_no_shard_is_read_after_one_with_many_other_tensors(gpt2, catalogue):
+    tensors = load_file(gpt2 / "model.safetensors")
+    save_file({**tensors, **{f"x{number}": torch.zeros(0) for number in range(30)}}, gpt2 / "a.safetensors")
+    (gpt2 / "b.safetensors").write_text("no tensors")
+    (gpt2 / "model.safetensors").unlink()
+    listed = {**dict.fromkeys(tensors, "a.safetensors"), "transformer.wte.weight": "b.safetensors"}
+    (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    with pytest.raises(TfkitError) as error:
+        plan_import(gpt2, catalogue)
+    assert len(error.value.diagnostics) == 20
+    assert all(" is not listed for a.safetensors, which holds it" in each.message for each in error.value.diagnostics)

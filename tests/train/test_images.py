@@ -14,7 +14,7 @@ import tfkit
 from image_files import bars, write_folder, write_idx, write_recipe
 from tfkit.cli import main
 from tfkit.data import Corpus
-from tfkit.data.image_task import image_task
+from tfkit.data.image_tasks import image_task
 from tfkit.data.roles import Roles
 from tfkit.recipe import load_recipe
 from tfkit.slots.node import ImageRule

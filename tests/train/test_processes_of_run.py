@@ -38,7 +38,7 @@ train(load_recipe(sys.argv[1]), sys.argv[2])
 @pytest.mark.parametrize(
     ("at", "name", "left"),
     [
-        ("tfkit.data.prepare.train_tokeniser", "SIGKILL", []),
+        ("tfkit.data.preparation.train_tokeniser", "SIGKILL", []),
         ("tfkit.data.corpus.CorpusWriter.close", "SIGTERM", ["data/train.draft"]),
         ("tfkit.train.preparation.fitted_spec", "SIGHUP", ["data/facts.json", "data/train.arrow", "data/validation.arrow"]),
         ("tfkit.train.preparation.write_recipe", "SIGKILL", ["digests.json", "spec.yaml", "tokeniser.json"]),

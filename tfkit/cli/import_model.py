@@ -145,6 +145,7 @@ def _labels(plan: ImportPlan, count: int) -> list[str]:
     """The names of the classes. A model without any gets the names that transformers gives it, `LABEL_0` and so on. Raises
     InputError unless each class has one name."""
     from ..data import check_labels
+    from ..graph import graph_of
     from ..interop.huggingface_directory import CONFIG
 
     names = plan.directory.config.get("id2label")
@@ -157,7 +158,7 @@ def _labels(plan: ImportPlan, count: int) -> list[str]:
         if other := sorted(names.keys() - {str(number) for number in range(count)}):
             raise ValueError(f"it has the key {json.dumps(other[0][:60], allow_nan=False)}")
         labels = [names[str(number)] for number in range(count)]
-        check_labels(labels)
+        check_labels(labels, words=graph_of(plan.spec).nodes["label"].signal.length is not None)
     except ValueError as reason:
         message = f"{plan.directory.path / CONFIG}: `id2label`: {reason}"
         fix = f'give each class a name of its own there, with the keys "0" to "{count - 1}"'

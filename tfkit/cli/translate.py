@@ -83,7 +83,7 @@ def command(
         raise usage_error("--prefix and --prefixes exclude each other", "write one of them")
     if prefix is not None and not prefix.isascii() and prefix.encode("utf-8", "replace").decode() != prefix:
         raise usage_error("--prefix is no UTF-8", "write it in the encoding of the terminal")
-    from ..data.lines import lines
+    from ..data import lines
     from ..text import Translator
     from .device import loaded, use_cpu_table
     from .line_stream import streamed

@@ -1,104 +1,66 @@
 """From text and images to batches: files, tokenisers, corpora on disk, batches by tokens."""
 
-from ..files import LABELS, PAIR_LABELS
-from .batch_shapes import BatchShapes
-from .batches import Epoch, epoch_of
-from .corpus import NO_LABEL, Corpus
-from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
-from .fitting import check_classes, fits, roles_for
-from .image_directory import IMAGES, ImageFacts, image_facts_text, image_texts, read_image_facts
-from .image_files import Pixels, read_image
-from .image_task import ImageTask, Normalisation, image_task
-from .imported_tokeniser import original_files, read_huggingface
-from .kinds import KINDS
-from .labels import check_labels
-from .lines import check_list, groups, lines, lines_of, rows
-from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
-from .prepare_images import check_images, prepare_images
-from .roles import Roles, check_ids, roles_of
-from .sources import changes_of_files
-from .spans import SPANS, SpanFacts, asked_questions, read_span_facts, span_texts, windows_of
-from .tagged import word_pieces
-from .tasks import Batch, Task, padded, task_of
-from .text_frame import Frame, PairFrame
-from .tokeniser import Ranges, TextTokeniser
-from .tokeniser_directory import (
-    TOKENISER_FILES,
-    has_labels,
-    label_texts,
-    read_labels,
-    read_tokenisers,
-    reads_pairs,
-    tokeniser_texts,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "FACTS",
-    "Frame",
-    "IMAGES",
-    "KINDS",
-    "LABELS",
-    "NO_LABEL",
-    "PAIR_LABELS",
-    "PairFrame",
-    "SPANS",
-    "TOKENISER_FILES",
-    "TRAIN",
-    "VALIDATION",
-    "Batch",
-    "Corpus",
-    "CorpusCounts",
-    "Data",
-    "Epoch",
-    "ImageFacts",
-    "ImageTask",
-    "Normalisation",
-    "Pixels",
-    "Ranges",
-    "Roles",
-    "SpanFacts",
-    "BatchShapes",
-    "Task",
-    "TextTokeniser",
-    "asked_questions",
-    "changes_of_files",
-    "check_classes",
-    "check_ids",
-    "check_images",
-    "check_labels",
-    "count_rows",
-    "epoch_of",
-    "fits",
-    "files_of",
-    "check_list",
-    "groups",
-    "has_labels",
-    "label_texts",
-    "image_task",
-    "image_facts_text",
-    "image_texts",
-    "lines",
-    "lines_of",
-    "original_files",
-    "padded",
-    "prepare",
-    "prepare_images",
-    "read_data",
-    "read_facts",
-    "read_huggingface",
-    "read_image",
-    "read_image_facts",
-    "read_labels",
-    "read_span_facts",
-    "read_tokenisers",
-    "reads_pairs",
-    "roles_for",
-    "roles_of",
-    "rows",
-    "span_texts",
-    "task_of",
-    "tokeniser_texts",
-    "windows_of",
-    "word_pieces",
-    "describe_counts",
-]
+from ..lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ..files import LABELS as LABELS, PAIR_LABELS as PAIR_LABELS
+    from .batch_shapes import BatchShapes as BatchShapes
+    from .batches import Epoch as Epoch, epoch_of as epoch_of
+    from .corpus import NO_LABEL as NO_LABEL, Corpus as Corpus
+    from .corpus_facts import (
+        FACTS as FACTS,
+        CorpusCounts as CorpusCounts,
+        describe_counts as describe_counts,
+        read_facts as read_facts,
+    )
+    from .fitting import check_classes as check_classes, fits as fits, roles_for as roles_for
+    from .image_directory import (
+        IMAGES as IMAGES,
+        ImageFacts as ImageFacts,
+        image_facts_text as image_facts_text,
+        image_texts as image_texts,
+        read_image_facts as read_image_facts,
+    )
+    from .image_files import Pixels as Pixels, read_image as read_image
+    from .image_preparation import check_images as check_images, prepare_images as prepare_images
+    from .image_tasks import ImageTask as ImageTask, Normalisation as Normalisation, image_task as image_task
+    from .imported_tokeniser import original_files as original_files, read_huggingface as read_huggingface
+    from .kinds import KINDS as KINDS
+    from .labels import check_labels as check_labels
+    from .preparation import (
+        TRAIN as TRAIN,
+        VALIDATION as VALIDATION,
+        Data as Data,
+        count_rows as count_rows,
+        files_of as files_of,
+        prepare as prepare,
+        read_data as read_data,
+    )
+    from .roles import Roles as Roles, check_ids as check_ids, roles_of as roles_of
+    from .sources import changes_of_files as changes_of_files
+    from .spans import (
+        SPANS as SPANS,
+        SpanFacts as SpanFacts,
+        asked_questions as asked_questions,
+        read_span_facts as read_span_facts,
+        span_texts as span_texts,
+        windows_of as windows_of,
+    )
+    from .tagged import word_pieces as word_pieces
+    from .tasks import Batch as Batch, Task as Task, padded as padded, task_of as task_of
+    from .text_frame import MASK as MASK, Frame as Frame, PairFrame as PairFrame
+    from .text_lines import check_list as check_list, groups as groups, lines as lines, lines_of as lines_of, rows as rows
+    from .tokeniser import Ranges as Ranges, TextTokeniser as TextTokeniser
+    from .tokeniser_directory import (
+        TOKENISER_FILES as TOKENISER_FILES,
+        has_labels as has_labels,
+        label_texts as label_texts,
+        read_labels as read_labels,
+        read_tokenisers as read_tokenisers,
+        reads_pairs as reads_pairs,
+        tokeniser_texts as tokeniser_texts,
+    )
+
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..recipe import PAD
 from .batches import Epoch, Numbers
 from .corpus import NO_LABEL
-from .image_task import ImageTask
+from .image_tasks import ImageTask
 from .tasks import Batch, Task
+from .text_frame import PAD
 
 MAX_SHAPES = 8
 """The largest number of shapes of a corpus. More shapes mean less padding and longer compilation."""

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from ..errors import Diagnostic, InputError
 from ..files import open_regular
-from .lines import FREE_BYTES, MAX_RATIO
+from .text_lines import FREE_BYTES, MAX_RATIO
 
 UNSIGNED_BYTES = 8
 MAX_IMAGE = 1 << 26

@@ -23,11 +23,11 @@ from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
 from .corpus_row import GROUP, Numbered, Row
 from .labels import label_fault
-from .lines import groups, rows
 from .questions import questions
 from .sentence_pairs import sentence_pairs
 from .spans import span_rows
 from .tagged import tagged_rows, tagged_sentences
+from .text_lines import groups, rows
 from .tokeniser import TextTokeniser, training_bounds
 
 MAX_WORD = 10_000

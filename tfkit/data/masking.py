@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from ..recipe import MASK_ID, SPECIALS
+from .text_frame import MASK_ID, SPECIALS
 from .tokeniser import TextTokeniser
 
 Ids = npt.NDArray[np.int64]

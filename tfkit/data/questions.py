@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import Diagnostic, InputError, Location
 from ..files import parse_json, read_text
 from .corpus_row import Numbered
-from .lines import lines
+from .text_lines import lines
 
 MAX_JSON, MAX_VALUES = 48 << 20, 2_000_000
 """The size limit of a JSON document, in bytes, and the most values that it may hold: SQuAD 2.0 has 42 MB and 1.4 million."""

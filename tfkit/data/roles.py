@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
-from ..recipe import END, PAD, START
 from ..slots.node import AnyInputRule, ImageRule, InputRule
+from .text_frame import END, PAD, START
 from .tokeniser import TextTokeniser
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from ..errors import InputError
 from ..recipe import Recipe
 from .corpus_row import GROUP, Numbered, Row
-from .lines import groups
 from .text_frame import PairFrame
+from .text_lines import groups
 from .tokeniser import TextTokeniser
 
 BLOCK = 50_000

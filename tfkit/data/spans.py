@@ -19,8 +19,8 @@ from ..errors import Diagnostic, InputError, Location
 from ..files import FileModel, read_model
 from ..recipe import Recipe
 from .corpus_row import Numbered, Row
-from .lines import groups
 from .questions import location_of
+from .text_lines import groups
 from .tokeniser import Ranges, TextTokeniser
 
 MAX_READS = 64

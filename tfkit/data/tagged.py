@@ -12,7 +12,7 @@ from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
 from .corpus_row import GROUP, Numbered, Row
 from .labels import label_fault
-from .lines import groups, lines
+from .text_lines import groups, lines
 from .tokeniser import TextTokeniser
 
 

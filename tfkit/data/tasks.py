@@ -21,12 +21,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..recipe import PAD, Recipe
+from ..recipe import Recipe
 from .corpus import NO_LABEL, TAGS, Corpus
 from .kinds import KINDS
 from .masking import Masking, masking_of
 from .roles import Roles
-from .text_frame import PairFrame
+from .text_frame import PAD, PairFrame
 from .tokeniser import PAIR, TextTokeniser
 
 

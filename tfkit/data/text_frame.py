@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 Ids = tuple[int, ...]
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+PAD, START, END, UNKNOWN = range(4)
+"""The ids of these special tokens in a vocabulary that tfkit trains."""
+MASK, MASK_ID = "<mask>", 4
+"""The token after them, of masked data."""
 
 
 @dataclass(frozen=True)

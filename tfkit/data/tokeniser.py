@@ -17,12 +17,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from ..errors import Diagnostic, InputError
 from ..files import TOKENISER_VALUES, parse_json, read_text
-from ..recipe import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 from ..slots.options import Component
 from .huggingface_file import Imported, check_imported
 from .huggingface_steps import faster
 from .text_bounds import TextBounds, normaliser_steps
-from .text_frame import Frame, PairFrame
+from .text_frame import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN, Frame, PairFrame
 from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser, refusal
 
 MODELS = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "characters"}

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..errors import Diagnostic, InputError
 from ..files import FileModel
-from ..recipe import MASK, SPECIALS
+from .text_frame import MASK, SPECIALS
 
 MAX_FILE = 48 << 20
 """The size limit of a tokeniser file, in bytes."""

@@ -164,10 +164,13 @@ class HuggingFaceDirectory:
             return
         listed = read_model(self._file(INDEX), Index, limit=LARGEST_HEADER, values=INDEX_VALUES).weight_map
         problems: list[str] = []
+        enough = 20  # so many are shown, and no further file is read
         by_file: dict[str, set[str]] = {}
         for tensor, shard in listed.items():
             by_file.setdefault(shard, set()).add(tensor)
         for name, here in sorted(by_file.items()):
+            if len(problems) >= enough:
+                break
             if not os.path.lexists(self._file(name)):
                 problems.append(f"{self.path / INDEX} names {name}, which does not exist")
                 continue
@@ -179,7 +182,7 @@ class HuggingFaceDirectory:
                 word = "does not hold it" if what == "is listed for" else "holds it"
                 problems += [f"{self.path / INDEX}: `{tensor}` {what} {name}, which {word}" for tensor in sorted(names)]
         if problems:
-            raise StoreError([Diagnostic("TFK143", problem) for problem in problems[:20]])
+            raise StoreError([Diagnostic("TFK143", problem) for problem in problems[:enough]])
         if os.path.lexists(self.path / WEIGHTS) and WEIGHTS not in listed.values():
             message = f"{self.path} has {WEIGHTS} and the files of {INDEX}, which may hold two models"
             raise StoreError(Diagnostic("TFK143", message, "remove those that are not the model's"))

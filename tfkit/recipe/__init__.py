@@ -1,31 +1,26 @@
 """Training recipes: the same YAML and the same located errors as specs. No torch."""
 
-from .chosen import Chosen, chosen_for, recipe_text
-from .load import FILES, describes_model, describes_training, load_recipe, recipe_of
-from .parts import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN, recipe_schema
-from .recipe import Parameters, Recipe, check_image_settings, check_metric, check_teacher_forcing, without_smoothing
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "END",
-    "FILES",
-    "MASK",
-    "MASK_ID",
-    "PAD",
-    "SPECIALS",
-    "START",
-    "UNKNOWN",
-    "Chosen",
-    "Parameters",
-    "Recipe",
-    "check_image_settings",
-    "check_metric",
-    "check_teacher_forcing",
-    "chosen_for",
-    "describes_model",
-    "describes_training",
-    "load_recipe",
-    "recipe_of",
-    "recipe_schema",
-    "recipe_text",
-    "without_smoothing",
-]
+from ..lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .chosen import Chosen as Chosen, chosen_for as chosen_for, recipe_text as recipe_text
+    from .load import (
+        FILES as FILES,
+        describes_model as describes_model,
+        describes_training as describes_training,
+        load_recipe as load_recipe,
+        recipe_of as recipe_of,
+    )
+    from .parts import recipe_schema as recipe_schema
+    from .recipe import (
+        Parameters as Parameters,
+        Recipe as Recipe,
+        check_image_settings as check_image_settings,
+        check_metric as check_metric,
+        check_teacher_forcing as check_teacher_forcing,
+        without_smoothing as without_smoothing,
+    )
+
+__getattr__, __dir__, __all__ = lazy_names(__name__)

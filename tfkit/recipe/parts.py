@@ -192,16 +192,8 @@ TEACHER_FORCING = (
 )  # fmt: skip
 
 
-# The tokenisers of a recipe. The `tokenizers` library trains them; they are saved with the model.
-#
-# Ids 0 to 3 are padding, start, end and unknown. With byte fallback, no text is unknown. A run of spaces counts as one space;
-# decoding restores normalised text except for such runs.
-
-PAD, START, END, UNKNOWN = 0, 1, 2, 3
-MASK_ID = 4
-SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
-MASK = "<mask>"
-"""The id of `<mask>`, after the special ids, for masked data."""
+# The tokenisers of a recipe. The `tokenizers` library trains them; they are saved with the model. With byte fallback, no text
+# is unknown. A run of spaces counts as one space; decoding restores normalised text except for such runs.
 
 
 class TextOptions(Options):

@@ -1,23 +1,15 @@
 """Text in, text out: models with their tokenisers."""
 
-from ..io import model_in
-from .answerer import Answer, Answerer, Span
-from .classifier import Classification, Classifier
-from .tagger import Tagger, Tagging
-from .text_generator import Continuation, TextGenerator
-from .translator import Translation, Translator
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Answer",
-    "Answerer",
-    "Classification",
-    "Classifier",
-    "Continuation",
-    "Span",
-    "Tagger",
-    "Tagging",
-    "TextGenerator",
-    "Translation",
-    "Translator",
-    "model_in",
-]
+from ..lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ..io import model_in as model_in
+    from .answerer import Answer as Answer, Answerer as Answerer, Span as Span
+    from .classifier import Classification as Classification, Classifier as Classifier
+    from .tagger import Tagger as Tagger, Tagging as Tagging
+    from .text_generator import Continuation as Continuation, TextGenerator as TextGenerator
+    from .translator import Translation as Translation, Translator as Translator
+
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -12,6 +12,7 @@ from ..builder import build
 from ..catalogue import Catalogue
 from ..data import (
     KINDS,
+    MASK,
     Data,
     TextTokeniser,
     check_images,
@@ -25,7 +26,7 @@ from ..data import (
 from ..errors import Diagnostic, InputError, TfkitError
 from ..errors.elsewhere import without_quotes
 from ..files import write_whole
-from ..recipe import FILES, MASK, Recipe, check_image_settings, check_metric, check_teacher_forcing, chosen_for, load_recipe
+from ..recipe import FILES, Recipe, check_image_settings, check_metric, check_teacher_forcing, chosen_for, load_recipe
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
 from .fit_spec import check_trained, check_weights, fitted_spec, image_rule_in, roles_in

@@ -13,7 +13,7 @@ from ..slots.node import ImageRule
 from .corpus import CorpusWriter
 from .corpus_facts import FACTS, CorpusCounts
 from .image_files import LabelledFiles, labelled_files
-from .prepare import TRAIN, VALIDATION, Data, held_out_rows, read_data
+from .preparation import TRAIN, VALIDATION, Data, held_out_rows, read_data
 from .sources import sources_of
 
 KEYS = {"images": "images", "labels": "labels"}

@@ -24,7 +24,8 @@ from .tokeniser import TextTokeniser, train_tokeniser
 
 FEW_LABELS = 20
 """Up to this number, labels need not repeat: a small table may have nearly as many labels as rows."""
-TRAIN, VALIDATION = "train.arrow", "validation.arrow"
+TRAIN: str = "train.arrow"
+VALIDATION: str = "validation.arrow"
 
 
 @dataclass(frozen=True)
