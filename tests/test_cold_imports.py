@@ -34,3 +34,11 @@ def test_no_torch_and_no_rich(code):
 
 def test_the_probe_can_fail():
     assert "torch" in modules_after("import tfkit.plugin; tfkit.plugin.AttentionInputs")
+
+
+def test_the_collector_of_garbage_does_not_look_at_torch():
+    code = (
+        "import gc; from tfkit.cli import main; main(['tag', 'nothing']); print(gc.isenabled(), gc.get_freeze_count() > 99999)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tfkit.data import groups, lines, rows
+from tfkit.data import groups, lines, lines_of, rows
 from tfkit.data.text_lines import FREE_BYTES, MAX_EMPTY
 from tfkit.errors import InputError
 
@@ -31,6 +31,16 @@ def describe_counts(*paths):
     with pytest.raises(InputError) as caught:
         list(rows(*paths))
     return str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_reported(tmp_path):
+    with (
+        open(tmp_path / "a.txt", "wb", buffering=0) as file,
+        pytest.raises(InputError, match="TFK100 <stdin> cannot be read: "),
+    ):
+        list(lines_of(file, "<stdin>"))
+    with open(os.open(tmp_path / "a.txt", os.O_WRONLY), "rb") as file, pytest.raises(InputError, match="Bad file descriptor"):
+        list(lines_of(file, "<stdin>"))
 
 
 def test_invalid_text_is_reported_with_its_location(tmp_path):

@@ -219,11 +219,22 @@ def test_an_imported_model_generates_as_it_did(name: str, tmp_path: Path, capsys
 
 
 @pytest.mark.slow
-def test_a_setting_that_no_filter_takes_is_refused_by_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"no_repeat_ngram_size": -2}, "score filter `no_repeat_ngram`: size: "),
+        ({"do_sample": True, "top_k": 2**63}, "top_k: Input should be less than"),
+        ({"forced_bos_token_id": 2**40}, f"forced_bos_token_id has the id {2**40}, and the vocabulary has "),
+        ({"bad_words_ids": [[3], [4, 9999]]}, "bad_words_ids has the id 9999, and the vocabulary has "),
+    ],
+)
+def test_a_setting_that_no_search_takes_is_refused_by_import(
+    settings: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make("MarianMTModel").save_pretrained(tmp_path / "hf")
-    (tmp_path / "hf" / "generation_config.json").write_text('{"no_repeat_ngram_size": -2}')
+    (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(settings))
     assert main(["import", str(tmp_path / "hf"), "-o", str(tmp_path / "model"), "--without-tokeniser"]) == 2
-    assert "generation_config.json: score filter `no_repeat_ngram`: size: " in capsys.readouterr().err
+    assert f"generation_config.json: {message}" in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
 
 

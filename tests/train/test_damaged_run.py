@@ -257,6 +257,24 @@ def test_a_line_of_the_log_that_was_altered_is_named(whole, line, reason):
     assert resume(whole).progress.step == 24
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [[5, 4], [1] * 200])
+def test_entries_of_the_log_come_one_after_the_other(whole, steps):
+    path = whole / "log.jsonl"
+    path.write_text("".join(json.dumps({**LINE, "step": step}) + "\n" for step in steps))
+    with pytest.raises(StoreError, match=r"log.jsonl:(2|102):1: .*: step (4|1) does not come after step (5|1); "):
+        resume(whole)
+
+
+@pytest.mark.slow
+def test_what_follows_the_step_of_the_checkpoint_is_not_read(whole):
+    path = whole / "log.jsonl"
+    lines = path.read_bytes()
+    path.write_bytes(lines + json.dumps({**LINE, "step": 25}).encode() + b"\nwhatever\n")
+    assert resume(whole).progress.step == 24
+    assert path.read_bytes() == lines
+
+
 @pytest.mark.parametrize(
     ("file", "message"),
     [

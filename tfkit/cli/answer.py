@@ -12,7 +12,7 @@ import click
 from ..errors import Diagnostic, InputError, Location
 from .options import READ, common, loading, whole
 from .output import speak_utf8
-from .packages import TEXT, need_packages
+from .packages import TEXT, import_torch, need_packages
 
 if TYPE_CHECKING:
     from ..text import Answer
@@ -61,6 +61,7 @@ def command(
     """
     need_packages("train", *TEXT)
     speak_utf8()
+    import_torch()
     from ..text import Answerer
     from .device import loaded
     from .line_stream import streamed

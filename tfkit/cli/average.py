@@ -9,7 +9,7 @@ import click
 from ..view.terminal import shown
 from .options import READ, WRITE, common, whole
 from .output import print_json, print_text
-from .packages import TEXT, need_packages
+from .packages import TEXT, import_torch, need_packages
 
 EPILOG = """\b
 tfkit average runs/en-de --last 5 -o averaged tfkit average
@@ -30,6 +30,7 @@ def command(models: tuple[str, ...], last: int | None, output: str, force: bool,
     From models, their weights are averaged. All must have the same spec and the same tokenisers.
     """
     need_packages("train", *TEXT)
+    import_torch()
     from ..train import average_checkpoints, average_models
 
     places, directory = [Path(name) for name in models], Path(output)

@@ -19,6 +19,7 @@ from .options import (
     spec_argument,
 )
 from .output import print_json, print_rich
+from .packages import import_torch
 
 EPILOG = """\b
 --json prints what `tfkit show --json` prints, and `device`, `dtype`, `seed`,
@@ -57,7 +58,8 @@ def command(
         check_sublayers(model_spec, graph)
     requested = requested_backends_of(backend, catalogue)
 
-    import torch  # late: a wrong spec is reported without waiting for torch
+    import_torch()  # late: a wrong spec is reported without waiting for torch
+    import torch
 
     from ..builder import build, check_fits
     from ..io import save

@@ -11,7 +11,7 @@ import click
 from ..errors import Diagnostic, InputError, Location
 from .options import READ, common, loading, whole
 from .output import print_text, speak_utf8
-from .packages import TEXT, need_packages
+from .packages import TEXT, import_torch, need_packages
 
 EPILOG = """\b
 tfkit classify MODEL < texts.txt > labels.txt
@@ -48,6 +48,7 @@ def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: 
     """
     need_packages("train", *TEXT)
     speak_utf8()
+    import_torch()
     from .device import loaded
 
     if images:

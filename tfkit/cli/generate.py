@@ -11,7 +11,7 @@ import click
 from ..errors import Diagnostic, InputError, Location
 from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8, standard_input
-from .packages import TEXT, need_packages
+from .packages import TEXT, import_torch, need_packages
 from .search_args import check_workers, saved_search_of, search_of, search_options, workers_of, workers_option
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def command(
     """
     need_packages("train", *TEXT)
     speak_utf8()
+    import_torch()
     from ..data import groups, lines_of
     from ..generate import StepGraphs
     from ..generate.step_graphs import check_device

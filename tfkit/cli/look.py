@@ -13,7 +13,7 @@ from ..errors import Diagnostic, StoreError
 from ..view.terminal import shown
 from .options import READ, WRITE, common, loading, whole
 from .output import check_place, print_json, print_text, speak_utf8
-from .packages import TEXT, need_packages
+from .packages import TEXT, import_torch, need_packages
 from .usage import usage_error
 
 EPILOG = """\b
@@ -69,6 +69,7 @@ def command(
     for option, words, file in (("text", text, texts), ("target", target, targets)):
         if words and file is not None:
             raise usage_error(f"--{option} and --{option}s are given", "write all in the file, or all on the command line")
+    import_torch()
     from ..look import attention
     from ..look.forms import PICTURES, check_matplotlib, check_suffix
     from ..look.request import texts_in

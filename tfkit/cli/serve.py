@@ -9,7 +9,7 @@ import click
 
 from ..errors import Diagnostic, InputError
 from .options import READ, common, cpu_table_option, placement, precision_option, whole
-from .packages import TEXT, need_packages
+from .packages import TEXT, import_torch, need_packages
 from .search_args import EXTRA_LENGTH, check_workers, lengths_of, saved_search_of, search_of, workers_of, workers_option
 
 BEAMS = 5
@@ -84,6 +84,7 @@ def command(
     if max_queue < max_texts:
         message = f"--max-queue {max_queue} is smaller than --max-texts {max_texts}"
         raise InputError(Diagnostic("TFK090", message, "a request of that many texts would never have room"))
+    import_torch()
     from ..serve.app import Server
     from ..serve.limits import Limits
     from ..serve.listen import serve

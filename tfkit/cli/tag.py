@@ -9,7 +9,7 @@ import click
 
 from .options import READ, common, loading, whole
 from .output import speak_utf8
-from .packages import TEXT, need_packages
+from .packages import TEXT, import_torch, need_packages
 
 EPILOG = """\b
 tfkit tag MODEL < sentences.txt > tags.txt
@@ -37,6 +37,7 @@ def command(model: str, max_length: int, batch_tokens: int, as_json: bool, **pla
     """
     need_packages("train", *TEXT)
     speak_utf8()
+    import_torch()
     from ..text import Tagger
     from .device import loaded
     from .line_stream import streamed

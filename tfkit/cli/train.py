@@ -16,7 +16,7 @@ import click
 from ..errors import StoreError, TfkitError
 from .options import READ, WRITE, Declared, common, placement, set_option
 from .output import print_diagnostics, print_text
-from .packages import TEXT, need_packages
+from .packages import TEXT, import_torch, need_packages
 from .usage import usage_error
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def command(
         if code is not None:
             return code
     chosen = None if recipe is None else _recipe_of_all_ranks(recipe, overrides, option_changes, data, start)
+    import_torch()
     from ..train import resume as run_again, train
     from .callbacks import command_callbacks
     from .device import placed

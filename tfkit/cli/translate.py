@@ -12,7 +12,7 @@ import click
 
 from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8
-from .packages import TEXT, need_packages
+from .packages import TEXT, import_torch, need_packages
 from .search_args import (
     EXTRA_LENGTH,
     check_workers,
@@ -83,6 +83,7 @@ def command(
         raise usage_error("--prefix and --prefixes exclude each other", "write one of them")
     if prefix is not None and not prefix.isascii() and prefix.encode("utf-8", "replace").decode() != prefix:
         raise usage_error("--prefix is no UTF-8", "write it in the encoding of the terminal")
+    import_torch()
     from ..data import lines
     from ..text import Translator
     from .device import loaded, use_cpu_table

@@ -71,7 +71,14 @@ def _bomb(path: str | Path, number: int, unpacked: int, read: int) -> InputError
 
 def lines_of(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
     """The lines of an open file, one at a time; `name` is its name in errors. Raises InputError."""
-    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
+
+    def read() -> bytes:
+        try:
+            return file.readline(MAX_LINE + 1)
+        except OSError as reason:
+            raise unreadable(name, reason) from None
+
+    for number, line in enumerate(iter(read, b""), 1):
         if len(line) > MAX_LINE:
             fix = "write one sentence or paragraph per line"
             raise InputError(

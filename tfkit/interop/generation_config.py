@@ -81,6 +81,13 @@ def settings_of(
         raise InputError(Diagnostic("TFK142", f"{file}: {words}", "remove the setting there")) from None
 
 
+def _largest_id(value: Any) -> int:
+    """The largest id of a setting, an id or a list; -1 without any."""
+    if isinstance(value, list):
+        return max((_largest_id(one) for one in value), default=-1)
+    return value if type(value) is int else -1
+
+
 def _settings(values: Mapping[str, Any], encoder_decoder: bool) -> GenerationSettings:
     limits = {"min_new_tokens": values.get("min_length", 0) - 1, "max_new_tokens": values.get("max_length", 0) - 1}
     implied = {name: limit for name, limit in limits.items() if limit > 0 and encoder_decoder}  # without the start token
@@ -144,6 +151,10 @@ def generation_texts(plan: ImportPlan, catalogue: Catalogue) -> dict[str, str]:
             written = {**written, name: [one for one in ids if one not in beyond]}
             reason = f"{len(beyond):,} of its ids are beyond the vocabulary of {size:,}"
             plan.ignored_keys[f"{file}:{name}"] = reason
+    for name in ("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"):
+        if (largest := _largest_id(written.get(name))) >= size:
+            message = f"{plan.directory.path / file}: {name} has the id {largest}, and the vocabulary has {size:,}"
+            raise InputError(Diagnostic("TFK142", message, "remove the setting there"))
     decodes_memory = any(getattr(node.options, "memory", None) for node in plan.spec.nodes.values())
     special = {name: plan.directory.config.get(name) for name in ("eos_token_id",) if file == CONFIG}
     settings, left_out = settings_of({**special, **written}, decodes_memory, file)

@@ -47,7 +47,7 @@ class GenerationSettings(FileModel):
     early_stopping: bool | Literal["never"] | None = None
     unfinished: Literal["last", "ranked"] | None = None
     temperature: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    top_k: Annotated[int, Field(ge=1)] | None = None
+    top_k: Annotated[int, Field(ge=1, lt=2**63)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     new_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     filters: Annotated[list[dict[str, Any]], Field(max_length=32)] = []

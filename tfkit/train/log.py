@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +26,8 @@ from .run_files import LOG
 MAX_LINE = 1 << 25
 """The size limit of a line, in bytes; a validation holds a sample."""
 MAX_NUMBER = 1e39
+MAX_REPEATED = 100
+"""Entries of one step after its first: its validation, and those of runs that were killed before they wrote a checkpoint."""
 Seconds = Annotated[float, Field(ge=0)]
 Name = Annotated[str, Field(max_length=100)]
 
@@ -104,16 +107,16 @@ def read_log(path: Path) -> list[Entry]:
 
 def cut_log(path: Path, step: int) -> None:
     """Remove the entries after a step, which a resumed run writes again. Raises StoreError as `read_log`."""
-    lines = list(_lines(path))
+    kept = [line for line, _ in takewhile(lambda read: read[1].step <= step, _lines(path))]
     if os.path.lexists(path):
-        write_whole(path, "".join(line.decode() for line, entry in lines if entry.step <= step))
+        write_whole(path, b"".join(kept).decode())
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, Entry]]:
-    """The lines of a log and their entries."""
+    """The lines of a log and their entries, each after the one before it."""
     try:
         with open_regular(path, links=False) as file:
-            number = 0
+            number = last = repeated = 0
             while line := file.readline(MAX_LINE + 1):
                 number += 1
                 if len(line) > MAX_LINE:
@@ -121,9 +124,14 @@ def _lines(path: Path) -> Iterator[tuple[bytes, Entry]]:
                 if not line.endswith(b"\n"):
                     return  # the process was killed while writing
                 try:
-                    yield line, _ENTRY.validate_json(line)
+                    entry = _ENTRY.validate_json(line)
                 except ValidationError as error:
                     raise _refused(path, number, _reason(error)) from None
+                repeated = repeated + 1 if entry.step == last else 0
+                if entry.step < last or repeated > MAX_REPEATED:
+                    raise _refused(path, number, f"step {entry.step:,} does not come after step {last:,}")
+                last = entry.step
+                yield line, entry
     except FileNotFoundError:
         return
     except OSError as reason:
