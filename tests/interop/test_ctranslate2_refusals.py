@@ -12,7 +12,7 @@ from tfkit.interop.ctranslate2.refusals import ACTIVATIONS, reasons
 from .engine import DEFAULTS, ENCODER, LANGUAGE, NODES
 
 ACCEPTED = {
-    "bart-base", "bert-base", "gpt-char", "gpt2", "llama3-8b", "marian", "qwen3-0.6b", "t5-small", "t5-v1.1-small",
+    "anarcii", "bart-base", "bert-base", "gpt-char", "gpt2", "llama3-8b", "marian", "qwen3-0.6b", "t5-small", "t5-v1.1-small",
     "tiny-geglu", "tiny-glu", "tiny-no-position", "tiny-reglu", "tiny-relative-shaw", "tiny-tanh", "transformer-tiny",
 }  # fmt: skip
 NORM_EPS = "`source.embedding_norm.eps` 0.001, `encoder.norm.eps` 1e-05, `decoder.norm.eps` 1e-05"

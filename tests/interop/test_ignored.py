@@ -218,3 +218,22 @@ def test_a_negative_id_is_no_token_and_pairs_are_for_classifiers(tmp_path: Path,
     done = command("import", str(place), "--dry-run", "--pairs")
     assert done.code == 2
     assert "TFK090 --pairs is for a classifier, and LlamaForCausalLM is none" in done.err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("pruned_heads", {"0": [1]}, "a spec has as many heads in each layer of a kind"),
+        ("quantization_config", {"quant_method": "gptq"}, "the weights of quantised models are not read"),
+    ],
+)
+def test_keys_that_change_the_model_are_refused(
+    key: str, value: dict[str, Any], reason: str, vit: Path, command: Callable[..., Done]
+) -> None:
+    configure(vit, **{key: value})
+    done = command("import", str(vit), "--dry-run")
+    assert done.code == 2
+    assert done.err.startswith(f"TFK142 {vit}/config.json: `{key}` is `")
+    assert reason in done.err
+    configure(vit, **{key: {}})
+    assert command("import", str(vit), "--dry-run").code == 0

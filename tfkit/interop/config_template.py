@@ -55,6 +55,11 @@ SEARCH = {
     "num_beams": 1, "repetition_penalty": 1.0, "temperature": 1.0, "top_k": 50, "top_p": 1.0,
 }  # fmt: skip
 """Keys of old configurations about how text is generated, with the defaults of transformers then."""
+REFUSED = {
+    "pruned_heads": "a spec has as many heads in each layer of a kind, and none is left out",
+    "quantization_config": "the weights of quantised models are not read; save the model in float32, bfloat16 or float16",
+}
+"""Keys of every configuration that change what a model computes, unless they are empty."""
 UNCOMPARED = frozenset({"init", "checkpoint", "backend", "name", "dropout"})
 """Fields of a spec with which a model of the same weights gives the same outputs."""
 Values = dict[str, Any]
@@ -167,6 +172,7 @@ def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], ca
         for key, only in map_file.only.items()
         if key in written and written[key] not in (only, None)
     ]
+    problems += [f"`{key}` is {_shown(written[key])}: {reason}" for key, reason in REFUSED.items() if written.get(key)]
     template = _template(map_file, architecture, values, problems)
     for name, derived in map_file.derived.items():
         try:
