@@ -7,7 +7,7 @@ from math import ceil, expm1, inf
 
 import torch
 
-from tfkit.attention.types import DenseBias, DistanceBias, LinearBias
+from tfkit.plugin import DenseBias, DistanceBias, LinearBias
 
 UNITS = {"float64": 2**-53, "float32": 2**-24, "bfloat16": 2**-8, "float16": 2**-11}
 TINY = {"float64": 2**-1022, "float32": 2**-126, "bfloat16": 2**-126, "float16": 2**-25 + 2**-126}

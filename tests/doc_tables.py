@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import tfkit
-from tfkit import hooks
-from tfkit.graph import graph_of
+from tfkit import graph_of, hooks
 from tfkit.inspection import FEATURES, SCORE_SETTINGS, read_certificate
-from tfkit.slots.sublayer import AttentionSite
+from tfkit.plugin.model_parts import AttentionSite
 
 Run = Callable[[str], str]
 JSON_FORMS = {

@@ -8,9 +8,7 @@ import torch
 from hypothesis import settings
 from rich.console import Console
 
-from tfkit.catalogue import load_catalogue
-from tfkit.graph import graph_of
-from tfkit.spec import load_spec, parse_spec
+from tfkit import graph_of, load_catalogue, load_spec, parse_spec
 
 SPECS = Path(__file__).parents[1] / "specs"
 

@@ -16,15 +16,14 @@ import pytest
 from beartype import beartype
 from jaxtyping import jaxtyped
 
+from tfkit import DecodingState, Model
 from tfkit.attention import rendering
-from tfkit.attention.types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Mask
 from tfkit.builtin.placement.residual_layers import Parallel, Sequential
-from tfkit.nn.layers import FeedForward
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.runtime.decoding_state import DecodingState, KeyValueCache
-from tfkit.nn.runtime.node_output import NodeOutput, Padding
+from tfkit.inspection import Padding
+from tfkit.nn.runtime.decoding_state import KeyValueCache
 from tfkit.nn.stack import Residual
+from tfkit.plugin import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Mask
+from tfkit.plugin.model_parts import FeedForward, MultiHeadAttention, NodeOutput
 
 METHODS: list[tuple[type, str]] = [
     *((kind, "forward") for kind in (MultiHeadAttention, FeedForward, Residual, Sequential, Parallel)),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfkit.attention.capabilities import Capabilities, Device, Numerics, Range
-from tfkit.attention.dispatch import require_capabilities
+from tfkit.plugin import Capabilities, Device, Numerics, Range, require_capabilities
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import Kernel

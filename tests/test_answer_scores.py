@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfkit.errors import InputError
+from tfkit import InputError
 from tfkit.metrics import answer_scores
 
 

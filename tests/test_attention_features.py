@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tfkit.attention.capabilities import AttentionRequest, Capabilities
-from tfkit.attention.features import FEATURES, SCORE_SETTINGS
 from tfkit.builtin.sublayer.options import SelfAttentionOptions
+from tfkit.inspection import FEATURES, SCORE_SETTINGS
+from tfkit.plugin import AttentionRequest, Capabilities
 from tfkit.slots.sublayer import AttentionSettings
 
 ROOT = Path(__file__).parent.parent

@@ -13,12 +13,13 @@ from itertools import product
 import pytest
 
 import tfkit
-from tfkit.attention.auto_table import AutoRow, AutoTable, parse_table
-from tfkit.attention.capabilities import AttentionRequest
+from tfkit import InputError, PluginError
+from tfkit.attention.auto_table import AutoRow
 from tfkit.attention.selection import auto_row, ranked
 from tfkit.builtin.attention.auto_cuda import RATES, SHORT, SINGLE, TIE, eager_time, sdpa_time
 from tfkit.builtin.attention.published_cuda import PAPER, PULL, ROWS, SOURCES, STABLE, both
-from tfkit.errors import InputError, PluginError
+from tfkit.inspection import parse_table
+from tfkit.plugin import AttentionRequest, AutoTable
 
 TABLE = {
     "tfkit_auto": 1, "device": "cpu", "device_name": "A machine", "capability": None, "threads": 2,

@@ -7,11 +7,9 @@ from types import MappingProxyType, ModuleType
 
 import pytest
 
-from tfkit.catalogue import load_catalogue
-from tfkit.errors import PluginError, SpecError
+from tfkit import PluginError, SpecError, load_catalogue, parse_spec
 from tfkit.plugin import AttentionBackend, Capabilities, Norm, Options, hookimpl
-from tfkit.slots.lazy import load
-from tfkit.spec import parse_spec
+from tfkit.plugin.model_parts import load
 
 SPEC = """
 tfkit: 1

@@ -8,9 +8,7 @@ from functools import cache
 import pytest
 
 import documented
-from tfkit.catalogue import load_catalogue
-from tfkit.graph import graph_of
-from tfkit.spec import parse_spec
+from tfkit import graph_of, load_catalogue, parse_spec
 
 PAGES = {str(page.relative_to(documented.ROOT)): page for page in documented.pages()}
 STALE = "<!-- generated: hooks -->\n```python\n```\n<!-- end -->"

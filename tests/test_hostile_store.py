@@ -18,11 +18,11 @@ from torch import Tensor
 
 import tfkit
 from hostile_files import REPLACED
+from tfkit import Model
 from tfkit.cli import main
 from tfkit.data import read_labels, read_tokenisers
 from tfkit.files import file_record
 from tfkit.io import model_in
-from tfkit.nn.model import Model
 from tiers import EVERY_CASE
 
 pytestmark = pytest.mark.xdist_group("hostile_store")  # its module fixture is built once

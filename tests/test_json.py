@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfkit.cli.callbacks import JsonLines
-from tfkit.files import parse_json
+from tfkit.commands import parse_json
 from tfkit.train import Step
 
 ROOT = Path(__file__).parents[1]

@@ -1,14 +1,18 @@
 """The names that users and plugin authors import."""
 
+import ast
 import importlib
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 import tfkit
 import tfkit.plugin
 
+ROOT = Path(__file__).parents[1]
 SMALL = {
     "tfkit": 1,
     "name": "small",
@@ -93,3 +97,25 @@ def test_verify_gives_its_verdict_as_a_value_and_as_text():
     missing = tfkit.verify(SMALL, lengths={"tokens": 5}, batch=2, devices=["cuda:99"])
     assert (missing.ok, missing.exit_code) == (False, 3)
     assert str(missing).startswith("INCOMPLETE: small, 1 not run\nnot run: everything at small cuda:99: ")
+
+
+def test_tests_take_public_names_from_public_modules():
+    doors = (
+        "tfkit",
+        "tfkit.plugin",
+        "tfkit.inspection",
+        "tfkit.commands",
+        "tfkit.plugin.model_parts",
+        "tfkit.plugin.flash_calls",
+    )
+    public = {(name, id(getattr(door, name))): door.__name__ for door in map(import_module, doors) for name in door.__all__}
+    files = [file for place in ("tests", "plugins") for file in (ROOT / place).rglob("*.py") if "tests" in file.parts]
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {name.name} is in {public[key]}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tfkit.") and node.module not in doors
+        for name in node.names
+        if (key := (name.name, id(getattr(import_module(node.module), name.name, None)))) in public
+    ]
+    assert found == []

@@ -9,17 +9,21 @@ import pytest
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tfkit.attention.rendering import (
-    always,
+from tfkit.attention.rendering import always, no_fully_masked_row
+from tfkit.plugin import (
+    AttentionInputs,
+    DenseBias,
+    DistanceBias,
+    LinearBias,
+    Mask,
+    Shapes,
     dense_bias,
     expand_heads,
-    no_fully_masked_row,
     select_rows,
     shapes_of,
     unmask_empty_rows,
     visible,
 )
-from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask, Shapes
 from tfkit_conformance.attention.reference import bias_pairs, visible_pairs
 from tfkit_conformance.attention.table import CASES
 

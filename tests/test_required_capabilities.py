@@ -9,11 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tfkit import plugin
-from tfkit.attention.capabilities import MASK_TERMS, Capabilities, Range
-from tfkit.attention.dispatch import require_capabilities
-from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
-from tfkit.errors import BackendRefused
+from tfkit import BackendRefused, plugin
+from tfkit.inspection import MASK_TERMS
+from tfkit.plugin import AttentionInputs, Capabilities, DenseBias, DistanceBias, LinearBias, Mask, Range, require_capabilities
 from tfkit_conformance.attention.compare import request_of
 from tfkit_conformance.attention.table import CASES
 

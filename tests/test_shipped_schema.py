@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from tfkit.spec import json_schema
 
 SPECS = Path(__file__).parent.parent / "specs"

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.slots.node import ImageRule
-from tfkit.slots.options import Component
+from tfkit.plugin import Component
+from tfkit.plugin.model_parts import ImageRule
 from tfkit.spec import to_yaml
 
 PATHS = sorted((Path(__file__).parents[1] / "specs").glob("*.yaml"))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tfkit.attention.positions import PositionRange
+from tfkit.inspection import Entry
 from tfkit.plugin import OneOf
-from tfkit.slots.options import Entry
+from tfkit.plugin.model_parts import PositionRange
 
 
 def _variants(entry: Entry) -> list[Any]:

@@ -11,9 +11,7 @@ from tfkit.builtin.norm.entries import ENTRIES as NORMS
 from tfkit.builtin.position.entries import ENTRIES as POSITIONS
 from tfkit.builtin.score.entries import ENTRIES as SCORES
 from tfkit.plugin import Parameter
-from tfkit.slots.lazy import load
-from tfkit.slots.position import PositionSite
-from tfkit.slots.score import ScoreSite
+from tfkit.plugin.model_parts import PositionSite, ScoreSite, load
 
 SITES = {
     "norm": [11],

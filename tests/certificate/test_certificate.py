@@ -8,20 +8,12 @@ import pytest
 import torch
 
 from reported import incomplete, right, wrong
-from tfkit.catalogue import Catalogue
-from tfkit.certificate import (
-    certificate_of,
-    certificate_text,
-    compare_certificate,
-    installed_certificates,
-    part_identity as environment_module,
-    part_source,
-    read_certificate,
-)
+from tfkit import Catalogue, InputError
+from tfkit.certificate import installed_certificates, part_identity as environment_module
 from tfkit.certificate.certificate import LIMIT
 from tfkit.certificate.part_identity import digest, environment
 from tfkit.cpu.instruction_set import instruction_set
-from tfkit.errors import InputError
+from tfkit.inspection import certificate_of, certificate_text, compare_certificate, part_source, read_certificate
 
 
 @pytest.fixture

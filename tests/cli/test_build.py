@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tfkit as package
+from tfkit import BuildError
 from tfkit.cli.device import check_output
-from tfkit.errors import BuildError
 
 
 def test_json_describes_the_build_and_the_dry_run(tfkit, small):

@@ -13,12 +13,10 @@ import pytest
 import torch
 
 import tfkit as package
-from tfkit.attention.capabilities import MASK_TERMS
 from tfkit.builder.backends import BackendResolver
 from tfkit.cli.backend_args import check_possible
-from tfkit.graph import Target
-from tfkit.plugin import hookimpl
-from tfkit.slots.options import Component
+from tfkit.inspection import MASK_TERMS, Target
+from tfkit.plugin import Component, hookimpl
 
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from command_line import ROOT
-from tfkit.recipe import load_recipe
+from tfkit import load_recipe
 from tfkit.train import train
 from translation_task import write_task
 

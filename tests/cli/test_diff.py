@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from tfkit.builder import build
-from tfkit.io import read_saved, save
-from tfkit.spec import load_spec
+from tfkit import build, load_spec, save
+from tfkit.io import read_saved
 
 BASE, BIG, PRENORM = (f"specs/transformer-{name}.yaml" for name in ("base", "big", "prenorm"))
 

@@ -9,7 +9,7 @@ import pytest
 
 import stranger
 from command_line import ROOT
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from tfkit.doctor import installation, torch_facts
 from tfkit.doctor.installation import Findings
 

@@ -10,8 +10,8 @@ import pytest
 
 import graph_stand_in
 from kinds_task import recipe_for
+from tfkit import TextGenerator
 from tfkit.cli import main
-from tfkit.text import TextGenerator
 
 pytestmark = pytest.mark.xdist_group("generating")  # its module fixture is built once
 

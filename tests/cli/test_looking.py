@@ -9,13 +9,9 @@ from PIL import Image
 import encoder_tasks
 from image_files import bars, write_idx, write_recipe
 from kinds_task import recipe_for
-from tfkit.builder import build
+from tfkit import InputError, build, load, load_recipe, load_spec, save
 from tfkit.cli import main
-from tfkit.errors import InputError
-from tfkit.io import load, save
 from tfkit.look import attention
-from tfkit.recipe import load_recipe
-from tfkit.spec import load_spec
 from tfkit.train import train
 from translation_task import write_task
 

@@ -9,10 +9,10 @@ import sys
 import click
 import pytest
 
+from tfkit import BackendRefused, BuildError, Diagnostic, InputError, PluginError, SpecError, StoreError
 from tfkit.cli import dispatch, main
 from tfkit.cli.dispatch import COMMANDS, commands, exit_code
 from tfkit.cli.usage import UsageError
-from tfkit.errors import BackendRefused, BuildError, Diagnostic, InputError, PluginError, SpecError, StoreError
 
 
 def test_help_names_every_command(tfkit):

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tfkit.errors import Diagnostic, InputError
-from tfkit.text import Classifier, TextGenerator, Translator
+from tfkit import Classifier, Diagnostic, InputError, TextGenerator, Translator
 from translation_task import write_task
 
 TABLE = {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tfkit import load_catalogue
 from tfkit.attention.auto_table import AutoRow
-from tfkit.catalogue import load_catalogue
 from tfkit.plugin import AttentionBackend, Capabilities, Device, Options, Range, hookimpl
 
 BASE = "specs/transformer-base.yaml"

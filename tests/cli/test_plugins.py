@@ -5,11 +5,11 @@ import types
 
 import pytest
 
-from tfkit.attention.capabilities import Capabilities
+from tfkit import Catalogue, load_catalogue
 from tfkit.attention.rules import RULES
-from tfkit.catalogue import BrokenPlugin, Catalogue, load_catalogue
+from tfkit.catalogue import BrokenPlugin
 from tfkit.errors.codes import CODES
-from tfkit.plugin import Norm, hookimpl
+from tfkit.plugin import Capabilities, Norm, hookimpl
 from tfkit.recipe import recipe_schema
 from tfkit.spec import json_schema
 

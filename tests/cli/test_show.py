@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tfkit.spec import load_spec, parse_spec
+from tfkit import load_spec, parse_spec
 
 BASE = "specs/transformer-base.yaml"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from command_line import ROOT, SMALL
+from tfkit import Diagnostic
 from tfkit.cli.output import MAX_OF_KIND, folded
-from tfkit.errors import Diagnostic
 from tfkit.errors.diagnostic import MAX_TEXT
 from translation_task import write_task
 

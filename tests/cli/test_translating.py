@@ -8,12 +8,13 @@ import sys
 import pytest
 import torch
 
+from tfkit import Translator
 from tfkit.cli import main
 from tfkit.cli.search_args import workers_of
 from tfkit.cli.usage import UsageError
 from tfkit.cpu.small_batch import products_here
 from tfkit.inspection import product_machine
-from tfkit.text import Translator, model_in
+from tfkit.text import model_in
 from translation_task import write_task
 
 pytestmark = pytest.mark.xdist_group("translating")  # its module fixture is built once

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tfkit.cli.dry_run import try_once
-from tfkit.slots.node import InputRule
+from tfkit.plugin.model_parts import InputRule
 
 
 def rule(vocab_size, pad_id, start_id, end_id):

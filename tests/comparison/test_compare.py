@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from command_line import no_lines_of_progress, tfkit, usual_width
-from tfkit.comparison import Candidate, compare_recipes, runner
+from tfkit import Candidate, InputError, TfkitError, compare_recipes, load_recipe
+from tfkit.comparison import runner
 from tfkit.comparison.worker import run_job
-from tfkit.errors import InputError, TfkitError
-from tfkit.recipe import load_recipe
 from tfkit.train import train
 from tfkit.train.log import read_log
 from tfkit.view.comparison import comparison_page

@@ -10,11 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tfkit.attention.rendering import shapes_of
-from tfkit.attention.types import AttentionInputs, DenseBias, LinearBias, Mask
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.builtin.attention.sdpa import attend, prepare
 from tfkit.cpu import few_queries
+from tfkit.plugin import AttentionInputs, DenseBias, LinearBias, Mask, shapes_of
 from tfkit_conformance.attention.table import CASES
 from tfkit_conformance.suite.again import replay
 

@@ -15,11 +15,11 @@ import tfkit
 from small_translator import SOURCES, finds_in_a_batch_as_alone, small
 from tfkit.cli import options
 from tfkit.cpu import int8
-from tfkit.cpu.int8 import Int8Weight
 from tfkit.cpu.low_precision import CANDIDATES, LowPrecisionHead, LowPrecisionLinear, largest
+from tfkit.inspection import Int8Weight
 from tfkit.nn import precision
 from tfkit.nn.precision import round_weights
-from tfkit.slots.processor_kernels import Int8Kernel
+from tfkit.plugin import Int8Kernel
 
 KERNELS: list[Int8Kernel] = tfkit.load_catalogue().entries("int8_kernel")
 """Of every installed plugin."""

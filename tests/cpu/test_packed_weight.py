@@ -13,7 +13,7 @@ from small_translator import SOURCES, small
 from tfkit.cpu import packed_weight, products, small_batch
 from tfkit.cpu.packed_weight import PackedWeight, SearchProducts, searching
 from tfkit.cpu.small_batch import ANY, Rule
-from tfkit.nn.layers import Linear
+from tfkit.plugin.model_parts import Linear
 
 
 @pytest.fixture

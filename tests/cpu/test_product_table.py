@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import tfkit
+from tfkit import InputError
 from tfkit.cpu import products, small_batch
 from tfkit.cpu.packed_weight import PackedWeight, SearchProducts
-from tfkit.cpu.product_table import Choice, product_kernels, product_machine
-from tfkit.errors import InputError
+from tfkit.cpu.product_table import Choice
+from tfkit.inspection import product_kernels, product_machine
 
 KERNELS = ("mkl", "onednn", "transposed", "packed")
 ROW = {"threads": 1, "outputs": 64, "inputs": 32, "rows": [1, 4], "fastest": "packed", "unpacked": "transposed"}

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tfkit.cpu import products
 from tfkit.cpu.products import linear
-from tfkit.nn.layers import Linear
+from tfkit.plugin.model_parts import Linear
 
 SHAPES = {"wide": (12, 40), "narrow": (40, 12), "square": (24, 24)}
 

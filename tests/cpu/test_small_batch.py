@@ -8,7 +8,7 @@ from torch.nn import functional
 from tfkit.cpu import products, small_batch
 from tfkit.cpu.packed_weight import PackedWeight, SearchProducts, searching
 from tfkit.cpu.small_batch import Rule, rule_here, small_batch_linear
-from tfkit.nn.layers import Linear
+from tfkit.plugin.model_parts import Linear
 
 
 def in_search(linear, x):

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tfkit import StoreError
 from tfkit.data import Corpus
 from tfkit.data.corpus import CHUNK, MAX_METADATA, MAX_TEXT, CorpusWriter
-from tfkit.errors import StoreError
 
 
 def written(path, rows, texts=()):

@@ -17,10 +17,10 @@ from tokenizers import Regex, pre_tokenizers
 
 from hostile_files import REPLACED
 from huggingface_tokenisers import CORPUS, MADE, config
+from tfkit import InputError
 from tfkit.data import TextTokeniser, read_huggingface
 from tfkit.data.huggingface_steps import SPLITS
 from tfkit.data.sentencepiece_file import parse_sentencepiece
-from tfkit.errors import InputError
 
 SLOW = {"Regex": "(x+x+)+y"}
 

@@ -11,9 +11,9 @@ import transformers
 
 import huggingface_tokenisers
 from huggingface_tokenisers import MADE, PAIRS, SETTINGS, TEXTS, TYPES, bert, config, marian, pieces, words
+from tfkit import InputError
 from tfkit.data import TextTokeniser, original_files, read_huggingface, read_tokenisers
 from tfkit.data.sentencepiece_file import parse_sentencepiece
-from tfkit.errors import InputError
 
 
 def compare(theirs: Any, place: Path, tmp_path: Path, rows: int = 2000) -> TextTokeniser:

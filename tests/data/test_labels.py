@@ -6,14 +6,9 @@ import pytest
 
 from kinds_task import recipe_for
 from saved_model import rewrite
-from tfkit.builder import build
-from tfkit.catalogue import load_catalogue
+from tfkit import InputError, StoreError, build, load_catalogue, load_recipe, load_spec, save
 from tfkit.data import prepare, read_facts, read_labels
 from tfkit.data.labels import check_labels, label_fault
-from tfkit.errors import InputError, StoreError
-from tfkit.io import save
-from tfkit.recipe import load_recipe
-from tfkit.spec import load_spec
 
 BAD = {
     "good\nforged": "holds the control character U\\+000A", "a\tb": "U\\+0009", "a\rb": "U\\+000D", "\x1b[31m": "U\\+001B",

@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
+from tfkit import InputError
 from tfkit.data import groups, lines, lines_of, rows
 from tfkit.data.text_lines import FREE_BYTES, MAX_EMPTY
-from tfkit.errors import InputError
 
 
 def test_a_line_ends_at_a_line_feed_only(tmp_path):

@@ -6,10 +6,9 @@ from itertools import chain, pairwise
 import pytest
 
 from kinds_task import recipe_for
+from tfkit import InputError, load_recipe
 from tfkit.data import count_rows, files_of, prepare
 from tfkit.data.kinds import MAX_WORD
-from tfkit.errors import InputError
-from tfkit.recipe import load_recipe
 from translation_task import write_task
 
 

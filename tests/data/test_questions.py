@@ -6,9 +6,9 @@ import json
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from tfkit import InputError
 from tfkit.data.questions import location_of, questions
 from tfkit.data.tokeniser import train_tokeniser
-from tfkit.errors import InputError
 from tfkit.recipe import recipe_of
 
 GOOD = {"question": "who?", "context": "Ada met\nBob.", "answer": "Bob", "answer_start": 8}

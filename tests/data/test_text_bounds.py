@@ -10,15 +10,14 @@ import pytest
 from tokenizers import Tokenizer, normalizers
 
 from huggingface_tokenisers import MADE
+from tfkit import InputError, load_recipe
 from tfkit.data import TextTokeniser, read_huggingface
 from tfkit.data.huggingface_steps import FASTER, GROWTH, check_charsmap
 from tfkit.data.kinds import text_rows
 from tfkit.data.text_bounds import MAX_BYTES, MAX_WORK, TextBounds, longest_chain
 from tfkit.data.tokeniser import train_tokeniser
-from tfkit.errors import InputError
-from tfkit.recipe import load_recipe
+from tfkit.plugin import Component
 from tfkit.recipe.parts import PARTS
-from tfkit.slots.options import Component
 from translation_task import write_task
 
 LIGATURE = "\ufdfa"

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tfkit import InputError
 from tfkit.data import TextTokeniser
 from tfkit.data.tokeniser import train_tokeniser
-from tfkit.errors import InputError
+from tfkit.plugin import Component
 from tfkit.recipe.parts import PARTS
-from tfkit.slots.options import Component
 
 TEXT = ["Ein Mann geht, ein Hund läuft.", "Zwei Hunde laufen im Gras!", "Der Mann und der Hund.", "한국어 문장도 있다."] * 3
 

@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 from tokenizers import Regex, Tokenizer, models, normalizers
 
+from tfkit import InputError
 from tfkit.data import TextTokeniser
 from tfkit.data.text_bounds import TextBounds
 from tfkit.data.tokeniser import train_tokeniser
 from tfkit.data.tokeniser_file import MAX_FILE, MAX_IDS, MAX_PIECE, STEPS, WordLevel
-from tfkit.errors import InputError
+from tfkit.plugin import Component
 from tfkit.recipe.parts import PARTS
-from tfkit.slots.options import Component
 
 TEXT = ["Ein Mann geht, ein Hund läuft.", "Zwei Hunde laufen im Gras!", "Der Mann und der Hund."] * 3
 

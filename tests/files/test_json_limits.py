@@ -7,8 +7,9 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from tfkit.errors import StoreError
-from tfkit.files import FileModel, parse_json, read_model
+from tfkit import StoreError
+from tfkit.commands import parse_json
+from tfkit.files import FileModel, read_model
 from tfkit.files.read import MAX_ESCAPES, MAX_VALUES
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tfkit.errors import StoreError
+from tfkit import StoreError
 from tfkit.files import check_files, check_removable, file_record, foreign, remove_written
 
 

@@ -6,8 +6,9 @@ import socket
 
 import pytest
 
-from tfkit.errors import StoreError
-from tfkit.files import FileModel, FileRoot, child, parse_json, read_bytes, read_model, read_text
+from tfkit import StoreError
+from tfkit.commands import parse_json, read_text
+from tfkit.files import FileModel, FileRoot, child, read_bytes, read_model
 from tfkit.files.read import MAX_STRING
 
 

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save, save_file
 
-from tfkit.errors import StoreError
+from tfkit import StoreError
 from tfkit.files import check_header, read_header, write_tensors
 
 TENSORS = {

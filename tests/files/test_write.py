@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tfkit import StoreError
 from tfkit.cli import main
-from tfkit.errors import StoreError
 from tfkit.files import check_writable, write_whole
 
 

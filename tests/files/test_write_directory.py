@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tfkit.errors import StoreError
+from tfkit import StoreError
 from tfkit.files import make_draft, make_folders, replace_directory
 
 

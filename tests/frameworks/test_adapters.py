@@ -12,8 +12,8 @@ from peft import LoraConfig, get_peft_model
 
 import tfkit
 from frameworks.small_models import KINDS, build, inputs, searches
+from tfkit import Recipe
 from tfkit.nn.layers import Embedding
-from tfkit.recipe import Recipe
 from tfkit.train.loss import losses_in_chunks
 
 ATTENTION, FFN = ["query", "key", "value", "output"], ["ffn.input", "ffn.gate", "ffn.output"]

@@ -18,7 +18,7 @@ import tfkit
 from fixtures import SPECS
 from frameworks.small_models import build, ids, inputs, searches
 from small_translator import SOURCES, small
-from tfkit.errors import InputError
+from tfkit import InputError
 
 PARTS = {
     "projection": ("tied", "nodes.encoder.layers.0.branches.self_attention.query"),

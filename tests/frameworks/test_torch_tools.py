@@ -16,8 +16,7 @@ from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
 
 import tfkit
 from frameworks.small_models import KINDS, build, inputs, searches
-from tfkit.nn.runtime.context import MethodModule
-from tfkit.slots.node import FeatureRule, ImageRule
+from tfkit.plugin.model_parts import FeatureRule, ImageRule, MethodModule
 from tiers import EVERY_CASE
 
 SPECS = Path(__file__).parents[2] / "specs"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 TRANSLATOR = """
 tfkit: 1

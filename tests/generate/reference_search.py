@@ -9,7 +9,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from tfkit.nn.model import Model
+from tfkit import Model
 
 END = 2
 Found = tuple[float, float, list[int], bool]

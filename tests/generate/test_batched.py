@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import tfkit
+from tfkit import Model
 from tfkit.generate import batched as many
-from tfkit.nn.model import Model
 
 RANDOM = random.Random(2)
 SOURCES = [[RANDOM.randrange(3, 11) for _ in range(RANDOM.randrange(1, 9))] for _ in range(23)]

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 from tiers import EVERY_CASE
 
 from .reference_search import Found, beam, everything

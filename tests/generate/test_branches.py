@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.attention.choice import BackendChoice
-from tfkit.attention.types import AttentionInputs
-from tfkit.nn.model import Model
+from tfkit import DecodingState, Model
+from tfkit.inspection import BackendChoice
 from tfkit.nn.runtime import beam_tree as tree
-from tfkit.nn.runtime.decoding_state import DecodingState
+from tfkit.plugin import AttentionInputs
 from tiers import EVERY_CASE
 
 SCHEMES = [

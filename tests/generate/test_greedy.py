@@ -12,8 +12,8 @@ from torch import Tensor
 
 import graph_stand_in
 import tfkit
+from tfkit import Model
 from tfkit.generate import StepGraphs
-from tfkit.nn.model import Model
 
 SCHEMES = ["none", "sinusoidal", "rotary_half", "alibi", "relative_t5", "{kind: learned, max_len: 30, count: visible}"]
 N = 12

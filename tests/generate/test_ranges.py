@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.errors import InputError
+from tfkit import InputError
 
 HUGE = (10**15, 10**40, 10**5000)
 WRONG = (math.nan, math.inf, "x", -1, 1.5, [1], True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import tfkit
+from tfkit import Model
 from tfkit.generate.sample import _draw, _uniforms
-from tfkit.nn.model import Model
 
 SOURCE = torch.randint(3, 11, (6, 5), generator=torch.Generator().manual_seed(3))
 SOURCE[1, 3:] = 0

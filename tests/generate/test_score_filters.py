@@ -14,9 +14,9 @@ from torch import Tensor
 
 import graph_stand_in
 import tfkit
+from tfkit import Model
 from tfkit.generate import StepGraphs
 from tfkit.generate.score_filters import ScoreFilters
-from tfkit.nn.model import Model
 from tfkit.plugin import Prefix, ScoreFilter, hookimpl
 
 N, END, V = 8, 2, 11

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import graph_stand_in
 import tfkit
+from tfkit import Model
 from tfkit.attention.positions import PositionAt
 from tfkit.generate import StepGraphs
 from tfkit.generate.step_graphs import cuda_graph
-from tfkit.nn.model import Model
 
 SCHEMES = ["none", "sinusoidal", "rotary_half", "alibi", "relative_t5", "relative_shaw", "{kind: learned, max_len: 30}"]
 N = 12

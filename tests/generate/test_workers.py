@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import tfkit
+from tfkit import Model
 from tfkit.generate.batched import BatchedSearch, map_in_threads, workers_for
-from tfkit.nn.model import Model
 
 from .test_batched import SEARCHES, SOURCES, progress
 

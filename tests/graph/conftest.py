@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import tfkit
-from tfkit.errors import Diagnostic
+from tfkit import Diagnostic
 
 DEFAULTS = """tfkit: 1
 name: graph

@@ -12,10 +12,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import tfkit
-from tfkit.graph import Batch, max_input_lengths, node_costs, total_elements, total_flops
+from tfkit.graph import Batch, node_costs, total_elements, total_flops
+from tfkit.inspection import max_input_lengths
 from tfkit.nn import heads, recurrent
 from tfkit.nn.runtime import inputs as input_rules
-from tfkit.slots.node import AnyInputRule, FeatureRule, ImageRule
+from tfkit.plugin.model_parts import AnyInputRule, FeatureRule, ImageRule
 from tiers import EVERY_CASE
 
 SPECS = Path(__file__).parents[2] / "specs"

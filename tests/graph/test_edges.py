@@ -8,7 +8,7 @@ import pytest
 
 import tfkit
 from tfkit.plugin import NodeKind, Options, hookimpl
-from tfkit.slots.options import NodeRef
+from tfkit.plugin.model_parts import NodeRef
 
 SPEC = """
 tfkit: 1

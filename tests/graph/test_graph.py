@@ -11,7 +11,7 @@ import torch
 import tfkit
 from tfkit.builtin.node import stack_entry
 from tfkit.graph.model_graph import base
-from tfkit.slots.placement import PlacementContext
+from tfkit.plugin.model_parts import PlacementContext
 
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
 NODES = """nodes:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.graph import SitePlan, Target, plan, refusals
+from tfkit.graph import SitePlan, plan, refusals
+from tfkit.inspection import Target
 
 NODES = """nodes:
   tokens: {kind: tokens}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import tfkit
-from tfkit.errors import Diagnostic
+from tfkit import Diagnostic
 from tfkit.graph.rules import MODULE_ATTRIBUTES
 
 TRANSLATOR = """nodes:

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from tfkit.attention.capabilities import AttentionRequest
 from tfkit.graph import sdpa_kernels
 from tfkit.graph.sdpa_kernels import facts, families, installed_cudnn, order
+from tfkit.plugin import AttentionRequest
 
 CUDNN_FIRST, CUDNN_LAST = ("cudnn", "flash", "efficient", "math"), ("flash", "efficient", "math", "cudnn")
 PLAIN = AttentionRequest(device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64)

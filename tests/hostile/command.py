@@ -5,10 +5,10 @@ import resource
 import signal
 import sys
 
+from tfkit import TfkitError
 from tfkit.cli import main
 from tfkit.comparison import runner
 from tfkit.comparison.worker import Job, run_job
-from tfkit.errors import TfkitError
 from tfkit_conformance.process import parent
 
 CPU_SECONDS = int(os.environ["CPU_SECONDS"])

@@ -19,16 +19,11 @@ import encoder_tasks
 from image_files import bars, write_idx, write_recipe
 from kinds_task import recipe_for
 from reported import FAILED, FINDING, report, right, wrong
-from tfkit.builder import build
-from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.certificate import certificate_of, certificate_text
+from tfkit import Catalogue, build, load_catalogue, load_recipe, load_spec, save
 from tfkit.cli.dispatch import commands
 from tfkit.cli.options import InputPath, OutputPath
-from tfkit.inspection import product_machine
+from tfkit.inspection import certificate_of, certificate_text, product_machine
 from tfkit.interop.huggingface import write
-from tfkit.io import save
-from tfkit.recipe import load_recipe
-from tfkit.spec import load_spec
 from tfkit.train import train
 from translation_task import write_task
 

@@ -22,8 +22,8 @@ import transformers
 
 import tfkit
 from parity.comparison import all_in_float64
+from tfkit import TfkitError
 from tfkit.data import read_tokenisers
-from tfkit.errors import TfkitError
 from tfkit.interop.export import export
 from tfkit.interop.huggingface_import import plan_import, run_import
 from tfkit.io.saved_files import other_files

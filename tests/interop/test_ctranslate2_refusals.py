@@ -6,7 +6,7 @@ import pytest
 
 import tfkit
 from fixtures import SPECS
-from tfkit.graph import graph_of
+from tfkit import graph_of
 from tfkit.interop.ctranslate2.refusals import ACTIVATIONS, reasons
 
 from .engine import DEFAULTS, ENCODER, LANGUAGE, NODES

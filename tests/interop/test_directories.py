@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tfkit
-from tfkit.errors import TfkitError
+from tfkit import TfkitError
 from tfkit.files import write_tensors
 from tfkit.interop.export import export
 from tfkit.interop.huggingface import write

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import tfkit
 from tfkit.interop.eject import eject
-from tfkit.slots.node import FeatureRule, ImageRule, InputRule
+from tfkit.plugin.model_parts import FeatureRule, ImageRule, InputRule
 from verification.shrunk import OVERRIDES
 
 SPECS = Path(__file__).parents[2] / "specs"

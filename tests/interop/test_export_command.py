@@ -158,7 +158,7 @@ def test_a_missing_package_is_named_with_its_extra(saved, tmp_path, monkeypatch,
 def test_every_target_has_its_module_and_its_place_on_the_command_line():
     from tfkit.cli import export as command
     from tfkit.interop import ctranslate2 as target
-    from tfkit.slots.lazy import load
+    from tfkit.plugin.model_parts import load
 
     assert set(TARGETS) == set(command.TARGETS)
     assert command.QUANTIZATIONS == target.QUANTIZATIONS

@@ -10,7 +10,7 @@ import torch
 
 import tfkit
 from parity.comparison import all_in_float64
-from tfkit.errors import TfkitError
+from tfkit import TfkitError
 from tfkit.interop import huggingface_match
 from tfkit.interop.huggingface_import import plan_import, run_import
 from tfkit.interop.weight_map import read_map, shipped_maps

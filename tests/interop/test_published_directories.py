@@ -15,7 +15,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import tfkit
-from tfkit.errors import TfkitError
+from tfkit import TfkitError
 from tfkit.interop.huggingface_import import plan_import, run_import
 from tfkit.interop.weight_map import shipped_maps
 from tiers import EVERY_CASE

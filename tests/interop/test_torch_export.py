@@ -9,7 +9,7 @@ import tfkit
 from fixtures import SPECS
 from tfkit.interop import program_exports
 from tfkit.interop.export import TARGETS
-from tfkit.slots.lazy import load as named_function
+from tfkit.plugin.model_parts import load as named_function
 
 from .engine import NODES, built
 from .program_runs import decoded, programs_in

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import tfkit
 from saved_model import SPEC
-from tfkit.nn.model import Model
+from tfkit import Model
 
 
 @pytest.fixture

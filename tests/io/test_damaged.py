@@ -11,7 +11,7 @@ import torch
 
 import tfkit
 from saved_model import FILES, rewrite
-from tfkit.nn.model import Model
+from tfkit import Model
 
 
 @pytest.mark.parametrize("name", sorted(FILES))

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import tfkit
+from tfkit import Model
 from tfkit.io.finite import check_finite
-from tfkit.nn.model import Model
 
 NAME = "nodes.source.embedding.weight"
 BAD = [float("nan"), float("inf"), -float("inf")]

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import tfkit
 from saved_model import names
+from tfkit import Model
 from tfkit.io import saving as store
-from tfkit.nn.model import Model
 
 
 class Halt(BaseException):

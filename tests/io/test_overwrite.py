@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tfkit
 from saved_model import FILES, names
-from tfkit.nn.model import Model
+from tfkit import Model
 
 
 def test_existing_files_are_not_replaced_without_force(

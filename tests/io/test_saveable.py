@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 
 def linear_of(model: Model) -> nn.Linear:

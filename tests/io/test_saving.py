@@ -13,7 +13,7 @@ from torch import Tensor
 
 import tfkit
 from saved_model import FILES, SPEC, names, rewrite
-from tfkit.nn.model import Model
+from tfkit import Model
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

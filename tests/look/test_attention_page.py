@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from tfkit.errors import InputError
-from tfkit.io import load
+from tfkit import InputError, load, load_recipe
 from tfkit.look import AttentionFigure, Beam, Observation, Prediction, SiteWeights, attention
 from tfkit.look.attention_page import attention_page, head_statistics, rollouts
 from tfkit.look.request import with_targets
-from tfkit.recipe import load_recipe
 from tfkit.train import train
 from translation_task import write_task
 

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from tfkit.errors import InputError
+from tfkit import InputError
 from tfkit.look.request import features_in
 
 

@@ -12,7 +12,7 @@ import torch
 import tfkit
 from fixtures import rounding, seeded  # noqa: F401
 from shape_checks import shapes_checked
-from tfkit.nn.model import Model
+from tfkit import Model
 
 DEFAULTS = """
 tfkit: 1

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 B, T, H, G, D, V = 2, 7, 4, 2, 6, 5
 GROUPED = (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 SCHEMES = [
     "none", "sinusoidal", "sinusoidal_halves", "{kind: learned, max_len: 16}", "rotary_half", "rotary_interleaved", "alibi",

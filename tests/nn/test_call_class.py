@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 import tfkit
+from tfkit import Model
 from tfkit.attention.auto_table import AutoRow
-from tfkit.attention.choice import BackendChoice, CallClass, bind
-from tfkit.attention.types import AttentionInputs, DenseBias, Mask
+from tfkit.attention.choice import CallClass
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.nn.model import Model
+from tfkit.inspection import BackendChoice, bind
+from tfkit.plugin import AttentionInputs, DenseBias, Mask
 
 LENGTHS, ROW = torch.tensor([3, 2]), torch.zeros(2, 4, dtype=torch.int64)
 VISIBLE = torch.ones(2, 4, dtype=torch.bool)

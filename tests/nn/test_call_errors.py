@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 IDS = torch.randint(3, 19, (2, 5), generator=torch.Generator().manual_seed(0))
 WIDE = torch.ones(2, 5, dtype=torch.bool)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.nn.model import Model
+from tfkit import Model
 
 SCHEMES = ["sinusoidal", "rotary_half", "alibi", "{kind: relative_t5, buckets: 6}", "relative_shaw"]
 

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.attention.types import AttentionInputs, AttentionOutput, Mask
-from tfkit.nn.model import Model
-from tfkit.nn.runtime.node_output import NodeOutput, Padding
+from tfkit import Model
+from tfkit.inspection import Padding
+from tfkit.plugin import AttentionInputs, AttentionOutput, Mask
+from tfkit.plugin.model_parts import NodeOutput
 
 DESIGNS: list[dict[str, Any]] = [
     {"position": "sinusoidal", "placement": "post"},

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.attention.flash_calls import flash_calls
-from tfkit.attention.types import Mask, Shapes
+from tfkit import Model
 from tfkit.cpu import bfloat16, float32, int8, products
-from tfkit.nn.model import Model
+from tfkit.plugin import Mask, Shapes
+from tfkit.plugin.flash_calls import flash_calls
 
 ROOT = Path(__file__).parents[2]
 SOURCE, TARGET = torch.tensor([[3, 4, 5, 6], [4, 5, 0, 0]]), torch.tensor([[1, 4, 5], [1, 4, 0]])

@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from tfkit.attention.choice import BoundBackend
-from tfkit.attention.dispatch import attend
-from tfkit.attention.types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Mask
-from tfkit.errors import InputError, PluginError
-from tfkit.plugin import AttentionBackend, Capabilities
+from tfkit import InputError, PluginError
+from tfkit.inspection import BoundBackend, attend
+from tfkit.plugin import (
+    AttentionBackend,
+    AttentionInputs,
+    AttentionOutput,
+    Capabilities,
+    DenseBias,
+    DistanceBias,
+    LinearBias,
+    Mask,
+)
 
 B, H, G, Q, K, D, V = 2, 6, 3, 5, 7, 4, 8
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 PLACES = ["defaults.dropout=0.4", "defaults.attention.dropout=0.4", "defaults.ffn.dropout=0.4"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tfkit.nn.model import Model
+from tfkit import Model
 
 
 @pytest.fixture

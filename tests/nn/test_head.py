@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.errors import InputError
-from tfkit.nn.model import Model
+from tfkit import InputError, Model
 
 B, S, T = 2, 5, 4
 SITES = ["encoder.0.self_attention", "decoder.1.cross_attention"]

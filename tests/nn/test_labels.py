@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 CLASSIFIER = """
 nodes:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.errors import InputError
-from tfkit.nn.model import Model
+from tfkit import InputError, Model
 
 NODES = """
 nodes:

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 IDS = torch.randint(3, 19, (2, 5), generator=torch.Generator().manual_seed(0))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.nn.model import Model
+from tfkit import Model
 from tfkit.nn.runtime.inputs import padding_from_ids
 
 B, S, T = 3, 9, 8

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 IDS = torch.randint(3, 19, (2, 5), generator=torch.Generator().manual_seed(0))
 ABSENT = 'there is no device .* here.*use the device "cpu"'

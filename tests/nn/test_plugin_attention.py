@@ -12,10 +12,9 @@ from torch import Tensor
 
 import attention_plugin
 import tfkit
-from tfkit.errors import BackendRefused, BuildError
-from tfkit.graph import Target
+from tfkit import BackendRefused, BuildError, Model
 from tfkit.graph.plan import plan
-from tfkit.nn.model import Model
+from tfkit.inspection import Target
 
 SPEC = """
 tfkit: 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tfkit.inspection import Padding
 from tfkit.nn.heads import Pool
-from tfkit.nn.runtime.node_output import NodeOutput, Padding
+from tfkit.plugin.model_parts import NodeOutput
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 SPEC = """
 tfkit: 1

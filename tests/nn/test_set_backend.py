@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.errors import BackendRefused, SpecError
-from tfkit.nn.model import Model
+from tfkit import BackendRefused, Model, SpecError
 from tfkit.plugin import AttentionBackend, Capabilities, Device, Range, hookimpl
 
 
@@ -76,8 +75,8 @@ def test_a11_auto_takes_the_measured_best_by_class_of_lengths(
     ids_of: Callable[..., Tensor],
     used: Callable[..., dict[str, str]],
 ) -> None:
-    from tfkit.attention.capabilities import AttentionRequest
     from tfkit.attention.selection import ranked
+    from tfkit.plugin import AttentionRequest
 
     model = model_of("decoder", "body.num_layers=1")
     for gradients in (False, True):

@@ -8,10 +8,10 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
+from tfkit import Model
 from tfkit.attention import rendering
-from tfkit.attention.types import AttentionInputs, Mask
-from tfkit.nn.model import Model
-from tfkit.nn.runtime.node_output import Padding
+from tfkit.inspection import Padding
+from tfkit.plugin import AttentionInputs, Mask
 
 
 def test_axes_of_one_call_must_agree() -> None:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tfkit
-from tfkit.nn.runtime.node_output import NodeOutput, Padding
-from tfkit.nn.span_logits import SpanLogits
+from tfkit.inspection import Padding, SpanLogits
+from tfkit.plugin.model_parts import NodeOutput
 
 NODES = """
 nodes:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.nn.model import Model
+from tfkit import Model
 
 SITES = [f"encoder.{n}.self_attention" for n in (0, 1)] + [
     f"decoder.{n}.{kind}" for n in (0, 1) for kind in ("self_attention", "cross_attention")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tfkit.nn.multi_head import MultiHeadAttention
+from tfkit.plugin.model_parts import MultiHeadAttention
 
 from .name_maps import NameMap, translated
 

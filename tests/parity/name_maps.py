@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from tfkit.interop.weight_map import MapFile, Rule, rules_of, shipped_maps
 
 View = Callable[[Tensor], Tensor]

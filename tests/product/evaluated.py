@@ -15,11 +15,9 @@ from torch import Tensor
 
 import tfkit
 from product.recorded import record
-from tfkit.attention.backend import check_request
-from tfkit.graph import Target, max_input_lengths
-from tfkit.graph.plan import request_for
-from tfkit.nn.model import Model
-from tfkit.slots.lazy import load
+from tfkit import Model
+from tfkit.inspection import Target, check_request, max_input_lengths, request_for
+from tfkit.plugin.model_parts import load
 from tfkit.spec import to_json, to_yaml
 from tfkit_conformance.attention.compare import error_ratios, request_of
 from tfkit_conformance.finding import Inconclusive

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from tfkit.attention.choice import BackendChoice, BoundBackend
-from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
+from tfkit import Model
+from tfkit.inspection import BackendChoice, BoundBackend
+from tfkit.plugin import AttentionInputs, AttentionOutput
+from tfkit.plugin.model_parts import MultiHeadAttention
 
 
 def record(model: Model, call: dict[str, Any], seed: int = 3) -> dict[str, tuple[AttentionInputs, Tensor]]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from product.evaluated import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from whole_models.covering import covering, pairs_in, pairs_of
 from whole_models.part_rows import PLAIN, factors_of, refusal, spec_of, untried
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, event, given, settings, strategies as st
 import tfkit
 from product.drawn import trials
 from product.evaluated import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from whole_models.strategies import written_models
 
 pytestmark = pytest.mark.exhaustive

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from product.drawn import trials
 from product.evaluated import Trial, causal, same_under_every_backend, sites_within_bounds, stepwise
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from whole_models.covering import Row, covering
 from whole_models.part_rows import PLAIN, factors_of, refusal, spec_of
 

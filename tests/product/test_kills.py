@@ -9,7 +9,7 @@ from hypothesis import Phase, find, settings
 from product.drawn import trials
 from product.evaluated import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
 from product.foreign import Right, Wrong
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from tfkit.spec import to_yaml
 from tfkit_conformance.finding import Violation
 from whole_models.covering import covering, pairs_in, pairs_of

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tfkit.catalogue import load_catalogue
-from tfkit.errors import SpecError
-from tfkit.recipe import chosen_for, describes_model, load_recipe, recipe_of, recipe_text
-from tfkit.spec import load_spec
+from tfkit import SpecError, load_catalogue, load_recipe, load_spec
+from tfkit.recipe import chosen_for, describes_model, recipe_of, recipe_text
 
 SHIPPED = sorted((Path(__file__).parents[2] / "specs" / "recipes").glob("*.yaml"))
 BASE = "tfkit: 1\nname: x\nmodel: m.yaml\nstopping: {max_steps: 5}\n"

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tfkit.errors import SpecError
+from tfkit import SpecError
 from tfkit.recipe import recipe_of
 from tfkit.recipe.parts import (
     DecayOptions,

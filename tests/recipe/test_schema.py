@@ -6,8 +6,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tfkit.errors import SpecError
-from tfkit.recipe import Recipe, load_recipe, recipe_of, recipe_schema, recipe_text
+from tfkit import Recipe, SpecError, load_recipe
+from tfkit.recipe import recipe_of, recipe_schema, recipe_text
 from tfkit.recipe.parts import PARTS
 from tfkit.spec.located import Diagnostics, plain
 from tfkit.spec.reader import read_text

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tfkit.errors import InputError, SpecError
+from tfkit import InputError, SpecError
 from tfkit.recipe import check_teacher_forcing, recipe_of
 
 TEXT = "{tfkit: 1, name: x, model: x.yaml, stopping: {max_steps: 9}, %s}"

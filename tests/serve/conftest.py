@@ -3,7 +3,7 @@
 import pytest
 
 from kinds_task import recipe_for
-from tfkit.recipe import load_recipe
+from tfkit import load_recipe
 from tfkit.train import train
 from translation_task import write_task
 

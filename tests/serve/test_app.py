@@ -8,14 +8,14 @@ import pytest
 from starlette.testclient import TestClient
 
 import tfkit
+from tfkit import Classifier, Search, TextGenerator, Translator
 from tfkit.cpu import int8
 from tfkit.cpu.low_precision import LowPrecisionLinear
 from tfkit.data import TextTokeniser
-from tfkit.generate import Search
 from tfkit.serve.app import Server
 from tfkit.serve.limits import Limits
 from tfkit.serve.tasks import load_task
-from tfkit.text import Classifier, TextGenerator, Translator, model_in
+from tfkit.text import model_in
 from translation_task import sentences
 
 pytestmark = pytest.mark.xdist_group("served")

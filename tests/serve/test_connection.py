@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from echo_server import Echo, Stream, code, parsed, post, served, until
-from tfkit.errors import InputError
+from tfkit import InputError
 from tfkit.serve import listen
 from tfkit.serve.app import Server
 from tfkit.serve.limits import Limits

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit import Catalogue, load_catalogue
 from tfkit.recipe.parts import recipe_grammar
 from tfkit.slots.aliases import ALIASES, LACKING, meant, spelling
 

@@ -13,8 +13,7 @@ import pytest
 from pydantic import AfterValidator
 
 from command_line import no_lines_of_progress, tfkit, usual_width
-from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.errors import Diagnostic, SpecError
+from tfkit import Catalogue, Diagnostic, ModelSpec, SpecError, load_catalogue, parse_spec
 from tfkit.plugin import (
     Norm,
     Options,
@@ -23,7 +22,6 @@ from tfkit.plugin import (
     SublayerOptions,
     hookimpl,
 )
-from tfkit.spec import ModelSpec, parse_spec
 
 __all__ = ["no_lines_of_progress", "tfkit", "usual_width"]
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import tfkit
-from tfkit.catalogue import Catalogue
-from tfkit.spec import json_schema, load_spec, parse_spec, resolved, to_json, to_yaml
+from tfkit import Catalogue, load_spec, parse_spec
+from tfkit.spec import json_schema, resolved, to_json, to_yaml
 from tfkit.spec.located import Diagnostics, plain
 from tfkit.spec.reader import read_file
 

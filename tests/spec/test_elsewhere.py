@@ -10,8 +10,7 @@ import pytest
 
 import tfkit as package
 from command_line import Done
-from tfkit.errors import TfkitError
-from tfkit.recipe import load_recipe
+from tfkit import TfkitError, load_recipe
 
 SECRET = "hunter2secret"
 TEXTS = {

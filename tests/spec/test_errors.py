@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tfkit.catalogue import BrokenPlugin, Catalogue
-from tfkit.errors import Diagnostic, PluginError, SpecError
-from tfkit.spec import parse_spec
+from tfkit import Catalogue, Diagnostic, PluginError, SpecError, parse_spec
+from tfkit.catalogue import BrokenPlugin
 
 LAYERS = "encoder: {kind: stack, input: source, num_layers: 2"
 ROWS = {

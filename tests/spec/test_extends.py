@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfkit.catalogue import Catalogue
-from tfkit.errors import Diagnostic, SpecError
-from tfkit.spec import ModelSpec, load_spec
+from tfkit import Catalogue, Diagnostic, ModelSpec, SpecError, load_spec
 
 Write = Callable[[str, str], Path]
 

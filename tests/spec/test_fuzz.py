@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tfkit.catalogue import Catalogue
-from tfkit.errors import Diagnostic, SpecError
+from tfkit import Catalogue, Diagnostic, SpecError, parse_spec
 from tfkit.errors.codes import CODES
-from tfkit.spec import parse_spec, to_yaml
+from tfkit.spec import to_yaml
 from tfkit.spec.extends import read_extended
 from tfkit.spec.grammar import Grammar
 from tfkit.spec.located import Diagnostics, plain

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tfkit.errors import Diagnostic
+from tfkit import Diagnostic, ModelSpec
 from tfkit.slots.layer import depth
-from tfkit.spec import ModelSpec
 
 SpecOf = Callable[..., ModelSpec]
 ENCODER = "encoder: {kind: stack, input: source, num_layers: 2"

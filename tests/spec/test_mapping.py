@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 import tfkit
-from tfkit.catalogue import Catalogue
-from tfkit.errors import SpecError
-from tfkit.spec import load_spec, parse_spec, to_json, to_yaml
+from tfkit import Catalogue, SpecError, load_spec, parse_spec
+from tfkit.spec import to_json, to_yaml
 
 SPECS = Path(__file__).parents[2] / "specs"
 

@@ -11,10 +11,8 @@ from collections.abc import Callable
 import pytest
 from pydantic import ValidationError
 
-from tfkit.catalogue import Catalogue
-from tfkit.errors import Location
+from tfkit import Catalogue, Location, ModelSpec, load_spec, parse_spec
 from tfkit.slots.layer import depth
-from tfkit.spec import ModelSpec, load_spec, parse_spec
 
 SpecOf = Callable[..., ModelSpec]
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tfkit.catalogue import Catalogue
-from tfkit.errors import Diagnostic, SpecError
-from tfkit.spec import ModelSpec, load_spec, parse_spec
+from tfkit import Catalogue, Diagnostic, ModelSpec, SpecError, load_spec, parse_spec
 
 SpecOf = Callable[..., ModelSpec]
 ErrorsOf = Callable[..., list[Diagnostic]]

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tfkit.catalogue import Catalogue
-from tfkit.errors import Diagnostic, SpecError
-from tfkit.spec import load_spec, parse_spec
+from tfkit import Catalogue, Diagnostic, SpecError, load_spec, parse_spec
 from tfkit.spec.located import Diagnostics, Located, plain
 from tfkit.spec.reader import MAX_BYTES, read_text, read_value
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tfkit.catalogue import Catalogue
-from tfkit.spec import parse_spec, resolved, to_json, to_yaml
+from tfkit import Catalogue, parse_spec
+from tfkit.spec import resolved, to_json, to_yaml
 
 EPS = st.floats(1e-12, 0.5)
 NORMS = st.sampled_from(["layer_norm", "rms_norm", "none"]) | st.builds(

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tfkit.catalogue import Catalogue
+from tfkit import Catalogue
 from tfkit.spec import json_schema
 from tfkit.spec.located import Diagnostics, plain
 from tfkit.spec.reader import read_file, read_text

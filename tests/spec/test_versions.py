@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfkit.errors import SpecError
+from tfkit import SpecError
 from tfkit.spec.located import Diagnostics, Located, plain
 from tfkit.spec.reader import read_text
 from tfkit.spec.versions import CURRENT, migrate

@@ -11,12 +11,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from command_line import ROOT
-from tfkit.builder import build
-from tfkit.catalogue import load_catalogue
+from tfkit import build, graph_of, load_catalogue, load_spec
 from tfkit.cli import main
-from tfkit.graph import graph_of
 from tfkit.hooks import SLOTS
-from tfkit.spec import load_spec
 from tfkit.starters import STARTERS, Name, starter_files
 from tfkit_conformance import verify
 

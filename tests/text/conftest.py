@@ -1,6 +1,6 @@
 import pytest
 
-from tfkit.recipe import load_recipe
+from tfkit import load_recipe
 from tfkit.train import train
 from translation_task import write_task
 

@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from kinds_task import recipe_for, validations
+from tfkit import Classifier, InputError, StoreError, TextGenerator, Translator, load, load_recipe, save
 from tfkit.data import Corpus
-from tfkit.errors import InputError, StoreError
-from tfkit.io import load, save
-from tfkit.recipe import load_recipe
-from tfkit.text import Classifier, TextGenerator, Translator, model_in
+from tfkit.text import model_in
 from tfkit.train import train
 
 pytestmark = pytest.mark.xdist_group("translator")  # which share a run

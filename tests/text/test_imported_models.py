@@ -11,11 +11,9 @@ import torch
 
 import tfkit
 from huggingface_tokenisers import MADE, PAIRS, TEXTS, m2m_100, marian, mbart
+from tfkit import Classifier, InputError, Search, Tagger, TextGenerator, Translator, greedy
 from tfkit.data import label_texts, read_huggingface
-from tfkit.errors import InputError
-from tfkit.generate import Search, greedy
 from tfkit.recipe import recipe_of
-from tfkit.text import Classifier, Tagger, TextGenerator, Translator
 from tfkit.train import train
 
 BODY = """

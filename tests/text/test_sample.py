@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from gallery import drawings, structure
+from tfkit import Translator, load_recipe
 from tfkit.look import attention
-from tfkit.recipe import load_recipe
-from tfkit.text import Translator
 from tfkit.train import train
 
 RECIPE = Path(__file__).parents[2] / "specs" / "recipes" / "sample.yaml"

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from kinds_task import recipe_for
-from tfkit.generate import Search
-from tfkit.recipe import load_recipe
-from tfkit.text import TextGenerator
+from tfkit import Search, TextGenerator, load_recipe
 from tfkit.train import train
 
 pytestmark = pytest.mark.xdist_group("text_generator")  # its module fixture is built once

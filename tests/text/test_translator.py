@@ -8,17 +8,12 @@ import pytest
 import torch
 from torch_ema import ExponentialMovingAverage
 
-from tfkit import score_filter
+from tfkit import InputError, Search, StoreError, TfkitError, Translator, corpus_scores, load, load_recipe, save, score_filter
 from tfkit.data import Corpus
 from tfkit.data.tokeniser import train_tokeniser
-from tfkit.errors import InputError, StoreError, TfkitError
-from tfkit.generate import Search
-from tfkit.io import load, save
-from tfkit.metrics import corpus_scores
-from tfkit.recipe import load_recipe
+from tfkit.plugin import Component
 from tfkit.recipe.parts import PARTS
-from tfkit.slots.options import Component
-from tfkit.text import Translator, model_in
+from tfkit.text import model_in
 from tfkit.text.translator import _line
 from tfkit.train import train
 from translation_task import WORDS, sentences, write_task

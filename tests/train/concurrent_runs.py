@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 import torch._dynamo
 
-from tfkit.errors import TfkitError
-from tfkit.recipe import load_recipe
+from tfkit import TfkitError, load_recipe
 from tfkit.train import resume, train
 
 

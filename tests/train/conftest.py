@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from command_line import no_lines_of_progress, tfkit, usual_width
-from tfkit.recipe import load_recipe
+from tfkit import load_recipe
 from tfkit.train import train
 from torchrun import ForkedJobs
 from translation_task import write_task

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 import torch._dynamo  # what the optimiser imports when it is first used, more than a second
 
-from tfkit.recipe import load_recipe
+from tfkit import load_recipe
 from tfkit.train import resume, train
 
 

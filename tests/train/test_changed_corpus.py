@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from image_files import bars, write_idx, write_recipe
+from tfkit import load_recipe
 from tfkit.data import read_facts
 from tfkit.data.sources import MOST_FILES, Source as Recorded, changes_of_files, sources_of
-from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from translation_task import write_task
 

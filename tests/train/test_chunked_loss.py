@@ -7,11 +7,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 import tfkit.train.loss as room
-from tfkit.builder import build
+from tfkit import build, load_recipe, load_spec
 from tfkit.cpu import products
 from tfkit.data import prepare
-from tfkit.recipe import load_recipe
-from tfkit.spec import load_spec
 from tfkit.train.loss import chunked_cross_entropy, smoothed_cross_entropy
 from tfkit.train.step import TrainStep
 from translation_task import write_task

@@ -8,11 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from kinds_task import recipe_for
-from tfkit.builder import build
-from tfkit.catalogue import load_catalogue
+from tfkit import BackendRefused, TrainingError, build, load_catalogue, load_recipe
 from tfkit.data import prepare
-from tfkit.errors import BackendRefused, TrainingError
-from tfkit.recipe import load_recipe
 from tfkit.train import compiled, resume, train
 from tfkit.train.fit_spec import fitted_spec, roles_in
 from tfkit.train.step import TrainStep

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from tfkit.recipe import load_recipe
+from tfkit import load_recipe
 from tfkit.train import resume, train
 
 pytestmark = [

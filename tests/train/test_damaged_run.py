@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tfkit.errors import StoreError
+from tfkit import StoreError
 from tfkit.files import file_record
 from tfkit.train import average_checkpoints, resume
 from tfkit.train.checkpoint import checkpoints_in

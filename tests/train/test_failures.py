@@ -13,9 +13,8 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tfkit import Diagnostic, InputError, StoreError, TrainingError, load_recipe
 from tfkit.cli import main
-from tfkit.errors import Diagnostic, InputError, StoreError, TrainingError
-from tfkit.recipe import load_recipe
 from tfkit.train import checkpoint, log as log_module, resume, tensorboard, train, validation
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.log import read_log

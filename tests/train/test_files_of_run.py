@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tfkit import TfkitError, load_recipe
 from tfkit.data import read_facts
-from tfkit.errors import TfkitError
 from tfkit.files import Listing, check_files, file_record, read_model
-from tfkit.recipe import load_recipe
 from tfkit.text import model_in
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import read_checkpoint

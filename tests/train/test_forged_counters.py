@@ -5,7 +5,7 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tfkit.errors import StoreError
+from tfkit import StoreError
 from tfkit.files import file_record
 from tfkit.train import resume
 from tfkit.train.checkpoint import checkpoints_in

@@ -12,12 +12,12 @@ from PIL import Image
 
 import tfkit
 from image_files import bars, write_folder, write_idx, write_recipe
+from tfkit import load_recipe
 from tfkit.cli import main
 from tfkit.data import Corpus
 from tfkit.data.image_tasks import image_task
 from tfkit.data.roles import Roles
-from tfkit.recipe import load_recipe
-from tfkit.slots.node import ImageRule
+from tfkit.plugin.model_parts import ImageRule
 from tfkit.train import resume, train
 
 pytestmark = pytest.mark.xdist_group("images")  # its module fixture is built once

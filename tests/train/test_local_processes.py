@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tfkit.recipe import load_recipe
+from tfkit import load_recipe
 from tfkit.train import train
 from torchrun import COMMAND
 

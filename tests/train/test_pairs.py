@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from encoder_tasks import pairs, recipe_for, validations
+from tfkit import Classifier, InputError, StoreError, load, load_recipe, save
 from tfkit.data import NO_LABEL, BatchShapes, Corpus, Roles, Task, read_tokenisers
-from tfkit.errors import InputError, StoreError
-from tfkit.io import load, model_in, save
-from tfkit.recipe import load_recipe
-from tfkit.text import Classifier
+from tfkit.io import model_in
 from tfkit.train import average_checkpoints, average_models, train
 
 pytestmark = pytest.mark.xdist_group("pairs")  # its module fixture is built once

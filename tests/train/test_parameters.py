@@ -4,11 +4,8 @@ import pytest
 import torch
 
 from encoder_tasks import recipe_for
-from tfkit.builder import build
+from tfkit import InputError, build, load_recipe, load_spec
 from tfkit.data import read_data, read_tokenisers
-from tfkit.errors import InputError
-from tfkit.recipe import load_recipe
-from tfkit.spec import load_spec
 from tfkit.train import train
 from tfkit.train.checkpoint import checkpoints_in, read_checkpoint
 from tfkit.train.optimiser import depths_of, matches

@@ -4,9 +4,8 @@ import pytest
 import yaml
 
 from kinds_task import recipe_for
+from tfkit import InputError, load_recipe
 from tfkit.data import Corpus
-from tfkit.errors import InputError
-from tfkit.recipe import load_recipe
 from tfkit.train import train
 from translation_task import write_task
 

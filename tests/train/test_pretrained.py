@@ -10,10 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from hostile_files import REPLACED
 from kinds_task import BODY, HEAD, MODELS, recipe_for
+from tfkit import InputError, SpecError, StoreError, load_recipe
 from tfkit.data import read_tokenisers
-from tfkit.errors import InputError, SpecError, StoreError
 from tfkit.files import file_record
-from tfkit.recipe import load_recipe
 from tfkit.text import model_in
 from tfkit.train import resume, train
 from tfkit.train.pretrained import is_share

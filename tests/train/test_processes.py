@@ -16,9 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 from kinds_task import recipe_for
-from tfkit.errors import InputError
+from tfkit import InputError, load_recipe
 from tfkit.graph.training import Regime, command_for
-from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.run_files import locked

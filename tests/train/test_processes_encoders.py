@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from encoder_tasks import logged, recipe_for
-from tfkit.recipe import load_recipe
+from tfkit import load_recipe
 from tfkit.train import train
 
 pytestmark = pytest.mark.xdist_group("several_processes")

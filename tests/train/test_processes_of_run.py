@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfkit.errors import InputError
-from tfkit.recipe import load_recipe
+from tfkit import InputError, load_recipe
 from tfkit.train import resume, train
 
 pytestmark = [pytest.mark.xdist_group("several_processes"), pytest.mark.exhaustive]

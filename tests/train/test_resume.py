@@ -12,9 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tfkit import InputError, StoreError, load_recipe
 from tfkit.cpu import products
-from tfkit.errors import InputError, StoreError
-from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
 from tfkit.train.trainer import Interrupts

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from encoder_tasks import FILES, recipe_for
-from tfkit.recipe import load_recipe
+from tfkit import load_recipe
 from tfkit.train import resume, train
 
 SETTINGS = {

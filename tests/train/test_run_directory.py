@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfkit.errors import InputError, StoreError
-from tfkit.recipe import load_recipe
+from tfkit import InputError, StoreError, load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.run_files import locked

@@ -7,8 +7,9 @@ from safetensors.torch import load_file
 
 import tfkit
 from encoder_tasks import logged
+from tfkit import load_recipe
 from tfkit.data import NO_LABEL, Batch, Roles
-from tfkit.recipe import load_recipe, recipe_of
+from tfkit.recipe import recipe_of
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.scheduled_sampling import ScheduledSampling

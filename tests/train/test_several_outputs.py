@@ -10,11 +10,8 @@ from torch.nn import functional
 from encoder_tasks import recipe_for, validations
 from parity import name_maps
 from parity.comparison import copy_weights, shake
-from tfkit.builder import build
+from tfkit import InputError, build, load_recipe, load_spec
 from tfkit.data import NO_LABEL, epoch_of, read_data, read_tokenisers
-from tfkit.errors import InputError
-from tfkit.recipe import load_recipe
-from tfkit.spec import load_spec
 from tfkit.train import train
 from tfkit.train.step import TrainStep
 from tfkit.train.validation import evaluate

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 
-from tfkit.errors import StoreError
+from tfkit import StoreError
 from tfkit.files import file_record
 from tfkit.train import average_checkpoints, resume
 from tfkit.train.checkpoint import checkpoints_in

@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from encoder_tasks import questions, recipe_for, validations
+from tfkit import Answerer, InputError, Tagger, load, load_recipe
 from tfkit.cli import main
 from tfkit.data import BatchShapes, Corpus, Roles, Task, read_tokenisers
 from tfkit.data.spans import span_rows, windows_of
-from tfkit.errors import InputError
-from tfkit.io import load, model_in
-from tfkit.recipe import load_recipe
-from tfkit.text import Answerer, Tagger
+from tfkit.io import model_in
 from tfkit.train import average_checkpoints, average_models, train
 
 pytestmark = pytest.mark.xdist_group("spans")  # its module fixture is built once

@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from encoder_tasks import recipe_for, tagged, validations
+from tfkit import Classifier, InputError, Tagger, load, load_recipe
 from tfkit.cli import main
 from tfkit.data import NO_LABEL, Corpus, Roles, Task, read_tokenisers
-from tfkit.errors import InputError
-from tfkit.io import load, model_in
-from tfkit.recipe import load_recipe
-from tfkit.text import Classifier, Tagger
+from tfkit.io import model_in
 from tfkit.train import train
 from tfkit.train.validation import entities_of, entity_counts, entity_score, marks_entities
 

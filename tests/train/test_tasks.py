@@ -7,16 +7,13 @@ import pytest
 import torch
 
 from kinds_task import recipe_for, validations
+from tfkit import InputError, Search, TextGenerator, load_recipe
 from tfkit.data import NO_LABEL, Corpus, read_tokenisers
 from tfkit.data.corpus import CorpusWriter
 from tfkit.data.masking import Masking
 from tfkit.data.roles import Roles
 from tfkit.data.tasks import Task
-from tfkit.errors import InputError
-from tfkit.generate import Search
-from tfkit.nn.tokens import TokenLogits
-from tfkit.recipe import load_recipe
-from tfkit.text import TextGenerator
+from tfkit.inspection import TokenLogits
 from tfkit.train import train
 from translation_task import WORDS
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import tfkit
-from tfkit.errors import InputError
+from tfkit import InputError
 from tfkit.graph.training import divide
 from tfkit.train import tensor_parallel_plan
 

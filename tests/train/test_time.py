@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tfkit import load_recipe
 from tfkit.cli.callbacks import JsonLines
-from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from tfkit.train.budget import FEWEST, MEASURED, SLOW, BudgetCheck, reach_of
 from tfkit.train.callbacks import Progress

@@ -25,9 +25,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
+from tfkit import TfkitError, load_recipe
 from tfkit.data import batch_shapes
-from tfkit.errors import TfkitError
-from tfkit.recipe import load_recipe
 from tfkit.train import checkpoint, resume, train
 from tfkit.train.step import TrainStep
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from tfkit.errors import StoreError
+from tfkit import StoreError
+from tfkit.commands import page
 from tfkit.view import curve
 from tfkit.view.curve import draw_curve
-from tfkit.view.pages import POLICY, page
+from tfkit.view.pages import POLICY
 
 EVIL = '</title></svg><script>alert(1)</script><img src=x onerror="alert(1)">'
 

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tfkit.builder import build
+from tfkit import build, graph_of, load_spec
 from tfkit.cli.batch_args import batch_of
-from tfkit.graph import graph_of
-from tfkit.spec import load_spec
 from tfkit.view.drawing.boxes import depth, single_layers
 from tfkit.view.drawing.layout import drawing
 from tfkit.view.drawing.marks import Marks

@@ -9,7 +9,8 @@ import re
 import pytest
 
 from browser import missing_browser, opened, violations
-from tfkit.comparison.results import CandidateResult, Comparison, RunResult
+from tfkit import Comparison
+from tfkit.comparison.results import CandidateResult, RunResult
 from tfkit.view.comparison import comparison_page
 
 pytestmark = [

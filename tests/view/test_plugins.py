@@ -2,7 +2,8 @@
 
 import pytest
 
-from tfkit.catalogue import Catalogue, Registration
+from tfkit import Catalogue
+from tfkit.catalogue import Registration
 from tfkit.plugin import AttentionBackend, Capabilities, Device, Numerics, Range
 from tfkit.view.plugins_data import backends_data, support_table
 from tfkit.view.plugins_text import BackendsText

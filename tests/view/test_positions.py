@@ -11,12 +11,9 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from tfkit.builder import build
+from tfkit import InputError, build, load_spec, save
 from tfkit.builder.position_schemes import position_values
-from tfkit.errors import InputError
-from tfkit.io import save
 from tfkit.io.loading import weight_reader
-from tfkit.spec import load_spec
 from tfkit.view.position_schemes import _heat
 
 ROOT = Path(__file__).parents[2]

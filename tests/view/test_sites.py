@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfkit.errors import BuildError
+from tfkit import BuildError
 from tfkit.view import sites as module
 from tfkit.view.sites import all_sites, fold
 
@@ -44,7 +44,7 @@ def test_names_of_another_shape_stand_alone(described):
 
 
 def test_requested_backends_replace_those_of_every_site_only(described, catalogue):
-    from tfkit.cli.backend_args import requested_backends_of
+    from tfkit.commands import requested_backends_of
 
     _, graph = described("transformer-base.yaml")
     plain, wished = all_sites(graph), all_sites(graph, requested_backends_of(["flex", "eager"], catalogue))

@@ -12,9 +12,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tfkit.errors import Diagnostic
+from tfkit import Diagnostic
+from tfkit.commands import shown
 from tfkit.view.console import EscapingConsole
-from tfkit.view.terminal import OutputError, Stream, escaped, shown, standard_streams
+from tfkit.view.terminal import OutputError, Stream, escaped, standard_streams
 from tfkit.view.training import Lines, LivePanel, end_text
 
 HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u2028\rend"

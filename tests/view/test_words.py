@@ -3,8 +3,9 @@
 import pytest
 
 from fixtures import SPECS
-from tfkit.spec import load_spec
-from tfkit.view.formatting import changed_options, percent, ranges, scaled
+from tfkit import load_spec
+from tfkit.commands import ranges, scaled
+from tfkit.view.formatting import changed_options, percent
 
 
 @pytest.mark.parametrize(

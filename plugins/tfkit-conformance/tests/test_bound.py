@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from attention_calls import typed
-from tfkit.attention.types import AttentionOutput, DenseBias, Mask
 from tfkit.builtin.attention.eager import attend
-from tfkit.plugin import NoOptions, Numerics
+from tfkit.plugin import AttentionOutput, DenseBias, Mask, NoOptions, Numerics
 from tfkit_conformance.attention.bound import bounds, worst_ratio
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import error_ratios

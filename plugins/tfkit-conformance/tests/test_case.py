@@ -10,8 +10,8 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from attention_calls import typed
+from tfkit import InputError
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.errors import InputError
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import DTYPES, Case
 from tfkit_conformance.attention.case_data import case_of

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import stranger
-from tfkit.errors import InputError, PluginError
+from tfkit import InputError, PluginError
 from tfkit_conformance.process.child import plain
 from tfkit_conformance.process.parent import ChildBug, ChildRun, _report, _take, checks_of, evaluated, replayed, run
 from tfkit_conformance.process.stored import Stored

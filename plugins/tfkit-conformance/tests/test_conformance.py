@@ -6,7 +6,7 @@ import pytest
 
 from small_backend import SMALL, declaring, small
 from suite_reports import LAYER_NAMES, MUTANTS, by_name
-from tfkit.attention.capabilities import Device, Range
+from tfkit.plugin import Device, Range
 from tfkit_conformance.attention import cells
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.cells import Cell

@@ -12,10 +12,9 @@ import torch
 from attention_calls import typed
 from kill_matrix.correct_kernels import CORRECT_KERNELS
 from kill_matrix.independent_kernels import INDEPENDENT
-from tfkit.attention.backend import check_request
-from tfkit.attention.capabilities import Numerics
-from tfkit.attention.types import AttentionInputs, Mask
-from tfkit.errors import BackendRefused
+from tfkit import BackendRefused
+from tfkit.inspection import check_request
+from tfkit.plugin import AttentionInputs, Mask, Numerics
 from tfkit_conformance.attention.bound import bounds, worst_ratio
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import gradients_of, leaves_of, request_of

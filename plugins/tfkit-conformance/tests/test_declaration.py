@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from small_backend import SMALL, declaring
-from tfkit.attention.capabilities import Capabilities, Range
 from tfkit.builtin.attention.entries import ENTRIES
+from tfkit.plugin import Capabilities, Range
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.suite.conformance import check_backend

@@ -10,8 +10,8 @@ import pytest
 
 from small_backend import changing, declaring, small
 from suite_reports import LAYER_NAMES, MUTANTS, by_name, without_clock
-from tfkit.attention.capabilities import Numerics, Range
-from tfkit.errors import InputError
+from tfkit import InputError
+from tfkit.plugin import Numerics, Range
 from tfkit_conformance.attention import cells
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.case_data import case_of

@@ -9,8 +9,8 @@ import pytest
 from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import declaring, small
 from suite_reports import MUTANTS
-from tfkit.attention.capabilities import Capabilities, Numerics, Range
 from tfkit.builtin.attention.entries import EAGER
+from tfkit.plugin import Capabilities, Numerics, Range
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated

@@ -14,7 +14,8 @@ import pytest
 from kill_matrix import evaluation as kill_matrix
 from kill_matrix.correct_kernels import CorrectKernel
 from small_backend import declaring, guarded
-from tfkit.attention.capabilities import MASK_TERMS, Range
+from tfkit.inspection import MASK_TERMS
+from tfkit.plugin import Range
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 from tfkit_conformance.relations import RELATIONS

@@ -14,8 +14,7 @@ from attention_calls import BY_NAME as CALLS, typed
 from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import changing
 from suite_reports import MUTANTS
-from tfkit.attention.capabilities import Numerics
-from tfkit.attention.types import AttentionOutput
+from tfkit.plugin import AttentionOutput, Numerics
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated

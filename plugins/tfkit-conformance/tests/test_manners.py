@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from small_backend import changing, declaring, small
-from tfkit.attention.capabilities import Range
-from tfkit.attention.types import AttentionOutput
+from tfkit.plugin import AttentionOutput, Range
 from tfkit_conformance.attention.case_data import case_of
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 from tfkit_conformance.relations import RELATIONS

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tfkit.attention.backend import check_request
-from tfkit.attention.capabilities import MASK_TERMS
-from tfkit.errors import BackendRefused
+from tfkit import BackendRefused
+from tfkit.inspection import MASK_TERMS, check_request
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import gradients_of, leaves_of
 from tfkit_conformance.mutants import ATTENTION_MUTANTS

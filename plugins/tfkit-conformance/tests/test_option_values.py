@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from tfkit.plugin import Component, Norm, OneOf, Options, Positive, Probability, Size, SlotField, component_default
 from whole_models.option_values import attempts, domains, tryable
 

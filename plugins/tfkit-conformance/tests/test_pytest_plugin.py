@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 import pytest
 
 import reported
-from tfkit.errors import Diagnostic, InputError
+from tfkit import Diagnostic, InputError
 from tfkit_conformance.process import parent
 from tfkit_conformance.report import CheckResult
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfkit.errors import Diagnostic, InputError
+from tfkit import Diagnostic, InputError
 from tfkit.plugin import Norm
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case

@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from attention_calls import BY_NAME, typed
-from tfkit.attention.types import DistanceBias, LinearBias
 from tfkit.builtin.attention.entries import EAGER
+from tfkit.plugin import DistanceBias, LinearBias
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.compare import leaves_of
 from tfkit_conformance.attention.reference import reference, visible_pairs

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from small_backend import SMALL, changing, declaring, guarded, small
-from tfkit.attention.capabilities import MASK_TERMS, Range
-from tfkit.attention.dispatch import require_capabilities
-from tfkit.attention.types import AttentionOutput
+from tfkit import BackendRefused
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
-from tfkit.errors import BackendRefused
+from tfkit.inspection import MASK_TERMS
+from tfkit.plugin import AttentionOutput, Range, require_capabilities
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import DTYPES
 from tfkit_conformance.finding import OutOfTime, Violation

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from test_uses import USES
-from tfkit.attention.types import AttentionOutput, DenseBias, Mask, Prepared
+from tfkit import load_catalogue
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.catalogue import load_catalogue
-from tfkit.plugin import NoOptions
+from tfkit.plugin import AttentionOutput, DenseBias, Mask, NoOptions, Prepared
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated

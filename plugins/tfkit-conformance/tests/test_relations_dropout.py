@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from test_uses import SHARED_DRAWS
-from tfkit.attention.types import AttentionOutput
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.plugin import NoOptions
+from tfkit.plugin import AttentionOutput, NoOptions
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated

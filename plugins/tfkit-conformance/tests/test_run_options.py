@@ -10,8 +10,8 @@ import torch
 
 from small_backend import declaring, small
 from suite_reports import without_clock
+from tfkit import InputError
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.errors import InputError
 from tfkit_conformance.attention import cells
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.mutants.kernel.kernel import Kernel

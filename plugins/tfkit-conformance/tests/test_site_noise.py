@@ -7,9 +7,8 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.catalogue import load_catalogue
-from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.spec import parse_spec
+from tfkit import load_catalogue, parse_spec
+from tfkit.plugin.model_parts import MultiHeadAttention
 from whole_models.noise import Noise
 from whole_models.rounding import rounding
 from whole_models.site_noise import disturbed_sites

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.case_data import invalid_fields

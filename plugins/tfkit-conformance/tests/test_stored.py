@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 import reported
-from tfkit.errors import InputError, TfkitError
+from tfkit import InputError, TfkitError
 from tfkit_conformance.process import child
 from tfkit_conformance.process.stored import Stored, read_stored, replay_data
 from tfkit_conformance.report import SUITE

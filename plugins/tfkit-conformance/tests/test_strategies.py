@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from small_backend import declaring, small
-from tfkit.attention.capabilities import Range
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA, SdpaOptions
+from tfkit.plugin import Range
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.cells import cells, edge_of, plan_of, shape_of
 from tfkit_conformance.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES

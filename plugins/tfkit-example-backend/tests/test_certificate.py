@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tfkit_example_backend as plugin
 
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from tfkit.inspection import compare_certificate, read_certificate
 from tfkit_conformance.report import SUITE
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import tfkit_example_backend as plugin
 
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from tfkit_conformance import check_backend
 
 

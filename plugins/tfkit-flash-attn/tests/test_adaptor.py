@@ -14,8 +14,8 @@ import torch
 from tfkit_flash_attn.attend import prepare, run
 
 from suite_reports import share_relations
-from tfkit.attention.backend import check_request
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
+from tfkit.inspection import check_request
 from tfkit.plugin import (
     AttentionInputs,
     AttentionRequest,

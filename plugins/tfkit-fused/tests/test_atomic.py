@@ -10,8 +10,8 @@ import tfkit_fused
 import torch
 from where import DEVICE, runs
 
-from tfkit.attention.backend import check_request
-from tfkit.attention.capabilities import AttentionRequest
+from tfkit.inspection import check_request
+from tfkit.plugin import AttentionRequest
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import error_ratios
 

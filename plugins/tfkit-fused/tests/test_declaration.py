@@ -11,11 +11,9 @@ import pytest
 import tfkit_fused
 import torch
 
-from tfkit.attention.backend import check_request
-from tfkit.attention.capabilities import AttentionRequest
-from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
-from tfkit.catalogue import load_catalogue
-from tfkit.errors import BackendRefused, InputError
+from tfkit import BackendRefused, InputError, load_catalogue
+from tfkit.inspection import check_request
+from tfkit.plugin import AttentionInputs, AttentionRequest, DenseBias, DistanceBias, LinearBias, Mask
 
 ASKED = AttentionRequest(device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, gradients=True)
 OPTIONS = tfkit_fused.FusedOptions()

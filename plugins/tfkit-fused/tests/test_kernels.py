@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from where import DEVICE, runs
 
-from tfkit.attention.types import AttentionInputs, Mask
+from tfkit.plugin import AttentionInputs, Mask
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import error_ratios
 from tfkit_conformance.attention.reference import reference

@@ -10,7 +10,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from where import DEVICE, runs
 
-from tfkit.attention.types import AttentionInputs, Mask
+from tfkit.plugin import AttentionInputs, Mask
 from tfkit_conformance.attention.case import Case
 
 pytestmark = runs

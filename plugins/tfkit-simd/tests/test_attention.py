@@ -13,9 +13,8 @@ from tfkit_simd.attention import attend, prepare
 from torch.utils.flop_counter import FlopCounterMode
 
 from tfkit import BackendRefused
-from tfkit.attention.rendering import shapes_of
 from tfkit.builtin.attention import eager
-from tfkit.plugin import AttentionInputs, AttentionRequest, DenseBias, Mask, NoOptions
+from tfkit.plugin import AttentionInputs, AttentionRequest, DenseBias, Mask, NoOptions, shapes_of
 from tfkit_conformance import check_backend
 
 INSTRUCTIONS = [

@@ -9,10 +9,11 @@ from tfkit_simd import float32
 
 import tfkit
 from tfkit.cpu import small_batch
-from tfkit.cpu.float32 import float32_kernel_here, is_supported
+from tfkit.cpu.float32 import is_supported
 from tfkit.cpu.packed_weight import PackedWeight, SearchProducts
 from tfkit.cpu.product_table import ProductRow, ProductTable
-from tfkit.slots.lazy import load
+from tfkit.inspection import float32_kernel_here
+from tfkit.plugin.model_parts import load
 
 pytestmark = pytest.mark.skipif(not plugin.AVX2, reason="not run: this processor has no AVX2")
 

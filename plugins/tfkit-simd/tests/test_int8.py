@@ -8,7 +8,7 @@ import tfkit_simd as plugin
 import torch
 
 from tfkit.cpu.int8 import SMALLEST, is_supported
-from tfkit.slots.lazy import load
+from tfkit.plugin.model_parts import load
 
 
 @pytest.fixture(params=plugin.INT8_KERNELS, ids=lambda kernel: kernel.name)

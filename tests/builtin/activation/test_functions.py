@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tfkit.builtin.activation.entries import ENTRIES
-from tfkit.slots.lazy import load
+from tfkit.plugin.model_parts import load
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 

@@ -11,11 +11,10 @@ import torch
 from hypothesis import given, strategies as st
 
 from attention_calls import BY_NAME, typed
-from tfkit.attention.backend import check_request
-from tfkit.attention.capabilities import MASK_TERMS, AttentionRequest
 from tfkit.builtin.attention import cudnn, sdpa
 from tfkit.builtin.attention.entries import CUDNN
-from tfkit.plugin import BackendRefused, NoOptions
+from tfkit.inspection import MASK_TERMS, check_request
+from tfkit.plugin import AttentionRequest, BackendRefused, NoOptions
 
 HOPPER = AttentionRequest(
     device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, queries=512, keys=512, gradients=True

@@ -9,10 +9,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attention_calls import BY_NAME, typed
-from tfkit.attention.types import AttentionInputs, DenseBias, Mask
 from tfkit.builtin.attention.eager import attend
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.plugin import NoOptions
+from tfkit.plugin import AttentionInputs, DenseBias, Mask, NoOptions
 from tfkit_conformance.attention.compare import error_ratios
 from tfkit_conformance.attention.reference import visible_pairs
 

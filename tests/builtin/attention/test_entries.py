@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from attention_calls import BY_NAME, typed
-from tfkit.attention.backend import check_request
-from tfkit.attention.rendering import shapes_of
-from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.builtin.attention.entries import EAGER, ENTRIES as ALL, FLEX, SDPA, SdpaOptions
-from tfkit.plugin import AttentionRequest
-from tfkit.slots.lazy import load
+from tfkit.inspection import check_request
+from tfkit.plugin import AttentionInputs, AttentionRequest, Mask, shapes_of
+from tfkit.plugin.model_parts import load
 from tfkit_conformance.attention.compare import error_ratios, gradients_of, leaves_of, request_of
 from tfkit_conformance.attention.reference import visible_pairs
 from tfkit_conformance.attention.table import CASES

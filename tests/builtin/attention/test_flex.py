@@ -9,12 +9,10 @@ import torch
 from torch.nn.attention.flex_attention import AuxOutput
 
 from attention_calls import BY_NAME, typed
-from tfkit.attention.backend import check_request
-from tfkit.attention.rendering import shapes_of
-from tfkit.attention.types import Mask
 from tfkit.builtin.attention import flex
 from tfkit.builtin.attention.entries import FLEX, FlexOptions
-from tfkit.plugin import AttentionRequest
+from tfkit.inspection import check_request
+from tfkit.plugin import AttentionRequest, Mask, shapes_of
 from tfkit_conformance.attention.reference import visible_pairs
 from tfkit_conformance.attention.table import CASES
 

@@ -9,12 +9,10 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from attention_calls import BY_NAME, typed
-from tfkit.attention.backend import check_request
-from tfkit.attention.rendering import shapes_of
-from tfkit.attention.types import DenseBias, LinearBias, Mask
 from tfkit.builtin.attention import eager, sdpa
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
-from tfkit.plugin import AttentionRequest, NoOptions
+from tfkit.inspection import check_request
+from tfkit.plugin import AttentionRequest, DenseBias, LinearBias, Mask, NoOptions, shapes_of
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import gradients_of
 from tfkit_conformance.suite.again import replay

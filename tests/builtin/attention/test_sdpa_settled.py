@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tfkit.attention.rendering import shapes_of
-from tfkit.attention.types import AttentionInputs, DenseBias, LinearBias, Mask
 from tfkit.builtin.attention.entries import SdpaOptions
 from tfkit.builtin.attention.sdpa import attend, prepare
+from tfkit.plugin import AttentionInputs, DenseBias, LinearBias, Mask, shapes_of
 
 B, H, G = 3, 4, 2
 RAGGED = torch.tensor([5, 19, 1])

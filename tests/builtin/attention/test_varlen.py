@@ -10,9 +10,9 @@ from torch.nn import attention
 
 from flash_stand_in import packed
 from suite_reports import share_relations
-from tfkit.attention.backend import check_request
 from tfkit.builtin.attention import entries, varlen
 from tfkit.builtin.attention.entries import VARLEN, VARLEN_FA3, VARLEN_FA4
+from tfkit.inspection import check_request
 from tfkit.plugin import AttentionInputs, AttentionRequest, BackendRefused, Device, Mask, NoOptions, Range, require_capabilities
 from tfkit.plugin.flash_calls import run_flash_calls
 from tfkit_conformance import backend_under_test, check_backend

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tfkit.builtin.cell.entries import ENTRIES
 from tfkit.nn.recurrent_layer import RecurrentLayer
 from tfkit.plugin import CellSite
-from tfkit.slots.lazy import load
+from tfkit.plugin.model_parts import load
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 CASES = [("rnn_tanh", {}), ("gru", {"reset": "before"}), ("gru", {"reset": "after"}), ("lstm", {})]

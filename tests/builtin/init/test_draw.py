@@ -9,7 +9,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, T5C
 
 from tfkit.builtin.init.entries import ENTRIES
 from tfkit.plugin import Parameter
-from tfkit.slots.init import Distribution, InitContext
+from tfkit.plugin.model_parts import Distribution, InitContext
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 FACTS = InitContext(d_model=64, num_layers=6, head_dim=16)

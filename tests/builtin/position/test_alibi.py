@@ -6,7 +6,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from tfkit.builtin.position.score_biases import alibi as build, slopes
 from tfkit.plugin import LinearBias, NoOptions
-from tfkit.slots.position import PositionSite
+from tfkit.plugin.model_parts import PositionSite
 
 CPU = torch.device("cpu")
 

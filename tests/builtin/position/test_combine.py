@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import tfkit
+from tfkit import SpecError
 from tfkit.builtin.position.embedding_positions import learned as build
 from tfkit.builtin.position.entries import LearnedOptions
-from tfkit.errors import SpecError
-from tfkit.slots.position import PositionSite
+from tfkit.plugin.model_parts import PositionSite
 
 SPEC = """
 tfkit: 1

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tfkit.attention.positions import PositionRange
 from tfkit.builtin.position.entries import ENTRIES
 from tfkit.plugin import DenseBias, DistanceBias, LinearBias
-from tfkit.slots.lazy import load
-from tfkit.slots.position import PositionSite
+from tfkit.plugin.model_parts import PositionRange, PositionSite, load
 from tiers import EVERY_CASE
 
 KINDS = {"dense": DenseBias, "linear": LinearBias, "distance": DistanceBias}

@@ -9,7 +9,7 @@ from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
 from tfkit.builtin.position.embedding_positions import learned as build
 from tfkit.builtin.position.entries import LearnedOptions, learned_parameters, learned_unsupported
 from tfkit.plugin import InputError
-from tfkit.slots.position import PositionSite
+from tfkit.plugin.model_parts import PositionSite
 
 
 def module_of(site: PositionSite | None = None, **options: object) -> torch.nn.Module:

@@ -5,7 +5,7 @@ import torch
 
 from tfkit.builtin.position.entries import RelativeShawOptions
 from tfkit.builtin.position.score_biases import relative_shaw as build
-from tfkit.slots.position import PositionSite
+from tfkit.plugin.model_parts import PositionSite
 
 
 @pytest.mark.parametrize(("queries", "keys", "offset"), [(5, 5, 0), (2, 9, 4), (9, 3, 0)])

@@ -8,7 +8,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from tfkit.builtin.position.entries import RelativeT5Options, t5_unsupported
 from tfkit.builtin.position.score_biases import RelativeT5, bucket, relative_t5 as build
 from tfkit.plugin import DistanceBias
-from tfkit.slots.position import PositionSite
+from tfkit.plugin.model_parts import PositionSite
 
 
 def exact_bucket(distance: int, buckets: int, max_distance: int, causal: bool) -> int:

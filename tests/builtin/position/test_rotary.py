@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from tfkit.builtin.position.entries import RotaryOptions, unsupported
 from tfkit.builtin.position.rotary import rotary_half, rotary_interleaved
-from tfkit.slots.position import PositionSite
+from tfkit.plugin.model_parts import PositionSite
 
 SITE = PositionSite(24, 3, 8)
 BUILDS = pytest.mark.parametrize("make", [rotary_half, rotary_interleaved])

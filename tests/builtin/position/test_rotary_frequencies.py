@@ -10,7 +10,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tfkit.builtin.position.entries import RotaryOptions, Scaling
 from tfkit.builtin.position.rotary import attention_factor, frequencies, rotary_half
-from tfkit.slots.position import PositionSite
+from tfkit.plugin.model_parts import PositionSite
 
 CPU = torch.device("cpu")
 YARN = {"factor": 4.0, "original_max_position_embeddings": 4096}

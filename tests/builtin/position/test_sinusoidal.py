@@ -9,7 +9,7 @@ from transformers.models.whisper.modeling_whisper import sinusoids as whisper_si
 
 from tfkit.builtin.position.embedding_positions import sinusoidal as build, sinusoidal_halves as build_halves, sinusoids
 from tfkit.builtin.position.entries import SinusoidalOptions, sinusoidal_unsupported
-from tfkit.slots.position import PositionSite
+from tfkit.plugin.model_parts import PositionSite
 
 
 @pytest.mark.parametrize("width", [8, 7])

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from tfkit.builtin.score.entries import ENTRIES
 from tfkit.builtin.score.scores import tanh_sum
-from tfkit.slots.lazy import load
-from tfkit.slots.score import ScoreSite
+from tfkit.plugin.model_parts import ScoreSite, load
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tfkit.attention.backend import AttentionBackend
 from tfkit.builtin.attention.entries import EAGER
+from tfkit.plugin import AttentionBackend
 from tfkit_conformance.bench.cells import CELLS, Cell, Scale
 
 COUNT = count()

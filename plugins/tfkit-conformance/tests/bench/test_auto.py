@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tfkit.attention.auto_table import AutoRow, parse_table
+from tfkit.attention.auto_table import AutoRow
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
+from tfkit.inspection import parse_table
 from tfkit_conformance.bench.auto import measure_auto, table_of
 from tfkit_conformance.bench.call import call_of, request_of
 from tfkit_conformance.bench.cells import Scale

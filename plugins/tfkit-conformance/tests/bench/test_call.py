@@ -47,7 +47,7 @@ def test_the_request_equals_that_of_the_call(cell_of, scale) -> None:
 
 
 def test_the_count_follows_windows_that_look_ahead() -> None:
-    from tfkit.attention.types import Mask
+    from tfkit.plugin import Mask
 
     for window in ((2, None), (None, 1), (1, 2)):
         mask = Mask(window=window, offset=3, key_lengths=torch.tensor([9, 2]), query_lengths=torch.tensor([4, 20]))

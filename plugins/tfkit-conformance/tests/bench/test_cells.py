@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from tfkit.errors import InputError
+from tfkit import InputError
 from tfkit_conformance.bench.cells import CACHES, CELLS, LENGTHS, MULTI30K, SCALES, chosen, drawn, usual
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from measured_cells import ONE_OF_EACH
-from tfkit.attention.choice import bind
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, SDPA
+from tfkit.inspection import bind
 from tfkit_conformance.bench.call import call_of
 from tfkit_conformance.bench.candidate import Candidate, guarded
 from tfkit_conformance.bench.check import ReferenceCheck

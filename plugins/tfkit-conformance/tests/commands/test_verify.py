@@ -119,7 +119,7 @@ def test_the_file_holds_the_results_so_far(tfkit, small, tmp_path, monkeypatch):
 
 
 def test_progress_is_printed_without_a_terminal(capsys):
-    from tfkit.cli.progress import Progress
+    from tfkit.commands import Progress
 
     with Progress("verify", seconds=3600.0) as progress:
         for words in ("sub-layers in float32 on cpu: norm, encoder.0.ffn", "whole model with sdpa in float32 on cpu: repeat"):

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # a directory that is run is
 
 from kill_matrix.evaluation import run_kill_matrix
 from kill_matrix.text import kill_matrix_text
-from tfkit.cli.output import print_rich
+from tfkit.commands import print_rich
 from tfkit.files import write_whole
 from tfkit_conformance.profile import PROFILES
 

@@ -13,10 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.backend import AttentionBackend
-from tfkit.attention.capabilities import Capabilities, Numerics
-from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.plugin import require_capabilities
+from tfkit.plugin import AttentionBackend, AttentionInputs, AttentionOutput, Capabilities, Numerics, require_capabilities
 from tfkit_conformance.mutants.kernel import entry_of, stages
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel, refuse_undeclared
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from tfkit.catalogue import load_catalogue
+from tfkit import load_catalogue
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.mutants import ATTENTION_MUTANTS, Mutant
 from tfkit_conformance.suite.conformance import check_backend

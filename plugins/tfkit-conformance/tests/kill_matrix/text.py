@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tfkit.view.terminal import shown
+from tfkit.commands import shown
 from tfkit_conformance.process.messages import format_number
 
 Data = Mapping[str, Any]

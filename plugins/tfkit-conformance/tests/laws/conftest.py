@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit import Catalogue, load_catalogue
 from tfkit.plugin import hookimpl
 
 HOOKS = {

@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 
-from tfkit.errors import InputError, SpecError
+from tfkit import InputError, SpecError
 from tfkit.plugin import Activation, DistanceBias, NoOptions, Norm, Parameter, PositionScheme
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.laws import check_part, replay_part

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from tfkit.attention.types import AttentionOutput
 from tfkit.builtin.attention.eager import attend
-from tfkit.plugin import hookimpl
+from tfkit.plugin import AttentionOutput, hookimpl
 
 
 class _Scaled(torch.autograd.Function):

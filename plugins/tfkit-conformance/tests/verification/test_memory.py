@@ -9,7 +9,7 @@ import torch
 
 import tfkit
 from kill_matrix.models.evaluation import LENGTHS, SPECS
-from tfkit.errors import BuildError, Diagnostic
+from tfkit import BuildError, Diagnostic
 from tfkit.plugin import AttentionBackend, hookimpl
 from tfkit_conformance.raised import no_room
 from tfkit_conformance.verification import sites, verify

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tfkit
 from tfkit.nn import convolutions, similarity, span_logits
-from tfkit.nn.layers import Linear
+from tfkit.plugin.model_parts import Linear
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.verification.batch import draw, lengths_for
 from tfkit_conformance.verification.recording import record

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tfkit
+from tfkit import DecodingState
 from tfkit.nn import recurrent, recurrent_layer
-from tfkit.nn.runtime.decoding_state import DecodingState
 from tfkit_conformance.verification import verify
 from tfkit_conformance.verification.batch import draw
 from tfkit_conformance.verification.recording import record

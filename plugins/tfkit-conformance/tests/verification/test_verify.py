@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, prune
 
 import tfkit
 from kill_matrix.models.evaluation import LENGTHS, SPECS
-from tfkit.errors import InputError, SpecError
+from tfkit import InputError, SpecError
 from tfkit_conformance.verification import verify
 from tfkit_conformance.verification.batch import draw, lengths_for
 from tfkit_conformance.verification.decoding import compositions

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tfkit.view.formatting import bytes_in_words, scaled, seconds_in_words
+from tfkit.commands import bytes_in_words, scaled, seconds_in_words
 from tfkit_conformance.view.bench_page import bench_page
 from tfkit_conformance.view.bench_text import bench_text
 

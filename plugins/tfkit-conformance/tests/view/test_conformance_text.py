@@ -6,7 +6,7 @@ from io import StringIO
 import reported
 from kill_matrix.text import kill_matrix_text
 from reported import BOUNDED, FINDING, PASSED, report
-from tfkit.cli.output import print_rich
+from tfkit.commands import print_rich
 from tfkit_conformance.report import CheckResult, LedgerRow
 from tfkit_conformance.view.conformance_text import conformance_text, replay_text, verdict_in_words
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfkit.nn.layers import FeedForward
+from tfkit.plugin.model_parts import FeedForward
 
 from .mutant import Change, declares, law_mutants, made
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from time import perf_counter
 
-from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit import Catalogue, load_catalogue
 from tfkit_conformance.laws.check import USUAL_DTYPES, evaluate
 from tfkit_conformance.laws.law import part_under_test
 from tfkit_conformance.laws.options import parsed, variants

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.positions import PositionRange
-from tfkit.attention.types import DenseBias, DistanceBias, LinearBias
-from tfkit.catalogue import Catalogue
+from tfkit import Catalogue
+from tfkit.plugin import DenseBias, DistanceBias, LinearBias
+from tfkit.plugin.model_parts import PositionRange
 from tfkit_conformance.laws.law import PartUnderTest
 
 from .mutant import Built, Change, LawMutant, law_mutants, made, overriding

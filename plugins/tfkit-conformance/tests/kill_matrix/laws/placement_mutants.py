@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfkit.nn.runtime.context import StackContext
-from tfkit.nn.stack import LayerParts
-from tfkit.slots.placement import Constants
+from tfkit.plugin.model_parts import Constants, LayerParts, StackContext
 from tfkit_conformance.laws.law import PartUnderTest
 
 from .mutant import Change, declares, law_mutants, made

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.positions import PositionRange
+from tfkit.plugin.model_parts import PositionRange
 
 from .mutant import Built, Change, declares, law_mutants, overriding, patched
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.positions import PositionRange
-from tfkit.attention.types import DenseBias, DistanceBias, LinearBias
+from tfkit.plugin import DenseBias, DistanceBias, LinearBias
+from tfkit.plugin.model_parts import PositionRange
 
 from .mutant import Built, Change, declares, law_mutants, overriding
 

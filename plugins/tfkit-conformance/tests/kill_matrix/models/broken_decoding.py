@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.nn.model import Model
-from tfkit.nn.runtime.decoding_state import DecodingState, KeyValueCache
-from tfkit.nn.tokens import Tokens
+from tfkit import DecodingState, Model
+from tfkit.inspection import Tokens
+from tfkit.nn.runtime.decoding_state import KeyValueCache
 
 from .tampering import each, swap, turned, with_step
 

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfkit.attention.positions import PositionRange
+from tfkit import Model
 from tfkit.builtin.cell.cells import GruResetBefore
 from tfkit.builtin.position import embedding_positions, rotary, score_biases
 from tfkit.builtin.score.scores import TanhSum
 from tfkit.nn.heads import LayerMix, Pool
-from tfkit.nn.model import Model
 from tfkit.nn.readout import Readout
-from tfkit.nn.runtime.node_output import NodeOutput
+from tfkit.plugin.model_parts import NodeOutput, PositionRange
 
 from .tampering import each, swap
 

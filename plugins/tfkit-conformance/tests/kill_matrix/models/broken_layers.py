@@ -9,12 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfkit.nn.layers import FeedForward
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.runtime.context import StackContext
-from tfkit.nn.runtime.node_output import NodeOutput
-from tfkit.nn.stack import Residual, Stack
+from tfkit import Model
+from tfkit.inspection import Stack
+from tfkit.nn.stack import Residual
+from tfkit.plugin.model_parts import FeedForward, MultiHeadAttention, NodeOutput, StackContext
 
 from .tampering import each, stack, swap
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from tfkit.nn.model import Model
-from tfkit.nn.tokens import TokenLogits, Tokens
+from tfkit import Model
+from tfkit.inspection import TokenLogits, Tokens
 
 from .tampering import swap
 

@@ -10,14 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.nn.layers import SharedTable
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.runtime.context import ForwardContext, StackContext
-from tfkit.nn.runtime.node_output import NodeOutput, Padding
-from tfkit.nn.stack import Stack
-from tfkit.nn.tokens import Tokens
+from tfkit import Model
+from tfkit.inspection import Padding, SharedTable, Stack, Tokens
+from tfkit.plugin import AttentionInputs, AttentionOutput
+from tfkit.plugin.model_parts import ForwardContext, MultiHeadAttention, NodeOutput, StackContext
 
 from .tampering import attentions, each, stack, swap, with_run
 

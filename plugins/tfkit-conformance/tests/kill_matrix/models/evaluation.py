@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tfkit.builder import build
-from tfkit.catalogue import Catalogue
-from tfkit.spec import parse_spec
+from tfkit import Catalogue, build, parse_spec
 from tfkit_conformance.verification.row import VerifyReport
 from tfkit_conformance.verification.verifier import PARTS, disturbed, verify
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tfkit.attention.types import AttentionInputs
-from tfkit.nn.model import Model
-from tfkit.nn.tokens import TokenLogits, Tokens
+from tfkit import Model
+from tfkit.inspection import TokenLogits, Tokens
+from tfkit.plugin import AttentionInputs
 
 from . import (
     broken_decoding as decoding,

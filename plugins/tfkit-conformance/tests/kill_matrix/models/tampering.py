@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.runtime.context import StackContext
-from tfkit.nn.runtime.decoding_state import DecodingState, KeyValueCache
-from tfkit.nn.stack import Stack
+from tfkit import DecodingState, Model
+from tfkit.inspection import Stack
+from tfkit.nn.runtime.decoding_state import KeyValueCache
+from tfkit.plugin.model_parts import MultiHeadAttention, StackContext
 
 
 def swap(module: nn.Module, name: str, method: Callable[..., Any]) -> None:
