@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
 import numpy
 import onnxruntime
 import pytest
@@ -301,6 +302,11 @@ def test_antibodies_are_numbered_as_the_package_anarcii_numbers_them(tmp_path, m
     numbered = [translation.text for translation in translator.translate(texts)]
     assert numbered == [" ".join(str(numbers.tokens[one]) for one in row) for row in written]
     assert numbered[0].split()[:11] == ["H", *"123456789", "11"]  # heavy chains have no residue 10
+
+    export(model.float(), tmp_path / "ct2", "ctranslate2", texts=other_files(tmp_path / "model"))
+    engine = ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu", intra_threads=1)
+    made = engine.translate_batch([["<SOS>", *text, "<EOS>"] for text in texts[:2]], beam_size=1, max_decoding_length=209)
+    assert [" ".join(each.hypotheses[0]) for each in made] == numbered[:2]
 
 
 def test_the_command_says_what_becomes_of_each_tensor(tmp_path, command):
