@@ -4,11 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from tiers import LONG_FIRST, Tiers, tier_of
+from tiers import LONG_FIRST, Tiers, share_of, tier_of
 
 GROUPED = """
 import pytest
@@ -69,3 +70,18 @@ def test_long_tests_are_first_and_otherwise_keep_their_order():
     few = [Item(number) for number in range(9)]
     Tiers().pytest_collection_modifyitems(None, few)
     assert [item.number for item in few] == list(range(9))
+
+
+def test_every_exhaustive_test_is_in_one_share(tmp_path):
+    names = [f"tests/test_{number}.py::test[{number}]" for number in range(300)]
+    shares = [[name for name in names if share_of(name, 3) == number] for number in (1, 2, 3)]
+    assert sorted(chain(*shares)) == sorted(names)
+    assert min(map(len, shares)) > 60
+    file = Path(__file__).with_name("product") / "test_kills.py"
+    found = []
+    for share in ("1/3", "2/3", "3/3", "1/1"):
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--collect-only", "-m", "exhaustive", str(file)]
+        done = subprocess.run(command, env={**os.environ, "TFKIT_SHARE": share}, capture_output=True, text=True, check=True)
+        found.append([line for line in done.stdout.splitlines() if "::" in line])
+    assert sorted(chain(*found[:3])) == sorted(found[3])
+    assert len(found[3]) == 16

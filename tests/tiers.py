@@ -12,6 +12,7 @@ import getpass
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +31,9 @@ LEFT_OUT = {
 EVERY_CASE = os.environ.get("TFKIT_CASES") == "all"
 """Run every case of tests that otherwise run a selection of them. CONTRIBUTING.md lists these."""
 
+SHARE = os.environ.get("TFKIT_SHARE", "1/1")
+"""`2/3`: of the exhaustive tests run those of the second of three shares. CI runs one share, which the commit chooses."""
+
 LONG_FIRST = ("exhaustive", "slow", "quick")
 
 
@@ -43,12 +47,23 @@ def tier_of(item: pytest.Item) -> str:
     return next((marker for marker in ("exhaustive", "slow") if item.get_closest_marker(marker)), "quick")
 
 
+def share_of(name: str, count: int) -> int:
+    """The share that a test belongs to, from 1."""
+    return zlib.crc32(name.encode()) % count + 1
+
+
 class Tiers:
     """The order of tests, their budgets, and the last line."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Long tests first, so that no process ends with a long one while the others have nothing left."""
+        """The share of the exhaustive tests. Long tests first, so that no process ends with a long one while the others have
+        nothing left."""
+        number, count = map(int, SHARE.split("/"))
+        if count > 1:
+            others = [item for item in items if tier_of(item) == "exhaustive" and share_of(item.nodeid, count) != number]
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if item not in set(others)]
         if len(items) > 1000:  # tests chosen by path keep the order of their files
             items.sort(key=lambda item: LONG_FIRST.index(tier_of(item)))
 
@@ -71,6 +86,8 @@ class Tiers:
         words = LEFT_OUT.get(config.option.markexpr)
         if words and not hasattr(config, "workerinput") and not config.option.collectonly:
             print(words, file=sys.stderr)
+            if SHARE != "1/1":
+                print(f"left out: exhaustive tests of other shares than {SHARE}", file=sys.stderr)
             if missing := missing_browser():
                 print(f"left out: tests in a browser, {missing}", file=sys.stderr)
 
