@@ -25,6 +25,21 @@ def test_it_is_up_to_date(schema):
     assert schema == json_schema(builtin), "run `tfkit schema -o specs/schema.json` with only tfkit installed"
 
 
+@pytest.mark.parametrize("file", ["schema.json", "recipes/schema.json"])
+def test_limits_of_arrays_are_numbers_of_items(file):
+    def lists(node):
+        if isinstance(node, dict):
+            if node.get("type") == "array":
+                yield node
+            node = list(node.values())
+        for member in node if isinstance(node, list) else ():
+            yield from lists(member)
+
+    found = list(lists(json.loads((SPECS / file).read_text())))
+    assert any("minItems" in each for each in found)
+    assert not [each for each in found if each.keys() & {"minLength", "maxLength"}]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_spec_points_to_it_and_is_valid(path, schema):
     text = path.read_text()

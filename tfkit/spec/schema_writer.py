@@ -141,6 +141,8 @@ class SchemaWriter:
         if not isinstance(schema, dict):
             return schema
         kept = {key: self.field(value) for key, value in schema.items() if key not in ("title", "x-slot", "x-many")}
+        if kept.get("type") == "array":  # Pydantic writes limits of a tuple as those of a text
+            kept = {{"minLength": "minItems", "maxLength": "maxItems"}.get(key, key): value for key, value in kept.items()}
         if "x-slot" not in schema:
             return kept
         slot = self.slot(schema["x-slot"])
