@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         describe_counts as describe_counts,
         read_facts as read_facts,
     )
-    from .fitting import check_classes as check_classes, fits as fits, roles_for as roles_for
     from .image_directory import (
         IMAGES as IMAGES,
         ImageFacts as ImageFacts,
@@ -38,7 +37,14 @@ if TYPE_CHECKING:
         prepare as prepare,
         read_data as read_data,
     )
-    from .roles import Roles as Roles, check_ids as check_ids, roles_of as roles_of
+    from .roles import (
+        Roles as Roles,
+        check_classes as check_classes,
+        check_ids as check_ids,
+        fits as fits,
+        roles_for as roles_for,
+        roles_of as roles_of,
+    )
     from .sources import changes_of_files as changes_of_files
     from .spans import (
         SPANS as SPANS,
