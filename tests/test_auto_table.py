@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from tfkit.builtin.attention.published_cuda import PAPER, PULL, ROWS, SOURCES, S
 from tfkit.inspection import parse_table
 from tfkit.plugin import AttentionRequest, AutoTable
 
+ROOT = Path(__file__).parents[1]
 TABLE = {
     "tfkit_auto": 1, "device": "cpu", "device_name": "A machine", "capability": None, "threads": 2,
     "versions": {"torch": "2.13.0"}, "command": "tfkit bench auto",
@@ -155,7 +157,10 @@ def test_the_shipped_table_is_read_without_torch():
     [
         ({"masked": True}, {"mask_terms": frozenset({"key_lengths"})}, {"mask_terms": frozenset({"causal"})}),
         ({"masked": False}, {"mask_terms": frozenset({"causal"})}, {"mask_terms": frozenset({"causal", "window"})}),
+        ({"causal": True}, {"mask_terms": frozenset({"causal"})}, {}),
+        ({"windowed": False}, {"mask_terms": frozenset({"causal"})}, {"mask_terms": frozenset({"causal", "window"})}),
         ({"biased": True}, {"bias": "linear"}, {}),
+        ({"biases": {"linear"}}, {"bias": "linear"}, {"bias": "distance"}),
         ({"decoding": True}, {"queries": 1}, {"queries": None}),
         ({"decoding": False}, {"queries": 2}, {"queries": 1}),
         ({"head_dims": (65, 128)}, {"head_dim": 128}, {"head_dim": 64}),
@@ -181,7 +186,7 @@ def test_the_first_row_that_covers_a_call_counts(file, catalogue):
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (9, 0), (10, 0), None])
 def test_auto_takes_eager_on_cuda_nowhere_that_sdpa_serves(capability):
-    candidates = [(entry, options) for entry, options in tfkit.load_catalogue().ready("backend") if entry.auto]
+    candidates = [both for both in tfkit.load_catalogue().ready("backend") if both[0].auto and both[0].name != "fused"]
     flags = [(False, True)] * 5
     for dtype, (gradients, dropout, masked, biased, decoding) in product(("float32", "bfloat16"), product(*flags)):
         request = AttentionRequest(
@@ -190,7 +195,11 @@ def test_auto_takes_eager_on_cuda_nowhere_that_sdpa_serves(capability):
             bias="distance" if biased else None, bias_gradient=biased and gradients,
         )  # fmt: skip
         accepted = [candidates[index][0].name for index, verdict in ranked(candidates, request, True) if verdict.accepted]
-        assert accepted[0] == "sdpa", request
+        # On an H100 `eager` was measured, and is faster than `sdpa` with the bias of T5.
+        measured = (
+            capability in ((9, 0), None) and dtype == "bfloat16" and biased and not decoding and (gradients or not dropout)
+        )
+        assert accepted[0] == ("eager" if measured else "sdpa"), request
 
 
 def test_no_estimate_is_carried_to_another_capability():
@@ -253,3 +262,51 @@ def test_the_estimates_are_near_what_is_published_for_an_h100():
     ratio = sdpa_time(rates, SHORT, False, False, False) / eager_time(rates, False, False, False, False)
     assert 0.04 < ratio < 1 / 4.4
     assert ratio < sdpa_time(rates, SINGLE, False, False, False) / eager_time(rates, False, False, False, False) < 1.0
+
+
+FIRST, *MEASURED = json.loads((ROOT / "bench/results/h100/attention.json").read_text())
+
+
+def request_of(cell):
+    """The class of calls of a measured cell."""
+    name, _, which = cell["cell"].partition("/")
+    kind, padded = name.split("-")[0], name.split("-")[-1] in ("encoder", "decoder", "cross")
+    terms = {
+        "causal": kind in ("causal", "window", "alibi") or name.endswith("decoder"),
+        "window": kind == "window",
+        "key_lengths": padded,
+    }
+    shape, gradients = cell["shape"], which == "training"
+    return AttentionRequest(
+        device="cuda", cuda_capability=(9, 0), dtype="bfloat16", queries=shape["queries"], keys=shape["keys"],
+        head_dim=shape["head_dim"], value_dim=shape["head_dim"], mask_terms=frozenset(term for term in terms if terms[term]),
+        bias={"t5": "distance", "alibi": "linear"}.get(kind), bias_gradient=kind == "t5" and gradients,
+        gradients=gradients, dropout=kind == "dropout",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", MEASURED, ids=lambda cell: cell["cell"])
+def test_the_choice_on_an_h100_is_the_fastest_that_was_measured_there(cell):
+    """`fused` where it takes at most 0.9 of the time of `sdpa`, else `sdpa`."""
+    candidates = [(entry, None) for entry, _ in tfkit.load_catalogue().ready("backend") if entry.auto]
+    if "fused" not in {entry.name for entry, _ in candidates}:
+        pytest.skip("not run: tfkit-fused is not installed")
+    request = request_of(cell)
+    rows = {entry.name: auto_row(entry, request) for entry, _ in candidates}
+    chosen = min((row.relative_time, name) for name, row in rows.items() if row is not None)[1]
+    assert "H100" in rows[chosen].measured
+    own = {name: cell[name] for name in ("eager", "sdpa", "fused") if name in cell}
+    best = min(own, key=own.get)
+    worth = "sdpa" not in cell or cell["fused"] <= 0.9 * cell["sdpa"]
+    assert chosen == ("fused" if worth else "sdpa")
+    assert own[chosen] <= 1.02 * own[best] or (chosen, best) == ("sdpa", "fused")
+
+
+def test_the_tables_of_an_h100_are_those_of_its_times(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    import auto_h100
+
+    kept = {backend: file.read_text() for backend, file in auto_h100.TABLES.items()}
+    monkeypatch.setattr(auto_h100, "TABLES", {backend: tmp_path / backend for backend in kept})
+    auto_h100.main()
+    assert {backend: (tmp_path / backend).read_text() for backend in kept} == kept

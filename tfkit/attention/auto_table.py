@@ -60,8 +60,11 @@ class AutoRow(Options):
         scores: smallest and largest number of scores B H Q K of a call, both included.
         gradients: calls with gradients.
         dropout: calls with dropout.
+        causal: calls that are causal.
         masked: calls with mask terms other than causality.
+        windowed: calls with a window.
         biased: calls with a bias.
+        biases: kinds of the bias of the calls.
         bias_gradient: calls whose bias needs a gradient.
         decoding: calls with a single query.
         compiled: calls under torch.compile.
@@ -79,8 +82,11 @@ class AutoRow(Options):
     scores: Bounds = (1, None)
     gradients: bool | None = None
     dropout: bool | None = None
+    causal: bool | None = None
     masked: bool | None = None
+    windowed: bool | None = None
     biased: bool | None = None
+    biases: Names | None = None
     bias_gradient: bool | None = None
     decoding: bool | None = None
     compiled: bool | None = None
@@ -103,7 +109,9 @@ class AutoRow(Options):
         wanted = {
             "gradients": request.gradients is not False,
             "dropout": request.dropout,
+            "causal": "causal" in request.mask_terms,
             "masked": bool(request.mask_terms - {"causal"}),
+            "windowed": "window" in request.mask_terms,
             "biased": request.bias is not None,
             "bias_gradient": request.bias_gradient,
             "decoding": request.queries == 1,
@@ -113,6 +121,7 @@ class AutoRow(Options):
             request.device in (None, self.device)
             and (self.capability is None or request.cuda_capability in (None, self.capability))
             and (request.dtype is None or request.dtype in self.dtypes)
+            and (self.biases is None or request.bias in self.biases)
             and _within(length, self.lengths)
             and (request.head_dim is None or _within(request.head_dim, self.head_dims))
             and _within(request.scores or 2**60, self.scores)

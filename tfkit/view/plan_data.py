@@ -33,6 +33,7 @@ from typing import Any
 
 from ..attention.auto_table import AutoRow
 from ..attention.backend import check_request
+from ..attention.selection import auto_row
 from ..catalogue import Catalogue
 from ..graph import SitePlan, Target
 from ..graph.flash_implementation import flash_implementation
@@ -43,7 +44,9 @@ from .sites import SiteGroup
 CONDITIONS = {
     "gradients": ("gradients", "no gradients"),
     "dropout": ("dropout", "no dropout"),
+    "causal": ("causal", "not causal"),
     "masked": ("masked", "not masked"),
+    "windowed": ("a window", "no window"),
     "biased": ("biased", "no bias"),
     "bias_gradient": ("a bias that learns", "no bias that learns"),
     "decoding": ("one query", "more than one query"),
@@ -62,13 +65,14 @@ def row_data(row: AutoRow) -> dict[str, Any]:
         row: a row of the table.
 
     Returns:
-        `dtypes`, `lengths`, `head_dims` and `scores` where they are limited, `conditions`, `capability`, `relative_time`,
-        `measured`, `published` and `estimated`.
+        `dtypes`, `lengths`, `head_dims`, `scores` and `biases` where they are limited, `conditions`, `capability`,
+        `relative_time`, `measured`, `published` and `estimated`.
     """
     conditions = {name: getattr(row, name) for name in CONDITIONS if getattr(row, name) is not None}
     limits = {name: list(getattr(row, name)) for name in LIMITS if getattr(row, name) != (1, None)}
+    kinds = {"biases": sorted(row.biases)} if row.biases else {}
     return {
-        "dtypes": sorted(row.dtypes), "lengths": list(row.lengths), **limits, "conditions": conditions,
+        "dtypes": sorted(row.dtypes), "lengths": list(row.lengths), **limits, **kinds, "conditions": conditions,
         "capability": list(row.capability) if row.capability else None, "relative_time": row.relative_time,
         "measured": row.measured or None, "published": row.published or None, "estimated": row.estimated or None,
     }  # fmt: skip
@@ -86,6 +90,7 @@ def row_in_words(row: Mapping[str, Any]) -> str:
     low, high = row["lengths"]
     lengths = "any length" if (low, high) == (1, None) else f"lengths {_range(low, high)}"
     limits = [f"{words} {_range(*row[name])}" for name, words in LIMITS.items() if name in row]
+    limits += [f"{kind} bias" for kind in row.get("biases", ())]
     return ", ".join(
         [*row["dtypes"], lengths, *limits, *(CONDITIONS[name][not holds] for name, holds in row["conditions"].items())]
     )
@@ -162,7 +167,7 @@ def _on_cuda(group: SiteGroup, target: Target, catalogue: Catalogue, sdpa: Mappi
     request = request_for(group.site, target)
     dense_free = [
         entry.name for entry, options in catalogue.ready("backend")
-        if not entry.auto and entry.prepare is None and check_request(entry, request, options).accepted
+        if auto_row(entry, request) is None and entry.prepare is None and check_request(entry, request, options).accepted
     ]  # fmt: skip
     return {"sdpa_kernels": families(request, tuple(sdpa["order"])), "without_dense": dense_free}
 

@@ -6,7 +6,18 @@ import os
 from importlib.util import find_spec
 from typing import Literal
 
-from tfkit.plugin import AttentionBackend, AttentionRequest, Capabilities, Device, Numerics, Options, Range, Size, hookimpl
+from tfkit.plugin import (
+    AttentionBackend,
+    AttentionRequest,
+    AutoTable,
+    Capabilities,
+    Device,
+    Numerics,
+    Options,
+    Range,
+    Size,
+    hookimpl,
+)
 
 ALL_BIASES = frozenset({"dense", "linear", "distance"})
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
@@ -77,6 +88,7 @@ FUSED = AttentionBackend(
     options=FusedOptions,
     unsupported=unsupported,
     capabilities=CAPABILITIES,
+    auto=AutoTable("tfkit_fused", ("auto_h100.json",), "fused"),
 )
 ATOMIC = AttentionBackend(
     name="fused.atomic",

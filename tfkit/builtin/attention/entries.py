@@ -202,7 +202,7 @@ SDPA = AttentionBackend(
         export=True,
         numerics=Numerics(gradients="storage", tf32=True, nan_as_zero=ON_CUDA),
     ),
-    auto=AutoTable("tfkit.builtin.attention", ("auto_cpu.json",), "sdpa", more=(*ROWS, *sdpa_rows())),
+    auto=AutoTable("tfkit.builtin.attention", ("auto_cpu.json", "auto_h100.json"), "sdpa", more=(*ROWS, *sdpa_rows())),
     threads=True,
 )
 
