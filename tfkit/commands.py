@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .cli.plugin_attribution import innermost_plugin as innermost_plugin
     from .cli.progress import Progress as Progress
     from .cli.usage import usage_error as usage_error
-    from .files import parse_json as parse_json, read_text as read_text
+    from .files import parse_json as parse_json, read_bytes as read_bytes, read_text as read_text
     from .graph import check_sublayers as check_sublayers
     from .view.formatting import (
         bytes_in_words as bytes_in_words,

@@ -12,6 +12,7 @@ from command_line import ROOT
 from tfkit import load_catalogue
 from tfkit.doctor import installation, torch_facts
 from tfkit.doctor.installation import Findings
+from tfkit.doctor.ptxas import ptxas_here
 
 HOOK = "from tfkit.plugin import Norm, hookimpl\n\n@hookimpl\ndef tfkit_norms():\n    return [{}]\n"
 NORM = "Norm(name='acme.n', summary='s', parameters=lambda options, width: (), build='{}')"
@@ -209,3 +210,35 @@ def test_an_environment_in_which_torch_cannot_be_imported():
         if words == ["doctor"]:
             assert "correct or unset TORCH_LOGS" in done.stdout
             assert done.stdout.endswith("1 problem\n")
+
+
+def assembler(place, version):
+    """A program that answers like ptxas."""
+    file = place / "ptxas"
+    file.write_text(
+        f"#!/bin/sh\necho 'ptxas: NVIDIA (R) Ptx optimizing assembler'\necho 'Cuda compilation tools, V{version}'\n"
+    )
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.mark.parametrize(("version", "notes"), [("12.8.93", 1), ("12.9.86", 1), ("13.0.88", 1), ("13.1.80", 0), ("13.5.37", 0)])
+def test_an_assembler_that_makes_wrong_code_is_a_note_with_the_way_out(version, notes, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler(tmp_path, version))
+    findings = Findings()
+    assert ptxas_here(findings) == {"version": version, "path": str(tmp_path / "ptxas")}
+    assert (len(findings.notes), findings.problems) == (notes, [])
+    for note in findings.notes:
+        assert f"ptxas {version}" in note["what"]
+        assert "TRITON_PTXAS_PATH" in note["fix"]
+        assert "nvidia-cuda-nvcc" in note["fix"]
+
+
+def test_an_assembler_that_cannot_be_run_is_a_problem_where_the_variable_names_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / "none"))
+    findings = Findings()
+    assert ptxas_here(findings)["version"] is None
+    assert str(tmp_path / "none") in findings.problems[0]["what"]
+    monkeypatch.delenv("TRITON_PTXAS_PATH")
+    monkeypatch.setattr("tfkit.doctor.ptxas.distribution", lambda name: importlib.metadata.distribution("no-such-package"))
+    assert ptxas_here(findings) is None

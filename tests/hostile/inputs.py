@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import distribution
 from itertools import product
 from pathlib import Path
 
@@ -42,7 +44,7 @@ BY_NAME = {
     "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
     "directory": ("huggingface",), "image": ("images/bar.png",), "features": ("audio/frames.npy",),
-    "texts": ("few.src",), "targets": ("few.trg",), "prefixes": ("one.trg",),
+    "place": ("kernel.cubin",), "texts": ("few.src",), "targets": ("few.trg",), "prefixes": ("one.trg",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
@@ -232,10 +234,18 @@ def make_good(folder: Path) -> None:
     row = {"outputs": 8, "inputs": 8, "rows": [1, 4], "fastest": "mkl", "unpacked": "mkl"}
     rows = [{**row, "threads": threads} for threads in (1, 2, 4, 8, torch.get_num_threads())]
     (folder / "cpu.json").write_text(json.dumps({"tfkit_products": 1, **product_machine(), "rows": rows}))
+    _make_cubin(folder)
     (folder / "replay.json").write_text(json.dumps(wrong(name="eager")))
     without = report(FAILED, findings=(replace(FINDING, case={}),), name="eager")  # its replay starts no process
     (folder / "no-case.json").write_text(json.dumps(without))
     (folder / "eager.certificate.json").write_text(certificate_text(certificate_of(right(name="eager"), catalogue)))
+
+
+def _make_cubin(folder: Path) -> None:
+    """The machine code of an empty kernel, by the ptxas of Triton's wheel."""
+    ptxas = Path(str(distribution("triton").locate_file("triton/backends/nvidia/bin/ptxas")))
+    (folder / "kernel.ptx").write_text(".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k()\n{\nret;\n}\n")
+    subprocess.run([ptxas, "-arch=sm_90", folder / "kernel.ptx", "-o", folder / "kernel.cubin"], check=True)
 
 
 def _make_audio(folder: Path, catalogue: Catalogue) -> None:

@@ -13,8 +13,8 @@ be pasted into a bug report.
 
 \b
 --json prints an object with `ok`, `problems` and `notes` (`what`, `fix`),
-`tfkit`, `python`, `machine`, `torch`, `triton`, `devices`, `variables`,
-`extras`, `plugins` and `model`.
+`tfkit`, `python`, `machine`, `torch`, `triton`, `ptxas`, `devices`,
+`variables`, `extras`, `plugins` and `model`.
 Exit code 0 if nothing is broken, 1 if something is, 2 for a wrong input.
 """
 

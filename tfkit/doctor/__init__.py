@@ -15,6 +15,7 @@ torch        version, path, cuda (the version it was built for; null for a CPU b
              library; null without one), flash (the active FlashAttention implementation and those that are registered; null
              where torch does not say); null if torch cannot be imported
 triton       its version, or null
+ptxas        the assembler that Triton would compile with: version, path; null without one
 devices      name (cpu, cuda:0), what, memory_bytes, cuda_capability
 variables    environment variables that change how torch runs, by name
 extras       name, installed, install (the command), packages (name, required, version, or null where it is missing)
@@ -31,6 +32,7 @@ from typing import Any
 
 from ..slots.options import CONTRACT
 from .installation import Findings, catalogue_here, extras, machine_here, plugins_here, python_here, tfkit_version, variables
+from .ptxas import ptxas_here
 from .torch_facts import devices, torch_here, triton_here
 
 __all__ = ["Findings", "catalogue_here", "diagnosis", "without_home"]
@@ -46,6 +48,7 @@ def diagnosis(findings: Findings) -> dict[str, Any]:
         "machine": system,
         "torch": torch,
         "triton": triton_here(),
+        "ptxas": ptxas_here(findings),
         "devices": devices(system),
         "variables": variables(),
         "extras": extras(findings),

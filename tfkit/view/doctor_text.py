@@ -58,6 +58,8 @@ def _facts(data: Mapping[str, Any]) -> Table:
         rows.append(("", f"of training: {_plain_products(torch['products']['plain'])}"))
         rows += [("cuDNN", _cudnn(torch["cudnn"])), ("flash", _flash(torch["flash"]))]
     rows.append(("Triton", data["triton"] or "not installed"))
+    if data["ptxas"]:
+        rows.append(("ptxas", f"{data['ptxas']['version'] or 'cannot be run'}, {data['ptxas']['path']}"))
     for place in data["devices"][1:] or [None]:
         rows.append(("CUDA", "no device" if place is None else _device(place)))
     rows += [("variable", f"{name}={value}") for name, value in data["variables"].items()]

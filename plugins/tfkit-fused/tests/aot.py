@@ -20,12 +20,13 @@ from unittest.mock import patch
 
 import torch
 import triton
-from machine_code import Loop, loops_of
 from tfkit_fused import launch, tiles
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import CompiledKernel
+
+from machine_code import Loop, kernel_of, loops_of, wrong_of
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,15 @@ class Launch:
 @dataclass(frozen=True)
 class Cost:
     """What one compiled kernel takes: shared memory and spilled registers in bytes, registers of a thread; what ptxas advises
-    against (C7510 to C7519: products that wait for each other); the loops that multiply matrices."""
+    against (C7510 to C7519: products that wait for each other); the loops that multiply matrices; what is wrong in the machine
+    code (`tfkit machine-code`): reads before writes, serialised products, shared memory that there is not."""
 
     shared: int
     registers: int
     spilled: int
     advisories: tuple[str, ...]
     loops: tuple[Loop, ...]
+    wrong: tuple[str, ...] = ()
 
     @property
     def step(self) -> Loop:
@@ -61,12 +64,14 @@ class Cost:
 
     def written(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "loops": [{"instructions": loop.instructions, **loop.kinds} for loop in self.loops]}
+        described = {name: each for name, each in asdict(self).items() if name != "wrong" or each}
+        return {**described, "loops": [{"instructions": loop.instructions, **loop.kinds} for loop in self.loops]}
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> Cost:
         loops = tuple(Loop(kinds.pop("instructions"), kinds) for kinds in map(dict, written["loops"]))
-        return cls(**{**written, "advisories": tuple(written["advisories"]), "loops": loops})
+        several = {name: tuple(written.get(name, ())) for name in ("advisories", "wrong")}
+        return cls(**{**written, **several, "loops": loops})
 
 
 class Recorder:
@@ -183,7 +188,8 @@ def compiled(recorded: Launch, capability: int) -> Cost:
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said)))
     advisories = tuple(sorted(set(re.findall(r"\(C75\d\d\).*", said))))
     registers = int(re.search(r"Used (\d+) registers", said).group(1))
-    return Cost(found.metadata.shared, registers, spilled, advisories, tuple(loops_of(found.asm["cubin"])))
+    kernel = kernel_of(found.asm["cubin"])
+    return Cost(found.metadata.shared, registers, spilled, advisories, tuple(loops_of(kernel)), wrong_of(kernel))
 
 
 class _Program(Exception):

@@ -7,19 +7,15 @@ matrices, the one with the fewest instructions, which is that of a tile with no 
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import triton
+from tfkit_conformance.machine_code.check import findings
+from tfkit_conformance.machine_code.cubin import disassembled, find_nvdisasm
+from tfkit_conformance.machine_code.listing import Block, Kernel, kernels_of
 
-NVDISASM = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-
-INSTRUCTION = re.compile(r"^\s+(?:/\*[0-9a-f]+\*/\s+)?(?:@(\S+)\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
-LABEL = re.compile(r"^(\.L_x_\d+):")
-TARGET = re.compile(r"`\((\.L_x_\d+)\)")
 KINDS = {
     "wgmma": "HGMMA|QGMMA|IGMMA|UTC[A-Z]*MMA", "mma": "HMMA|IMMA|QMMA", "wait": r"WARPGROUP\.DEPBAR", "cp.async": "LDGSTS",
     "tma": "UTMALDG|UBLKCP", "global loads": "LDG(?!STS)", "shared stores": "STS|STSM", "exp2": r"MUFU\.EX2",
@@ -29,19 +25,6 @@ KINDS = {
 """Instructions by the beginning of their names, as nvdisasm writes them for sm_80 to sm_100."""
 PRODUCTS = re.compile(f"{KINDS['wgmma']}|{KINDS['mma']}")
 WORK = re.compile(f"{PRODUCTS.pattern}|{KINDS['tma']}")
-
-
-@dataclass(frozen=True)
-class Block:
-    """Instructions of which only the first can be jumped to and only the last jumps, and the blocks that may come next."""
-
-    names: tuple[str, ...]
-    after: tuple[int, ...]
-
-    @property
-    def weight(self) -> tuple[int, int]:
-        """Orders ways through a loop: more products first, then fewer instructions."""
-        return -sum(bool(PRODUCTS.match(name)) for name in self.names), len(self.names)
 
 
 @dataclass(frozen=True)
@@ -55,9 +38,22 @@ class Loop:
         return self.kinds.get(kind, 0)
 
 
-def loops_of(cubin: bytes) -> list[Loop]:
+def kernel_of(cubin: bytes) -> Kernel:
+    """The one kernel of a cubin."""
+    [kernel] = kernels_of(disassembled(cubin, Path("kernel.cubin"), find_nvdisasm()))
+    return kernel
+
+
+def wrong_of(kernel: Kernel) -> tuple[str, ...]:
+    """What `tfkit machine-code` finds, but for local memory, whose bytes ptxas counts."""
+    return tuple(
+        f"{found.address:#06x} {found.instruction}: {found.what}" for found in findings(kernel) if found.check != "local memory"
+    )
+
+
+def loops_of(kernel: Kernel) -> list[Loop]:
     """Innermost loops that multiply matrices or have the hardware copy, in their order in the program."""
-    blocks = _blocks(_disassembled(cubin))
+    blocks = kernel.blocks
     jumps = ((first, last) for last, block in enumerate(blocks) for first in block.after if first <= last)
     found: dict[int, Loop] = {}
     taken: list[tuple[int, int]] = []
@@ -71,54 +67,25 @@ def loops_of(cubin: bytes) -> list[Loop]:
     return [found[first] for first in sorted(found)]
 
 
-def _disassembled(cubin: bytes) -> str:
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        return subprocess.run([NVDISASM, "-c", file.name], capture_output=True, text=True, check=True).stdout
+def _names(block: Block) -> tuple[str, ...]:
+    return tuple(each.name for each in block.instructions if each.name != "NOP")
 
 
-def _blocks(text: str) -> list[Block]:
-    runs: list[list[tuple[str, str, str]]] = [[]]
-    labels: dict[str, int] = {}
-    for line in text.splitlines():
-        if label := LABEL.match(line):
-            if runs[-1]:
-                runs.append([])
-            labels[label.group(1)] = len(runs) - 1
-        elif found := INSTRUCTION.match(line):
-            predicate, name, operands = found.groups(default="")
-            if name != "NOP":
-                runs[-1].append((predicate, name, operands))
-            if name.startswith(("BRA", "EXIT", "RET")):
-                runs.append([])
-    return [Block(tuple(name for _, name, _ in run), _after(number, run, labels, len(runs))) for number, run in enumerate(runs)]
+def _weight(names: Sequence[str]) -> tuple[int, int]:
+    """Orders ways through a loop: more products first, then fewer instructions."""
+    return -sum(bool(PRODUCTS.match(name)) for name in names), len(names)
 
 
-def _after(number: int, run: list[tuple[str, str, str]], labels: dict[str, int], blocks: int) -> tuple[int, ...]:
-    """A branch may have its condition before its name or as its first operand."""
-    after = [number + 1] if number + 1 < blocks else []
-    if not run:
-        return tuple(after)
-    predicate, name, operands = run[-1]
-    if name.startswith("BRA") and (target := TARGET.search(operands)):
-        jump = labels[target.group(1)]
-        return (jump,) if not predicate and operands.lstrip().startswith("`") else (*after, jump)
-    return () if name.startswith(("EXIT", "RET")) and not predicate else tuple(after)
-
-
-def _way(blocks: list[Block], first: int, last: int) -> tuple[str, ...]:
+def _way(blocks: Sequence[Block], first: int, last: int) -> tuple[str, ...]:
     """The instructions from the head of a loop to its branch backwards; none where there is no way."""
-    best = {first: (blocks[first].weight, blocks[first].names)}
+    best = {first: _names(blocks[first])}
     for number in range(first, last):
         for after in blocks[number].after if number in best else ():
             if number < after <= last:
-                (products, length), names = best[number]
-                more = blocks[after].weight
-                way = ((products + more[0], length + more[1]), (*names, *blocks[after].names))
-                if after not in best or way[0] < best[after][0]:
+                way = (*best[number], *_names(blocks[after]))
+                if after not in best or _weight(way) < _weight(best[after]):
                     best[after] = way
-    return best[last][1] if last in best else ()
+    return best.get(last, ())
 
 
 CLOCK, PROCESSORS = 1.83e9, 132

@@ -330,6 +330,32 @@ def test_lengths_beyond_either_end_mean_the_nearest(lengths):
     ratios(replace(case, query_lengths=lengths))
 
 
+def test_tensors_whose_rows_are_not_one_behind_another_are_copied(monkeypatch):
+    """Queries, keys, values and the gradient of the output with stride 1 along the length; others are read where they are."""
+    from tfkit_fused import launch
+
+    case = replace(TWO_HEADS, D=16, V=16)
+    inputs = case.inputs(DEVICE)
+    given = [each.detach().mT.contiguous().mT.requires_grad_() for each in (inputs.query, inputs.key, inputs.value)]
+    seen = []
+    rows = launch._rows
+    monkeypatch.setattr(launch, "_rows", lambda tensor: seen.append(tensor) or rows(tensor))
+    from tfkit_fused.attend import attend
+
+    found = []
+    for query, key, value in (given, (inputs.query, inputs.key, inputs.value)):
+        seen.clear()
+        output = attend(replace(inputs, query=query, key=key, value=value), SMALL).output
+        grad = case.grad_output(DEVICE).to(output)
+        grad = grad.mT.contiguous().mT if query is given[0] else grad
+        found.append([output, *torch.autograd.grad(output, [query, key, value], grad)])
+        assert seen
+        assert all(each.stride(3) == 1 for each in seen)
+    assert any(each.data_ptr() == inputs.key.data_ptr() for each in seen)
+    for copied, plain in zip(*found, strict=True):
+        assert torch.equal(copied, plain)
+
+
 def test_a_tensor_of_more_than_2_to_the_31_numbers_is_addressed_right():
     """Rows 2^21 numbers apart: the last of 1,100 lies beyond what 32 bits can say, of memory that is not touched in between."""
     from tfkit_fused.attend import attend

@@ -45,12 +45,13 @@ FAR_APART = 1 << 23
 
 def prepared(launches: Callable[..., Any]) -> Callable[..., Any]:
     """A function that launches kernels: on the device of its tensors, which Triton takes to be the current one; one thread at a
-    time where they are interpreted; on copies of tensors whose rows lie too far apart for the arithmetic within a tile."""
+    time where they are interpreted; on copies of tensors whose rows lie too far apart for the arithmetic within a tile, or have
+    numbers that do not lie beside each other."""
 
     @functools.wraps(launches)
     def launched(call: Call, *others: Any) -> Any:
-        if not all(map(_is_near, (call.query, call.key, call.value))):
-            call = replace(call, query=_near(call.query), key=_near(call.key), value=_near(call.value))
+        if not all(map(_is_plain, (call.query, call.key, call.value))):
+            call = replace(call, query=_plain(call.query), key=_plain(call.key), value=_plain(call.value))
         device = call.query.device
         with one_at_a_time, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             return launches(call, *others)
@@ -173,7 +174,7 @@ def _decode(call: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
 def backward(call: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: Tensor | None, wants_bias: bool) -> list[Tensor]:
     """[dq, dk, dv], and with `wants_bias` the gradient of the bias in its own shape and dtype."""
     (B, H, Q, D), (G, K), V = call.query.shape, call.key.shape[1:3], call.value.shape[3]
-    sums, grad = torch.empty_like(lse), _near(grad)
+    sums, grad = torch.empty_like(lse), _plain(grad)
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
     grads = [None if gradient is None else (gradient.stride(), gradient.data_ptr() & 15) for gradient in (grad, grad_lse)]
     key = (signature(call), K, *grads, wants_bias)
@@ -278,12 +279,15 @@ def _masks_all(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0)
 
 
-def _is_near(tensor: Tensor) -> bool:
-    return max(tensor.stride()[2:]) < FAR_APART
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether kernels read the tensor where it is. Where queries and keys have another last stride than 1, ptxas 12.8.93, which
+    Triton 3.6 and 3.7 have, makes code that reads registers that nothing wrote (docs/field-report.md); so they are copied."""
+    rows, last = tensor.stride()[2:]
+    return rows < FAR_APART and (last == 1 or tensor.shape[3] == 1)
 
 
-def _near(tensor: Tensor) -> Tensor:
-    return tensor if _is_near(tensor) else tensor.contiguous()
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor if _is_plain(tensor) else tensor.contiguous()
 
 
 def _tiles_along(length: int, tile: int) -> int:
