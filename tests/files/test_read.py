@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from tfkit import StoreError
-from tfkit.commands import parse_json, read_text
-from tfkit.files import FileModel, FileRoot, child, read_bytes, read_model
+from tfkit.commands import parse_json, read_bytes, read_text
+from tfkit.files import FileModel, FileRoot, child, read_model
 from tfkit.files.read import MAX_STRING
 
 

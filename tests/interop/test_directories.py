@@ -362,3 +362,16 @@ def test_no_shard_is_read_after_one_with_many_other_tensors(gpt2, catalogue):
         plan_import(gpt2, catalogue)
     assert len(error.value.diagnostics) == 20
     assert all(" is not listed for a.safetensors, which holds it" in each.message for each in error.value.diagnostics)
+
+
+def test_an_index_that_points_outside_and_a_pointer_of_git_lfs_are_named(gpt2, catalogue):
+    weights = gpt2 / "model.safetensors"
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n")
+    with pytest.raises(TfkitError, match=r"model\.safetensors.*: it is a pointer of Git LFS, .* was not downloaded"):
+        plan_import(gpt2, catalogue)
+    weights.unlink()
+    (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a.weight": "../b/model.safetensors"}}))
+    with pytest.raises(
+        TfkitError, match=r"index\.json: the file of `a\.weight` is `\.\./b/model\.safetensors`, not the plain name of a file"
+    ):
+        plan_import(gpt2, catalogue)

@@ -222,8 +222,8 @@ def test_an_imported_model_generates_as_it_did(name: str, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"no_repeat_ngram_size": -2}, "score filter `no_repeat_ngram`: size: "),
-        ({"do_sample": True, "top_k": 2**63}, "top_k: Input should be less than"),
+        ({"no_repeat_ngram_size": -2}, "no_repeat_ngram_size is -2: score filter `no_repeat_ngram`: size: "),
+        ({"do_sample": True, "top_k": 2**63}, f"top_k is {2**63}: Input should be less than"),
         ({"forced_bos_token_id": 2**40}, f"forced_bos_token_id has the id {2**40}, and the vocabulary has "),
         ({"bad_words_ids": [[3], [4, 9999]]}, "bad_words_ids has the id 9999, and the vocabulary has "),
     ],

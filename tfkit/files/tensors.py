@@ -88,7 +88,10 @@ def read_places(path: Path, limit: int = MAX_BYTES) -> dict[str, Place]:
     """
     try:
         with open_regular(path, links=False) as file:
-            size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
+            size, begins = os.fstat(file.fileno()).st_size, file.read(8)
+            length = int.from_bytes(begins, "little")
+            if begins == b"version ":  # https://git-lfs.github.com/spec/v1
+                raise ValueError("it is a pointer of Git LFS, and the file itself was not downloaded: `git lfs pull`")
             if size < 8 or length > size - 8:
                 raise ValueError(f"its header should have {length:,} bytes, the file has {size:,}")
             if length > limit:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError
 from ..io.generation_settings import GENERATION, GenerationSettings, SavedPenalty, settings_text
+from ..spec.located import short
 from .huggingface_directory import CONFIG, GENERATION as GENERATION_CONFIG
 from .huggingface_import import ImportPlan, vocabulary_sizes
 
@@ -29,6 +30,12 @@ FILTERS: dict[str, Callable[[Any], dict[str, Any] | None]] = {
 }
 """The filter of each setting, in the order in which `generate` applies them; None for a value that turns it off."""
 
+KEYS = {
+    "repetition_penalty": "repetition_penalty", "no_repeat_ngram": "no_repeat_ngram_size", "bad_words": "bad_words_ids",
+    "min_tokens": "min_new_tokens", "forced_first": "forced_bos_token_id", "forced_last": "forced_eos_token_id",
+    "suppress": "suppress_tokens", "suppress_first": "begin_suppress_tokens",
+}  # fmt: skip
+"""The setting of each filter."""
 NAMED = ("exponential_decay_length_penalty", "penalty_alpha", "sequence_bias", "guidance_scale")
 """Further settings of old configurations that tfkit does not have."""
 NAMES = {"beams": "num_beams", "alpha": "length_penalty", "new_tokens": "max_new_tokens or max_length"}
@@ -76,8 +83,10 @@ def settings_of(
     try:
         return _settings(values, encoder_decoder), _left_out(values, encoder_decoder)
     except (ValidationError, TypeError, ValueError) as reason:
-        first = reason.errors()[0] if isinstance(reason, ValidationError) else None
-        words = f"{NAMES.get(str(first['loc'][-1]), first['loc'][0])}: {first['msg']}" if first else str(reason)
+        words = str(reason)
+        if isinstance(reason, ValidationError):
+            first = reason.errors()[0]
+            words = f"{NAMES.get(str(first['loc'][-1]), first['loc'][0])} is {short(repr(first['input']))}: {first['msg']}"
         raise InputError(Diagnostic("TFK142", f"{file}: {words}", "remove the setting there")) from None
 
 
@@ -157,12 +166,15 @@ def generation_texts(plan: ImportPlan, catalogue: Catalogue) -> dict[str, str]:
             raise InputError(Diagnostic("TFK142", message, "remove the setting there"))
     decodes_memory = any(getattr(node.options, "memory", None) for node in plan.spec.nodes.values())
     special = {name: plan.directory.config.get(name) for name in ("eos_token_id",) if file == CONFIG}
-    settings, left_out = settings_of({**special, **written}, decodes_memory, file)
+    settings, left_out = settings_of({**special, **written}, decodes_memory, str(plan.directory.path / file))
     for named in settings.filters:
         try:
             catalogue.score_filter(named)
         except InputError as reason:
-            message = f"{plan.directory.path / file}: {reason.diagnostics[0].message}"
+            name = KEYS[named["kind"]]
+            message = (
+                f"{plan.directory.path / file}: {name} is {short(repr(written.get(name)))}: {reason.diagnostics[0].message}"
+            )
             raise InputError(Diagnostic("TFK142", message, "remove the setting there")) from None
     plan.ignored_keys = {name: reason for name, reason in plan.ignored_keys.items() if name not in READ}
     plan.ignored_keys |= {f"{file}:{name}": reason for name, reason in left_out.items()}

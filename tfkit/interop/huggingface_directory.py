@@ -171,6 +171,9 @@ class HuggingFaceDirectory:
         for name, here in sorted(by_file.items()):
             if len(problems) >= enough:
                 break
+            if "/" in name or "\\" in name:
+                message = f"{self.path / INDEX}: the file of `{min(here)}` is `{name[:80]}`, not the plain name of a file"
+                raise StoreError(Diagnostic("TFK143", message, "an index names files beside it"))
             if not os.path.lexists(self._file(name)):
                 problems.append(f"{self.path / INDEX} names {name}, which does not exist")
                 continue
