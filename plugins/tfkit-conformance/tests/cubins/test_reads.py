@@ -2,7 +2,7 @@
 
 import pytest
 
-from machine_code.listings import kernel, listing
+from cubins.listings import kernel, listing
 from tfkit_conformance.machine_code.check import findings
 from tfkit_conformance.machine_code.listing import kernels_of
 from tfkit_conformance.machine_code.operands import effect, names_of
