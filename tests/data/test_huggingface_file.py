@@ -199,3 +199,21 @@ def _seconds(split: Any, text: str) -> float:
     start = time.process_time()
     split.pre_tokenize_str(text)
     return time.process_time() - start
+
+
+LINES = 1_000_001
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"vocab.txt": "\n" * LINES}, r"vocab\.txt.*it has 1,000,001 lines, and at most 1,000,000 are read"),
+        ({"vocab.json": '{"t": 0}', "merges.txt": "t h\n" * LINES}, r"merges\.txt.*it has 1,000,001 lines"),
+        ({"vocab.json": f"{{{' ' * (1 << 24)}}}", "merges.txt": ""}, r"vocab\.json cannot be read: .* than 16,777,216 bytes"),
+    ],
+)
+def test_files_of_pieces_are_bounded(files: dict[str, str], message: str, tmp_path: Path) -> None:
+    for name, text in {"tokenizer_config.json": "{}", "config.json": '{"model_type": "gpt2"}', **files}.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_huggingface(tmp_path, 100)

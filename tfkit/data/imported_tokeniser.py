@@ -60,6 +60,10 @@ def original_files(directory: Path) -> dict[str, bytes]:
     return {name: files.read(name) for name in ORIGINAL_FILES if name in files}
 
 
+MAX_SIZES = dict.fromkeys(("vocab.txt", "vocab.json", "target_vocab.json", "merges.txt"), 16 << 20)
+"""The most bytes of files that have pieces alone: several times those of the largest that are published."""
+
+
 class _Directory(Files):
     """The files of a tokeniser. No link is followed."""
 
@@ -74,9 +78,12 @@ class _Directory(Files):
 
     def read(self, name: str) -> bytes:
         try:
-            return read_bytes(self.directory / name, MAX_FILE, links=False)
+            data = read_bytes(self.directory / name, MAX_SIZES.get(name, MAX_FILE), links=False)
         except OSError as reason:
             raise InputError(Diagnostic("TFK104", f"{self.directory / name} cannot be read: {reason.strerror}")) from None
+        if name in ("vocab.txt", "merges.txt") and (lines := data.count(b"\n")) > MAX_IDS:
+            raise refusal(self.path(name), "", f"it has {lines:,} lines, and at most {MAX_IDS:,} are read")
+        return data
 
     def json(self, name: str) -> dict[str, Any]:
         try:
