@@ -217,3 +217,16 @@ def test_files_of_pieces_are_bounded(files: dict[str, str], message: str, tmp_pa
         (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message):
         read_huggingface(tmp_path, 100)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x20\x01" * 1_100_001, "a message has more than 1,100,000 fields"),
+        (b"\x0a\xca\x01" + b"\x20\x01" * 101, "a message has more than 100 fields"),
+        (b"\x12\x02\x18\x01" * 2, "it has two of a part that a model has once"),
+    ],
+)
+def test_fields_of_a_sentencepiece_model_are_bounded(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_sentencepiece(data)

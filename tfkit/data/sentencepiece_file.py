@@ -48,19 +48,26 @@ class SentencePieceModel:
     one_space: bool
 
 
+MAX_FIELDS = 100_000
+"""The most fields of a message, beside the pieces of a model: a symbol of the user is a field."""
+MAX_PIECE_FIELDS = 100
+
+
 def parse_sentencepiece(data: bytes, most: int = MAX_IDS) -> SentencePieceModel:
     """Parse a model. Raises ValueError for other bytes, and as soon as there are more than `most` pieces."""
     pieces: list[SentencePiece] = []
     trainer: dict[int, Any] = {}
     normaliser: dict[int, Any] = {}
-    for field, value in _fields(data):
+    for field, value in _fields(data, most + MAX_FIELDS):
         if field == 1:
-            piece = dict(_fields(_message(value)))
+            piece = dict(_fields(_message(value), MAX_PIECE_FIELDS))
             if len(pieces) == most:
                 raise ValueError(f"it has more than {most:,} pieces")
             if len(number := _message(piece.get(2, bytes(4)))) != 4 or not isfinite(score := struct.unpack("<f", number)[0]):
                 raise ValueError(f"piece {len(pieces)} has no score")
             pieces.append(SentencePiece(_message(piece.get(1, b"")).decode("utf-8"), score, _number(piece.get(3, NORMAL))))
+        elif (field == 2 and trainer) or (field == 3 and normaliser):
+            raise ValueError("it has two of a part that a model has once")
         elif field == 2:
             trainer = dict(_fields(_message(value)))
         elif field == 3:
@@ -92,10 +99,13 @@ def _number(value: Any) -> int:
     return value
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message: numbers, or bytes."""
-    at = 0
+def _fields(data: bytes, most: int = MAX_FIELDS) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message, at most so many: numbers, or bytes."""
+    at = count = 0
     while at < len(data):
+        count += 1
+        if count > most:
+            raise ValueError(f"a message has more than {most:,} fields")
         key, at = _varint(data, at)
         wire = key & 7
         if wire == 0:
