@@ -9,7 +9,6 @@ from typing import Literal
 from tfkit.plugin import (
     AttentionBackend,
     AttentionRequest,
-    AutoTable,
     Capabilities,
     Device,
     Numerics,
@@ -88,7 +87,6 @@ FUSED = AttentionBackend(
     options=FusedOptions,
     unsupported=unsupported,
     capabilities=CAPABILITIES,
-    auto=AutoTable("tfkit_fused", ("auto_h100.json",), "fused"),
 )
 ATOMIC = AttentionBackend(
     name="fused.atomic",

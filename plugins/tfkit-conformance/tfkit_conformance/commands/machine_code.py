@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.text import Text
 
 from tfkit.commands import READ, Progress, print_json, print_rich, shown, traceback_option
 
@@ -40,6 +39,8 @@ SHOWN = 3
 @traceback_option
 def command(place: str, timeout: float, as_json: bool) -> int:
     """Find reads before writes and other defects in the machine code of GPU kernels."""
+    from rich.text import Text
+
     from ..machine_code.check import CHECKS, check_cubin
     from ..machine_code.cubin import cubins_of, find_nvdisasm, read_cubin
 
