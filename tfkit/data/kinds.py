@@ -86,6 +86,7 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
     places = paths if len(paths) == kind.texts else paths * kind.texts
     blank = set(paths)
     bounds = training_bounds(recipe.tokeniser)
+    number = -1  # a table may have its header alone
     for number, texts in numbered:
         for path, text in zip(places, texts, strict=False):
             if len(text) > MAX_WORD:
