@@ -210,6 +210,10 @@ LINES = 1_000_001
         ({"vocab.txt": "\n" * LINES}, r"vocab\.txt.*it has 1,000,001 lines, and at most 1,000,000 are read"),
         ({"vocab.json": '{"t": 0}', "merges.txt": "t h\n" * LINES}, r"merges\.txt.*it has 1,000,001 lines"),
         ({"vocab.json": f"{{{' ' * (1 << 24)}}}", "merges.txt": ""}, r"vocab\.json cannot be read: .* than 16,777,216 bytes"),
+        (
+            {"tokenizer.json": json.dumps({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}] * 5_000}})},
+            r"tokenizer\.json holds no .*: decoder: it has more than 10,000 values",
+        ),
     ],
 )
 def test_files_of_pieces_are_bounded(files: dict[str, str], message: str, tmp_path: Path) -> None:

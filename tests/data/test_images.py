@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import os
 import struct
@@ -93,6 +94,14 @@ def png(width: int, height: int) -> bytes:
 GREY = np.zeros((8, 8), np.uint8)
 
 
+def with_chunks(count: int) -> bytes:
+    """A PNG of the right size with empty chunks of text, 12 bytes each, which the decoder reads one by one."""
+    target = io.BytesIO()
+    Image.fromarray(GREY).save(target, format="PNG")
+    data = target.getvalue()
+    return data[:33] + (b"\0\0\0\0tEXt" + zlib.crc32(b"tEXt").to_bytes(4, "big")) * count + data[33:]
+
+
 @pytest.mark.parametrize(
     ("make", "code", "words"),
     [
@@ -109,6 +118,7 @@ GREY = np.zeros((8, 8), np.uint8)
         (lambda path: Image.fromarray(GREY).convert("I;16").save(path), "TFK123", "16-bit grey"),
         (lambda path: Image.fromarray(GREY).convert("1").save(path), "TFK123", "black and white"),
         (lambda path: Image.fromarray(GREY).save(path, format="GIF"), "TFK122", "neither a PNG nor a JPEG"),
+        (lambda path: path.write_bytes(with_chunks(400_000)), "TFK122", "bytes, and at most 4,194,816 are read"),
         (lambda path: os.symlink("/dev/zero", path), "TFK122", "no link is followed"),
         (lambda path: os.mkfifo(path), "TFK122", "a named pipe"),
         (lambda path: path.mkdir(), "TFK122", "a directory"),

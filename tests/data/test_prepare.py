@@ -99,6 +99,12 @@ def test_a_tab_inside_a_text_does_not_make_its_rest_the_label(tmp_path):
     assert ":2:1: TFK115 the line has 2 columns, line 1 has 3" in message
 
 
+def test_a_table_that_has_its_header_alone_is_refused(tmp_path):
+    assert f"TFK103 {tmp_path / 'text.tsv'}: there is no row; name a file" in table(
+        tmp_path, ["text\tlabel"], "data.header=true"
+    )
+
+
 def test_a_table_with_many_columns_needs_the_columns_in_the_recipe(tmp_path):
     rows = [f"{number}\ttext {number}\t{'ab'[number % 2]}" for number in range(40)]
     message = table(tmp_path, rows)

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tfkit
-from tfkit import TfkitError
+from tfkit import InputError, TfkitError
 from tfkit.files import write_tensors
 from tfkit.interop.export import export
 from tfkit.interop.huggingface import write
 from tfkit.interop.huggingface_import import ORIGIN, plan_import, run_import
 from tfkit.interop.kept_tensors import KEPT_FILE
-from tfkit.interop.views import converted, real
+from tfkit.interop.views import constant, converted, real
 from tfkit.io.saved_files import other_files
 
 from .models import make
@@ -375,3 +375,18 @@ def test_an_index_that_points_outside_and_a_pointer_of_git_lfs_are_named(gpt2, c
         TfkitError, match=r"index\.json: the file of `a\.weight` is `\.\./b/model\.safetensors`, not the plain name of a file"
     ):
         plan_import(gpt2, catalogue)
+
+
+def test_a_table_of_positions_is_compared_by_its_shape_before_it_is_computed(tmp_path, catalogue):
+    make("WhisperForConditionalGeneration").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    rows, width = config["max_source_positions"], config["d_model"]
+    (tmp_path / "config.json").write_text(json.dumps({**config, "max_source_positions": 2**31}))
+    message = rf"embed_positions\.weight` is \({rows}, {width}\), and \({2**31}, {width}\) by the configuration"
+    with pytest.raises(TfkitError, match=message):
+        plan_import(tmp_path, catalogue)
+
+
+def test_a_table_of_positions_that_nothing_bounds_is_not_computed():
+    with pytest.raises(InputError, match=r"`max_source_positions` x `d_model` is 2,147,483,648 x 384, "):
+        constant("whisper_positions", {"max_source_positions": 2**31, "d_model": 384})

@@ -28,6 +28,8 @@ Pixels = npt.NDArray[np.uint8]
 SUFFIXES = (".png", ".jpg", ".jpeg")
 MAX_FILE = 64 << 20
 """The most bytes of a PNG or JPEG file."""
+MAX_METADATA = 4 << 20
+"""Bytes of a file beside its pixels. The decoder reads chunks and markers one by one, in Python."""
 MODES = {1: "L", 3: "RGB"}
 """Pillow's name of 8-bit images, by number of channels."""
 COLOURS = {"L": "8-bit grey", "RGB": "8-bit RGB", "RGBA": "RGB with transparency", "P": "a palette", "1": "black and white",
@@ -120,18 +122,23 @@ def read_image(path: str, rule: ImageRule) -> Pixels:
 
     try:
         data = read_bytes(path, MAX_FILE, links=False)
+        limit = MAX_METADATA + 8 * rule.size**2
+        message = f"it has {len(data):,} bytes, and at most {limit:,} are read for an image of {rule.size} x {rule.size} pixels"
+        too_large = unreadable(path, message, "resize the image, or remove its metadata")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            with Image.open(BytesIO(data), formats=("PNG", "JPEG")) as image:
+            with Image.open(BytesIO(data[:limit]), formats=("PNG", "JPEG")) as image:
                 channels = len(image.getbands())
                 colours = COLOURS.get(image.mode, f"of mode {image.mode}")
                 known = channels if image.mode == MODES.get(channels) else 0
                 _check_size(path, (image.height, image.width), known, colours, rule)
+                if len(data) > limit:
+                    raise too_large
                 pixels = np.asarray(image, np.uint8)
     except InputError:
         raise
     except UnidentifiedImageError:
-        raise unreadable(path, "it is neither a PNG nor a JPEG file") from None
+        raise (too_large if len(data) > limit else unreadable(path, "it is neither a PNG nor a JPEG file")) from None
     except OSError as reason:
         raise unreadable(path, reason.strerror or " ".join(str(reason).split())) from None
     except Exception as reason:  # a damaged file raises many kinds of errors inside the decoders

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..files import TOKENISER_VALUES, parse_json, read_bytes
 from .huggingface_file import ROLES, refusal
 from .tokeniser import TextTokeniser
 from .tokeniser_directory import JOINT, SEPARATE
-from .tokeniser_file import MAX_FILE, MAX_IDS
+from .tokeniser_file import MAX_FILE, MAX_IDS, SEQUENCES
 from .vocabulary_files import BUILDERS, Files, Parts, added_token, check_count
 
 ORIGINAL_FILES = (
@@ -107,12 +108,26 @@ def _tokenisers(files: _Directory) -> dict[str, Parts]:
         data = files.json("tokenizer.json")
         vocab = data["model"].get("vocab") if isinstance(data.get("model"), dict) else None
         check_count(files, "tokenizer.json", len(vocab) if isinstance(vocab, (dict, list)) else 0)
+        for part in SEQUENCES:
+            if sum(1 for _ in islice(_values(data.get(part)), MAX_PART_VALUES + 1)) > MAX_PART_VALUES:
+                raise refusal(files.path("tokenizer.json"), part, f"it has more than {MAX_PART_VALUES:,} values")
         return {"": Parts("tokenizer.json", _modern(data, roles, settings), roles)}
     for name, build in BUILDERS.items():
         if name in files:
             return build(files, roles, settings, model_type)
     message = f"{files.directory} has no tokeniser: none of tokenizer.json, {', '.join(BUILDERS)}"
     raise InputError(Diagnostic("TFK104", message, FIX))
+
+
+MAX_PART_VALUES = 10_000
+"""The most values of the normaliser, the splits, the templates or the decoder; those that are published have some hundred."""
+
+
+def _values(data: Any) -> Iterator[Any]:
+    """All values of JSON data, with those inside of others."""
+    yield data
+    for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        yield from _values(value)
 
 
 def _roles(files: _Directory, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -37,7 +37,7 @@ from .huggingface_directory import CONFIG, GENERATION, INDEX, WEIGHTS
 from .huggingface_import import ORIGIN
 from .huggingface_match import rules_for
 from .kept_tensors import unpack
-from .views import CONSTANTS, contiguous, converted
+from .views import constant, contiguous, converted
 from .weight_map import MapFile, shipped_maps
 
 MOST_REASONS = 8
@@ -322,7 +322,7 @@ def _write_weights(
     tied = {spelling.get(name, name): spelling.get(other, other) for name, other in (origin.tied if origin else {}).items()}
     values = configuration(target.map_file, target.config)
     constants = {
-        prefix + name.removeprefix(map_prefix): CONSTANTS[function](values)
+        prefix + name.removeprefix(map_prefix): constant(function, values)
         for name, function in target.map_file.constants.items()
     }
     if origin and origin.computed is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..spec import ModelSpec
 from .config_template import configuration, ignored_keys, unknown_keys
 from .huggingface_directory import BITS, CONFIG, GENERATION, HuggingFaceDirectory
 from .huggingface_match import Match, match_directory
-from .views import CONSTANTS, TOLERANCE, Array, contiguous, converted, real
+from .views import TOLERANCE, Array, constant, constant_shape, contiguous, converted, real
 from .weight_map import TensorRule
 
 ORIGIN = "huggingface.json"
@@ -111,6 +111,11 @@ def plan_import(
     directory = HuggingFaceDirectory(path, allow_pickle)
     match = match_directory(directory, catalogue, architecture, large)
     match.refuse(initialise)
+    for name, function, there in _constants(match):
+        expected = constant_shape(function, configuration(match.map_file, directory.config))
+        shape = directory.places[there][1].shape
+        if shape != expected:
+            raise _other_constant(directory, f"`{name}` is {shape}, and {expected} by the configuration")
     places = (directory.places[match.spelling[rule.theirs]][1] for rule in match.rules if rule.theirs not in match.absent)
     dtypes = tuple(sorted({place.dtype for place in places}))
     ignored = ignored_keys(match.map_file, directory.config, match.architecture)
@@ -190,20 +195,29 @@ def _check_tied(plan: ImportPlan) -> None:
             raise StoreError(Diagnostic("TFK143", message, fix))
 
 
+def _constants(match: Match) -> Iterator[tuple[str, str, str]]:
+    """The constants of a map that are in the files: their names, the functions that compute them, and their names there."""
+    map_prefix = match.map_file.architectures[match.architecture].prefix
+    for name, function in match.map_file.constants.items():
+        there = match.spelling.get(match.prefix + name.removeprefix(map_prefix))
+        if there is not None:
+            yield name, function, there
+
+
+def _other_constant(directory: HuggingFaceDirectory, found: str) -> StoreError:
+    fix = "this model was trained further, or has another configuration; it has no spec"
+    return StoreError(Diagnostic("TFK143", f"{directory.path}: {found}, and a spec has it as a constant", fix))
+
+
 def _compared_constants(plan: ImportPlan) -> tuple[set[str], list[str]]:
     """The constants in the files that an export computes, and those with other last bits. Raises StoreError for others."""
-    map_prefix = plan.match.map_file.architectures[plan.match.architecture].prefix
     equal, other = set(), []
-    for name, function in plan.match.map_file.constants.items():
-        there = plan.match.spelling.get(plan.match.prefix + name.removeprefix(map_prefix))
-        if there is None:
-            continue
-        computed = CONSTANTS[function](configuration(plan.match.map_file, plan.directory.config))
+    for name, function, there in _constants(plan.match):
+        computed = constant(function, configuration(plan.match.map_file, plan.directory.config))
         bits, dtype = plan.directory.read(there), plan.directory.places[there][1].dtype
         tolerance = max(TOLERANCE, 2.0**-7 if {dtype, plan.dtype} != {"float32"} else 0.0)
-        if bits.shape != computed.shape or not np.allclose(real(bits, dtype), computed, rtol=0, atol=tolerance):
-            message = f"{plan.directory.path}: `{name}` is not what the configuration gives, and a spec has it as a constant"
-            raise StoreError(Diagnostic("TFK143", message, "this model was trained further; it has no spec"))
+        if not np.allclose(real(bits, dtype), computed, rtol=0, atol=tolerance):
+            raise _other_constant(plan.directory, f"`{name}` is not what the configuration gives")
         if dtype != plan.dtype or np.array_equal(bits, converted(computed.view(np.uint64), "float64", dtype)):
             equal.add(there)
         else:

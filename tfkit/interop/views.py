@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import Diagnostic, InputError
+
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 CACHE_LINE = 64
@@ -262,10 +264,28 @@ def marian_positions(config: Mapping[str, Any]) -> Array:
     return np.concatenate([np.sin(angles), np.cos(angles)[:, : width // 2]], axis=1)
 
 
-CONSTANTS: dict[str, Callable[[Mapping[str, Any]], Array]] = {
-    "whisper_positions": whisper_positions,
-    "marian_positions": marian_positions,
+CONSTANTS: dict[str, tuple[str, Callable[[Mapping[str, Any]], Array]]] = {
+    "whisper_positions": ("max_source_positions", whisper_positions),
+    "marian_positions": ("max_position_embeddings", marian_positions),
 }
-"""Every constant by its name in a map. Values are float64."""
+"""By its name in a map, the key of a constant's rows, and what computes it from a configuration, in float64."""
+MAX_CONSTANT = 1 << 24
+"""The most numbers of a constant; that of the largest Whisper has 1,500 x 1,280."""
+
+
+def constant_shape(name: str, config: Mapping[str, Any]) -> tuple[int, int]:
+    """The shape of a constant, without computing it."""
+    return config[CONSTANTS[name][0]], config["d_model"]
+
+
+def constant(name: str, config: Mapping[str, Any]) -> Array:
+    """The numbers of a constant. Raises InputError if there are too many."""
+    (key, compute), (rows, width) = CONSTANTS[name], constant_shape(name, config)
+    if rows * width > MAX_CONSTANT:
+        message = f"`{key}` x `d_model` is {rows:,} x {width:,}, and a table of positions has at most {MAX_CONSTANT:,} numbers"
+        raise InputError(Diagnostic("TFK142", message, "correct the configuration"))
+    return compute(config)
+
+
 TOLERANCE = 1e-5
 """Stored constants may differ by this much: they were computed in float32, also the angles."""
