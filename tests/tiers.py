@@ -61,9 +61,10 @@ class Tiers:
         nothing left."""
         number, count = map(int, SHARE.split("/"))
         if count > 1:
-            others = [item for item in items if tier_of(item) == "exhaustive" and share_of(item.nodeid, count) != number]
-            config.hook.pytest_deselected(items=others)
-            items[:] = [item for item in items if item not in set(others)]
+            kept = [item for item in items if tier_of(item) != "exhaustive" or share_of(item.nodeid, count) == number]
+            left = set(kept)
+            config.hook.pytest_deselected(items=[item for item in items if item not in left])
+            items[:] = kept
         if len(items) > 1000:  # tests chosen by path keep the order of their files
             items.sort(key=lambda item: LONG_FIRST.index(tier_of(item)))
 

@@ -96,13 +96,18 @@ def test_settings_of_an_encoder_decoder(written: dict[str, Any], settings: dict[
         ({"num_beams": 0}, "num_beams"),
         ({"num_beams": 2, "early_stopping": "always"}, "early_stopping"),
         ({"num_beams": 2, "length_penalty": 99.0}, "length_penalty"),
-        ({"num_beams": 2, "length_penalty": -1.0}, "length_penalty is -1.0"),
         ({"max_new_tokens": -1}, "max_new_tokens or max_length"),
     ],
 )
 def test_errors_have_the_names_of_the_file(written: dict[str, Any], name: str) -> None:
     with pytest.raises(tfkit.InputError, match=rf"TFK142 generation_config.json: {name}"):
         settings_of(written, encoder_decoder=True)
+
+
+def test_a_negative_length_penalty_is_named_and_0_is_used() -> None:
+    found, reasons = settings_of({"num_beams": 2, "length_penalty": -1.0}, encoder_decoder=True)
+    assert found.length_penalty is not None
+    assert (found.length_penalty.alpha, reasons.keys()) == (0.0, {"length_penalty"})
 
 
 def test_a_forced_first_token_of_a_decoder_is_named() -> None:
@@ -148,7 +153,7 @@ def test_lengths_that_count_the_prompt_are_named() -> None:
     [
         {"num_beams": 2, "early_stopping": "always"}, {"num_beams": 2, "early_stopping": 1},
         {"num_beams": 0}, {"num_beams": "4"}, {"num_beams": 10**9}, {**NEVER, "length_penalty": "a"},
-        {**NEVER, "length_penalty": -1.0}, {"do_sample": True, "top_p": 7}, {"max_new_tokens": -1}, {"max_length": "20"},
+        {"do_sample": True, "top_p": 7}, {"max_new_tokens": -1}, {"max_length": "20"},
         {"repetition_penalty": [1]}, {"do_sample": True, "temperature": -0.5},
     ],
 )  # fmt: skip

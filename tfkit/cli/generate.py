@@ -12,7 +12,7 @@ from ..errors import Diagnostic, InputError, Location
 from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, import_torch, need_packages
-from .search_args import check_workers, saved_search_of, search_of, search_options, workers_of, workers_option
+from .search_args import SAVED_SEARCH, check_workers, saved_search_of, search_of, search_options, workers_of, workers_option
 
 if TYPE_CHECKING:
     from ..text import Continuation
@@ -22,14 +22,10 @@ MAX_PROMPTS = 8 << 20
 """The most characters of all lines of standard input, which are continued at once."""
 ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 """Escapes that write a text of several lines on one line."""
-EPILOG = """\b
+EPILOG = f"""\b
 tfkit generate MODEL --prompt "Once upon" --sample --temperature 0.8 --seed 1
 
-\b
-Where a saved model has a search of its own (generation.json), that search
-replaces the defaults above. What is written here comes first.
-
-\b
+{SAVED_SEARCH}\b
 The continuation of a --prompt is printed as it is. The continuation of a line
 of standard input is printed on one line, in which \\n is a line break, \\r a
 carriage return, \\t a tab and \\\\ a backslash. With --n-best N such a line is:

@@ -23,6 +23,13 @@ STOPPING: dict[str, bool | str] = {"never": "never", "true": True, "false": Fals
 SEED_BITS = 32
 """Bits of a seed that is drawn: short enough to be typed."""
 
+SAVED_SEARCH = """\b
+Where a saved model has a search of its own (generation.json), that search
+replaces the defaults above. What is written here comes first.
+
+"""
+"""A paragraph at the end of the help texts of searches."""
+
 
 def written_filter(value: str) -> dict[str, Any]:
     """Parse a score filter: `KIND`, `KIND:OPTION=VALUE` with a value in JSON, or a mapping in JSON with `kind` and the options.

@@ -10,19 +10,24 @@ import click
 from ..errors import Diagnostic, InputError
 from .options import READ, common, cpu_table_option, placement, precision_option, whole
 from .packages import TEXT, import_torch, need_packages
-from .search_args import EXTRA_LENGTH, check_workers, lengths_of, saved_search_of, search_of, workers_of, workers_option
+from .search_args import (
+    EXTRA_LENGTH,
+    SAVED_SEARCH,
+    check_workers,
+    lengths_of,
+    saved_search_of,
+    search_of,
+    workers_of,
+    workers_option,
+)
 
 BEAMS = 5
-EPILOG = """\b
+EPILOG = f"""\b
 tfkit serve MODEL --port 8000
-curl -H 'Content-Type: application/json' -d '{"texts": ["a dog runs"]}' \\
+curl -H 'Content-Type: application/json' -d '{{"texts": ["a dog runs"]}}' \\
      http://127.0.0.1:8000/translate
 
-\b
-Where a saved model has a search of its own (generation.json), that search
-replaces the defaults above. What is written here comes first.
-
-\b
+{SAVED_SEARCH}\b
 /translate, /generate or /classify, whichever the model does; /health, /ready
 and /metrics. SIGTERM: what was sent is answered, nothing more is taken.
 """

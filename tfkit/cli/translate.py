@@ -15,6 +15,7 @@ from .output import speak_utf8
 from .packages import TEXT, import_torch, need_packages
 from .search_args import (
     EXTRA_LENGTH,
+    SAVED_SEARCH,
     check_workers,
     lengths_of,
     saved_search_of,
@@ -29,14 +30,10 @@ if TYPE_CHECKING:
     from ..text import Translation, Translator
 
 BEAMS = 5
-EPILOG = """\b
+EPILOG = f"""\b
 tfkit translate MODEL < in.txt > out.txt
 
-\b
-Where a saved model has a search of its own (generation.json), that search
-replaces the defaults above. What is written here comes first.
-
-\b
+{SAVED_SEARCH}\b
 With --n-best N a line of output is: number of the input line, score, text,
 with tabs between them.
 

@@ -18,24 +18,18 @@ from ..spec.located import short
 from .huggingface_directory import CONFIG, GENERATION as GENERATION_CONFIG
 from .huggingface_import import ImportPlan, vocabulary_sizes
 
-FILTERS: dict[str, Callable[[Any], dict[str, Any] | None]] = {
-    "repetition_penalty": lambda value: {"kind": "repetition_penalty", "factor": float(value)} if value != 1.0 else None,
-    "no_repeat_ngram_size": lambda value: {"kind": "no_repeat_ngram", "size": value} if value else None,
-    "bad_words_ids": lambda value: {"kind": "bad_words", "sequences": value} if value else None,
-    "min_new_tokens": lambda value: {"kind": "min_tokens", "tokens": value} if value else None,
-    "forced_bos_token_id": lambda value: {"kind": "forced_first", "id": value},
-    "forced_eos_token_id": lambda value: _forced_last(value if isinstance(value, list) else [value]),
-    "suppress_tokens": lambda value: {"kind": "suppress", "ids": value} if value else None,
-    "begin_suppress_tokens": lambda value: {"kind": "suppress_first", "ids": value} if value else None,
+FILTERS: dict[str, tuple[str, Callable[[Any], dict[str, Any] | None]]] = {
+    "repetition_penalty": ("repetition_penalty", lambda value: {"factor": float(value)} if value != 1.0 else None),
+    "no_repeat_ngram_size": ("no_repeat_ngram", lambda value: {"size": value} if value else None),
+    "bad_words_ids": ("bad_words", lambda value: {"sequences": value} if value else None),
+    "min_new_tokens": ("min_tokens", lambda value: {"tokens": value} if value else None),
+    "forced_bos_token_id": ("forced_first", lambda value: {"id": value}),
+    "forced_eos_token_id": ("forced_last", lambda value: _forced_last(value if isinstance(value, list) else [value])),
+    "suppress_tokens": ("suppress", lambda value: {"ids": value} if value else None),
+    "begin_suppress_tokens": ("suppress_first", lambda value: {"ids": value} if value else None),
 }
-"""The filter of each setting, in the order in which `generate` applies them; None for a value that turns it off."""
-
-KEYS = {
-    "repetition_penalty": "repetition_penalty", "no_repeat_ngram": "no_repeat_ngram_size", "bad_words": "bad_words_ids",
-    "min_tokens": "min_new_tokens", "forced_first": "forced_bos_token_id", "forced_last": "forced_eos_token_id",
-    "suppress": "suppress_tokens", "suppress_first": "begin_suppress_tokens",
-}  # fmt: skip
-"""The setting of each filter."""
+"""The filter of each setting and its options, in the order in which `generate` applies them; None for a value that turns it
+off."""
 NAMED = ("exponential_decay_length_penalty", "penalty_alpha", "sequence_bias", "guidance_scale")
 """Further settings of old configurations that tfkit does not have."""
 NAMES = {"beams": "num_beams", "alpha": "length_penalty", "new_tokens": "max_new_tokens or max_length"}
@@ -59,7 +53,7 @@ OFF: dict[str, Any] = {
 
 def _forced_last(ids: list[Any]) -> dict[str, Any] | None:
     """`generate` makes all of several ids equally probable, and takes the lowest."""
-    return {"kind": "forced_last", "id": min(ids)} if ids else None
+    return {"id": min(ids)} if ids else None
 
 
 def settings_of(
@@ -104,7 +98,9 @@ def _settings(values: Mapping[str, Any], encoder_decoder: bool) -> GenerationSet
     if not encoder_decoder:
         values.pop("forced_bos_token_id", None)
     filters = [
-        named for name, filter_of in FILTERS.items() if name in values and (named := filter_of(values[name])) is not None
+        {"kind": kind, **options}
+        for name, (kind, options_of) in FILTERS.items()
+        if name in values and (options := options_of(values[name])) is not None
     ]
     if "forced_bos_token_id" in values:  # the first token that `generate` chooses is the one after it
         filters = [{**one, "after": 1} if one["kind"] == "suppress_first" else one for one in filters]
@@ -115,10 +111,7 @@ def _settings(values: Mapping[str, Any], encoder_decoder: bool) -> GenerationSet
     beams = values.get("num_beams", 1)
     if beams == 1:
         return GenerationSettings(kind="greedy", **common)
-    alpha = float(values.get("length_penalty", 1.0))
-    if alpha < 0:
-        raise ValueError(f"length_penalty is {alpha}, and tfkit has those from 0 on: it stops by the longest hypothesis")
-    penalty = SavedPenalty(kind="power", alpha=alpha)
+    penalty = SavedPenalty(kind="power", alpha=max(0.0, float(values.get("length_penalty", 1.0))))
     stopping = {"early_stopping": values.get("early_stopping", False), "unfinished": "ranked"}
     return GenerationSettings(kind="beam", beams=beams, length_penalty=penalty, **stopping, **common)
 
@@ -128,6 +121,8 @@ def _left_out(values: Mapping[str, Any], encoder_decoder: bool) -> dict[str, str
     reasons = dict.fromkeys(sorted(other), "tfkit has no such setting")
     if values.get("num_beams", 1) != 1 and values.get("do_sample"):
         reasons["num_beams"] = "samples have no beams"
+    elif values.get("num_beams", 1) != 1 and float(values.get("length_penalty", 1.0)) < 0:
+        reasons["length_penalty"] = "it is negative, and 0 is used: a search stops by the longest hypothesis"
     if not encoder_decoder:
         for name in ("max_length", "min_length"):
             if values.get(name):
@@ -171,7 +166,7 @@ def generation_texts(plan: ImportPlan, catalogue: Catalogue) -> dict[str, str]:
         try:
             catalogue.score_filter(named)
         except InputError as reason:
-            name = KEYS[named["kind"]]
+            name = next(name for name, (kind, _) in FILTERS.items() if kind == named["kind"])
             message = (
                 f"{plan.directory.path / file}: {name} is {short(repr(written.get(name)))}: {reason.diagnostics[0].message}"
             )

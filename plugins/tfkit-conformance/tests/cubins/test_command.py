@@ -1,4 +1,4 @@
-"""`tfkit machine-code` on cubins that ptxas makes here, and on files that are none."""
+"""`tfkit machine-code` on cubins that ptxas makes here, and on other files."""
 
 from __future__ import annotations
 
