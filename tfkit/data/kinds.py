@@ -99,8 +99,8 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
             blank -= {path for path, text in zip(places, texts, strict=False) if text.strip()}
         yield number, texts
     for path in sorted(blank):
-        found = f"no line of {number + 1:,} has text" if number >= 0 else "there is no row"
-        raise InputError(Diagnostic("TFK103", f"{path}: {found}", "name a file that has text"))
+        fault = f"no line of {number + 1:,} has text" if number >= 0 else "there is no row"
+        raise InputError(Diagnostic("TFK103", f"{path}: {fault}", "name a file that has text"))
 
 
 def _check_words(text: str, location: Location) -> None:

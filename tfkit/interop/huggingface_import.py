@@ -204,9 +204,9 @@ def _constants(match: Match) -> Iterator[tuple[str, str, str]]:
             yield name, function, there
 
 
-def _other_constant(directory: HuggingFaceDirectory, found: str) -> StoreError:
+def _other_constant(directory: HuggingFaceDirectory, fault: str) -> StoreError:
     fix = "this model was trained further, or has another configuration; it has no spec"
-    return StoreError(Diagnostic("TFK143", f"{directory.path}: {found}, and a spec has it as a constant", fix))
+    return StoreError(Diagnostic("TFK143", f"{directory.path}: {fault}, and a spec has it as a constant", fix))
 
 
 def _compared_constants(plan: ImportPlan) -> tuple[set[str], list[str]]:
