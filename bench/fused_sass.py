@@ -30,9 +30,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 sys.path[:0] = [str(Path(__file__).parents[1] / "plugins" / "tfkit-fused" / "tests")]
 import aot  # noqa: E402
 from launches import CAPABILITIES, UNMEASURED, WHOLE, cell, cells, launched, named  # noqa: E402
-from tfkit_fused.tiles import Tiles, triton_version  # noqa: E402
-
 from machine_code import estimated_tflops  # noqa: E402
+from tfkit_fused.tiles import Tiles, triton_version  # noqa: E402
 
 YARDSTICKS = (64, 128)
 """Head dims that the tutorial's kernel is compared for, without a mask, with the tiles YARDSTICK."""

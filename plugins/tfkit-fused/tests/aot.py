@@ -20,13 +20,12 @@ from unittest.mock import patch
 
 import torch
 import triton
+from machine_code import Loop, kernel_of, loops_of, wrong_of
 from tfkit_fused import launch, tiles
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import CompiledKernel
-
-from machine_code import Loop, kernel_of, loops_of, wrong_of
 
 
 @dataclass(frozen=True)
