@@ -64,11 +64,11 @@ class Item:
 
 def test_long_tests_are_first_and_otherwise_keep_their_order():
     items = [Item(number) for number in range(1500)]
-    Tiers().pytest_collection_modifyitems(None, items)
+    Tiers("1/1").pytest_collection_modifyitems(None, items)
     assert [LONG_FIRST.index(tier_of(item)) for item in items] == [0] * 500 + [1] * 500 + [2] * 500
     assert [item.number for item in items[:500]] == list(range(2, 1500, 3))
     few = [Item(number) for number in range(9)]
-    Tiers().pytest_collection_modifyitems(None, few)
+    Tiers("1/1").pytest_collection_modifyitems(None, few)
     assert [item.number for item in few] == list(range(9))
 
 

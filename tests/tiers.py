@@ -55,11 +55,14 @@ def share_of(name: str, count: int) -> int:
 class Tiers:
     """The order of tests, their budgets, and the last line."""
 
+    def __init__(self, share: str = SHARE) -> None:
+        self.share = share
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """The share of the exhaustive tests. Long tests first, so that no process ends with a long one while the others have
         nothing left."""
-        number, count = map(int, SHARE.split("/"))
+        number, count = map(int, self.share.split("/"))
         if count > 1:
             kept = [item for item in items if tier_of(item) != "exhaustive" or share_of(item.nodeid, count) == number]
             left = set(kept)
@@ -87,8 +90,8 @@ class Tiers:
         words = LEFT_OUT.get(config.option.markexpr)
         if words and not hasattr(config, "workerinput") and not config.option.collectonly:
             print(words, file=sys.stderr)
-            if SHARE != "1/1":
-                print(f"left out: exhaustive tests of other shares than {SHARE}", file=sys.stderr)
+            if self.share != "1/1":
+                print(f"left out: exhaustive tests of other shares than {self.share}", file=sys.stderr)
             if missing := missing_browser():
                 print(f"left out: tests in a browser, {missing}", file=sys.stderr)
 

@@ -27,6 +27,7 @@ PUBLIC = {
 ORDER = {
     "check_texts": "",
     "finding": "",
+    "machine_code": "",
     "profile": "",
     "raised": "",
     "site_hooks": "",
@@ -51,7 +52,7 @@ ORDER = {
     "bench": "attention raised",
     "process": "finding attention report relations resolve laws suite snippets callables caches",
     "view": "process",
-    "commands": "profile report resolve verification bench process view",
+    "commands": "machine_code profile report resolve verification bench process view",
     "pytest_plugin": "profile process",
     "write_check_texts": "check_texts relations laws suite verification",
     "__init__": "finding attention report relations laws suite callables caches products beams verification",
