@@ -152,7 +152,7 @@ def test_invalid_json_is_refused(text, message):
 @pytest.mark.slow
 def test_a_vocabulary_has_a_limit():
     vocab = {str(number): number for number in range(MAX_IDS + 1)}
-    with pytest.raises(ValidationError, match="Dictionary should have at most 1000000 items"):
+    with pytest.raises(ValidationError, match="Dictionary should have at most 500000 items"):
         WordLevel.model_validate({"type": "WordLevel", "unk_token": "<unk>", "vocab": vocab})
 
 

@@ -12,7 +12,7 @@ from ..errors import Diagnostic, InputError
 from ..files import FileModel
 from .huggingface_steps import STEPS
 from .text_frame import Frame, PairFrame, frames_of
-from .tokeniser_file import MAX_IDS, SEQUENCES, Piece, Vocabulary, check_merges, scored_pieces, shown
+from .tokeniser_file import MAX_ALL_MERGES, MAX_IDS, SEQUENCES, Piece, Vocabulary, check_merges, scored_pieces, shown
 
 MAX_STEPS = 16
 """The most steps of a part, those in sequences included."""
@@ -48,7 +48,7 @@ class Bpe(FileModel):
     byte_fallback: bool = False
     ignore_merges: bool = False
     vocab: Vocabulary
-    merges: Annotated[list[Annotated[list[Piece], Field(min_length=2, max_length=2)]], Field(max_length=MAX_IDS)]
+    merges: Annotated[list[Annotated[list[Piece], Field(min_length=2, max_length=2)]], Field(max_length=MAX_ALL_MERGES)]
 
     @model_validator(mode="before")
     @classmethod

@@ -63,6 +63,8 @@ def original_files(directory: Path) -> dict[str, bytes]:
 
 MAX_SIZES = dict.fromkeys(("vocab.txt", "vocab.json", "target_vocab.json", "merges.txt"), 16 << 20)
 """The most bytes of files that have pieces alone: several times those of the largest that are published."""
+MAX_LINES = 300_000
+"""The most pieces or merges of one: each has a line of its own, or a key of its own in JSON."""
 
 
 class _Directory(Files):
@@ -82,13 +84,14 @@ class _Directory(Files):
             data = read_bytes(self.directory / name, MAX_SIZES.get(name, MAX_FILE), links=False)
         except OSError as reason:
             raise InputError(Diagnostic("TFK104", f"{self.directory / name} cannot be read: {reason.strerror}")) from None
-        if name in ("vocab.txt", "merges.txt") and (lines := data.count(b"\n")) > MAX_IDS:
-            raise refusal(self.path(name), "", f"it has {lines:,} lines, and at most {MAX_IDS:,} are read")
+        if name.endswith(".txt") and (lines := data.count(b"\n")) > MAX_LINES:
+            raise refusal(self.path(name), "", f"it has {lines:,} lines, and at most {MAX_LINES:,} are read")
         return data
 
     def json(self, name: str) -> dict[str, Any]:
+        values = MAX_LINES if name in MAX_SIZES else TOKENISER_VALUES
         try:
-            data = parse_json(self.read(name), values=TOKENISER_VALUES)
+            data = parse_json(self.read(name), values=values)
         except ValueError as reason:
             raise refusal(self.path(name), "", f"it is not valid JSON: {reason}") from None
         if not isinstance(data, dict):

@@ -18,7 +18,9 @@ from .text_frame import MASK, SPECIALS
 
 MAX_FILE = 48 << 20
 """The size limit of a tokeniser file, in bytes."""
-MAX_IDS = 1_000_000
+MAX_IDS = 500_000
+"""The most pieces of a tokeniser: twice as many as the large published ones have."""
+MAX_ALL_MERGES = 1_000_000
 MAX_PIECE = 256
 """The longest piece, in characters."""
 MAX_STEPS = 8
@@ -86,7 +88,7 @@ class Bpe(FileModel):
     byte_fallback: bool
     ignore_merges: Literal[False]
     vocab: Vocabulary
-    merges: Annotated[list[Annotated[list[Piece], Field(min_length=2, max_length=2)]], Field(max_length=MAX_IDS)]
+    merges: Annotated[list[Annotated[list[Piece], Field(min_length=2, max_length=2)]], Field(max_length=MAX_ALL_MERGES)]
 
     @model_validator(mode="before")
     @classmethod

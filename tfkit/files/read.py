@@ -28,7 +28,7 @@ MAX_VALUES = 100_000
 """How many values a JSON file may hold, unless its reader sets another limit."""
 LABELS, PAIR_LABELS = "labels.json", "pair-labels.json"
 """The classes of a classifier, in the order of its output. One of pairs of texts has the second file."""
-TOKENISER_VALUES = 2_000_000
+TOKENISER_VALUES = 1_900_000
 """The same for a tokeniser: 256,000 pieces and twice as many merges are 1.8 million."""
 MAX_STRING = 4 << 20
 """How many characters a string of JSON may have: as many as the table of characters of a tokeniser."""
