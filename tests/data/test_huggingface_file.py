@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 import sentencepiece
+from pydantic import ValidationError
 from tokenizers import Regex, pre_tokenizers
 
 from hostile_files import REPLACED
 from huggingface_tokenisers import CORPUS, MADE, config
 from tfkit import InputError
 from tfkit.data import TextTokeniser, read_huggingface
+from tfkit.data.huggingface_file import AddedToken
 from tfkit.data.huggingface_steps import SPLITS
 from tfkit.data.sentencepiece_file import parse_sentencepiece
 
@@ -227,14 +229,23 @@ def test_files_of_pieces_are_bounded(files: dict[str, str], message: str, tmp_pa
         read_huggingface(tmp_path, 100)
 
 
+def test_a_token_of_white_space_does_not_take_that_beside_it() -> None:
+    """A text of blanks took quadratic time and memory: each matched and took all that follow."""
+    token = {"id": 1, "content": " ", "single_word": False, "lstrip": False, "normalized": False, "special": False}
+    assert AddedToken.model_validate({**token, "rstrip": False})
+    with pytest.raises(ValidationError, match="a token of white space cannot take the white space beside it"):
+        AddedToken.model_validate({**token, "rstrip": True})
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"\x20\x01" * 600_001, "a message has more than 600,000 fields"),
         (b"\x0a\xca\x01" + b"\x20\x01" * 101, "a message has more than 100 fields"),
         (b"\x12\x02\x18\x01" * 2, "it has two of a part that a model has once"),
+        (b"\x0a\x89\x02\x0a\x81\x02" + b"a" * 257 + b"\x15" + bytes(4), "piece 0 has 257 characters, and at most 256 are read"),
     ],
-    ids=["fields", "fields of a piece", "two trainers"],
+    ids=["fields", "fields of a piece", "two trainers", "a long piece"],
 )
 def test_fields_of_a_sentencepiece_model_are_bounded(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 import tfkit
 from tfkit import InputError, TfkitError
@@ -221,8 +221,23 @@ FORGED: dict[str, Any] = {
     "an unknown tensor": {"tied": {"lm_head.weight": "nothing"}},
     "a wrong type": {"prefix": 3},
     "a wrong configuration": {"config.json": []},
+    "classes that are a number": {"config.json": {"architectures": 5}},
+    "one name of two tensors": {"spelling": dict.fromkeys(("transformer.wte.weight", "transformer.wpe.weight"), "one")},
+    "the name of another tensor": {"spelling": {"transformer.wte.weight": "transformer.wpe.weight"}},
+    "a file twice": {"files": ["config.json"] * 2},
     "an unknown key": {"more": 1},
     "kept tensors": {},
+    "kept tensors of an unknown dtype": {},
+    "kept tensors of a weight": {},
+    "kept tensors of NaN": {},
+}
+
+
+KEPT = {
+    "kept tensors": b"{}",
+    "kept tensors of an unknown dtype": save({"mask": torch.ones(2).to(torch.float8_e5m2)}),
+    "kept tensors of a weight": save({"transformer.wte.weight": torch.ones(2)}),
+    "kept tensors of NaN": save({"mask": torch.full((2,), torch.nan)}),
 }
 
 
@@ -232,7 +247,7 @@ def test_a_forged_record_of_an_import_writes_nothing(name, gpt2, tmp_path, catal
     record = json.loads((tmp_path / "model" / ORIGIN).read_text())
     outside = {"shards": dict.fromkeys(load_file(gpt2 / "model.safetensors"), "../../escaped.safetensors")}
     texts = {ORIGIN: json.dumps({**record, **FORGED.get(name, outside)})}
-    texts |= {KEPT_FILE: "{}"} if name == "kept tensors" else {}
+    texts |= {KEPT_FILE: KEPT[name]} if name in KEPT else {}
     with pytest.raises(TfkitError):
         export(model, tmp_path / "exported", "hf", texts=texts)
     assert not (tmp_path / "exported").exists()
@@ -254,6 +269,33 @@ def test_pickled_weights_are_read_on_request_and_run_no_code(gpt2, tmp_path, cat
         torch.save(other, gpt2 / "pytorch_model.bin")
         with pytest.raises(TfkitError, match=r"TFK143 .*`(model|step)` of the pickled weights is a (dict|int), no tensor"):
             plan_import(gpt2, catalogue, allow_pickle=True)
+    forms = {
+        "a name that is no text: 5": {5: torch.ones(2)},
+        "a strided tensor on meta": {"wte": torch.ones(2, device="meta")},
+        "a sparse_coo tensor on cpu": {"wte": torch.ones(2, 2).to_sparse()},
+    }
+    for words, weights_of in forms.items():
+        torch.save(weights_of, gpt2 / "pytorch_model.bin")
+        with pytest.raises(TfkitError, match=rf"TFK143 .*{words}"):
+            plan_import(gpt2, catalogue, allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("LlamaForCausalLM", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 1e308}}),
+        ("LlamaForCausalLM", {"num_attention_heads": 0, "head_dim": None}),
+        ("Gemma2ForCausalLM", {"query_pre_attn_scalar": 0}),
+        ("ModernBertModel", {"layer_types": []}),
+        ("ModernBertModel", {"num_hidden_layers": -1}),
+    ],
+)
+def test_numbers_of_a_configuration_that_nothing_can_be_computed_from_are_errors(kind, changes, tmp_path, catalogue):
+    make(kind).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(TfkitError, match="TFK14"):
+        plan_import(tmp_path, catalogue)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])

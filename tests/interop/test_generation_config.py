@@ -104,6 +104,13 @@ def test_errors_have_the_names_of_the_file(written: dict[str, Any], name: str) -
         settings_of(written, encoder_decoder=True)
 
 
+def test_long_lists_of_ids_take_linear_time() -> None:
+    """They took 48 s."""
+    words = [[number] for number in range(60_000)]
+    settings, _ = settings_of({"bad_words_ids": words, "eos_token_id": list(range(59_000))}, True)
+    assert [len(named["sequences"]) for named in settings.filters] == [1000]
+
+
 def test_a_negative_length_penalty_is_named_and_0_is_used() -> None:
     found, reasons = settings_of({"num_beams": 2, "length_penalty": -1.0}, encoder_decoder=True)
     assert found.length_penalty is not None

@@ -165,6 +165,13 @@ def test_a_generation_without_a_number_of_tokens_has_as_many_as_are_allowed(clie
             415,
             "unsupported_media_type",
         ),
+        (
+            "translate",
+            "/translate",
+            {"content": b"{}", "headers": {"Content-Type": f"application/json; charset*{'9' * 5000}=u"}},
+            415,
+            "unsupported_media_type",
+        ),
         ("translate", "/generate", {"json": {"prompt": "a"}}, 404, "wrong_endpoint"),
         ("translate", "/none", {"json": {}}, 404, "not_found"),
         ("translate", "/translate/", {"json": {}, "headers": {"Host": "b.example"}}, 404, "not_found"),

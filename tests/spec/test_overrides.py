@@ -58,6 +58,11 @@ def test_layers_and_their_number_take_each_other_away(text: str, errors_of: Erro
     assert diagnostic.location.file == "--set encoder.num_layers=3"
 
 
+def test_a_path_of_very_many_keys_is_an_error(text: str, errors_of: ErrorsOf) -> None:
+    (diagnostic,) = errors_of(text, f"encoder{'.a' * 30_000}=1")
+    assert diagnostic.message == "a path has at most 40 keys, and this one has 30,001"
+
+
 def test_new_option_of_a_node(text: str, spec_of: SpecOf) -> None:
     spec = spec_of(text, "encoder.attention.num_heads=8", "encoder.ffn={dropout: 0.5}")
     attention, ffn = spec.nodes["encoder"].options.layers[0].sublayers

@@ -37,6 +37,12 @@ class AddedToken(FileModel):
     normalized: bool
     special: bool
 
+    @model_validator(mode="after")
+    def _takes_no_white_space_twice(self) -> AddedToken:
+        if (self.lstrip or self.rstrip) and not self.content.strip():
+            raise ValueError("a token of white space cannot take the white space beside it as well")
+        return self
+
 
 class Bpe(FileModel):
     type: Literal["BPE"]

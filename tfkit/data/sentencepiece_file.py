@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from .tokeniser_file import MAX_IDS
+from .tokeniser_file import MAX_IDS, MAX_PIECE
 
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -51,6 +51,8 @@ class SentencePieceModel:
 MAX_FIELDS = 100_000
 """The most fields of a message, beside the pieces of a model: a symbol of the user is a field."""
 MAX_PIECE_FIELDS = 100
+MAX_CHARACTERS = 4 << 20
+"""Of all pieces: those of BPE are split in every place."""
 
 
 def parse_sentencepiece(data: bytes, most: int = MAX_IDS) -> SentencePieceModel:
@@ -58,6 +60,7 @@ def parse_sentencepiece(data: bytes, most: int = MAX_IDS) -> SentencePieceModel:
     pieces: list[SentencePiece] = []
     trainer: dict[int, Any] = {}
     normaliser: dict[int, Any] = {}
+    characters = 0
     for field, value in _fields(data, most + MAX_FIELDS):
         if field == 1:
             piece = dict(_fields(_message(value), MAX_PIECE_FIELDS))
@@ -65,7 +68,12 @@ def parse_sentencepiece(data: bytes, most: int = MAX_IDS) -> SentencePieceModel:
                 raise ValueError(f"it has more than {most:,} pieces")
             if len(number := _message(piece.get(2, bytes(4)))) != 4 or not isfinite(score := struct.unpack("<f", number)[0]):
                 raise ValueError(f"piece {len(pieces)} has no score")
-            pieces.append(SentencePiece(_message(piece.get(1, b"")).decode("utf-8"), score, _number(piece.get(3, NORMAL))))
+            text = _message(piece.get(1, b"")).decode("utf-8")
+            characters += len(text)
+            if len(text) > MAX_PIECE or characters > MAX_CHARACTERS:
+                one = f"piece {len(pieces)} has {len(text):,} characters, and at most {MAX_PIECE} are read"
+                raise ValueError(one if len(text) > MAX_PIECE else f"its pieces have more than {MAX_CHARACTERS:,} characters")
+            pieces.append(SentencePiece(text, score, _number(piece.get(3, NORMAL))))
         elif (field == 2 and trainer) or (field == 3 and normaliser):
             raise ValueError("it has two of a part that a model has once")
         elif field == 2:

@@ -177,7 +177,7 @@ def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], ca
     for name, derived in map_file.derived.items():
         try:
             values[f"={name}"] = PAIRS[derived.function].forward({**written, **values})
-        except (ValueError, KeyError, TypeError, AttributeError) as reason:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as reason:
             written_here = {key: written[key] for key in derived.keys if written.get(key) is not None}
             problems.append(_reason(reason, written_here or dict.fromkeys(derived.keys)))
     filled = _filled(template, values, map_file, problems)
@@ -367,7 +367,7 @@ def config_of(
             below = {path.removeprefix(node): value for path, value in wanted.items() if path.startswith(node)}
             try:
                 read = PAIRS[derived.function].inverse(below, values) if below else {}
-            except (ValueError, KeyError, TypeError, ZeroDivisionError) as reason:
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as reason:
                 return {}, [f"{name}: {reason} is missing" if isinstance(reason, KeyError) else f"{name}: {reason}"]
             base |= read
         values |= _read(map_file, architecture, _sections({**values, **base}), wanted, catalogue)

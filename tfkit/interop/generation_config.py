@@ -72,8 +72,11 @@ def settings_of(
     values = {name: value for name, value in written.items() if value is not None}
     if isinstance(values.get("bad_words_ids"), list):
         written_ends = values.get("eos_token_id")
-        ends = [[end] for end in (written_ends if isinstance(written_ends, list) else [written_ends])]
-        values["bad_words_ids"] = [word for word in values["bad_words_ids"] if word not in ends]  # as `generate` does
+        ends = {(end,) for end in (written_ends if isinstance(written_ends, list) else [written_ends]) if type(end) is int}
+        words = values["bad_words_ids"]  # without those that end, as `generate` does
+        values["bad_words_ids"] = [
+            word for word in words if not (isinstance(word, list) and len(word) == 1 and (*word,) in ends)
+        ]
     try:
         return _settings(values, encoder_decoder), _left_out(values, encoder_decoder)
     except (ValidationError, TypeError, ValueError) as reason:
@@ -152,7 +155,7 @@ def generation_texts(plan: ImportPlan, catalogue: Catalogue) -> dict[str, str]:
     for name in ("suppress_tokens", "begin_suppress_tokens"):
         ids = written.get(name)
         if isinstance(ids, list) and (beyond := [one for one in ids if type(one) is int and one >= size]):
-            written = {**written, name: [one for one in ids if one not in beyond]}
+            written = {**written, name: [one for one in ids if type(one) is not int or one < size]}
             reason = f"{len(beyond):,} of its ids are beyond the vocabulary of {size:,}"
             plan.ignored_keys[f"{file}:{name}"] = reason
     for name in ("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"):

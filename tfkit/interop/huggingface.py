@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, InputError, StoreError
@@ -36,12 +36,15 @@ from .config_template import config_of, configuration
 from .huggingface_directory import CONFIG, GENERATION, INDEX, WEIGHTS
 from .huggingface_import import ORIGIN
 from .huggingface_match import rules_for
-from .kept_tensors import unpack
+from .kept_tensors import altered, unpack
 from .views import constant, contiguous, converted
 from .weight_map import MapFile, shipped_maps
 
 MOST_REASONS = 8
 """At most this many reasons per architecture are listed."""
+
+
+MAX_KEPT_FILES = 64
 
 
 class Origin(FileModel):
@@ -63,11 +66,33 @@ class Origin(FileModel):
     prefix: str
     spelling: dict[str, str]
     tied: dict[str, str]
-    files: list[str]
+    files: Annotated[list[str], Field(max_length=MAX_KEPT_FILES)]
     shards: dict[str, str]
     computed: list[str] | None = None
     config: Annotated[dict[str, Any], Field(alias=CONFIG)]
     generation: Annotated[dict[str, Any] | None, Field(alias=GENERATION)]
+
+    @field_validator("files")
+    @classmethod
+    def _once(cls, names: list[str]) -> list[str]:
+        if len({*names}) < len(names):
+            raise ValueError("it names a file twice")
+        return names
+
+    @field_validator("spelling")
+    @classmethod
+    def _apart(cls, names: dict[str, str]) -> dict[str, str]:
+        if len({*names.values()}) < len(names):
+            raise ValueError("it gives two tensors one name")
+        return names
+
+    @field_validator("config")
+    @classmethod
+    def _classes(cls, config: dict[str, Any]) -> dict[str, Any]:
+        written = config.get("architectures") or []
+        if not isinstance(written, list) or not all(isinstance(name, str) for name in written):
+            raise ValueError("`architectures` is a list of names")
+        return config
 
 
 def read_origin(texts: Mapping[str, str | bytes]) -> Origin | None:
@@ -236,7 +261,7 @@ def write(
     if "tokeniser.json" in texts and not target.origin:
         try:
             files = tokeniser_files(texts["tokeniser.json"], target.config)
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError):
             message = "tokeniser.json holds no tokeniser that `tfkit train` wrote"
             raise StoreError(Diagnostic("TFK082", message, "it was altered")) from None
         for name, content in files.items():
@@ -319,6 +344,8 @@ def _write_weights(
         raise InputError([Diagnostic("TFK127", f"`{name}` has no place in {target.architecture}") for name in without])
     spelling = origin.spelling if origin else {}
     tensors = {spelling.get(rule.theirs, rule.theirs): rule for rule in rules}
+    if len(tensors) < len(rules):
+        raise StoreError(_altered("`spelling` gives a tensor the name of another"))
     tied = {spelling.get(name, name): spelling.get(other, other) for name, other in (origin.tied if origin else {}).items()}
     values = configuration(target.map_file, target.config)
     constants = {
@@ -332,6 +359,8 @@ def _write_weights(
         raise StoreError(_altered(f"it ties a tensor to {unknown[0][:80]}, which the model does not have"))
     shapes |= {name: shapes[other] for name, other in tied.items()} | {name: array.shape for name, array in constants.items()}
 
+    if weights := sorted(kept.keys() & (tensors.keys() | tied.keys())):
+        raise StoreError(altered(f"it holds {weights[0][:80]}, which is a weight of the model"))
     shapes |= {name: tuple(tensor.shape) for name, tensor in kept.items()}
 
     def read(name: str) -> memoryview:

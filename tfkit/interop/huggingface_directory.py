@@ -29,7 +29,7 @@ BITS = {
     "int32": np.int32, "int16": np.int16,
 }  # fmt: skip
 """Elements are moved as bits, so that no dtype is ever rounded."""
-LARGEST_LIST = 16 << 20
+LARGEST_LIST = 2 << 20
 """The most bytes of the list of members of pickled weights, and of the pickle that names their tensors."""
 LARGEST_HEADER = 64 << 20
 """The size limit of the header of one file of tensors, in bytes."""
@@ -100,6 +100,27 @@ def _check_archive(path: Path) -> None:
             raise ValueError(
                 f"{member.filename[:80]} has {member.file_size:,} bytes, and at most {LARGEST_LIST:,} are expected"
             )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a tensor that holds its numbers one after another, on the CPU."""
+    import torch
+
+    return (
+        isinstance(value, torch.Tensor)
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+        and not value.is_quantized
+    )
+
+
+def _form_of(value: Any) -> str:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    kind = "quantised" if value.is_quantized else str(value.layout).removeprefix("torch.")
+    return f"a {kind} tensor on {value.device.type}"
 
 
 def _why_unread(reason: Exception) -> str:
@@ -217,8 +238,11 @@ class HuggingFaceDirectory:
             except Exception as reason:  # the unpickler raises many kinds
                 message = f"{self.path / name} {_why_unread(reason)}"
                 raise StoreError(Diagnostic("TFK143", message, "get the weights alone: safetensors")) from None
-        if other := next((name for name, value in tensors.items() if not isinstance(value, torch.Tensor)), None):
-            message = f"{self.path}: `{str(other)[:80]}` of the pickled weights is a {type(tensors[other]).__name__}, no tensor"
+        if other := next((name for name in tensors if not isinstance(name, str)), None):
+            message = f"{self.path}: the pickled weights have a name that is no text: {str(other)[:80]}"
+            raise StoreError(Diagnostic("TFK143", message, "write the weights alone: `torch.save(model.state_dict(), FILE)`"))
+        if other := next((name for name, value in tensors.items() if not _is_plain(value)), None):
+            message = f"{self.path}: `{str(other)[:80]}` of the pickled weights is {_form_of(tensors[other])}, no tensor with its numbers"
             raise StoreError(Diagnostic("TFK143", message, "write the weights alone: `torch.save(model.state_dict(), FILE)`"))
         return tensors
 

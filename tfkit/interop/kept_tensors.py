@@ -13,6 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ..errors import Diagnostic, StoreError
+from ..files.tensors import DTYPES
 from .huggingface_directory import HuggingFaceDirectory
 
 KEPT_FILE = "huggingface.safetensors"
@@ -34,6 +35,16 @@ def unpack(texts: Mapping[str, str | bytes]) -> dict[str, Tensor]:
     """The tensors by name, from the files of a model. Raises StoreError for an altered file."""
     content = texts.get(KEPT_FILE, b"")
     try:
-        return load(content.encode() if isinstance(content, str) else content) if content else {}
-    except SafetensorError as reason:
-        raise StoreError(Diagnostic("TFK082", f"{KEPT_FILE}: {reason}", "it was altered; import the model again")) from None
+        tensors = load(content.encode() if isinstance(content, str) else content) if content else {}
+    except (SafetensorError, KeyError) as reason:  # a KeyError names a dtype that torch does not have
+        raise StoreError(altered(str(reason))) from None
+    for name, tensor in tensors.items():
+        if (dtype := str(tensor.dtype).removeprefix("torch.")) not in DTYPES.values():
+            raise StoreError(altered(f"{name[:80]} is {dtype}, which no import writes"))
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise StoreError(altered(f"{name[:80]} holds NaN or infinite numbers"))
+    return tensors
+
+
+def altered(reason: str) -> Diagnostic:
+    return Diagnostic("TFK082", f"{KEPT_FILE}: {reason}", "it was altered; import the model again")

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from ..errors import Diagnostic, StoreError
 from ..files import FileModel, FileRecord, FileRoot, child, read_model
@@ -82,7 +82,7 @@ class Plan(FileModel):
 class Best(FileModel):
     """The content of best.json."""
 
-    model: str
+    model: Annotated[str, Field(pattern=r"^step-\d{1,18}$")]
     metric: str
     score: float
 

@@ -33,6 +33,8 @@ from .tasks import Generate, Item, Request, Task
 
 PATHS = ("/translate", "/generate", "/classify")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+MAX_TYPE = 200
+"""Characters of a `Content-Type`; a parser of its parameters reads digits of any number."""
 END = object()
 
 
@@ -243,8 +245,8 @@ class Server:
         return _Stream(events(), ended)
 
     async def _body(self, request: HttpRequest) -> bytes:
-        header = Message()
-        header["content-type"] = request.headers.get("content-type", "text/plain")
+        header, written = Message(), request.headers.get("content-type", "text/plain")
+        header["content-type"] = written if len(written) <= MAX_TYPE else "text/plain"
         if header.get_content_type() != "application/json" or header.get_content_charset("utf-8") not in ("utf-8", "us-ascii"):
             raise Refusal(415, "unsupported_media_type", "send JSON in UTF-8 with `Content-Type: application/json`")
         if request.headers.get("content-encoding", "identity").lower() != "identity":

@@ -14,7 +14,7 @@ from .grammar import Grammar
 from .hints import did_you_mean
 from .located import INVALID, Diagnostics, Located, child_path, short
 from .merge import as_part, over
-from .reader import read_value
+from .reader import MAX_DEPTH, read_value
 
 FIXED = ("tfkit", "extends")
 FLAG = "--set "
@@ -83,6 +83,9 @@ class _Override:
         steps = self.path.split(".")
         if not self.equals or not all(steps):
             self.diagnostic("an override is written key.path=value", "for example `--set encoder.num_layers=12`")
+            return root
+        if len(steps) > MAX_DEPTH:
+            self.diagnostic(f"a path has at most {MAX_DEPTH} keys, and this one has {len(steps):,}")
             return root
         if steps[0] in FIXED:
             self.diagnostic(f"`{steps[0]}` cannot be overridden", "write it in the file")

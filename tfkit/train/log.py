@@ -18,13 +18,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from ..errors import Diagnostic, Location, StoreError
-from ..files import FileModel, open_regular, write_whole
+from ..files import FileModel, open_regular
 from .callbacks import Count, Step, ValidationResult, Whole
 from .run_directory import RunOutput
 from .run_files import LOG
 
-MAX_LINE = 1 << 25
-"""The size limit of a line, in bytes; a validation holds a sample."""
+MAX_LINE = 1 << 22
+"""The size limit of a line, in bytes; a validation holds a sample, of which `MAX_SAMPLE` characters are written."""
+MAX_SAMPLE = 100_000
 MAX_NUMBER = 1e39
 MAX_REPEATED = 100
 """Entries of one step after its first: its validation, and those of runs that were killed before they wrote a checkpoint."""
@@ -107,9 +108,10 @@ def read_log(path: Path) -> list[Entry]:
 
 def cut_log(path: Path, step: int) -> None:
     """Remove the entries after a step, which a resumed run writes again. Raises StoreError as `read_log`."""
-    kept = [line for line, _ in takewhile(lambda read: read[1].step <= step, _lines(path))]
+    kept = sum(len(line) for line, _ in takewhile(lambda read: read[1].step <= step, _lines(path)))
     if os.path.lexists(path):
-        write_whole(path, b"".join(kept).decode())
+        with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "rb+") as file:
+            file.truncate(kept)
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, Entry]]:
@@ -162,7 +164,8 @@ class LogWriter:
         self._append("step", asdict(step))
 
     def on_validation_end(self, result: ValidationResult) -> None:
-        self._append("validation", asdict(result))
+        sample = None if result.sample is None else [text[:MAX_SAMPLE] for text in result.sample]
+        self._append("validation", {**asdict(result), "sample": sample})
 
     def _append(self, kind: str, entry: dict[str, Any]) -> None:
         try:
