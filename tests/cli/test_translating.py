@@ -63,6 +63,20 @@ def test_samples_without_a_seed_are_drawn(run, monkeypatch, capsys):
     assert sampled("--seed", "1") == sampled("--seed", "1")
 
 
+def test_only_what_breaks_a_line_is_replaced(run, monkeypatch, capsys):
+    text = " 10\u00a0kg\r\n\ta  b\u3000\u2028c "
+    monkeypatch.setattr("tfkit.data.TextTokeniser.decode", lambda self, ids: text)
+
+    def printed(*words):
+        typed(monkeypatch, "the dog\n")
+        assert main(["translate", str(run), *words]) == 0
+        return capsys.readouterr().out
+
+    assert printed() == " 10\u00a0kg  \ta  b\u3000\u2028c \n"
+    assert printed("--sample", "--n-best", "2").split("\n")[1].split("\t")[2:] == [" 10\u00a0kg   a  b\u3000\u2028c "]
+    assert json.loads(printed("--json"))["hypotheses"][0]["text"] == text
+
+
 def test_filters_are_used(run, monkeypatch, capsys):
     def tokens(*words):
         typed(monkeypatch, "a b c\n")

@@ -32,7 +32,7 @@ class Translation:
 
     Attributes:
         source: The line.
-        texts: The text of each hypothesis, best first.
+        texts: The text of each hypothesis as the tokeniser decodes it, best first. It may have several lines.
         hypotheses: The hypotheses.
         pieces: The tokens of each hypothesis.
         source_ids: The ids that the model read, special tokens included.
@@ -248,7 +248,7 @@ class Translator:
             self.model.train(training)
         hypotheses = dict(zip(nonempty, by_source, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
-            pairs = [(_line(target.decode(one.ids.tolist())), one) for one in hypotheses.get(number, ())]
+            pairs = [(target.decode(one.ids.tolist()), one) for one in hypotheses.get(number, ())]
             if search.kind == "beam":
                 best: dict[str, Hypothesis] = {}
                 for text, one in pairs:
@@ -269,6 +269,9 @@ def _short(prefix: Any, line: int) -> str:
     raise InputError(Diagnostic("TFK078", message, f"it is a text of at most {MAX_PREFIX:,} characters"))
 
 
-def _line(text: str) -> str:
-    """A translation on one line: byte pieces may decode to line breaks and tabs."""
-    return " ".join(text.split())
+def one_line(text: str) -> str:
+    """A translation without what ends a line of a file, line feeds and carriage returns: a space is in the place of each."""
+    return text.translate(LINE_ENDS)
+
+
+LINE_ENDS = str.maketrans("\n\r", "  ")

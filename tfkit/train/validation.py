@@ -20,6 +20,7 @@ from ..metrics import Score, answer_scores, corpus_scores
 from ..nn.model import Model
 from ..recipe import Recipe
 from ..text import Answerer, Translator
+from ..text.translator import one_line
 from .callbacks import ValidationResult
 from .checkpointer import BestModels
 from .distributed.process_group import ProcessGroup
@@ -238,7 +239,7 @@ def validation_scores(
     translations = translator.translate(
         mine, prefixes=[validation.prefix or ""] * len(mine), target_language=validation.target_language
     )
-    by_rank = processes.all_gather([translation.text for translation in translations])
+    by_rank = processes.all_gather([one_line(translation.text) for translation in translations])
     hypotheses = [by_rank[row % count][row // count] for row in range(len(sources))]
     scores = processes.run_on_first(lambda: corpus_scores(hypotheses, references))
     return scores, (sources[0], references[0], hypotheses[0])
