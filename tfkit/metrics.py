@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import BuildError, Diagnostic, InputError
+from .errors.arguments import check_list, check_texts
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise
         The scores `bleu`, `bleu_lowercase` and `chrf`.
 
     Raises:
-        InputError: The numbers of translations and references differ, or are 0.
+        InputError: The numbers of translations and references differ, or are 0; or they are no lists of texts.
         BuildError: The tokeniser needs a package that is not installed.
 
     Reference:
@@ -53,6 +54,8 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
+    check_texts(hypotheses)
+    check_texts(references)
     if len(hypotheses) != len(references):
         message = f"{len(hypotheses):,} translations and {len(references):,} references"
         raise InputError(Diagnostic("TFK102", message, "line n of one belongs to line n of the other"))
@@ -88,11 +91,15 @@ def answer_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) -
         The scores `exact_match` and `f1`.
 
     Raises:
-        InputError: The numbers of answers and questions differ, or are 0.
+        InputError: The numbers of answers and questions differ, or are 0; or they are no lists of texts.
 
     Reference:
         https://aclanthology.org/P18-2124/
     """
+    check_texts(answers)
+    check_list(references)
+    for correct in references:
+        check_texts(correct)
     if len(answers) != len(references):
         message = f"{len(answers):,} answers and {len(references):,} questions"
         raise InputError(Diagnostic("TFK102", message, "answer n belongs to question n"))

@@ -205,6 +205,13 @@ def test_special_tokens_are_in_no_text(trained):
 def test_lines_are_a_list_of_texts(translator, lines, message):
     with pytest.raises(InputError, match=message):
         list(translator.translate(lines))
+    with pytest.raises(InputError, match=message.split(";")[0]):
+        translator.tokenisers["source"].encode(lines)
+
+
+def test_prefixes_are_a_list_of_texts(translator):
+    with pytest.raises(InputError, match="a list of texts is expected, and this is one str of 2"):
+        list(translator.translate(["the dog", "the cat"], prefixes="la"))
 
 
 def test_the_mode_of_the_model_is_left_as_it_was(translator):

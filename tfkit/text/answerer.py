@@ -25,7 +25,8 @@ from ..data import (
     roles_for,
     windows_of,
 )
-from ..errors.arguments import check_whole
+from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_list, check_whole, in_words
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
@@ -188,10 +189,11 @@ class Answerer:
             The answer to each question, in order. An empty question has none, and an empty context has none.
 
         Raises:
-            InputError: `best` is less than 1, or the probabilities of a question are NaN.
+            InputError: `best` is less than 1, a question is no pair of texts, or the probabilities of a question are NaN.
         """
         check_whole("best", best)
-        for group in groups(questions, chunk):
+        check_list(questions)
+        for group in groups(map(_pair, questions), chunk):
             yield from self._answer_chunk(group, best)
 
     def _answer_chunk(self, asked: list[tuple[str, str]], best: int) -> Iterator[Answer]:
@@ -257,3 +259,11 @@ class Answerer:
                 first, last = place // width, place // width + place % width
                 spans.setdefault((row.ranges[first][0], row.ranges[last][1]), score)
         return dict(list(spans.items())[:count])
+
+
+def _pair(asked: Any) -> tuple[str, str]:
+    """A question and its context. Raises InputError for what is no pair, as a text of two letters."""
+    if not isinstance(asked, (tuple, list)) or len(asked) != 2:
+        message = f"a question is a pair of texts, and one is {in_words(asked)}"
+        raise InputError(Diagnostic("TFK104", message, "write `(question, context)`"))
+    return asked[0], asked[1]

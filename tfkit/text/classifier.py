@@ -17,7 +17,6 @@ from ..data import (
     TextTokeniser,
     check_classes,
     check_ids,
-    check_list,
     epoch_of,
     groups,
     padded,
@@ -27,7 +26,7 @@ from ..data import (
     roles_for,
 )
 from ..errors import Diagnostic, InputError
-from ..errors.arguments import check_whole
+from ..errors.arguments import check_list, check_whole
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model

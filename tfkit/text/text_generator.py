@@ -11,6 +11,7 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, read_tokenisers, roles_for
+from ..errors.arguments import check_list
 from ..generate import Hypothesis, Search, StepGraphs, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
@@ -115,7 +116,11 @@ class TextGenerator:
 
         Returns:
             The continuations of each prompt, best first; none for a prompt without a token.
+
+        Raises:
+            InputError: The prompts are no list of texts.
         """
+        check_list(prompts)
         search = without_special_tokens(search or self.search, self.model.plan.token_rule(self.roles.target), self.tokeniser)
         encoded, frame = self.tokeniser.encode(list(prompts)), self.tokeniser.prompt_frame
         read = [self._read(ids, search) for ids in encoded]

@@ -13,7 +13,7 @@ import torch
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, groups, read_tokenisers, roles_for
 from ..errors import Diagnostic, InputError
-from ..errors.arguments import check_whole
+from ..errors.arguments import check_list, check_whole
 from ..generate import Hypothesis, Search, generate_batched
 from ..generate.score_filters import check_filters
 from ..io import load, model_in
@@ -172,6 +172,7 @@ class Translator:
                 no token of the language.
         """
         tokens = ([], []) if target_language is None else self.language_ids(target_language)
+        check_list(prefixes)
         remaining = None if prefixes is None else iter(prefixes)
         count = 0
         for group in groups(lines, chunk):
