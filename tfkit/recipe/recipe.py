@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from ..errors import Diagnostic, InputError
 from ..errors.elsewhere import is_beside
+from ..metrics import TOKENISERS
 from ..slots.options import AsTuple, Component, OneOf, Options, Positive, Probability, Size, SlotField, component_default
 from ..spec.located import Located
 from ..spec.model import nearest_node
@@ -115,6 +116,11 @@ class Validation(Options):
         Field(min_length=1, max_length=100, description="target language of a model for several, as its tokeniser writes it"),
     ] = None
     lowercase: Annotated[bool, Field(description="score without regard to case (sacrebleu -lc)")] = False
+    tokenise: Annotated[
+        str | None,
+        OneOf(*TOKENISERS),
+        Field(description="sacrebleu's tokeniser of BLEU; chosen by the script of the references unless written"),
+    ] = None
 
 
 class Keeping(Options):
@@ -289,7 +295,7 @@ def check_metric(recipe: Recipe) -> None:
     if metric not in known:
         message = f"`{metric}` cannot be computed for data of kind `{kind}`"
         raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
-    for name in ("filters", "prefix", "target_language"):
+    for name in ("filters", "prefix", "target_language", "tokenise"):
         if getattr(recipe.validation, name) is not None and metric not in ("bleu", "chrf"):
             message = f"nothing is translated for the metric `{metric}`"
             raise InputError(recipe.diagnostic("TFK108", f"validation.{name}", message, "write `metric: bleu`, or remove it"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections import deque
@@ -84,13 +85,20 @@ def _part(part: Component) -> str:
 
 
 def validation_text(result: ValidationResult) -> str:
-    """One validation on one line, with the signature of its score."""
-    scores = ", ".join(f"{SCORES.get(name, name)} {value:.2f}" for name, value in result.scores.items())
+    """One validation on one line, with the tokeniser of BLEU unless it is 13a."""
+    scores = ", ".join(
+        f"{SCORES.get(name, name)} {value:.2f}{_tokeniser(result, name)}" for name, value in result.scores.items()
+    )
     best = ", the best so far" if result.best else ""
     return (
         f"step {result.step:,}, epoch {result.epoch}: validation ppl {result.perplexity:.2f}"
         f"{', ' if scores else ''}{scores}{best} ({result.seconds:.0f} s)"
     )
+
+
+def _tokeniser(result: ValidationResult, score: str) -> str:
+    found = re.search(r"\|tok:([^|]+)\|", result.signatures.get(score, ""))
+    return f" ({found[1]})" if found and found[1] != "13a" else ""
 
 
 class Speed:
