@@ -99,14 +99,15 @@ def tokeniser_for(references: Iterable[str]) -> str:
 def bleu(tokenise: str, lowercase: bool = False) -> BLEU:
     """sacrebleu's BLEU. Raises InputError for an unknown tokeniser, BuildError for one that is not installed."""
     from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.tokenizers import tokenizer_spm
+    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+    from sacrebleu.utils import SACREBLEU_DIR
 
     if tokenise not in TOKENISERS:
         known = f"known: {', '.join(TOKENISERS)}"
         raise InputError(Diagnostic("TFK078", f"there is no BLEU tokeniser `{str(tokenise)[:60]}`", known))
-    model = tokenizer_spm.SPM_MODELS.get(tokenise)
+    model = SPM_MODELS.get(tokenise)
     if model is not None:
-        file = os.path.join(tokenizer_spm.SACREBLEU_DIR, "models", os.path.basename(model["url"]))
+        file = os.path.join(SACREBLEU_DIR, "models", os.path.basename(model["url"]))
         if not os.path.exists(file):  # sacrebleu would fetch it
             message = f"sacrebleu's tokeniser `{tokenise}` needs {file}, which is not there"
             fix = f"`sacrebleu --tokenize {model['signature']} FILE -i FILE` fetches it, once"

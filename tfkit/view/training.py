@@ -97,8 +97,8 @@ def validation_text(result: ValidationResult) -> str:
 
 
 def _tokeniser(result: ValidationResult, score: str) -> str:
-    found = re.search(r"\|tok:([^|]+)\|", result.signatures.get(score, ""))
-    return f" ({found[1]})" if found and found[1] != "13a" else ""
+    name = re.search(r"\|tok:([^|]+)\|", result.signatures.get(score, ""))
+    return f" ({name[1]})" if name and name[1] != "13a" else ""
 
 
 class Speed:
