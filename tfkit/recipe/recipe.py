@@ -319,6 +319,32 @@ def check_teacher_forcing(recipe: Recipe) -> None:
         raise InputError(recipe.diagnostic("TFK108", "teacher_forcing", message, "remove it"))
 
 
+def schedule_warning(recipe: Recipe, last: int | None, done: int = 0) -> Diagnostic | None:
+    """A warning if the learning rate does not fit the steps of a run.
+
+    Args:
+        last: the last step; None if it is not known.
+        done: the steps that are made.
+
+    Returns:
+        The warning if steps will have the rate 0, or if the run ends within the warm-up.
+    """
+    options = recipe.schedule.options
+    zero = options.steps if getattr(options, "floor", None) == 0 else None
+    if zero is not None and (done >= zero if last is None else last > zero):
+        name, wrong = "steps", f"the learning rate is 0 from step {zero:,} on"
+        fix = f"write `schedule.steps: {last}`, a `schedule.floor` above 0, or `stopping.max_steps: {zero}`"
+    elif last is not None and last < options.warmup_steps:
+        name, wrong = "warmup_steps", f"the learning rate rises until step {options.warmup_steps:,}"
+        fix = f"write `schedule.warmup_steps: {max(1, last // 10)}`, or train for more steps"
+    else:
+        return None
+    if done:
+        fix = "a resumed run keeps its schedule; start a new run, with `--from` to keep the weights"
+    end = f"{done:,} steps are made" if last is None else f"the last step is {last:,}"
+    return recipe.diagnostic("TFK131", f"schedule.{name}", f"{wrong}, and {end}", fix)
+
+
 def check_image_settings(recipe: Recipe) -> None:
     """Raises InputError for settings of text in a recipe of images, and the other way round."""
     if recipe.data.kind != "images":
