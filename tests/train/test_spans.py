@@ -154,6 +154,10 @@ def test_the_command(run, monkeypatch, capsys):
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(each["answer"], each["start"], each["end"]) for each in found] == [("old dog", 4, 11), *[(None, None, None)] * 2]
     assert [len(each["spans"]) for each in found] == [2, 0, 0]
+    assert answered(run, monkeypatch, "which Ω\tthe Σ dog\n".encode()) == 0
+    assert (
+        "<stdin>: 2 unknown tokens in 1 line, the first in line 1; the vocabulary has no such piece" in capsys.readouterr().err
+    )
     assert answered(run, monkeypatch, b"which dog\tdog\n" + b"which " * 40 + b"\tthe dog\nno tab\n") == 2
     out, err = capsys.readouterr()
     assert out.startswith("dog\n")

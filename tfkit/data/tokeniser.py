@@ -100,6 +100,11 @@ class TextTokeniser:
         """The id of the token of what has no piece, if there is one."""
         return UNKNOWN if self.imported is None else self.imported.roles.get("unk")
 
+    def count_unknown(self, ids: Sequence[int]) -> int:
+        """The number of unknown tokens among some ids."""
+        number = self.unknown_token_id
+        return 0 if number is None else ids.count(number)
+
     @property
     def vocabulary(self) -> dict[str, int]:
         """The id of every piece, special tokens included."""

@@ -64,6 +64,7 @@ class Answer:
         spans: The best spans, best first.
         read: The number of tokens of the question that the model read.
         cut: The number of its tokens that left no room for the context, which it did not read.
+        unknown: The number of tokens of both texts without a piece.
     """
 
     question: str
@@ -73,6 +74,7 @@ class Answer:
     spans: tuple[Span, ...]
     read: int
     cut: int
+    unknown: int = 0
 
     @property
     def text(self) -> str:
@@ -219,7 +221,8 @@ class Answerer:
             no_answer = min(none[number], default=0.0)
             span = spans[0] if spans and not (self.unanswerable and no_answer > spans[0].score) else None
             read = len(questions[number])
-            yield Answer(text, context, span, no_answer, spans, read, len(whole[number]) - read)
+            unknown = sum(map(self.tokeniser.count_unknown, (whole[number], contexts[number][0])))
+            yield Answer(text, context, span, no_answer, spans, read, len(whole[number]) - read, unknown)
 
     @torch.no_grad()
     def _read(self, rows: list[_Row], questions: list[str], best: int) -> list[tuple[float, Scores]]:

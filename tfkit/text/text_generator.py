@@ -31,6 +31,7 @@ class Continuation:
         pieces: The same tokens.
         read: The number of prompt tokens that the model read, the last ones.
         cut: The number of prompt tokens before them, which it did not read.
+        unknown: The number of prompt tokens without a piece.
     """
 
     prompt: str
@@ -39,6 +40,7 @@ class Continuation:
     pieces: tuple[str, ...]
     read: int
     cut: int
+    unknown: int = 0
 
     def _repr_html_(self) -> str:
         rows = [(self.text, self.pieces, self.hypothesis)]
@@ -148,6 +150,7 @@ class TextGenerator:
                     tuple(self.tokeniser.pieces(hypothesis.ids.tolist())),
                     len(ids),
                     len(whole) + len(frame) - len(ids),
+                    self.tokeniser.count_unknown(whole),
                 )
                 for hypothesis in hypotheses.get(number, ())
             ]

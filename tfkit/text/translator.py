@@ -37,6 +37,7 @@ class Translation:
         pieces: The tokens of each hypothesis.
         source_ids: The ids that the model read, special tokens included.
         cut: The number of source tokens beyond the limit, which it did not read.
+        unknown: The number of source tokens without a piece.
     """
 
     source: str
@@ -45,6 +46,7 @@ class Translation:
     pieces: tuple[tuple[str, ...], ...]
     source_ids: tuple[int, ...]
     cut: int
+    unknown: int = 0
 
     @property
     def text(self) -> str:
@@ -258,7 +260,8 @@ class Translator:
             texts, line_hypotheses = tuple(text for text, _ in pairs), tuple(one for _, one in pairs)
             pieces = tuple(tuple(target.pieces(one.ids.tolist())) for one in line_hypotheses)
             cut = max(len(ids) - room, 0)
-            yield Translation(line, texts or ("",), line_hypotheses, pieces, tuple(sources[number]), cut)
+            unknown = self.tokenisers["source"].count_unknown(ids)
+            yield Translation(line, texts or ("",), line_hypotheses, pieces, tuple(sources[number]), cut, unknown)
 
 
 def _short(prefix: Any, line: int) -> str:
