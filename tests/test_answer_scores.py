@@ -3,8 +3,8 @@ texts."""
 
 import pytest
 
-from tfkit import InputError
-from tfkit.metrics import answer_scores, corpus_scores
+from tfkit import InputError, corpus_scores
+from tfkit.metrics import answer_scores
 
 
 @pytest.mark.parametrize(
