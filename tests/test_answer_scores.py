@@ -1,8 +1,9 @@
-"""Exact match and F1 of answers: examples worked by hand with the rules of SQuAD's evaluation script."""
+"""Exact match and F1 of answers: examples worked by hand with the rules of SQuAD's evaluation script. What is no list of
+texts."""
 
 import pytest
 
-from tfkit import InputError
+from tfkit import InputError, corpus_scores
 from tfkit.metrics import answer_scores
 
 
@@ -41,3 +42,20 @@ def test_wrong_numbers():
         answer_scores(["cat"], [["cat"], []])
     with pytest.raises(InputError, match="TFK103"):
         answer_scores([], [])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: corpus_scores("a dog", ["a dog"]), "TFK104 a list of texts is expected, and this is one str of 5"),
+        (lambda: corpus_scores(["a dog"], "a dog"), "TFK104 a list of texts is expected, and this is one str of 5"),
+        (lambda: corpus_scores(["a"], [["a", "b"]]), "TFK104 a text must be a str, and one is of type list"),
+        (lambda: corpus_scores(["a", None], ["a", "b"]), "TFK104 a text must be a str, and one is of type NoneType"),
+        (lambda: answer_scores("ab", [["a"], ["b"]]), "TFK104 a list of texts is expected, and this is one str of 2"),
+        (lambda: answer_scores(["a", "b"], ["a", "b"]), "TFK104 a list of texts is expected, and this is one str of 1"),
+        (lambda: answer_scores(["a"], "a"), "TFK104 a list of texts is expected, and this is one str of 1"),
+    ],
+)
+def test_what_is_no_list_of_texts(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

@@ -24,7 +24,8 @@ MAY_IMPORT = {
     "cpu": "errors files slots attention",
     "certificate": "errors files catalogue cpu",
     "spec": "errors files slots attention catalogue",
-    "recipe": "errors files slots catalogue spec lazy_names",
+    "metrics": "errors",
+    "recipe": "errors files slots catalogue spec metrics lazy_names",
     "graph": "errors slots attention catalogue spec",
     "nn": "errors slots attention cpu",
     "plugin": "errors slots attention cpu hooks nn lazy_names",
@@ -32,7 +33,6 @@ MAY_IMPORT = {
     "builder": "errors slots attention catalogue spec graph nn",
     "io": "errors files slots catalogue spec graph nn builder lazy_names",
     "interop": "errors files slots attention catalogue spec graph nn builtin builder io lazy_names",
-    "metrics": "errors",
     "data": "errors files slots nn recipe lazy_names",
     "generate": "errors slots cpu nn builder",
     "text": "errors files slots catalogue nn io recipe data generate lazy_names",
@@ -53,7 +53,7 @@ MAY_IMPORT = {
 }
 """Every package of the core, and those that it may import."""
 
-TORCH_FREE = {"errors", "files", "slots", "hooks", "catalogue", "certificate", "spec", "recipe", "graph"}
+TORCH_FREE = {"errors", "files", "slots", "hooks", "catalogue", "certificate", "spec", "metrics", "recipe", "graph"}
 TORCH_FREE_MODULES = {
     "attention": {"__init__", "auto_table", "backend", "capabilities", "features", "rules", "selection"},
     "cpu": {"__init__", "instruction_set"},

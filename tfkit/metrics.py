@@ -6,13 +6,27 @@ https://aclanthology.org/W18-6319/, https://aclanthology.org/P18-2124/
 
 from __future__ import annotations
 
+import os
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .errors import BuildError, Diagnostic, InputError
+from .errors.arguments import check_list, check_texts
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+
+
+TOKENISERS = ("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores200", "flores101", "spm", "none")
+"""sacrebleu's tokenisers of BLEU. `spm` is the older name of `flores101`."""
+HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+OTHERS_WITHOUT_SPACES = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff]")
+"""Kana, Thai, Lao, Tibetan, Burmese and Khmer."""
+WORD = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True)
@@ -38,42 +52,72 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise
     Args:
         hypotheses: The translations.
         references: The references, in the same order.
-        tokenise: sacrebleu's tokeniser of BLEU; 13a by default. Use `ko-mecab` for Korean, `char` for languages without spaces.
+        tokenise: sacrebleu's tokeniser of BLEU, one of `TOKENISERS`. By default the script of the references chooses it: `zh`
+            for Chinese, `char` for Japanese, Thai, Lao, Tibetan, Burmese and Khmer, 13a for all others.
 
     Returns:
         The scores `bleu`, `bleu_lowercase` and `chrf`.
 
     Raises:
-        InputError: The numbers of translations and references differ, or are 0.
-        BuildError: The tokeniser needs a package that is not installed.
+        InputError: The numbers of translations and references differ, or are 0; or they are no lists of texts.
+        BuildError: The tokeniser needs a package or a file that is not installed.
 
     Reference:
         https://aclanthology.org/W18-6319/
     """
-    from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
+    check_texts(hypotheses)
+    check_texts(references)
     if len(hypotheses) != len(references):
         message = f"{len(hypotheses):,} translations and {len(references):,} references"
         raise InputError(Diagnostic("TFK102", message, "line n of one belongs to line n of the other"))
     if not references:
         raise InputError(Diagnostic("TFK103", "there is no line to score"))
-    try:
-        metrics = {
-            "bleu": BLEU(tokenize=tokenise),
-            "bleu_lowercase": BLEU(tokenize=tokenise, lowercase=True),
-            "chrf": CHRF(),
-        }
-    except (ImportError, RuntimeError):  # what sacrebleu raises for a dictionary that is not installed
-        fix = f"pip install 'sacrebleu[{str(tokenise)[:2]}]', or use `char`"
-        raise BuildError(
-            Diagnostic("TFK097", f"sacrebleu's tokeniser `{tokenise}` needs a package that is not installed", fix)
-        ) from None
+    name = tokenise or tokeniser_for(references)
+    metrics = {"bleu": bleu(name), "bleu_lowercase": bleu(name, lowercase=True), "chrf": CHRF()}
     scores = {}
     for name, metric in metrics.items():
         result = metric.corpus_score(list(hypotheses), [list(references)])
         scores[name] = Score(name, float(result.score), str(metric.get_signature()), str(result))
     return scores
+
+
+def tokeniser_for(references: Iterable[str]) -> str:
+    """The tokeniser of BLEU for the script of some texts. A script without spaces counts if the texts have more of its
+    characters than words of others."""
+    han = others = words = 0
+    for line in references:
+        han += len(HAN.findall(line))
+        others += len(OTHERS_WITHOUT_SPACES.findall(line))
+        words += len(WORD.findall(OTHERS_WITHOUT_SPACES.sub(" ", HAN.sub(" ", line))))
+    if han + others <= words:
+        return "13a"
+    return "zh" if han > 9 * others else "char"
+
+
+def bleu(tokenise: str, lowercase: bool = False) -> BLEU:
+    """sacrebleu's BLEU. Raises InputError for an unknown tokeniser, BuildError for one that is not installed."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+    from sacrebleu.utils import SACREBLEU_DIR
+
+    if tokenise not in TOKENISERS:
+        known = f"known: {', '.join(TOKENISERS)}"
+        raise InputError(Diagnostic("TFK078", f"there is no BLEU tokeniser `{str(tokenise)[:60]}`", known))
+    model = SPM_MODELS.get(tokenise)
+    if model is not None:
+        file = os.path.join(SACREBLEU_DIR, "models", os.path.basename(model["url"]))
+        if not os.path.exists(file):  # sacrebleu would fetch it
+            message = f"sacrebleu's tokeniser `{tokenise}` needs {file}, which is not there"
+            fix = f"`sacrebleu --tokenize {model['signature']} FILE -i FILE` fetches it, once"
+            raise BuildError(Diagnostic("TFK097", message, fix))
+    try:
+        return BLEU(tokenize=model["signature"] if model else tokenise, lowercase=lowercase)
+    except (ImportError, RuntimeError):  # what sacrebleu raises for a package that is not installed
+        package = "sentencepiece" if model else f"'sacrebleu[{tokenise[:2]}]'"
+        message = f"sacrebleu's tokeniser `{tokenise}` needs a package that is not installed"
+        raise BuildError(Diagnostic("TFK097", message, f"pip install {package}, or use `char`")) from None
 
 
 def answer_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:
@@ -88,11 +132,15 @@ def answer_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) -
         The scores `exact_match` and `f1`.
 
     Raises:
-        InputError: The numbers of answers and questions differ, or are 0.
+        InputError: The numbers of answers and questions differ, or are 0; or they are no lists of texts.
 
     Reference:
         https://aclanthology.org/P18-2124/
     """
+    check_texts(answers)
+    check_list(references)
+    for correct in references:
+        check_texts(correct)
     if len(answers) != len(references):
         message = f"{len(answers):,} answers and {len(references):,} questions"
         raise InputError(Diagnostic("TFK102", message, "answer n belongs to question n"))

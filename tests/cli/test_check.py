@@ -184,3 +184,13 @@ def test_a_spec_or_a_recipe_may_come_through_a_pipe(file):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("/dev/stdin: OK, ")
+
+
+def test_a_schedule_that_does_not_fit_the_steps_is_a_warning(tfkit):
+    recipe, changes = "specs/recipes/translate-small.yaml", ("--set", "stopping.max_steps=5")
+    done = tfkit("check", recipe, *changes)
+    assert (done.code, done.out) == (0, f"{recipe}: OK, translate-small has 2,605,568 parameters\n")
+    assert "TFK131 schedule.warmup_steps: the learning rate rises until step 1,000, and the last step is 5" in done.err
+    (result,) = tfkit("check", recipe, *changes, "--json").json()
+    assert result["ok"]
+    assert [diagnostic["code"] for diagnostic in result["diagnostics"]] == ["TFK131"]

@@ -51,6 +51,14 @@ def test_a_line_is_a_label(run, typed, capsys):
     assert rows[0]["probability"] == rows[0]["probabilities"][rows[0]["label"]]
 
 
+def test_unknown_pieces_are_counted(run, typed, capsys):
+    typed("the dog\nthe Ω dog\n")
+    assert main(["classify", str(run)]) == 0
+    assert (
+        capsys.readouterr().err == "<stdin>: 1 unknown token in 1 line, the first in line 2; the vocabulary has no such piece\n"
+    )
+
+
 def test_a_long_line_is_named_and_no_lines_are_no_labels(run, typed, capsys):
     typed("dog\nthe old dog sees the cat\n")
     assert main(["classify", str(run), "--max-length", "4"]) == 0

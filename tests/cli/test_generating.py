@@ -144,3 +144,10 @@ def test_a_step_is_recorded_for_all_prompts_of_a_length(run, command_output, mon
     monkeypatch.setattr(step_graphs, "check_device", lambda device: None)
     monkeypatch.setattr(step_graphs, "cuda_graph", graph_stand_in.capture)
     assert command_output(["generate", run, "--prompt", "the dog", "--tokens", "4", "--cuda-graphs"]) == plain
+
+
+def test_unknown_pieces_are_counted(run, command_output):
+    code, _, err = command_output(["generate", run, "--tokens", "1", "--prompt", "the ΩΣ", "--prompt", "dog"])
+    assert (code, err) == (0, "prompt 1: 2 unknown tokens; the vocabulary has no such piece\n")
+    code, _, err = command_output(["generate", run, "--tokens", "1"], "dog\nΩ\n")
+    assert (code, err) == (0, "<stdin>:2: 1 unknown token; the vocabulary has no such piece\n")

@@ -63,6 +63,32 @@ def test_samples_without_a_seed_are_drawn(run, monkeypatch, capsys):
     assert sampled("--seed", "1") == sampled("--seed", "1")
 
 
+def test_only_what_breaks_a_line_is_replaced(run, monkeypatch, capsys):
+    text = " 10\u00a0kg\r\n\ta  b\u3000\u2028c "
+    monkeypatch.setattr("tfkit.data.TextTokeniser.decode", lambda self, ids: text)
+
+    def printed(*words):
+        typed(monkeypatch, "the dog\n")
+        assert main(["translate", str(run), *words]) == 0
+        return capsys.readouterr().out
+
+    assert printed() == " 10\u00a0kg  \ta  b\u3000\u2028c \n"
+    assert printed("--sample", "--n-best", "2").split("\n")[1].split("\t")[2:] == [" 10\u00a0kg   a  b\u3000\u2028c "]
+    assert json.loads(printed("--json"))["hypotheses"][0]["text"] == text
+
+
+def test_unknown_pieces_are_counted(run, monkeypatch, capsys):
+    def reported(text):
+        typed(monkeypatch, text)
+        assert main(["translate", str(run)]) == 0
+        return capsys.readouterr().err
+
+    assert reported("the dog\n\nthe Ω dog\ncat\nΩΣ\n") == (
+        "<stdin>: 3 unknown tokens in 2 lines, the first in line 3; the vocabulary has no such piece\n"
+    )
+    assert reported("the dog\n\n") == ""
+
+
 def test_filters_are_used(run, monkeypatch, capsys):
     def tokens(*words):
         typed(monkeypatch, "a b c\n")
@@ -132,7 +158,8 @@ def test_wrong_filters(written, message, run, monkeypatch, capsys):
 
 def test_json_is_one_event_a_line(tmp_path, capsys):
     recipe = write_task(tmp_path)
-    assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--json", "--set", "stopping.max_steps=3"]) == 0
+    changes = ["--set", "stopping.max_steps=3", "--set", "schedule.warmup_steps=1"]
+    assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--json", *changes]) == 0
     kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
     assert kinds == ["start", "step", "step", "step", "validation", "checkpoint", "end"]
 

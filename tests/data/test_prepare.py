@@ -5,14 +5,16 @@ from itertools import chain, pairwise
 
 import pytest
 
+import encoder_tasks
 from kinds_task import recipe_for
 from tfkit import InputError, load_recipe
-from tfkit.data import count_rows, files_of, prepare
+from tfkit.data import count_rows, describe_counts, files_of, prepare, read_facts
 from tfkit.data.kinds import MAX_WORD
+from tfkit.train.run_recipe import fixed_settings
 from translation_task import write_task
 
 
-def describe_counts(recipe, *changes):
+def refused(recipe, *changes):
     """The error of a recipe; no file is left behind."""
     with pytest.raises(InputError) as caught:
         prepare(load_recipe(recipe, changes), recipe.parent / "data", 90)
@@ -23,19 +25,19 @@ def describe_counts(recipe, *changes):
 def test_every_file_is_a_regular_one(tmp_path):
     recipe = write_task(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    message = describe_counts(recipe, f"data.source={tmp_path / 'pipe'}", "data.target=/dev/zero")
+    message = refused(recipe, f"data.source={tmp_path / 'pipe'}", "data.target=/dev/zero")
     assert "data.source: " in message
     assert "it is a named pipe" in message
     assert "data.target: /dev/zero cannot be read: it is a device" in message
     change = ["data.held_out=null", f"data.validation_source={tmp_path}", f"data.validation_target={tmp_path / 'train.trg'}"]
-    assert f"data.validation_source: {tmp_path} cannot be read: it is a directory" in describe_counts(recipe, *change)
+    assert f"data.validation_source: {tmp_path} cannot be read: it is a directory" in refused(recipe, *change)
 
 
 def test_a_file_that_is_no_text_is_not_read_whole(tmp_path):
     recipe = write_task(tmp_path)
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", 1 << 40)
-    assert "sparse:1:1: TFK101 the line is longer than" in describe_counts(recipe, f"data.source={tmp_path / 'sparse'}")
+    assert "sparse:1:1: TFK101 the line is longer than" in refused(recipe, f"data.source={tmp_path / 'sparse'}")
 
 
 def test_validation_text_that_is_no_text_is_not_read_whole(tmp_path):
@@ -44,7 +46,7 @@ def test_validation_text_that_is_no_text_is_not_read_whole(tmp_path):
         (tmp_path / name).touch()
         os.truncate(tmp_path / name, 1 << 40)
     changes = [f"data.validation_source={tmp_path / 'sparse.src'}", f"data.validation_target={tmp_path / 'sparse.trg'}"]
-    assert "sparse.src:1:1: TFK101 the line is longer than" in describe_counts(recipe, "data.held_out=null", *changes)
+    assert "sparse.src:1:1: TFK101 the line is longer than" in refused(recipe, "data.held_out=null", *changes)
 
 
 def test_standard_input_is_no_file_that_can_be_read_twice(tmp_path):
@@ -61,7 +63,7 @@ def test_a_word_that_takes_minutes_to_learn_from_is_refused_with_its_line(tmp_pa
     text = (tmp_path / "train.src").read_text().splitlines()
     text[6] = f"a dog {'ab' * (MAX_WORD // 2)}c sings"
     (tmp_path / "train.src").write_text("".join(f"{line}\n" for line in text))
-    message = describe_counts(recipe)
+    message = refused(recipe)
     assert f"{tmp_path / 'train.src'}:7:1: TFK101 a word has 10,001 characters, 10,000 is the limit of training text" in message
     if kind == "language":
         assert count_rows(load_recipe(recipe, ["tokeniser={kind: characters}"])) == 400
@@ -80,13 +82,13 @@ def test_a_file_of_empty_lines_is_no_text(tmp_path, kind):
     recipe = write_task(tmp_path) if kind == "parallel" else recipe_for(tmp_path, kind)
     count = len((tmp_path / "train.src").read_text().splitlines())
     (tmp_path / "train.src").write_text(" \n" * count)
-    assert f"TFK103 {tmp_path / 'train.src'}: no line of {count} has text" in describe_counts(recipe)
+    assert f"TFK103 {tmp_path / 'train.src'}: no line of {count} has text" in refused(recipe)
 
 
 def table(tmp_path, lines, *changes):
     recipe = recipe_for(tmp_path, "classification")
     (tmp_path / "text.tsv").write_text("".join(f"{line}\n" for line in lines))
-    return describe_counts(recipe, *changes)
+    return refused(recipe, *changes)
 
 
 ROWS = [f"text {number}\t{'ab'[number % 2]}" for number in range(40)]
@@ -146,3 +148,76 @@ def test_running_text_is_cut_into_rows_of_the_ids_of_the_whole_text(tmp_path, to
     assert {len(row) for row in rows[:-1]} == {8}
     assert all(one[-1] == other[0] for one, other in pairwise(rows))
     assert [*chain.from_iterable(row[:-1] for row in rows), rows[-1][-1]] == whole
+
+
+def changes_of(recipe, *changes):
+    """The texts that normalisation changed in the training rows, by column."""
+    data = prepare(load_recipe(recipe, changes), recipe.parent / "data", 200)
+    assert read_facts(recipe.parent / "data").corpora == data.facts
+    for change in data.facts["train"].normalised.values():
+        assert f"(first: line {change.line}, `{change.before}` U+" in describe_counts(data.facts["train"])
+    return {column: tuple(change.model_dump().values()) for column, change in data.facts["train"].normalised.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ("{kind: bpe}", {"source": (1, 3, "e\u0301", "é"), "target": (1, 4, "\u00a0", " ")}),
+        ("{kind: bpe, normalise: none}", {"target": (1, 4, "\u00a0", " ")}),
+        ("{kind: bpe, normalise: nfkc}", {"source": (1, 3, "e\u0301", "é"), "target": (3, 2, "²", "2")}),
+        ("{kind: characters, normalise: nfkc}", {"source": (1, 3, "e\u0301", "é"), "target": (3, 2, "²", "2")}),
+        ("{kind: characters}", {"source": (1, 3, "e\u0301", "é")}),
+        ("{kind: characters, normalise: none, lowercase: true}", {}),
+    ],
+)
+def test_texts_that_normalisation_changes_are_counted(tmp_path, options, found):
+    recipe = write_task(tmp_path)
+    (tmp_path / "train.src").write_text("a room  of\na\nCafe\u0301\nb\nc\n")
+    (tmp_path / "train.trg").write_text("ein Raum  von\n10 m²\né ²\n5\u00a0kg\nÄ\n")
+    assert changes_of(recipe, f"tokeniser={options}", "data.held_out=null") == found
+
+
+def test_numbers_survive_by_default(tmp_path):
+    recipe = write_task(tmp_path)
+    text = "10² m² ½ x⁻¹ № ① Ⅳ ㎏ …"
+    for name in ("train.src", "train.trg"):
+        (tmp_path / name).write_text(f"{text}\n" * 3)
+    data = prepare(load_recipe(recipe, ["data.held_out=null"]), tmp_path / "data", 200)
+    tokeniser = data.tokenisers["target"]
+    assert tokeniser.decode(tokeniser.encode([text])[0]) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "text", "line"),
+    [
+        ("language", "train.src", "a dog\nb ²\nc\n", 2),
+        ("masked", "train.src", "a dog\nb ²\nc\n", 2),
+        ("classification", "text.tsv", "a dog\tx\nb ²\tx\nc\ty\n", 2),
+    ],
+)
+def test_rows_of_other_kinds_of_data_are_counted(tmp_path, kind, file, text, line):
+    recipe = recipe_for(tmp_path, kind)
+    (tmp_path / file).write_text(text)
+    assert changes_of(recipe, "tokeniser.normalise=nfkc") == {"target": (1, line, "²", "2")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "text", "line"),
+    [
+        ("pairs", "train.tsv", "a dog\tno dog\tx\nb\t² dogs\ty\n", 2),
+        ("tagged", "train.conll", "a O\ndog O\n\n5² B-x\n", 4),
+    ],
+)
+def test_rows_of_texts_with_labels_are_counted(tmp_path, kind, file, text, line):
+    recipe = encoder_tasks.recipe_for(tmp_path, kind)
+    (tmp_path / file).write_text(text)
+    assert changes_of(recipe, "tokeniser.normalise=nfkc", "data.held_out=null") == {"target": (1, line, "²", "2")}
+
+
+def test_a_run_keeps_the_digest_of_settings_that_its_recipe_does_not_hold(tmp_path):
+    """Runs of releases whose default was `nfkc` are resumed: of images, and of a pretrained model, whose tokeniser they use."""
+    recipe = load_recipe(write_task(tmp_path), ["pretrained=other", "tokeniser=null"])
+    assert fixed_settings(recipe)["tokeniser"]["normalise"] == "nfkc"
+    recipe = load_recipe(write_task(tmp_path), ["pretrained=other", "tokeniser.normalise=nfc"])
+    assert fixed_settings(recipe)["tokeniser"]["normalise"] == "nfc"
+    assert fixed_settings(load_recipe(write_task(tmp_path)))["tokeniser"]["normalise"] == "nfc"

@@ -49,10 +49,8 @@ def test_special_tokens_in_a_text_are_plain_text(kind, text):
 
 
 def test_normal_forms_and_case():
-    assert (
-        made("bpe", normalise="nfkc", lowercase=True).decode(made("bpe", lowercase=True).encode(["Ｍann ﬁel"])[0])
-        == "mann fiel"
-    )
+    tokeniser = made("bpe", normalise="nfkc", lowercase=True)
+    assert tokeniser.decode(tokeniser.encode(["Ｍann ﬁel"])[0]) == "mann fiel"
     decomposed = "la\u0308uft"
     tokeniser = made("bpe", normalise="nfc")
     assert tokeniser.decode(tokeniser.encode([decomposed])[0]) == "läuft"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tfkit import SpecError
-from tfkit.recipe import recipe_of
+from tfkit.recipe import recipe_of, schedule_warning
 from tfkit.recipe.parts import (
     DecayOptions,
     NoamOptions,
@@ -18,6 +18,9 @@ from tfkit.recipe.parts import (
     noam,
 )
 
+COSINE = "{kind: cosine, peak: 1, warmup_steps: 5, steps: 20}"
+LINEAR = "{kind: linear, peak: 1, warmup_steps: 5, steps: 20}"
+CONSTANT = "{kind: constant, peak: 1, warmup_steps: 400}"
 TEXT = "{tfkit: 1, name: x, model: x.yaml, stopping: {max_steps: 9}, schedule: %s}"
 
 
@@ -85,3 +88,29 @@ def test_a_wrong_schedule_is_reported_with_its_location(written, message):
         recipe_of(TEXT % written, "r.yaml")
     assert message in str(caught.value)
     assert str(caught.value).startswith("r.yaml:1:")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "last", "done", "words"),
+    [
+        (COSINE, 20, 0, None),
+        (COSINE, 21, 0, "the learning rate is 0 from step 20 on, and the last step is 21"),
+        (LINEAR, 40, 0, "`schedule.steps: 40`, a `schedule.floor` above 0, or `stopping.max_steps: 20`"),
+        (LINEAR.replace("}", ", floor: 0.1}"), 40, 0, None),
+        (LINEAR, None, 0, None),
+        (LINEAR, None, 20, "from step 20 on, and 20 steps are made; a resumed run keeps its schedule"),
+        (LINEAR, 20, 20, None),
+        ("{kind: noam}", 5, 0, "rises until step 4,000, and the last step is 5; write `schedule.warmup_steps: 1`"),
+        (CONSTANT, 399, 0, "rises until step 400, and the last step is 399"),
+        (CONSTANT, 400, 0, None),
+        (CONSTANT, 50, 40, "rises until step 400, and the last step is 50; a resumed run keeps its schedule"),
+        (CONSTANT, None, 0, None),
+    ],
+)
+def test_a_rate_of_0_and_a_warm_up_without_an_end_have_a_warning(schedule, last, done, words):
+    warning = schedule_warning(recipe_of(TEXT % schedule, "r.yaml"), last, done)
+    assert (warning is None) == (words is None)
+    if warning is not None:
+        assert str(warning).startswith("r.yaml:1:")
+        assert warning.code == "TFK131"
+        assert words in str(warning)

@@ -7,6 +7,7 @@ from tfkit import load_recipe
 from tfkit.train import train
 from translation_task import write_task
 
+NFKC = "tokeniser.normalise=nfkc"  # some texts become longer
 STEPS = ["stopping.max_steps=20", "validation.every_steps=10"]
 
 
@@ -16,9 +17,9 @@ def runs(tmp_path_factory):
     found = {"translate": folder / "translate" / "run"}
     found["translate"].parent.mkdir()
     longer = ["stopping.max_steps=150", "validation.every_steps=150", "keeping.every_steps=150", "model.defaults.dropout=0.0"]
-    train(load_recipe(write_task(found["translate"].parent, 600), [*longer, "batching.tokens=512"]), found["translate"])
+    train(load_recipe(write_task(found["translate"].parent, 600), [*longer, "batching.tokens=512", NFKC]), found["translate"])
     for kind, name, metric in (("language", "generate", "loss"), ("classification", "classify", "accuracy")):
         (folder / name).mkdir()
         found[name] = folder / name / "run"
-        train(load_recipe(recipe_for(folder / name, kind, metric), STEPS), found[name])
+        train(load_recipe(recipe_for(folder / name, kind, metric), [*STEPS, NFKC]), found[name])
     return found

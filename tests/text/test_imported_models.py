@@ -137,6 +137,17 @@ def test_a_translator(tmp_path: Path, catalogue: tfkit.Catalogue) -> None:
         assert found.text.split() == theirs.decode(found.hypotheses[0].ids.tolist(), skip_special_tokens=True).split()
 
 
+def test_white_space_is_that_of_the_original_tokeniser(tmp_path: Path, catalogue: tfkit.Catalogue) -> None:
+    theirs, place = saved("roberta", tmp_path)
+    search = Search(kind="sample", seed=1, n_best=20, temperature=9.0)
+    translator = Translator.load(imported(TRANSLATOR, theirs, place, catalogue), search, catalogue=catalogue)
+    found = [translation for line in (TEXTS[0], TEXTS[6], TEXTS[7]) for translation in translator.translate([line])]
+    texts = [text for translation in found for text in translation.texts]
+    hypotheses = [hypothesis for translation in found for hypothesis in translation.hypotheses]
+    assert texts == [theirs.decode(hypothesis.ids.tolist(), skip_special_tokens=True) for hypothesis in hypotheses]
+    assert any(text.startswith(" ") for text in texts)
+
+
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 @pytest.mark.parametrize(("made", "code"), [(marian, "fra"), (m2m_100, "fr"), (mbart, "fr_XX")])
 def test_the_language_of_a_translation(

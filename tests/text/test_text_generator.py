@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kinds_task import recipe_for
-from tfkit import Search, TextGenerator, load_recipe
+from tfkit import InputError, Search, TextGenerator, load_recipe
 from tfkit.train import train
 
 pytestmark = pytest.mark.xdist_group("text_generator")  # its module fixture is built once
@@ -74,3 +74,12 @@ def test_every_search_reads_the_end(generator, kind):
 def test_a_prompt_without_a_token_has_no_continuation(generator):
     found = generator.continue_all(["", "the dog", ""], Search(kind="greedy"))
     assert [len(each) for each in found] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [("The", "a list of texts is expected, and this is one str of 3"), ([3], "a text must be a str, and one is of type int")],
+)
+def test_prompts_are_a_list_of_texts(generator, prompts, message):
+    with pytest.raises(InputError, match=message):
+        generator.continue_all(prompts)

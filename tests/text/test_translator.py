@@ -10,11 +10,11 @@ from torch_ema import ExponentialMovingAverage
 
 from tfkit import InputError, Search, StoreError, TfkitError, Translator, corpus_scores, load, load_recipe, save, score_filter
 from tfkit.data import Corpus
-from tfkit.data.tokeniser import train_tokeniser
+from tfkit.data.tokeniser import TextTokeniser, train_tokeniser
 from tfkit.plugin import Component
 from tfkit.recipe.parts import PARTS
 from tfkit.text import model_in
-from tfkit.text.translator import _line
+from tfkit.text.translator import one_line
 from tfkit.train import train
 from translation_task import WORDS, sentences, write_task
 
@@ -56,11 +56,12 @@ def test_lines_keep_their_order_and_empty_ones_their_place(translator):
     assert [each.text for each in translator.translate(lines, chunk=2)] == [each.text for each in together]
 
 
-def test_a_translation_is_one_line(translator):
-    piece = translator.tokenisers["target"]
-    ids = [4 + byte for byte in b"a\n\r\tb"] if "<0x0A>" in piece.pieces([14]) else piece.encode(["a b"])[0]
-    assert _line(piece.decode(ids)).split() == piece.decode(ids).split()
-    assert _line("a\n\r\tb\u2028c \x0b d") == "a b c d"
+def test_a_translation_is_the_text_of_the_tokeniser(translator, monkeypatch):
+    text = " 10\u00a0kg\r\n\ta  b\u3000\u2028c "
+    monkeypatch.setattr(TextTokeniser, "decode", lambda self, ids: text)
+    (translation,) = translator.translate(["the dog"])
+    assert translation.texts == (text,)
+    assert one_line(text) == " 10\u00a0kg  \ta  b\u3000\u2028c "
 
 
 def test_a_long_line_is_cut_off_and_reported(trained):
@@ -204,6 +205,13 @@ def test_special_tokens_are_in_no_text(trained):
 def test_lines_are_a_list_of_texts(translator, lines, message):
     with pytest.raises(InputError, match=message):
         list(translator.translate(lines))
+    with pytest.raises(InputError, match=message.split(";")[0]):
+        translator.tokenisers["source"].encode(lines)
+
+
+def test_prefixes_are_a_list_of_texts(translator):
+    with pytest.raises(InputError, match="a list of texts is expected, and this is one str of 2"):
+        list(translator.translate(["the dog", "the cat"], prefixes="la"))
 
 
 def test_the_mode_of_the_model_is_left_as_it_was(translator):

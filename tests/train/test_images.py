@@ -12,7 +12,7 @@ from PIL import Image
 
 import tfkit
 from image_files import bars, write_folder, write_idx, write_recipe
-from tfkit import load_recipe
+from tfkit import InputError, load_recipe
 from tfkit.cli import main
 from tfkit.data import Corpus
 from tfkit.data.image_tasks import image_task
@@ -99,6 +99,8 @@ def test_the_model_classifies_files(run: Path, tmp_path: Path, capsys: pytest.Ca
     assert sum(row["probabilities"].values()) == pytest.approx(1)
     made = next(tfkit.ImageClassifier.load(run).classify(files[:1]))
     assert made.probabilities == row["probabilities"]
+    with pytest.raises(InputError, match="a list of files is expected, and this is one str of"):
+        next(tfkit.ImageClassifier.load(run).classify(files[0]))
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ def test_a_share_without_pretrained_weights_is_reported(task):
         ("vocab_size", "a vocabulary of 80 ids", "a vocabulary of 90 ids"),
         ("vocab_size", "a vocabulary of 8,000 ids", "a vocabulary of 90 ids"),
         ("lowercase", "`lowercase: true`", "`lowercase: false`"),
-        ("normalise", "`normalise: nfc`", "`normalise: nfkc`"),
+        ("normalise", "`normalise: nfkc`", "`normalise: nfc`"),
         ("byte_fallback", "`byte_fallback: true`", "`byte_fallback: false`"),
         ("joint", "a vocabulary for each side", "one vocabulary for both sides"),
     ],
@@ -252,7 +252,7 @@ def test_a_setting_that_the_tokeniser_does_not_have_is_reported_with_its_locatio
     ("kind", "settings", "changes"),
     [
         ("characters", "lowercase: true", []),
-        ("unigram", "normalise: nfc, vocab_size: 70, byte_fallback: false", []),  # of which the text has fewer to give
+        ("unigram", "normalise: nfkc, vocab_size: 70, byte_fallback: false", []),  # of which the text has fewer to give
         ("bpe", "joint: false, vocab_size: 70, byte_fallback: false", ["model.target={share: null, vocab_size: 50}"]),
     ],
 )

@@ -126,6 +126,21 @@ def test_averages_keep_how_answers_were_trained(run, tmp_path):
     assert facts[0]["max_answer"] > 2
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("ab", "a list of texts is expected, and this is one str of 2"),
+        (["ab"], "a question is a pair of texts, and one is 'ab'"),
+        (("which dog", "the old dog sings"), "a question is a pair of texts, and one is 'which dog'"),
+        ([("which dog",)], "a question is a pair of texts"),
+        ([("which dog", 3)], "a text must be a str, and one is of type int"),
+    ],
+)
+def test_questions_are_pairs_of_texts(run, asked, message):
+    with pytest.raises(InputError, match=message):
+        list(Answerer.load(run).answer(asked))
+
+
 def answered(run, monkeypatch, lines, *options):
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(lines)))
     return main(["answer", str(run), *options])
@@ -139,6 +154,10 @@ def test_the_command(run, monkeypatch, capsys):
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(each["answer"], each["start"], each["end"]) for each in found] == [("old dog", 4, 11), *[(None, None, None)] * 2]
     assert [len(each["spans"]) for each in found] == [2, 0, 0]
+    assert answered(run, monkeypatch, "which Ω\tthe Σ dog\n".encode()) == 0
+    assert (
+        "<stdin>: 2 unknown tokens in 1 line, the first in line 1; the vocabulary has no such piece" in capsys.readouterr().err
+    )
     assert answered(run, monkeypatch, b"which dog\tdog\n" + b"which " * 40 + b"\tthe dog\nno tab\n") == 2
     out, err = capsys.readouterr()
     assert out.startswith("dog\n")

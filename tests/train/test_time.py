@@ -11,7 +11,7 @@ from tfkit.cli.callbacks import JsonLines
 from tfkit.train import resume, train
 from tfkit.train.budget import FEWEST, MEASURED, SLOW, BudgetCheck, reach_of
 from tfkit.train.callbacks import Progress
-from tfkit.train.trainer import why_stop
+from tfkit.train.trainer import last_step, why_stop
 from tfkit.view.training import Lines, left_text
 
 
@@ -187,3 +187,43 @@ def test_a_run_says_it_as_text_and_as_json(task, tmp_path, clock, capsys):
     heard = capsys.readouterr()
     assert re.search(r"at [\d.]+ s per step about [\d,]+ steps \([\d.e+]+ epochs\) fit in 2 minutes\n", heard.err), heard.err
     assert [json.loads(line)["kind"] for line in heard.out.splitlines()] == ["reach"]
+
+
+@pytest.mark.parametrize(
+    ("progress", "stopping", "last"),
+    [
+        (Progress(), {}, None),
+        (Progress(), {"max_minutes": 3.0}, None),
+        (Progress(step=7), {"max_steps": 250}, 250),
+        (Progress(), {"max_epochs": 3}, 3 * 51),
+        (Progress(step=51 + 10, epoch=2, batch=20), {"max_epochs": 3}, 3 * 51),
+        (Progress(), {"max_epochs": 3, "max_steps": 100}, 100),
+    ],
+)
+def test_the_last_step_of_a_run(progress, stopping, last):
+    """101 batches are 51 steps of 2."""
+    one = trainer(progress, **stopping)
+    one.epoch = lambda: SimpleNamespace(batches=range(101))
+    assert last_step(one) == last
+
+
+def test_a_rate_that_is_0_is_reported_before_the_first_step_and_at_a_resumption(task, tmp_path, capsys):
+    schedule = "schedule={kind: linear, peak: 0.01, warmup_steps: 2, steps: 4}"
+    train(load_recipe(task, [schedule, "stopping.max_steps=3"]), tmp_path / "run", callbacks=[JsonLines()])
+    assert '"kind": "warning"' not in capsys.readouterr().out
+    resume(tmp_path / "run", overrides=["stopping.max_steps=6"], callbacks=[JsonLines()])
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["kind"] for event in events[:3]] == ["start", "warning", "step"]
+    (warning,) = events[1]["diagnostics"]
+    assert (warning["code"], warning["message"]) == ("TFK131", "the learning rate is 0 from step 4 on, and the last step is 6")
+
+
+def test_a_warm_up_in_epochs_is_compared_with_the_steps_of_an_epoch(task, tmp_path, capsys):
+    changes = ["schedule.warmup_steps=1000", "stopping={max_epochs: 1, max_steps: null}", "batching.accumulate=1000"]
+    train(load_recipe(task, changes), tmp_path / "run", callbacks=[Lines()])
+    printed = capsys.readouterr().err
+    assert "TFK131 schedule.warmup_steps: the learning rate rises until step 1,000, and the last step is 1" in printed
+    (tokens,) = re.findall(r"a step: ([\d,]+) source tokens and ", printed)
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    (step,) = [entry for entry in log if entry["kind"] == "step"]
+    assert int(tokens.replace(",", "")) == step["source_tokens"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..errors import TfkitError
+from ..errors import Diagnostic, TfkitError
 from .options import READ, common, set_option
 from .output import print_diagnostics, print_json
 
@@ -35,34 +35,36 @@ def command(specs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -
     catalogue = load_catalogue()
     results = []
     for file in specs:
-        result, error = _check(file, catalogue, overrides)
+        result, problems = _check(file, catalogue, overrides)
         results.append(result)
         if as_json:
             continue
-        if error is not None:
-            print_diagnostics(error.diagnostics, False)
-        else:
+        print_diagnostics(problems, False)
+        if result["ok"]:
             print(f"{shown(file)}: OK, {shown(result['name'])} has {result['parameters']:,} parameters", flush=True)
     if as_json:
         print_json(results)
     return 0 if all(result["ok"] for result in results) else 2
 
 
-def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[str, Any], TfkitError | None]:
+def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[Diagnostic, ...]]:
+    """What the command prints of a file, and its errors or its warnings."""
     from ..graph import Target, graph_of
     from ..spec import load_spec, parse_spec
     from ..spec.located import Diagnostics
     from ..spec.reader import read_source
     from .backend_args import check_possible
 
+    warning = None
     try:
         text = read_source(file, Diagnostics())  # once: it may come through a pipe
         if _describes_training(text, file):
-            from ..recipe import check_metric, check_teacher_forcing, recipe_of
+            from ..recipe import check_metric, check_teacher_forcing, recipe_of, schedule_warning
 
             recipe = recipe_of(text, file, overrides)
             check_metric(recipe)
             check_teacher_forcing(recipe)
+            warning = schedule_warning(recipe, recipe.stopping.max_steps)
             spec, name = load_spec(recipe.model, catalogue, recipe.changes, named_by=recipe.names("model")), recipe.name
             use = Target(device=None, dtype=recipe.precision, training=True, compiled=recipe.compile)
         else:
@@ -73,8 +75,10 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
         check_possible(spec, graph, catalogue, use)
     except TfkitError as error:
         diagnostics = [diagnostic.as_data() for diagnostic in error.diagnostics]
-        return {"file": file, "ok": False, "name": None, "parameters": None, "diagnostics": diagnostics}, error
-    return {"file": file, "ok": True, "name": name, "parameters": graph.parameters(), "diagnostics": []}, None
+        return {"file": file, "ok": False, "name": None, "parameters": None, "diagnostics": diagnostics}, error.diagnostics
+    warnings = () if warning is None else (warning,)
+    diagnostics = [diagnostic.as_data() for diagnostic in warnings]
+    return {"file": file, "ok": True, "name": name, "parameters": graph.parameters(), "diagnostics": diagnostics}, warnings
 
 
 def _describes_training(text: str | bytes, file: str) -> bool:

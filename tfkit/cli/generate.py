@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Diagnostic, InputError, Location
+from .line_stream import unknown_text
 from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, import_torch, need_packages
@@ -125,7 +126,10 @@ def _print(number: int, prompt: str, continuations: list[Continuation], n_best: 
 
 
 def _report_limits(name: str, continuations: list[Continuation], positions: int | None, wanted: int | None) -> None:
-    """Report on standard error what the positions of the model cut off: of a prompt, and of the `wanted` new tokens."""
+    """Report on standard error the unknown tokens of a prompt, and what the positions of the model cut off: of the prompt, and
+    of the `wanted` new tokens."""
+    if continuations and continuations[0].unknown:
+        print(f"{name}: {unknown_text(continuations[0].unknown)}", file=sys.stderr)
     if continuations and continuations[0].cut:
         read, cut = continuations[0].read, continuations[0].cut
         limit = f"the last {read:,} were read; the model has {positions:,} positions"

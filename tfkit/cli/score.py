@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import Diagnostic, InputError
+from ..metrics import TOKENISERS
 from .options import READ, OneOf, common
 from .output import print_json, print_text
 from .packages import TEXT, need_packages
@@ -12,7 +13,6 @@ from .packages import TEXT, need_packages
 NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lowercase", "chrf": "chrF2"}
 MAX_CHARACTERS = 100_000
 """Of a line. The time that sacrebleu needs rises with the characters of a line."""
-TOKENISERS = ("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "none")
 
 
 @click.command("score", epilog="\b\ntfkit score out.de reference.de")
@@ -20,14 +20,15 @@ TOKENISERS = ("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "none")
 @click.argument("reference", type=READ, help="Reference translations of the same lines.")
 @click.option(
     "--tokenise", metavar="NAME", type=OneOf("tokeniser", TOKENISERS),
-    help=f"sacrebleu's tokeniser for BLEU: {', '.join(TOKENISERS)} (default: 13a; char for Korean, Chinese and Japanese).",
+    help=f"sacrebleu's tokeniser for BLEU: {', '.join(TOKENISERS)}. By default the script of the reference chooses: zh for "
+    "Chinese, char for Japanese, Thai, Lao, Tibetan, Burmese and Khmer, 13a for all others.",
 )  # fmt: skip
 @common
 def command(translations: str, reference: str, tokenise: str | None, as_json: bool) -> int:
     """Score translations against a reference: BLEU and chrF.
 
     Both files are plain text (or .gz), one sentence per line, not tokenised, of at most 100,000 characters each. sacrebleu
-    tokenises them; its signature names the tokeniser. `tfkit train` scores in the same way.
+    tokenises them; its signature names the tokeniser. `tfkit train` scores in the same way (`validation.tokenise`).
     """
     need_packages("train", *TEXT, "sacrebleu")
     from ..data import rows

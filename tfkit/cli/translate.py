@@ -38,6 +38,10 @@ With --n-best N a line of output is: number of the input line, score, text,
 with tabs between them.
 
 \b
+The text is what the tokeniser decodes. A space replaces each line feed and
+each carriage return, with --n-best also each tab; with --json nothing.
+
+\b
 --json prints one object per line: line, source, and hypotheses with text,
 score, log_probability, finished, pieces and token_log_probabilities; with
 --attention SITE also the pieces of the source and the weights
@@ -83,6 +87,7 @@ def command(
     import_torch()
     from ..data import lines
     from ..text import Translator
+    from ..text.translator import one_line
     from .device import loaded, use_cpu_table
     from .line_stream import streamed
 
@@ -116,12 +121,12 @@ def command(
         if as_json:
             print(json.dumps(_data(number, translation, translator), allow_nan=False))
         elif n_best == 1:
-            print(translation.text)
+            print(one_line(translation.text))
         else:
             # an empty line has no hypothesis
             scores = [f"{hypothesis.score:.4f}" for hypothesis in translation.hypotheses] or [""]
             for text, score in zip(translation.texts, scores, strict=True):
-                print(number, score, text, sep="\t")
+                print(number, score, one_line(text).replace("\t", " "), sep="\t")
     return 0
 
 

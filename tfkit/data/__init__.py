@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from .tagged import word_pieces as word_pieces
     from .tasks import Batch as Batch, Task as Task, padded as padded, task_of as task_of
     from .text_frame import MASK as MASK, Frame as Frame, PairFrame as PairFrame
-    from .text_lines import check_list as check_list, groups as groups, lines as lines, lines_of as lines_of, rows as rows
+    from .text_lines import groups as groups, lines as lines, lines_of as lines_of, rows as rows
     from .tokeniser import Ranges as Ranges, TextTokeniser as TextTokeniser
     from .tokeniser_directory import (
         TOKENISER_FILES as TOKENISER_FILES,

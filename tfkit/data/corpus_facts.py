@@ -18,6 +18,33 @@ _Reasons = Annotated[dict[Annotated[str, Field(max_length=200)], _Whole], Field(
 """Counts by the reasons to leave a row out, which are printed."""
 
 
+MAX_EXAMPLE = 20
+_Example = Annotated[str, Field(max_length=MAX_EXAMPLE)]
+
+
+class NormalisedRows(BaseModel):
+    """The rows that normalisation changed. Lower case and runs of spaces do not count.
+
+    Attributes:
+        rows: Their number.
+        line: The line of the first.
+        before: Characters of it that changed, at most `MAX_EXAMPLE`.
+        after: What they became.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    rows: _Whole = 0
+    line: _Whole
+    before: _Example
+    after: _Example
+
+    @classmethod
+    def first(cls, line: int, before: str, after: str) -> NormalisedRows:
+        """The counts before the first row is counted."""
+        return cls(line=line, before=before[:MAX_EXAMPLE], after=after[:MAX_EXAMPLE])
+
+
 class CorpusCounts(BaseModel):
     """The rows of a corpus.
 
@@ -28,6 +55,7 @@ class CorpusCounts(BaseModel):
         first: The line of the first row left out, by reason.
         tokens: Tokens in the corpus, by column.
         digest: Of all ids.
+        normalised: Rows that normalisation changed, by column.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -38,6 +66,7 @@ class CorpusCounts(BaseModel):
     first: _Reasons = {}
     tokens: dict[str, _Whole] = {}
     digest: str = ""
+    normalised: dict[str, NormalisedRows] = {}
 
     @model_validator(mode="after")
     def _agrees(self) -> CorpusCounts:
@@ -79,4 +108,14 @@ def read_facts(directory: Path) -> Facts:
 def describe_counts(counted: CorpusCounts) -> str:
     """The counts of a corpus, in one line."""
     out = [f"{count:,} {reason} (first: line {counted.first[reason]:,})" for reason, count in counted.left_out.items()]
-    return f"{counted.kept:,} of {counted.read:,} rows" + (f"; left out: {', '.join(out)}" if out else "")
+    changed = [
+        f"{rows.rows:,} of {column} (first: line {rows.line:,}, {_numbered(rows.before)} becomes {_numbered(rows.after)})"
+        for column, rows in counted.normalised.items()
+    ]
+    left_out = f"; left out: {', '.join(out)}" if out else ""
+    return f"{counted.kept:,} of {counted.read:,} rows{left_out}" + (f"; normalised: {', '.join(changed)}" if changed else "")
+
+
+def _numbered(text: str) -> str:
+    """Characters with their numbers, because many look alike."""
+    return f"`{text}` {' '.join(f'U+{ord(letter):04X}' for letter in text[:4])}{'...' if len(text) > 4 else ''}"

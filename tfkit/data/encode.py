@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
 from .corpus import NO_LABEL, TAGS, CorpusWriter
-from .corpus_facts import CorpusCounts
-from .corpus_row import Row
+from .corpus_facts import CorpusCounts, NormalisedRows
+from .corpus_row import Numbered, Row
 from .kinds import KINDS, text_rows
 from .spans import SpanFacts
 from .tokeniser import TextTokeniser
@@ -32,6 +35,43 @@ class TooLong:
         short = f"write `batching.max_length: {self.positions}`" if filtered else "shorten the line, or remove it"
         fix = f"{short}, or write a larger `max_len` in the spec"
         return Diagnostic("TFK061", message, fix, "batching.max_length" if filtered else "", Location(self.path, self.line))
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """What a tokeniser of tfkit changes in a text before it divides it: the Unicode `form`, unless it is "", and `spaces`, if
+    white space becomes plain spaces. Lower case and runs of plain spaces do not count."""
+
+    form: Any
+    spaces: bool
+
+    @classmethod
+    def of(cls, tokeniser: TextTokeniser, sentences: bool) -> Normalisation:
+        """The rules of a tokeniser; none of an imported one, whose steps may be any."""
+        if tokeniser.imported:
+            return cls("", False)
+        settings = tokeniser.settings
+        form = "" if settings["normalise"] == "none" else settings["normalise"].upper()
+        return cls(form, sentences and settings["kind"] != "characters")
+
+    def changes(self, text: str) -> bool:
+        """Whether a text is changed."""
+        if self.form and not unicodedata.is_normalized(self.form, text):
+            return True
+        return self.spaces and OTHER_SPACE.search(text.strip()) is not None
+
+    def example(self, text: str) -> tuple[str, str]:
+        """The first character of a text, with its marks, that is changed, and what it becomes."""
+        starts = [at for at, letter in enumerate(text) if not unicodedata.combining(letter)]
+        for start, end in pairwise([*starts, len(text)]) if self.form else ():
+            after = unicodedata.normalize(self.form, text[start:end])
+            if after != text[start:end]:
+                return text[start:end], after
+        space = OTHER_SPACE.search(text.strip()) if self.spaces else None
+        return (space[0], " ") if space else (text, unicodedata.normalize(self.form, text))  # letters that are composed
+
+
+OTHER_SPACE = re.compile(r"[^\S ]")
 
 
 class CorpusEncoder:
@@ -61,9 +101,9 @@ class CorpusEncoder:
         texts = () if filtered else tuple(f"{column}_text" for column in files)
         columns = (*files, TAGS) if self.kind.tagged else tuple(files)
         writer = CorpusWriter(path, columns, texts, self.kind.numbers)
-        numbered = ((number, row) for number, row in text_rows(self.recipe, files) if selected(number))
+        rows = ((number, row) for number, row in text_rows(self.recipe, files) if selected(number))
         assert self.kind.encode is not None, "images have a writer of their own"
-        for row in self.kind.encode(numbered, self.tokenisers, self.recipe):
+        for row in self.kind.encode(self._normalised(rows, files, counted), self.tokenisers, self.recipe):
             counted.read += 1
             reason = self._reason(row) if filtered else None
             if reason is None and (too_long := self._too_long(row, files)) is not None:
@@ -82,6 +122,20 @@ class CorpusEncoder:
         tokens = {column: writer.tokens[column] for column in files}
         counted.kept, counted.tokens, counted.digest = writer.rows, tokens, writer.close()
         return counted
+
+    def _normalised(self, numbered: Numbered, files: Mapping[str, str], counted: CorpusCounts) -> Numbered:
+        """The same texts, of which those are counted that the tokenisers normalise to others."""
+        columns = list(files) if len(files) == self.kind.texts else list(files) * self.kind.texts
+        rules = {column: Normalisation.of(self.tokenisers[column], self.kind.sentences) for column in files}
+        for number, texts in numbered:
+            changed = {column: text for column, text in zip(columns, texts, strict=False) if rules[column].changes(text)}
+            for column, text in changed.items():
+                if column not in counted.normalised:
+                    counted.normalised[column] = NormalisedRows.first(
+                        self.kind.line(number, texts), *rules[column].example(text)
+                    )
+                counted.normalised[column].rows += 1
+            yield number, texts
 
     @property
     def span_facts(self) -> SpanFacts | None:

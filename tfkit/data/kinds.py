@@ -72,6 +72,10 @@ class DataKind:
         """The number of inputs, without the one that is predicted."""
         return len(self.files) - 1
 
+    def line(self, number: int, texts: tuple[str, ...]) -> int:
+        """The line of a row, from 1; the lines of words and questions are their last text."""
+        return int(texts[-1].split()[0]) if self.tagged or self.spans else number + 1
+
 
 def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
     """The texts of every line, with the line number from 0; for a table, the texts and the label. Raises InputError."""
@@ -90,11 +94,10 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
     for number, texts in numbered:
         for path, text in zip(places, texts, strict=False):
             if len(text) > MAX_WORD:
-                # the lines are their last text
-                line_number = int(texts[-1].split()[0]) if kind.tagged or kind.spans else number + 1
-                bounds.check(text, 2 if kind.spans else 1, Location(path, line_number))
+                location = Location(path, kind.line(number, texts))
+                bounds.check(text, 2 if kind.spans else 1, location)
                 if words:
-                    _check_words(text, Location(path, line_number))
+                    _check_words(text, location)
         if blank:
             blank -= {path for path, text in zip(places, texts, strict=False) if text.strip()}
         yield number, texts

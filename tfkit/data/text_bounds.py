@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ..errors import Diagnostic, InputError, Location
+from ..errors.arguments import check_texts
 from .huggingface_steps import faster, normaliser_growth
 from .tokeniser_file import SEQUENCES
 
@@ -63,10 +64,8 @@ class TextBounds:
         """The texts of each call of the library. Raises InputError as `check`."""
         group: list[str] = []
         room = CALL_BYTES
+        check_texts(texts)
         for text in texts:
-            if not isinstance(text, str):
-                fix = "pass a list of texts"
-                raise InputError(Diagnostic("TFK104", f"a text must be a str, and one is of type {type(text).__name__}", fix))
             self.check(text, share)
             size = 4 * len(text) * self._growth
             if group and size > room:

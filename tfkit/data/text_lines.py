@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ..errors import Diagnostic, InputError, Location
-from ..errors.arguments import check_whole
+from ..errors.arguments import check_list, check_whole
 from ..files import open_regular
 
 MAX_LINE = 1 << 20
@@ -145,13 +145,6 @@ def groups(items: Iterable[Item], size: int, characters: int = MAX_GROUP) -> Ite
         yield group
     if not isinstance(failure, StopIteration):
         raise failure
-
-
-def check_list(items: object) -> None:
-    """Raises InputError for one text, which Python takes for a list of letters."""
-    if isinstance(items, (str, bytes)):
-        message = f"a list of texts is expected, and this is one {type(items).__name__} of {len(items):,}"
-        raise InputError(Diagnostic("TFK104", message, "write it in brackets, `[text]`"))
 
 
 def _characters(item: object) -> int:

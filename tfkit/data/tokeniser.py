@@ -16,6 +16,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_list
 from ..files import TOKENISER_VALUES, parse_json, read_text
 from ..slots.options import Component
 from .huggingface_file import Imported, check_imported
@@ -98,6 +99,11 @@ class TextTokeniser:
     def unknown_token_id(self) -> int | None:
         """The id of the token of what has no piece, if there is one."""
         return UNKNOWN if self.imported is None else self.imported.roles.get("unk")
+
+    def count_unknown(self, ids: Sequence[int]) -> int:
+        """The number of unknown tokens among some ids."""
+        number = self.unknown_token_id
+        return 0 if number is None else ids.count(number)
 
     @property
     def vocabulary(self) -> dict[str, int]:
@@ -273,8 +279,9 @@ def train_tokeniser(
         The tokeniser.
 
     Raises:
-        InputError: `vocab_size` is too small for the special tokens and the bytes.
+        InputError: `vocab_size` is too small for the special tokens and the bytes, or `texts` is one text.
     """
+    check_list(texts)
     options = part.options
     specials = [*SPECIALS, MASK] if masks else list(SPECIALS)
     if part.kind == "characters":

@@ -1,8 +1,9 @@
-"""Numbers that a caller passes: whole numbers and real numbers in a range, and the error for all others."""
+"""What a caller passes: whole numbers and real numbers in a range, and lists of texts. The errors for all others."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from .diagnostic import Diagnostic
@@ -24,6 +25,22 @@ def check_number(name: str, value: Any, largest: float, zero: str = "") -> None:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= largest:
         rule = f"it is a number from 0{f' ({zero})' if zero else ''} to {largest:,.0f}"
         raise InputError(Diagnostic("TFK078", f"{name} is {in_words(value)}", rule))
+
+
+def check_list(items: object, of: str = "texts") -> None:
+    """Raises InputError for one text, which Python takes for a list of letters."""
+    if isinstance(items, (str, bytes)):
+        message = f"a list of {of} is expected, and this is one {type(items).__name__} of {len(items):,}"
+        raise InputError(Diagnostic("TFK104", message, f"write it in brackets, `[{of[:-1]}]`"))
+
+
+def check_texts(texts: Iterable[Any]) -> None:
+    """Raises InputError for what is no list of texts."""
+    check_list(texts)
+    for text in texts:
+        if not isinstance(text, str):
+            message = f"a text must be a str, and one is of type {type(text).__name__}"
+            raise InputError(Diagnostic("TFK104", message, "pass a list of texts"))
 
 
 def in_words(value: Any) -> str:

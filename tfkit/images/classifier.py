@@ -14,6 +14,7 @@ from torch import Tensor
 from ..catalogue import Catalogue
 from ..data import Normalisation, check_classes, groups, read_image, read_image_facts, read_labels, roles_for
 from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_list
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
@@ -115,6 +116,7 @@ class ImageClassifier:
             InputError: A file cannot be read or does not fit the model; the files before it are classified first. Or the
                 probabilities of an image are NaN.
         """
+        check_list(files, "files")
         read = ((str(file), read_image(str(file), self.rule)) for file in files)
         for group in groups(read, chunk):
             names, pixels = zip(*group, strict=True)

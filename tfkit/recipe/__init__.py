@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         check_image_settings as check_image_settings,
         check_metric as check_metric,
         check_teacher_forcing as check_teacher_forcing,
+        schedule_warning as schedule_warning,
         without_smoothing as without_smoothing,
     )
 

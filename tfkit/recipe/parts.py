@@ -197,10 +197,11 @@ TEACHER_FORCING = (
 
 
 class TextOptions(Options):
-    """Options of all tokenisers: normalisation, and whether source and target share one vocabulary."""
+    """Options of all tokenisers: normalisation, and whether source and target share one vocabulary. `nfc` composes letters with
+    their marks. `nfkc` also replaces characters by plain ones, which changes numbers: 10² becomes 102."""
 
     joint: Annotated[bool, Field(description="one vocabulary for source and target")] = True
-    normalise: Annotated[str, OneOf("none", "nfc", "nfkc"), Field(description="Unicode normalisation form")] = "nfkc"
+    normalise: Annotated[str, OneOf("none", "nfc", "nfkc"), Field(description="Unicode normalisation form")] = "nfc"
     lowercase: Annotated[bool, Field(description="convert to lower case")] = False
 
 

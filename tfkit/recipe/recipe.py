@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from ..errors import Diagnostic, InputError
 from ..errors.elsewhere import is_beside
+from ..metrics import TOKENISERS
 from ..slots.options import AsTuple, Component, OneOf, Options, Positive, Probability, Size, SlotField, component_default
 from ..spec.located import Located
 from ..spec.model import nearest_node
@@ -115,6 +116,11 @@ class Validation(Options):
         Field(min_length=1, max_length=100, description="target language of a model for several, as its tokeniser writes it"),
     ] = None
     lowercase: Annotated[bool, Field(description="score without regard to case (sacrebleu -lc)")] = False
+    tokenise: Annotated[
+        str | None,
+        OneOf(*TOKENISERS),
+        Field(description="sacrebleu's tokeniser of BLEU; chosen by the script of the references unless written"),
+    ] = None
 
 
 class Keeping(Options):
@@ -289,7 +295,7 @@ def check_metric(recipe: Recipe) -> None:
     if metric not in known:
         message = f"`{metric}` cannot be computed for data of kind `{kind}`"
         raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
-    for name in ("filters", "prefix", "target_language"):
+    for name in ("filters", "prefix", "target_language", "tokenise"):
         if getattr(recipe.validation, name) is not None and metric not in ("bleu", "chrf"):
             message = f"nothing is translated for the metric `{metric}`"
             raise InputError(recipe.diagnostic("TFK108", f"validation.{name}", message, "write `metric: bleu`, or remove it"))
@@ -311,6 +317,32 @@ def check_teacher_forcing(recipe: Recipe) -> None:
     if recipe.teacher_forcing is not None and recipe.data.kind not in ("parallel", "language"):
         message = f"data of kind `{recipe.data.kind}` have no input tokens that a model predicts one after another"
         raise InputError(recipe.diagnostic("TFK108", "teacher_forcing", message, "remove it"))
+
+
+def schedule_warning(recipe: Recipe, last: int | None, done: int = 0) -> Diagnostic | None:
+    """A warning if the learning rate does not fit the steps of a run.
+
+    Args:
+        last: the last step; None if it is not known.
+        done: the steps that are made.
+
+    Returns:
+        The warning if steps will have the rate 0, or if the run ends within the warm-up.
+    """
+    options = recipe.schedule.options
+    zero = options.steps if getattr(options, "floor", None) == 0 else None
+    if zero is not None and (done >= zero if last is None else last > zero):
+        name, wrong = "steps", f"the learning rate is 0 from step {zero:,} on"
+        fix = f"write `schedule.steps: {last}`, a `schedule.floor` above 0, or `stopping.max_steps: {zero}`"
+    elif last is not None and last < options.warmup_steps:
+        name, wrong = "warmup_steps", f"the learning rate rises until step {options.warmup_steps:,}"
+        fix = f"write `schedule.warmup_steps: {max(1, last // 10)}`, or train for more steps"
+    else:
+        return None
+    if done:
+        fix = "a resumed run keeps its schedule; start a new run, with `--from` to keep the weights"
+    end = f"{done:,} steps are made" if last is None else f"the last step is {last:,}"
+    return recipe.diagnostic("TFK131", f"schedule.{name}", f"{wrong}, and {end}", fix)
 
 
 def check_image_settings(recipe: Recipe) -> None:

@@ -25,7 +25,8 @@ from ..data import (
     roles_for,
     windows_of,
 )
-from ..errors.arguments import check_whole
+from ..errors import Diagnostic, InputError
+from ..errors.arguments import check_list, check_whole, in_words
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
@@ -63,6 +64,7 @@ class Answer:
         spans: The best spans, best first.
         read: The number of tokens of the question that the model read.
         cut: The number of its tokens that left no room for the context, which it did not read.
+        unknown: The number of tokens of both texts without a piece.
     """
 
     question: str
@@ -72,6 +74,7 @@ class Answer:
     spans: tuple[Span, ...]
     read: int
     cut: int
+    unknown: int = 0
 
     @property
     def text(self) -> str:
@@ -188,10 +191,11 @@ class Answerer:
             The answer to each question, in order. An empty question has none, and an empty context has none.
 
         Raises:
-            InputError: `best` is less than 1, or the probabilities of a question are NaN.
+            InputError: `best` is less than 1, a question is no pair of texts, or the probabilities of a question are NaN.
         """
         check_whole("best", best)
-        for group in groups(questions, chunk):
+        check_list(questions)
+        for group in groups(map(_pair, questions), chunk):
             yield from self._answer_chunk(group, best)
 
     def _answer_chunk(self, asked: list[tuple[str, str]], best: int) -> Iterator[Answer]:
@@ -217,7 +221,8 @@ class Answerer:
             no_answer = min(none[number], default=0.0)
             span = spans[0] if spans and not (self.unanswerable and no_answer > spans[0].score) else None
             read = len(questions[number])
-            yield Answer(text, context, span, no_answer, spans, read, len(whole[number]) - read)
+            unknown = sum(map(self.tokeniser.count_unknown, (whole[number], contexts[number][0])))
+            yield Answer(text, context, span, no_answer, spans, read, len(whole[number]) - read, unknown)
 
     @torch.no_grad()
     def _read(self, rows: list[_Row], questions: list[str], best: int) -> list[tuple[float, Scores]]:
@@ -257,3 +262,11 @@ class Answerer:
                 first, last = place // width, place // width + place % width
                 spans.setdefault((row.ranges[first][0], row.ranges[last][1]), score)
         return dict(list(spans.items())[:count])
+
+
+def _pair(asked: Any) -> tuple[str, str]:
+    """A question and its context. Raises InputError for what is no pair, as a text of two letters."""
+    if not isinstance(asked, (tuple, list)) or len(asked) != 2:
+        message = f"a question is a pair of texts, and one is {in_words(asked)}"
+        raise InputError(Diagnostic("TFK104", message, "write `(question, context)`"))
+    return asked[0], asked[1]

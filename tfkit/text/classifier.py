@@ -17,7 +17,6 @@ from ..data import (
     TextTokeniser,
     check_classes,
     check_ids,
-    check_list,
     epoch_of,
     groups,
     padded,
@@ -27,7 +26,7 @@ from ..data import (
     roles_for,
 )
 from ..errors import Diagnostic, InputError
-from ..errors.arguments import check_whole
+from ..errors.arguments import check_list, check_whole
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
@@ -45,6 +44,7 @@ class Classification:
         cut: The number of tokens beyond the limit, which it did not read.
         labels: All classes, in the order of the model's output.
         distribution: Their probabilities; empty for a text without a token.
+        unknown: The number of tokens without a piece.
     """
 
     text: str
@@ -54,6 +54,7 @@ class Classification:
     cut: int
     labels: tuple[str, ...]
     distribution: tuple[float, ...]
+    unknown: int = 0
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -176,7 +177,9 @@ class Classifier:
                 continue
             best, distribution = rows[number]
             cut = sum(map(len, sides)) + len(self.frame) - read
-            yield Classification(text, self.labels[best], distribution[best], read, cut, self.labels, tuple(distribution))
+            unknown = sum(map(self.tokeniser.count_unknown, sides))
+            label, probability = self.labels[best], distribution[best]
+            yield Classification(text, label, probability, read, cut, self.labels, tuple(distribution), unknown)
 
     def _ids(self, sides: Sequence[list[int]]) -> tuple[list[int], list[int]]:
         """The ids that the model reads, and the segments of a pair. Of a pair that is too long, the longer text is cut."""

@@ -37,11 +37,13 @@ class Tagging:
         words: Its words.
         tags: The most probable tag of each.
         probabilities: The probabilities of these tags.
+        unknown: The number of tokens without a piece.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
+    unknown: int = 0
 
     @property
     def read(self) -> int:
@@ -145,7 +147,8 @@ class Tagger:
         for words in sentences:
             span = slice(at, at + len(words))
             at += len(words)
-            yield Tagging(tuple(words), tuple(self.tags[tag] for tag in tags[span]), tuple(probabilities[span]))
+            unknown = sum(map(self.tokeniser.count_unknown, pieces[span]))
+            yield Tagging(tuple(words), tuple(self.tags[tag] for tag in tags[span]), tuple(probabilities[span]), unknown)
 
     def _rows(self, pieces: list[list[int]], counts: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """The rows that the model reads, and the places of the first pieces of their words."""

@@ -11,6 +11,7 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, read_tokenisers, roles_for
+from ..errors.arguments import check_list
 from ..generate import Hypothesis, Search, StepGraphs, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
@@ -30,6 +31,7 @@ class Continuation:
         pieces: The same tokens.
         read: The number of prompt tokens that the model read, the last ones.
         cut: The number of prompt tokens before them, which it did not read.
+        unknown: The number of prompt tokens without a piece.
     """
 
     prompt: str
@@ -38,6 +40,7 @@ class Continuation:
     pieces: tuple[str, ...]
     read: int
     cut: int
+    unknown: int = 0
 
     def _repr_html_(self) -> str:
         rows = [(self.text, self.pieces, self.hypothesis)]
@@ -115,7 +118,11 @@ class TextGenerator:
 
         Returns:
             The continuations of each prompt, best first; none for a prompt without a token.
+
+        Raises:
+            InputError: The prompts are no list of texts.
         """
+        check_list(prompts)
         search = without_special_tokens(search or self.search, self.model.plan.token_rule(self.roles.target), self.tokeniser)
         encoded, frame = self.tokeniser.encode(list(prompts)), self.tokeniser.prompt_frame
         read = [self._read(ids, search) for ids in encoded]
@@ -143,6 +150,7 @@ class TextGenerator:
                     tuple(self.tokeniser.pieces(hypothesis.ids.tolist())),
                     len(ids),
                     len(whole) + len(frame) - len(ids),
+                    self.tokeniser.count_unknown(whole),
                 )
                 for hypothesis in hypotheses.get(number, ())
             ]

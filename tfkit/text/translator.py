@@ -13,7 +13,7 @@ import torch
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, groups, read_tokenisers, roles_for
 from ..errors import Diagnostic, InputError
-from ..errors.arguments import check_whole
+from ..errors.arguments import check_list, check_whole
 from ..generate import Hypothesis, Search, generate_batched
 from ..generate.score_filters import check_filters
 from ..io import load, model_in
@@ -32,11 +32,12 @@ class Translation:
 
     Attributes:
         source: The line.
-        texts: The text of each hypothesis, best first.
+        texts: The text of each hypothesis as the tokeniser decodes it, best first. It may have several lines.
         hypotheses: The hypotheses.
         pieces: The tokens of each hypothesis.
         source_ids: The ids that the model read, special tokens included.
         cut: The number of source tokens beyond the limit, which it did not read.
+        unknown: The number of source tokens without a piece.
     """
 
     source: str
@@ -45,6 +46,7 @@ class Translation:
     pieces: tuple[tuple[str, ...], ...]
     source_ids: tuple[int, ...]
     cut: int
+    unknown: int = 0
 
     @property
     def text(self) -> str:
@@ -172,6 +174,7 @@ class Translator:
                 no token of the language.
         """
         tokens = ([], []) if target_language is None else self.language_ids(target_language)
+        check_list(prefixes)
         remaining = None if prefixes is None else iter(prefixes)
         count = 0
         for group in groups(lines, chunk):
@@ -248,7 +251,7 @@ class Translator:
             self.model.train(training)
         hypotheses = dict(zip(nonempty, by_source, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
-            pairs = [(_line(target.decode(one.ids.tolist())), one) for one in hypotheses.get(number, ())]
+            pairs = [(target.decode(one.ids.tolist()), one) for one in hypotheses.get(number, ())]
             if search.kind == "beam":
                 best: dict[str, Hypothesis] = {}
                 for text, one in pairs:
@@ -257,7 +260,8 @@ class Translator:
             texts, line_hypotheses = tuple(text for text, _ in pairs), tuple(one for _, one in pairs)
             pieces = tuple(tuple(target.pieces(one.ids.tolist())) for one in line_hypotheses)
             cut = max(len(ids) - room, 0)
-            yield Translation(line, texts or ("",), line_hypotheses, pieces, tuple(sources[number]), cut)
+            unknown = self.tokenisers["source"].count_unknown(ids)
+            yield Translation(line, texts or ("",), line_hypotheses, pieces, tuple(sources[number]), cut, unknown)
 
 
 def _short(prefix: Any, line: int) -> str:
@@ -269,6 +273,9 @@ def _short(prefix: Any, line: int) -> str:
     raise InputError(Diagnostic("TFK078", message, f"it is a text of at most {MAX_PREFIX:,} characters"))
 
 
-def _line(text: str) -> str:
-    """A translation on one line: byte pieces may decode to line breaks and tabs."""
-    return " ".join(text.split())
+def one_line(text: str) -> str:
+    """A translation without what ends a line of a file, line feeds and carriage returns: a space is in the place of each."""
+    return text.translate(LINE_ENDS)
+
+
+LINE_ENDS = str.maketrans("\n\r", "  ")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import Diagnostic
 from .callbacks import Step, ValidationResult
+from .trainer import steps_per_epoch
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -69,8 +70,8 @@ def reach_of(trainer: Trainer, seconds_per_step: float) -> Reach | None:
         return None
     left = 60 * stopping.max_minutes - progress.seconds - trainer.clock.validation_seconds
     steps = progress.step + int(max(left, 0.0) / max(seconds_per_step, 1e-9))
-    per_epoch = len(trainer.epoch().batches) / batching.accumulate
-    epochs = progress.epoch - 1 + (progress.batch / batching.accumulate + steps - progress.step) / per_epoch
+    used = progress.batch / batching.accumulate
+    epochs = progress.epoch - 1 + (used + steps - progress.step) / steps_per_epoch(trainer)
     if stopping.max_steps is not None and steps >= stopping.max_steps:
         return None
     if stopping.max_epochs is not None and epochs >= stopping.max_epochs:

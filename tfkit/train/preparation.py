@@ -34,7 +34,7 @@ from .pretrained import Pretrained, read_pretrained
 from .run_directory import check_new, end_preparation
 from .run_files import DATA, MODELS, RECIPE, SPEC
 from .run_recipe import check_processes, write_recipe
-from .validation import marks_entities
+from .validation import check_bleu, marks_entities
 
 
 def check_tokenisers(recipe: Recipe, pretrained: Pretrained) -> None:
@@ -114,6 +114,7 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
     else:
         files_of(recipe)
     check_metric(recipe)
+    check_bleu(recipe)
     check_teacher_forcing(recipe)
     check_processes(recipe, processes, fsdp)
 

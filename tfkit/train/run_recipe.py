@@ -77,6 +77,9 @@ def _check_overrides(overrides: Sequence[str]) -> None:
 def fixed_settings(recipe: Recipe) -> Mapping[str, Any]:
     """The settings of a run that may not change, without files and weights, which have separate digests."""
     written = {key: value for key, value in recipe.written().items() if key not in (*CHANGEABLE, *SEPARATE_DIGESTS)}
+    if recipe.pretrained is not None or recipe.data.kind == "images":
+        # The recipe of such a run holds no default of its tokeniser. The digests of earlier releases have this one.
+        written["tokeniser"] |= {"normalise": recipe.written_keys("tokeniser").get("normalise", "nfkc")}
     written["validation"] = {key: value for key, value in written["validation"].items() if key != "every_steps"}
     options = recipe.data.options.model_dump(exclude_none=True)
     data = {key: value for key, value in options.items() if key not in FILES and key != "held_out"}

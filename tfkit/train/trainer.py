@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from ..data import Epoch
-from ..recipe import Recipe
+from ..recipe import Recipe, schedule_warning
 from .callbacks import Progress
 from .checkpointer import BestModels, Checkpointer
 from .distributed.process_group import ProcessGroup, ProcessLost
@@ -165,6 +165,8 @@ class Trainer:
         self.progress.seconds = self.clock.synchronised_seconds()
         for callback in self.callbacks.callbacks:
             callback.on_train_start(self, changes)
+        if warning := schedule_warning(self.recipe, last_step(self), self.progress.step):
+            self.callbacks.notify(lambda callback: callback.on_warning((warning,)))
         with Interrupts(patient=self.processes.count > 1) as interrupts:
             try:
                 with self.processes.reporting_lost_process():
@@ -254,3 +256,19 @@ class Trainer:
             self._undo_batches()
         if not self.checkpointer.is_current and self._batch_before_step is None:
             self.checkpointer.save_alone()
+
+
+def steps_per_epoch(trainer: Trainer) -> int:
+    """The steps of an epoch; its last step may have fewer batches than the others."""
+    return -(-len(trainer.epoch().batches) // trainer.recipe.batching.accumulate)
+
+
+def last_step(trainer: Trainer) -> int | None:
+    """The last step by `max_steps` and `max_epochs`, the earlier one; None without both."""
+    stopping, progress = trainer.recipe.stopping, trainer.progress
+    ends = [] if stopping.max_steps is None else [stopping.max_steps]
+    if stopping.max_epochs is not None:
+        used = -(-progress.batch // trainer.recipe.batching.accumulate)
+        left = (stopping.max_epochs - progress.epoch + 1) * steps_per_epoch(trainer) - used
+        ends.append(progress.step + left)
+    return min(ends, default=None)

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from ..data import KINDS, NO_LABEL, Corpus, Data, ImageTask, Task, TextTokeniser, asked_questions, epoch_of
-from ..errors import InputError
+from ..errors import BuildError, InputError
 from ..generate import Search
-from ..metrics import Score, answer_scores, corpus_scores
+from ..metrics import Score, answer_scores, bleu, corpus_scores
 from ..nn.model import Model
 from ..recipe import Recipe
 from ..text import Answerer, Translator
+from ..text.translator import one_line
 from .callbacks import ValidationResult
 from .checkpointer import BestModels
 from .distributed.process_group import ProcessGroup
@@ -238,14 +239,26 @@ def validation_scores(
     translations = translator.translate(
         mine, prefixes=[validation.prefix or ""] * len(mine), target_language=validation.target_language
     )
-    by_rank = processes.all_gather([translation.text for translation in translations])
+    by_rank = processes.all_gather([one_line(translation.text) for translation in translations])
     hypotheses = [by_rank[row % count][row // count] for row in range(len(sources))]
-    scores = processes.run_on_first(lambda: corpus_scores(hypotheses, references))
+    scores = processes.run_on_first(lambda: corpus_scores(hypotheses, references, validation.tokenise))
     return scores, (sources[0], references[0], hypotheses[0])
+
+
+def check_bleu(recipe: Recipe) -> None:
+    """Raises InputError if the tokeniser of BLEU is not installed."""
+    if recipe.validation.tokenise is None:
+        return
+    try:
+        bleu(recipe.validation.tokenise)
+    except BuildError as error:
+        first = error.diagnostics[0]
+        raise InputError(recipe.diagnostic(first.code, "validation.tokenise", first.message, first.fix)) from None
 
 
 def check_translations(model: Model, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> None:
     """Raises InputError if the translations of a validation cannot begin as the recipe says, before a step is made."""
+    check_bleu(recipe)
     validation = recipe.validation
     if validation.metric not in ("bleu", "chrf"):
         return

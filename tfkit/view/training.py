@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from ..errors.diagnostic import cut
 from ..recipe import Recipe
 from ..slots.options import Component
 from ..train import Outcome, Reach, Step, Trainer, ValidationResult, describe_counts
+from ..train.trainer import last_step, steps_per_epoch
 from .console import EscapingConsole
 from .curve import SCORES
 from .load_report import load_report_text
@@ -31,7 +33,7 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
     """The description of data, model and settings, before the first step."""
     recipe, data, model = trainer.recipe, trainer.data, trainer.model
     epoch = trainer.epoch()
-    steps = -(-len(epoch.batches) // recipe.batching.accumulate)
+    steps = steps_per_epoch(trainer)
     rows = [f"train: {describe_counts(data.facts['train'])}"]
     if "validation" in data.facts:
         rows.append(f"validation: {describe_counts(data.facts['validation'])}")
@@ -43,7 +45,7 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
         f"{sizes['target']:,} ids, joint" if joint else ", ".join(f"{name} {size:,} ids" for name, size in sizes.items())
     )
     tokens = data.facts["train"].tokens
-    mean = {column: count / max(len(epoch.batches), 1) * recipe.batching.accumulate for column, count in tokens.items()}
+    mean = {column: count / steps for column, count in tokens.items()}
     kind = recipe.tokeniser.kind if recipe.pretrained is None else f"that of {recipe.pretrained}"
     rows.append(f"vocabulary: {kind}, {vocabulary}" if sizes else f"labels: {', '.join(data.labels)}")
     changed = f"; changed: {', '.join(changes)}" if changes else ""
@@ -84,13 +86,20 @@ def _part(part: Component) -> str:
 
 
 def validation_text(result: ValidationResult) -> str:
-    """One validation on one line, with the signature of its score."""
-    scores = ", ".join(f"{SCORES.get(name, name)} {value:.2f}" for name, value in result.scores.items())
+    """One validation on one line, with the tokeniser of BLEU unless it is 13a."""
+    scores = ", ".join(
+        f"{SCORES.get(name, name)} {value:.2f}{_tokeniser(result, name)}" for name, value in result.scores.items()
+    )
     best = ", the best so far" if result.best else ""
     return (
         f"step {result.step:,}, epoch {result.epoch}: validation ppl {result.perplexity:.2f}"
         f"{', ' if scores else ''}{scores}{best} ({result.seconds:.0f} s)"
     )
+
+
+def _tokeniser(result: ValidationResult, score: str) -> str:
+    name = re.search(r"\|tok:([^|]+)\|", result.signatures.get(score, ""))
+    return f" ({name[1]})" if name and name[1] != "13a" else ""
 
 
 class Speed:
@@ -167,13 +176,8 @@ def left_text(trainer: Trainer | None, step: int, seconds: float) -> str:
         return ""
     progress, stopping = trainer.progress, trainer.recipe.stopping
     pace = (progress.seconds - seconds) / max(progress.step - step, 1)
-    left = []
-    if stopping.max_steps is not None:
-        left.append((stopping.max_steps - progress.step) * pace)
-    if stopping.max_epochs is not None:
-        size = len(trainer.epoch().batches)
-        whole = (stopping.max_epochs - progress.epoch + 1) * size - progress.batch
-        left.append(whole / trainer.recipe.batching.accumulate * pace)
+    last = last_step(trainer)
+    left = [] if last is None else [(last - progress.step) * pace]
     if stopping.max_minutes is not None:
         left.append(60 * stopping.max_minutes - progress.seconds)
     if not left:
