@@ -242,7 +242,8 @@ class HuggingFaceDirectory:
             message = f"{self.path}: the pickled weights have a name that is no text: {str(other)[:80]}"
             raise StoreError(Diagnostic("TFK143", message, "write the weights alone: `torch.save(model.state_dict(), FILE)`"))
         if other := next((name for name, value in tensors.items() if not _is_plain(value)), None):
-            message = f"{self.path}: `{str(other)[:80]}` of the pickled weights is {_form_of(tensors[other])}, no tensor with its numbers"
+            form = _form_of(tensors[other])
+            message = f"{self.path}: `{str(other)[:80]}` of the pickled weights is {form}, no tensor with its numbers"
             raise StoreError(Diagnostic("TFK143", message, "write the weights alone: `torch.save(model.state_dict(), FILE)`"))
         return tensors
 

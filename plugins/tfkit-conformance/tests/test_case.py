@@ -162,13 +162,16 @@ def test_drawing_leaves_torchs_generator_alone():
 
 
 LIES_AS = {
-    "contiguous": lambda tensor: tensor.is_contiguous(),
+    "contiguous": lambda tensor: tensor.is_contiguous() and tensor.storage_offset() == 0,
     "heads_last": lambda tensor: tensor.transpose(1, 2).is_contiguous() and tensor.stride(1) < tensor.stride(2),
     "features_first": lambda tensor: tensor.mT.is_contiguous() and tensor.stride(3) > tensor.stride(2) == 1,
     "sliced": lambda tensor: (
         tensor.storage_offset() > 0
         and tensor.stride() == torch.empty([size + 2 for size in tensor.shape], device="meta").stride()
     ),
+    "interleaved": lambda tensor: tensor.stride(2) == 3 * tensor.shape[1] * tensor.shape[3] and tensor.stride(3) == 1,
+    "shifted": lambda tensor: tensor.is_contiguous() and tensor.storage_offset() == 5,
+    "one_head": lambda tensor: tensor.stride(1) == 0 and tensor[:, 0].is_contiguous(),
     "expanded": lambda tensor: tensor.stride(0) == 0 and tensor[0].is_contiguous(),
 }
 
@@ -182,7 +185,8 @@ def test_a_layout_has_the_strides_that_it_claims_and_the_same_numbers(layout):
         assert sum(lies(tensor) for lies in LIES_AS.values()) == 1
         assert tensor.is_leaf
         assert tensor.requires_grad
-        wanted = plain[name][:1].expand_as(tensor) if layout == "expanded" else plain[name]
+        first = {"expanded": plain[name][:1], "one_head": plain[name][:, :1]}.get(layout, plain[name])
+        wanted = first.expand_as(tensor)
         assert torch.equal(tensor, wanted)
     assert torch.equal(laid["bias"], plain["bias"])
 
@@ -196,8 +200,10 @@ def test_an_output_gradient_has_the_strides_that_it_claims(layout):
         assert laid.permute(2, 3, 0, 1).is_contiguous()
         assert not laid.is_contiguous()
     else:
-        assert laid.stride() == (0, 0, 0, 0)
-    assert torch.equal(laid, plain[:1, :1, :1, :1].expand_as(plain) if layout == "expanded" else plain)
+        expanded = {"expanded": (0, 1, 2, 3), "expanded_features": (3,), "expanded_queries": (2,)}[layout]
+        assert all((stride == 0) == (axis in expanded) for axis, stride in enumerate(laid.stride()))
+        plain = plain[tuple(slice(0, 1 if axis in expanded else None) for axis in range(4))].expand_as(plain)
+    assert torch.equal(laid, plain)
 
 
 def test_shared_lengths_are_one_tensor():

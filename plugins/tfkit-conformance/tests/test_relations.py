@@ -235,7 +235,7 @@ KILLS = {
     "value_identity": (with_(value=lambda inputs: Scaled.apply(inputs.value, 1.001)), PLAIN),
     "score_identity": (with_(query=lambda inputs: Scaled.apply(inputs.query, 1.01)), PLAIN),
     "difference_quotient": (with_(query=lambda inputs: Scaled.apply(inputs.query, 1.0001)), PLAIN),
-    "one_gradient_at_a_time": (key_needs_query, PLAIN),
+    "fewer_gradients": (key_needs_query, PLAIN),
     "weights_carry_gradients": (detached_weights, PLAIN),
     "deterministic_backward": (wavering_backward, PLAIN),
     "not_finite": (zeros_for_nan, PLAIN),

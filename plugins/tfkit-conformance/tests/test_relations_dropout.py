@@ -90,13 +90,48 @@ def always_the_same(inputs, options):
         return right(inputs)
 
 
+def rows_far_apart_share(inputs, options):
+    factors = coins(inputs, *"BHQK")
+    Q = factors.shape[2]
+    return kept(inputs, torch.where(torch.arange(Q)[:, None] < 331, factors, factors.roll(331, 2)))
+
+
+def of_65536_draws(inputs, options):
+    with torch.random.fork_rng(devices=[]):
+        number = int(torch.randint(0, 1 << 10, ()))
+    torch.rand(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        return right(inputs)
+
+
+def not_scaled_at_high_rates(inputs, options):
+    return kept(inputs, coins(inputs, *"BHQK"), rate=0.0 if inputs.dropout > 0.87 else None)
+
+
+def another_draw_without_gradients(inputs, options):
+    if not torch.is_grad_enabled():
+        torch.rand(1)
+    return right(inputs)
+
+
+def a_backward_that_moves_the_generator(inputs, options):
+    found = right(inputs)
+    if found.output.requires_grad:
+        found.output.register_hook(lambda gradient: gradient + 0 * torch.rand(1))
+    return found
+
+
 KILLS = {
+    "nothing_repeats": (rows_far_apart_share,),
+    "many_draws": (of_65536_draws,),
+    "every_rate": (not_scaled_at_high_rates, too_rarely),
     "kept_weights_are_scaled": (unscaled,),
     "kept_share": (too_rarely, never_the_first_key),
     "nothing_is_shared": (one_draw_for("HQK"), one_draw_for("BQK"), one_draw_for("BHK"), one_draw_for("BHQ"), always_the_same),
-    "same_state_same_draw": (by_the_numbers,),
+    "same_state_same_draw": (by_the_numbers, another_draw_without_gradients),
     "generator_moves": (own_draws, by_the_numbers),
-    "one_draw_per_call": (another_backward, dropped_weights, unscaled),
+    "one_draw_per_call": (another_backward, dropped_weights, unscaled, a_backward_that_moves_the_generator),
 }
 
 

@@ -214,9 +214,15 @@ def one_draw_for_every_second_head(call):
 
 SHARED_DRAWS = {
     "nothing_repeats": [
-        (one_draw_for_all_tiles_of_64_keys, "keys at distance 64"),
-        (one_draw_for_all_tiles_of_32_queries, "query rows at distance 32"),
-        (one_draw_for_every_second_head, "heads at distance 2"),
+        (one_draw_for_all_tiles_of_64_keys, "key 0 and key 64 share a draw"),
+        (
+            one_draw_for_all_tiles_of_32_queries,
+            r"query row 0 of .*head 0 and query row \d+ of batch row 0, head 0 share a draw",
+        ),
+        (
+            one_draw_for_every_second_head,
+            "query row 0 of .*head 0 and query row 0 of batch row 0, head 2 share a draw",
+        ),
     ],
 }
 

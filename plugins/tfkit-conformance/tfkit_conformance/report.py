@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from .finding import NUMBERS, Finding, Violation
 
-SUITE = 2
+SUITE = 3
 """Version of the suite, in every report and stored case. It grows when a check is added or becomes stricter."""
 
 Status = Literal["passed", "failed", "inconclusive", "not applicable", "not run"]

@@ -15,6 +15,7 @@ from .check_texts import FILE
 from .laws.check import LAWS
 from .relations import RELATIONS
 from .suite.fixed_calls import SUMMARY as FIXED_CALLS
+from .suite.guided_calls import SUMMARY as GUIDED_CALLS
 from .suite.layers import LAYERS
 from .verification.properties import PROPERTIES
 
@@ -40,6 +41,7 @@ def declared_checks() -> Iterator[Row]:
     yield check_text("declaration", backend, "A3", "the declaration is consistent")
     yield check_text("refusals", backend, "A3", "undeclared features are refused when `attend` is called directly")
     yield check_text("fixed calls", backend, "A2", FIXED_CALLS)
+    yield check_text("guided calls", backend, "A2", GUIDED_CALLS)
     for layer in LAYERS:
         yield check_text(layer.name, backend, layer.rule, layer.summary)
     for relation in RELATIONS:

@@ -7,11 +7,23 @@ import functions
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 from suite_reports import share_relations
 from tfkit import InputError
-from tfkit_conformance import Case, FunctionCall, Violation, check_callable, function_under_test, replay
+from tfkit_conformance import (
+    Case,
+    FunctionCall,
+    FunctionUnderTest,
+    Inconclusive,
+    Violation,
+    check_callable,
+    function_under_test,
+    replay,
+)
 from tfkit_conformance.callables.check import signature_named
+from tfkit_conformance.callables.dense import DENSE
+from tfkit_conformance.callables.flash import FLASH
 from tfkit_conformance.callables.locate import function_named, transformers_function
 from tfkit_conformance.callables.probe import PLAIN, probe
 from tfkit_conformance.relations import RELATIONS
@@ -50,6 +62,48 @@ def test_functions_of_transformers_are_conformant(name, number, monkeypatch):
     report.raise_for_failures()
     assert report.verdict == "CONFORMANT"
     assert {"causal", "padding", "mask", "gqa", "dropout", "backward"} <= set(report.function["supports"])
+
+
+def square(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    if query.shape[2] != key.shape[2]:
+        raise ValueError("as many queries as keys")
+    return scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale=scale)
+
+
+@pytest.mark.slow
+def test_a_function_that_needs_as_many_queries_as_keys_is_conformant():
+    report = check_callable(square, "sdpa", dtypes=["float32"])
+    report.raise_for_failures()
+    assert {"causal", "mask", "padding", "backward"} <= {*report.function["supports"]}
+
+
+def reentrant(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    def attend(query, key, value):
+        return scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale=scale)
+
+    return checkpoint(attend, query, key, value, use_reentrant=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_function_that_checkpoints_reentrantly_has_its_gradients():
+    found = probe(function_under_test(reentrant, "sdpa"), None, ["float32"])
+    assert found.wrong == {}
+    assert "backward" in found.function.supports
+
+
+@pytest.mark.parametrize("form", [form.name for form in (*DENSE, *FLASH)])
+def test_no_call_is_written_with_far_more_numbers_than_it_has(form):
+    function = FunctionUnderTest("acme", functions.flash, signature_named(form), frozenset(signature_named(form).features))
+    case = Case(B=1, H=2, G=2, Q=4, K=6, causal=True)
+    for offset in (0, 2, 2**15, 2**24 + 1, -3, -(2**15), -(2**24)):
+        inputs = replace(case, offset=offset).inputs()
+        try:
+            rendering = function.render(inputs)
+        except Inconclusive:
+            continue
+        values = [value for call in rendering.calls for value in (*call.arguments, *call.keywords.values())]
+        assert sum(value.numel() for value in values if isinstance(value, torch.Tensor)) < 1 << 20
 
 
 @pytest.mark.slow

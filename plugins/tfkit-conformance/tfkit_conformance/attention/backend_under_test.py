@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ import torch
 from tfkit.inspection import Verdict, check_request
 from tfkit.plugin import AttentionBackend, AttentionInputs, AttentionOutput, AttentionRequest, Capabilities
 from tfkit.plugin.model_parts import load
+
+from ..source import Source, read_source
 
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 Prepare = Callable[..., Any]
@@ -30,6 +33,7 @@ class BackendUnderTest:
         attend: called as `attend(inputs, options)`.
         prepare: called as `prepare(mask, bias, shapes, options)`, or None.
         tf32: its float32 products are TF32, even if torch's switch is off.
+        kernel: the function whose source is read; by default `attend` and `prepare`.
     """
 
     entry: AttentionBackend
@@ -38,6 +42,7 @@ class BackendUnderTest:
     attend: Attend
     prepare: Prepare | None = None
     tf32: bool = False
+    kernel: Callable[..., Any] | None = None
 
     @property
     def name(self) -> str:
@@ -46,6 +51,11 @@ class BackendUnderTest:
     @property
     def capabilities(self) -> Capabilities:
         return self.entry.capabilities
+
+    @cached_property
+    def source(self) -> Source:
+        """What can be read of the kernel."""
+        return read_source(*([self.attend, self.prepare] if self.kernel is None else [self.kernel]))
 
     def evaluate(self, request: AttentionRequest) -> Verdict:
         """What the declaration says to a request: accepted, or refused with reasons."""
@@ -59,14 +69,19 @@ class BackendUnderTest:
         """Calls the backend without autocast. Meanwhile the reference raises Violation if it is called."""
         _RUNNING.append(self.name)
         try:
-            with torch.autocast(inputs.query.device.type, enabled=False):
+            with torch.autocast(inputs.query.device.type, enabled=False), self.source.traced():
                 return self.attend(inputs, self.options)
         finally:
             _RUNNING.remove(self.name)
 
 
 def backend_under_test(
-    entry: AttentionBackend, options: Any = None, device: str = "cpu", attend: Attend | None = None, tf32: bool = False
+    entry: AttentionBackend,
+    options: Any = None,
+    device: str = "cpu",
+    attend: Attend | None = None,
+    tf32: bool = False,
+    kernel: Callable[..., Any] | None = None,
 ) -> BackendUnderTest:
     """Binds a backend to options and a device.
 
@@ -76,6 +91,7 @@ def backend_under_test(
         device: "cpu", "cuda" or "cuda:1".
         attend: a function to call in place of the entry's, such as a mutant.
         tf32: the float32 products of the backend are TF32, even if torch's switch is off.
+        kernel: the function whose source is read; by default the one that is called.
 
     Returns:
         The backend with its functions imported.
@@ -85,7 +101,7 @@ def backend_under_test(
     """
     options = entry.options() if options is None else options
     if attend is not None:
-        return BackendUnderTest(entry, options, device, attend, tf32=tf32)
+        return BackendUnderTest(entry, options, device, attend, tf32=tf32, kernel=kernel)
     return BackendUnderTest(entry, options, device, load(entry.attend), load(entry.prepare) if entry.prepare else None)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tfkit.inspection import MASK_TERMS, SCORE_SETTINGS
 from tfkit.plugin import AttentionInputs, AttentionRequest, Bias, DenseBias, DistanceBias, LinearBias, Mask
 
-from .elements import arranged, drawn_call, grad_arranged
+from .elements import GRADIENT_FACTORS, arranged, drawn_call, grad_arranged
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -142,6 +142,7 @@ class Case:
         drawn = torch.randn(self.B, self.H, self.Q, self.V, generator=draw, dtype=torch.float64)
         if self.regime == "lattice":
             drawn = drawn.mul(1.5).round().clamp(-2, 2)
+        drawn = drawn * GRADIENT_FACTORS.get(self.regime, 1.0)
         return grad_arranged(drawn.to(self.torch_dtype), self.grad_layout, device)
 
     def request(self, device: str = "cpu") -> AttentionRequest:

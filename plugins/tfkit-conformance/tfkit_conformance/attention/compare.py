@@ -47,10 +47,24 @@ def leaves_of(inputs: AttentionInputs) -> dict[str, Tensor]:
     return leaves
 
 
-def gradients_of(output: Tensor, inputs: AttentionInputs, grad_output: Tensor) -> dict[str, Tensor]:
-    """The gradient of every leaf that requires one. Raises RuntimeError where the output does not depend on it."""
+def gradients_of(output: Tensor, inputs: AttentionInputs, grad_output: Tensor, retain_graph: bool = False) -> dict[str, Tensor]:
+    """The gradient of every leaf that requires one, by `backward` as in training: a reentrant checkpoint allows nothing else.
+    Raises RuntimeError where the output does not depend on a leaf."""
     leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad}
-    return dict(zip(leaves, torch.autograd.grad(output, list(leaves.values()), grad_output), strict=True)) if leaves else {}
+    if not leaves:
+        return {}
+    if not all(leaf.is_leaf for leaf in leaves.values()):
+        computed = torch.autograd.grad(output, list(leaves.values()), grad_output, retain_graph=retain_graph)
+        return dict(zip(leaves, computed, strict=True))
+    for leaf in leaves.values():
+        leaf.grad = None
+    torch.autograd.backward(output, grad_output, retain_graph=retain_graph)
+    gradients = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+    for leaf in leaves.values():
+        leaf.grad = None
+    if missing := leaves.keys() - gradients.keys():
+        raise RuntimeError(f"no gradient reaches {', '.join(sorted(missing))}")
+    return gradients
 
 
 def compared(

@@ -108,7 +108,8 @@ def run_backward(
     if not answer.output.requires_grad:
         raise Violation(check, "the output does not require gradients although its inputs do: they would be lost silently")
     try:
-        return gradients_of(answer.output, inputs, grad_output)
+        with subject.source.traced():
+            return gradients_of(answer.output, inputs, grad_output)
     except Violation:
         raise
     except Exception as reason:  # as above, from the backward pass

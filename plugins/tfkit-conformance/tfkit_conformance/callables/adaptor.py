@@ -15,6 +15,7 @@ from tfkit.plugin import (
     AttentionBackend,
     AttentionInputs,
     AttentionOutput,
+    AttentionRequest,
     Capabilities,
     Device,
     NoOptions,
@@ -97,6 +98,12 @@ NUMERICS = Numerics(scores="storage", probabilities="storage", gradients="storag
 """Nothing is known of where a function rounds, so that every matrix may be in the dtype of the query."""
 
 ANY = Range()
+
+
+def _not_square(request: AttentionRequest, options: Any) -> tuple[str, ...]:
+    return () if request.queries == request.keys else ("other numbers of queries than of keys",)
+
+
 STRIDES = "strides"
 """The feature of a function that takes tensors as they lie in memory; another one gets contiguous tensors in its layout."""
 
@@ -113,6 +120,7 @@ class FunctionUnderTest:
         device: of the tensors, "cpu", "cuda" or "cuda:1".
         head_dim: values of D.
         length: values of Q and of K.
+        square: it needs as many queries as keys.
     """
 
     name: str
@@ -123,6 +131,7 @@ class FunctionUnderTest:
     device: str = "cpu"
     head_dim: Range = ANY
     length: Range = ANY
+    square: bool = False
 
     @cached_property
     def parameters(self) -> frozenset[str] | None:
@@ -162,8 +171,9 @@ class FunctionUnderTest:
         entry = AttentionBackend(
             name=self.name, summary=f"a function of the form {self.signature.name}",
             attend=f"{__name__}:FunctionUnderTest.attend", capabilities=self.capabilities,
+            unsupported=_not_square if self.square else lambda request, options: (),
         )  # fmt: skip
-        return backend_under_test(entry, NoOptions(), self.device, self.attend)
+        return backend_under_test(entry, NoOptions(), self.device, self.attend, kernel=self.function)
 
     def attend(self, inputs: AttentionInputs, options: Any = None) -> AttentionOutput:
         """softmax(scale q k^T + bias, masked) v by calls of the function."""

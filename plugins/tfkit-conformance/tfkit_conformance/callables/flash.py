@@ -23,10 +23,13 @@ from torch.nn.functional import pad
 from tfkit import Diagnostic, InputError
 from tfkit.plugin import AttentionInputs
 
-from ..finding import Violation
+from ..finding import Inconclusive, Violation
 from .adaptor import FunctionCall, Place, Rendering, Signature, Takes
 from .dense import tensor_of
 from .locate import CODE, imported, nearest
+
+MAX_ADDED = 4096
+"""So many queries are added at the end at most. A function may make a matrix of all of them and all keys."""
 
 Flags = tuple[tuple[str, Any], ...]
 
@@ -62,7 +65,10 @@ def pieces(inputs: AttentionInputs, offset: int, queries: int, keys: int) -> Ite
         if left is not None or right is not None:
             window = (-1 if left is None else left, -1 if right is None else right)
             flags += (("window_size", (window[0], 0 if mask.causal else window[1])),)
-        yield Piece(range(inside), every, keys - offset - inside, flags)
+        added = keys - offset - inside
+        if added > MAX_ADDED:
+            raise Inconclusive(f"this form says an offset of {offset:,} by {added:,} further queries")
+        yield Piece(range(inside), every, added, flags)
     seeing = queries if left is None else min(queries, max(inside, keys + left - offset))
     if slopes:  # the distances of one query differ from those of the last position by a constant, which softmax ignores
         for row in range(inside, seeing):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -122,7 +123,7 @@ def _plain(function: FunctionUnderTest) -> Case:
     head, step = function.head_dim.multiple, function.length.multiple
     D = -(-16 // head) * head
     Q, K = (4, 6) if step == 1 else (step, 2 * step)
-    return replace(SIZES, D=D, V=D, Q=Q, K=K, dtype=function.dtypes[0])
+    return replace(SIZES, D=D, V=D, Q=K if function.square else Q, K=K, dtype=function.dtypes[0])
 
 
 def _raised(function: FunctionUnderTest, case: Case) -> str:
@@ -178,16 +179,19 @@ def _scale(function: FunctionUnderTest, case: Case) -> str:
 
 
 def _sized(function: FunctionUnderTest) -> FunctionUnderTest:
-    """With the multiples of head dim and lengths that it takes; all sizes where a plain call always raises."""
-    for length in STEPS:
-        for head in STEPS:
-            tried = replace(
-                function, head_dim=Range(minimum=head, multiple=head), length=Range(minimum=length, multiple=length)
-            )
-            odd = replace(_plain(tried), D=3 * head if head > 1 else 12, V=3 * head if head > 1 else 12)
-            if not _raised(tried, replace(odd, dtype=tried.dtypes[0])):
-                return tried
-            if head > 1 and not _raised(tried, _plain(tried)):  # powers of two alone
-                limits = Range(minimum=_plain(tried).D, multiple=_plain(tried).D)
-                return replace(tried, head_dim=limits)
+    """With the multiples of head dim and lengths that it takes, and whether these are equal; all where a plain call always
+    raises."""
+    for square, length, head in product((False, True), STEPS, STEPS):
+        tried = replace(
+            function,
+            head_dim=Range(minimum=head, multiple=head),
+            length=Range(minimum=length, multiple=length),
+            square=square,
+        )
+        odd = replace(_plain(tried), D=3 * head if head > 1 else 12, V=3 * head if head > 1 else 12)
+        if not _raised(tried, replace(odd, dtype=tried.dtypes[0])):
+            return tried
+        if head > 1 and not _raised(tried, _plain(tried)):  # powers of two alone
+            limits = Range(minimum=_plain(tried).D, multiple=_plain(tried).D)
+            return replace(tried, head_dim=limits)
     return function

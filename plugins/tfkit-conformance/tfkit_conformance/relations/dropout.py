@@ -11,8 +11,9 @@ Statistical checks give a false alarm with probability `ALARM` at most, each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise, product
 
 import torch
@@ -45,9 +46,13 @@ def tail(successes: int, draws: int, chance: float) -> float:
     return min(1.0, 2 * total)
 
 
+@lru_cache(maxsize=4096)
 def interval(draws: int, chance: float, alarm: float) -> tuple[int, int]:
     """The smallest and the largest count whose `tail` is at least `alarm`."""
-    middle = round(draws * chance)
+    middle, variance = round(draws * chance), draws * chance * (1 - chance)
+    if variance > 1000:  # the tail of a normal distribution, with a fifth more for what a binomial one differs from it
+        away = math.ceil(1.2 * math.sqrt(2 * variance * math.log(2 / alarm)))
+        return max(0, middle - away), min(draws, middle + away)
 
     def last(far: int) -> int:
         """The count farthest from the middle towards `far` that is likely enough, by bisection: tails only fall outwards."""
@@ -73,8 +78,9 @@ ALARM = 1e-9
 DRAWS = 96
 """Draws per case of the statistical checks."""
 
-DISTANCES = (1, 2, 3, 4, 8, 16, 32, 48, 64, 96, 128)
-"""Sizes of tiles, and of strides between heads."""
+CALLS = 1000
+ROWS = 1600
+"""So many rows of a draw are compared with each other."""
 
 COMPARISONS = 1024
 """More pairs of draws are not compared in one case."""
@@ -130,19 +136,109 @@ def _nothing_is_shared(evaluated: Evaluated) -> None:
 
 
 def _nothing_repeats(evaluated: Evaluated) -> float:
-    """One draw of many tiles: no two heads, rows or tiles at any of these distances share it; forward and backward agree."""
-    check, p = "nothing_repeats", evaluated.inputs.dropout
-    with own_generator(evaluated.subject.device, evaluated.case.seed):
-        kept = kept_weights(evaluated.subject, flat(evaluated.inputs)) > 0
-    for axis, name in enumerate(("batch rows", "heads", "query rows", "keys")):
-        for away in filter(lambda away: away < kept.shape[axis], DISTANCES):
-            count = kept.shape[axis] - away
-            one, other = kept.narrow(axis, 0, count), kept.narrow(axis, away, count)
-            both = evaluated.visible.narrow(axis, 0, count) & evaluated.visible.narrow(axis, away, count)
-            by_chance = int(both.sum()) * math.log(p**2 + (1 - p) ** 2)
-            if by_chance < math.log(ALARM / COMPARISONS) and not bool(((one != other) & both).any()):
-                raise Violation(check, f"{name} at distance {away} share one dropout draw")
+    """One draw of many rows and one of many keys: no two rows and no two keys share theirs; forward and backward agree."""
+    check = "nothing_repeats"
+    for case in _large(evaluated.subject, replace(evaluated.case, dropout=0.5)):
+        kept = _drawn(evaluated.subject, case) > 0
+        B, H, Q, K = kept.shape
+        some = sorted({*range(0, Q, -(-Q * B * H // ROWS)), *range(min(Q, 8))})
+        rows = [f"query row {i} of batch row {b}, head {h}" for b, h, i in product(range(B), range(H), some)]
+        _check_unlike(check, kept[:, :, some].flatten(0, 2), rows)
+        _check_unlike(check, kept.permute(3, 0, 1, 2).flatten(1), [f"key {j}" for j in range(K)])
     return _one_draw_per_call(evaluated)
+
+
+def _check_unlike(check: str, kept: Tensor, names: Sequence[str]) -> None:
+    """(N,M) bool, N draws of M numbers each: no two agree, or disagree, more often than by chance; nor do parts of 64."""
+    N, M = kept.shape
+    signs = kept.float() * 2 - 1
+    for start in (0, *range(64, M - 63, 64)):
+        part = signs if start == 0 else signs[:, start : start + 64]
+        length = part.shape[1]
+        low, high = interval(length, 0.5, ALARM / N**2)
+        agreeing = (part @ part.T + length) / 2
+        agreeing.fill_diagonal_(length / 2)
+        wrong = (agreeing < low) | (agreeing > high)
+        if bool(wrong.any()):
+            one, other = first_of(wrong)
+            message = f"{names[one]} and {names[other]} share a draw: {int(agreeing[one, other])} of {length} places agree"
+            raise Violation(check, f"{message}, {low} to {high} are likely")
+
+
+RATES = (0.02, 0.1, 0.25, 0.4, 0.6, 0.75, 0.9, 0.998)
+
+
+def _rates(subject: BackendUnderTest) -> list[float]:
+    """Rates of every size, and those beside the numbers of the source."""
+    near = [number for number in subject.source.floats if 0.001 < number < 0.999][:8]
+    return sorted({*RATES, *(rate for number in near for rate in (number - 0.01, number, number + 0.01) if 0 < rate < 1)})
+
+
+def _every_rate(evaluated: Evaluated) -> None:
+    """Of a large draw at each rate: how often every head, row and key is dropped, and what is kept, 1/(K(1-p))."""
+    check, subject = "every_rate", evaluated.subject
+    rates = _rates(subject)
+    for case, p in product(_large(subject, evaluated.case)[1:2], rates):
+        weights = _drawn(subject, replace(case, dropout=p))
+        kept = weights > 0
+        due = 1 / case.K / (1 - p)
+        wrong = kept & ((weights - due).abs() > due / 64)
+        if bool(wrong.any()):
+            index = first_of(wrong)
+            message = (
+                f"dropout {p:g} makes a weight of 1/{case.K} {float(weights[index]):.6g}, and {due:.6g} is 1/(1-p) times it"
+            )
+            raise Violation(check, message, tensor="weights", index=index)
+        for axis, name in enumerate(("batch row", "head", "query row", "key")):
+            counts = kept.sum([other for other in range(4) if other != axis])
+            draws = kept.numel() // kept.shape[axis]
+            low, high = interval(draws, 1 - p, ALARM / len(rates) / sum(kept.shape))
+            wrong = (counts < low) | (counts > high)
+            if bool(wrong.any()):
+                [first] = first_of(wrong)
+                count = int(counts[first])
+                message = f"dropout {p:g} keeps {count} of {draws} weights of {name} {first}; {low} to {high} are likely"
+                raise Violation(check, message, got=count / draws, want=1 - p)
+
+
+def _many_draws(evaluated: Evaluated) -> None:
+    """No draw comes again in `CALLS` calls: generators of 16 bits repeat theirs."""
+    subject, inputs = evaluated.subject, evaluated.inputs
+    seen: dict[bytes, int] = {}
+    with own_generator(subject.device, evaluated.case.seed):
+        for call in range(CALLS):
+            bits = (kept_weights(subject, inputs) > 0).numpy().tobytes()
+            if bits in seen:
+                raise Violation("many_draws", f"calls {seen[bits]} and {call} have the same draw of {len(bits)} weights")
+            seen[bits] = call
+
+
+def _read_at_once(case: Case, subject: BackendUnderTest) -> Case:
+    """A call whose draw of at least 128 weights is read by one call."""
+    dropping = _dropping(case, subject)
+    for D in (16, 32, 64, 128, case.D):
+        tried = Case(Q=max(1, 256 // D), K=D, D=D, V=D, dtype=case.dtype, dropout=0.5, seed=case.seed)
+        if subject.accepts(tried.request(subject.device)):
+            return tried
+    return dropping
+
+
+def _large(subject: BackendUnderTest, case: Case) -> list[Case]:
+    """Calls of many query rows and of many keys, of those that the backend takes."""
+    large = []
+    for B, H, Q, K in ((3, 5, 700, 0), (2, 40, 33, 0), (2, 4, 8, 1000)):
+        for D in (128, 64, 32, 16, case.D):
+            tried = Case(B=B, H=H, G=H, Q=Q, K=K or D, D=D, V=D, dtype=case.dtype, dropout=case.dropout, seed=case.seed)
+            if subject.accepts(tried.request(subject.device)):
+                large.append(tried)
+                break
+    return large
+
+
+def _drawn(subject: BackendUnderTest, case: Case) -> Tensor:
+    """(B,H,Q,K), of queries that read all keys alike: 1/(K(1-p)), or 0 where a weight was dropped."""
+    with own_generator(subject.device, case.seed):
+        return kept_weights(subject, flat(case.inputs(subject.device)))
 
 
 def _pairs(size: int) -> list[tuple[int, int]]:
@@ -171,6 +267,13 @@ def _same_state_same_draw(evaluated: Evaluated) -> None:
     with own_generator(subject.device, evaluated.case.seed):
         state = generator_state(subject.device)
         first = drawn_factors(evaluated) > 0
+        set_generator_state(subject.device, state)
+        with torch.no_grad():  # as a reentrant checkpoint calls it first
+            alone = drawn_factors(evaluated) > 0
+        if bool((alone != first).any()):
+            raise _violation(
+                "same_state_same_draw", alone != first, "the same generator state gives another draw without gradients: see"
+            )
         for words, other, backwards, readable in readings:
             set_generator_state(subject.device, state)
             again = kept_weights(subject, other, backwards) > 0
@@ -207,7 +310,12 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
         gradients: dict[str, Tensor] = {}
         again: dict[str, Tensor] = {}
         if wants_gradients(inputs):
+            if evaluated.case.seed % 2:
+                run(subject, leaf_copies(evaluated.inputs), "one_draw_per_call")  # a draw that the backward pass must not take
+            moved = generator_state(device)
             gradients = run_backward(subject, answer, inputs, evaluated.grad_output, "one_draw_per_call")
+            if not torch.equal(generator_state(device), moved):
+                raise Violation("one_draw_per_call", "the backward pass moves torch's generator")
             set_generator_state(device, state)
             again = _recomputed(evaluated)
     due = reference(evaluated.inputs, evaluated.grad_output, drawn)
@@ -246,7 +354,8 @@ def _dropping(case: Case, subject: BackendUnderTest) -> Case:
     """The case with dropout, where it is declared."""
     if not subject.capabilities.dropout:
         return case
-    return replace(case, dropout=case.dropout or (0.1, 0.5, 0.25)[case.seed % 3])
+    rates = _rates(subject)
+    return replace(case, dropout=case.dropout or rates[case.seed % len(rates)])
 
 
 def _returning_all(case: Case, subject: BackendUnderTest) -> Case:
@@ -289,8 +398,11 @@ DROPOUT = (
     _relation("kept_share", "Each pair is kept with probability 1-p.", _share, adapt=_often),
     _relation("nothing_is_shared", "Calls, batch rows, heads, queries and keys have independent draws.", _nothing_is_shared,
               adapt=_often),
-    _relation("nothing_repeats", "Tiles of queries and keys, and heads at any distance, have independent draws.",
+    _relation("nothing_repeats", "No two query rows of any heads, and no two keys, have like draws.",
               _nothing_repeats, "bound", adapt=_many_tiles, slow=True),
+    _relation("every_rate", "At rates from 0.02 to 0.998 every head, row and key is dropped as often as it should be.",
+              _every_rate, adapt=_many_tiles, slow=True),
+    _relation("many_draws", "A thousand calls have a thousand draws.", _many_draws, adapt=_read_at_once, slow=True),
     _relation("same_state_same_draw", "The same generator state gives the same draw for any values.",
               _same_state_same_draw),
     _relation("generator_moves", "A call advances the generator by a step that depends on its sizes only.", _generator_moves),

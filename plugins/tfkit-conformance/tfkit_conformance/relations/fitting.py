@@ -11,6 +11,7 @@ from tfkit.inspection import SCORE_SETTINGS
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
+from ..attention.elements import REPEATING
 from ..attention.reference import visible_pairs
 from .relation import Feature
 
@@ -81,8 +82,8 @@ def own_memory(case: Case, subject: BackendUnderTest) -> Case:
     """No tensor that repeats memory, so that every number can be changed alone."""
     return replace(
         case,
-        layout="contiguous" if case.layout == "expanded" else case.layout,
-        grad_layout="contiguous" if case.grad_layout == "expanded" else case.grad_layout,
+        layout="contiguous" if case.layout in REPEATING else case.layout,
+        grad_layout="contiguous" if case.grad_layout.startswith("expanded") else case.grad_layout,
     )
 
 

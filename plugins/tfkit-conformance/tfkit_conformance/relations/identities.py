@@ -18,6 +18,7 @@ from torch import Tensor
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import leaves_of
+from ..attention.elements import REPEATING
 from ..attention.evaluated import Call, Evaluated
 from ..differences import double
 from ..finding import Violation
@@ -108,7 +109,7 @@ def _difference_quotient(evaluated: Evaluated) -> float:
 def _in_double(case: Case, subject: BackendUnderTest) -> Case:
     """Numbers in float64, of moderate size."""
     regime = case.regime if case.regime in ("normal", "small", "lattice", "ties") else "normal"
-    layout = "contiguous" if case.layout == "expanded" else case.layout
+    layout = "contiguous" if case.layout in REPEATING else case.layout
     return replace(case, dtype="float64", regime=regime, layout=layout)
 
 

@@ -74,14 +74,13 @@ def _a_call_before_the_backward(evaluated: Evaluated) -> float:
 def _backward_twice(evaluated: Evaluated) -> float:
     check, inputs, worst = "backward_twice", leaf_copies(evaluated.inputs), 0.0
     output = run(evaluated.subject, inputs, check).output
-    leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad}
     for turn in ("first", "second"):
         try:
-            gradients = torch.autograd.grad(output, list(leaves.values()), evaluated.grad_output, retain_graph=True)
+            gradients = gradients_of(output, inputs, evaluated.grad_output, retain_graph=True)
         except Exception as reason:  # any exception of the backend or torch is reported
             raise Violation(check, f"the {turn} backward pass with retain_graph raises {format_exception(reason)}") from reason
         because = f"differs by more than both bounds in the {turn} of two backward passes with retain_graph"
-        worst = max(worst, _within(check, evaluated, dict(zip(leaves, gradients, strict=True)), because))
+        worst = max(worst, _within(check, evaluated, gradients, because))
     return worst
 
 

@@ -19,7 +19,7 @@ from tfkit.plugin import AttentionInputs
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
-from ..attention.elements import LAYOUTS
+from ..attention.elements import LAYOUTS, REPEATING
 from ..attention.evaluated import Evaluated
 from .call_parts import Piece, agree, taken, wide
 from .fitting import NO_GROUPS, ONE_BATCH_ROW, ONE_HEAD, READS_POSITIONS, larger, undeclared, without_positions
@@ -32,7 +32,7 @@ def _order(evaluated: Evaluated, size: int) -> Tensor:
 
 def _layouts(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
     current = evaluated.case.layout
-    others = [layout for layout in LAYOUTS if layout not in (current, "expanded")]
+    others = [layout for layout in LAYOUTS if layout not in (current, *REPEATING)]
     return [Piece(leaves, layout=others[evaluated.case.seed % len(others)])]
 
 

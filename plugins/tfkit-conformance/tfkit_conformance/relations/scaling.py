@@ -45,7 +45,7 @@ def _scaled(name: str, evaluated: Evaluated, tensors: dict[str, Tensor], scale: 
         ):
             continue
         want = tensor * factors.get(title, 1.0)
-        compared = (tensor.abs() >= least) & (want.abs() >= least) & want.isfinite()
+        compared = (tensor.abs() > least) & (want.abs() > least) & want.isfinite()  # `least` itself may come from below
         identical(name, title, after[title].where(compared, 0.0), want.where(compared, 0.0), because)
 
 

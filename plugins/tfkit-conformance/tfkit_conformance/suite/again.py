@@ -18,6 +18,7 @@ from ..attention.evaluated import Evaluated
 from ..finding import Inconclusive, Violation, renamed
 from ..limit import time_limit
 from ..resolve import resolve
+from .guided_calls import CHECK as GUIDED, Guided
 from .layers import LAYERS
 
 
@@ -65,8 +66,10 @@ def run_check(subject: BackendUnderTest, case: Case, check: str = "") -> float |
 
     layers = [layer for layer in LAYERS if check in ("", layer.name)]
     relations = [relation for relation in RELATIONS if check == relation.label]
+    if check == GUIDED:
+        return Guided(subject).check(case)
     if not layers and not relations:
-        known = [layer.name for layer in LAYERS] + [relation.label for relation in RELATIONS]
+        known = [*(layer.name for layer in LAYERS), GUIDED] + [relation.label for relation in RELATIONS]
         raise InputError(Diagnostic("TFK095", f"there is no check `{check}` to run again", f"checks: {', '.join(known)}"))
     evaluated, worst = Evaluated(subject, case), None
     for one in layers:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -32,15 +33,18 @@ from ..profile import profile_of
 from ..relations.call_parts import deterministic_algorithms
 from ..report import ConformanceReport
 from ..resolve import known_dtypes, resolve, versions, why_not_run
-from ..search import SHRINK_STEPS
+from ..search import SHRINK_STEPS, Outcome
 from .declaration import check_refusals, nonsense, plain_case
 from .fixed_calls import CHECK, SUMMARY, check_fixed_call, fixed_calls
 from .grade import check_cells, check_grade, check_relations
+from .guided_calls import CHECK as GUIDED, SUMMARY as GUIDED_SUMMARY, Guided, guided_calls
 from .layers import LAYERS
 from .runner import Event, Run, Tally
 
 QUICK = ("float32", "bfloat16")
 """The dtypes of the quick profile, where they are declared."""
+SECONDS = {"quick": 30.0, "standard": 90.0, "deep": 600.0}
+"""Processor time of the guided calls."""
 SLOWER = 8
 """How many times as long as another one a long fixed call may take."""
 
@@ -92,7 +96,7 @@ def check_backend(
     declared = [dtype for dtype in DTYPES if dtype in subject.capabilities.dtypes]
     usual = [dtype for dtype in QUICK if dtype in declared] if profile == "quick" else []
     wanted = tuple(dtype for dtype in declared if dtype in (usual or declared if asked is None else asked))
-    run = Run(subject, chosen, seed, wanted, stop_at_first, limit, shrink_steps, event)
+    run = Run(subject, chosen, seed, wanted, stop_at_first, limit, shrink_steps, event, () if asked else tuple(declared))
     _run_all(run)
     for dtype in sorted((asked or frozenset()) - set(declared)):
         tally = run.tally(f"layers in {dtype}", "", f"{dtype} was asked for")
@@ -131,9 +135,12 @@ def _run_all(run: Run) -> None:
             if turn == 0:
                 for dtype in run.dtypes:
                     _fixed_calls(run, dtype)
+                _guided_calls(run)
             check_relations(run, gradients, turn, size.relation)
         if "contract" not in run.reported_checks():
             run.once("grade", "A8", "accuracy, as a grade", lambda dtype, tally: _grade(run, dtype, tally))
+        if (guided := run.tallies.get(GUIDED)) and guided.examples:
+            guided.note = "; ".join([guided.note] * bool(guided.note) + [subject.source.evidence()])
 
 
 def _refusals(run: Run, dtype: str, tally: Tally) -> None:
@@ -166,6 +173,36 @@ def _fixed_calls(run: Run, dtype: str) -> None:
         except Inconclusive:
             pass  # counted by the tally
         slowest = max(slowest, time.perf_counter() - started)
+
+
+def _guided_calls(run: Run) -> None:
+    """Every declared dtype gets its part of the calls, in the quick profile too. A slow kernel, such as one that compiles for each
+    shape, gets as many as fit its time."""
+    tally, guided = run.tally(GUIDED, "A2", GUIDED_SUMMARY), Guided(run.subject)
+    if run.failed:
+        tally.note = "not evaluated: what was found before comes first"
+        return
+    started = time.process_time()
+    dtypes = run.declared_dtypes or run.dtypes
+    for number, dtype in enumerate(dtypes):
+        calls = guided_calls(run.subject, dtype, run.profile.name, run.seed)
+        for words, case in islice(calls, number, None, len(dtypes)):
+            if run.over or tally.finding is not None:
+                return
+            if time.process_time() - started > SECONDS[run.profile.name]:
+                tally.note = f"{tally.examples:,} calls took {SECONDS[run.profile.name]:.0f} s; the others are left out"
+                return
+            run.event(GUIDED, case)
+            outcome = Outcome(case=case)
+            try:
+                with tally.example(True), time_limit(run.limit):
+                    tally.saw(guided.check(case), True)
+            except Violation as violation:
+                outcome.violation = type(violation)(GUIDED, f"with {words}: {violation.message}", **violation.numbers)
+                outcome.failures = [case]
+                run.record(outcome)
+            except Inconclusive:
+                pass  # counted by the tally
 
 
 def _grade(run: Run, dtype: str, tally: Tally) -> None:

@@ -89,26 +89,45 @@ def check_fixed_call(subject: BackendUnderTest, fixed: FixedCall) -> float:
     return worst
 
 
-def _results(subject: BackendUnderTest, fixed: FixedCall) -> Iterator[tuple[str, str, Tensor, Tensor, Tensor]]:
-    """The form of the call, the name of a result, the result, the right one, its bound."""
-    grad_output = fixed.case.grad_output(subject.device)
-    call, equal = (Call(subject, inputs, grad_output) for inputs in (fixed.inputs, fixed.equal))
-    wanted, bound = equal.reference, equal.bounds
+def _results(subject: BackendUnderTest, fixed: FixedCall) -> Iterator[Compared]:
+    call, equal = (Call(subject, inputs, fixed.case.grad_output(subject.device)) for inputs in (fixed.inputs, fixed.equal))
+    return compared(call, fixed.case.gradients, CHECK, equal)
+
+
+def compared(call: Call, gradients: bool, check: str, equal: Call | None = None) -> Iterator[Compared]:
+    """The results of a call: alone, without gradients, with the log-sum-exp.
+
+    Args:
+        call: the call.
+        gradients: whether the gradients are compared.
+        check: the name of the check.
+        equal: a call whose results are right for this one; by default the call itself.
+    """
+    wanted, bound = (equal or call).reference, (equal or call).bounds
     yield "", "output", call.output.output, wanted.output, bound.output
-    if fixed.case.gradients:
-        for name, gradient in call.gradients.items():
-            yield "", f"gradient of {name}", gradient, wanted.gradients[name], bound.gradients[name]
+    if call.inputs.return_weights and call.output.weights is not None:
+        yield "", "weights", call.output.weights, wanted.weights, bound.weights
+    if gradients:
+        yield from gradients_compared(call, equal or call)
         with torch.no_grad():
-            output = run(subject, fixed.inputs, CHECK).output
+            output = run(call.subject, call.inputs, check).output
         yield " under no_grad", "output", output, wanted.output, bound.output
-    asked = replace(fixed.inputs, return_lse=True)
-    if subject.accepts(request_of(asked)):
-        beside = run(subject, asked, CHECK)
+    asked = replace(call.inputs, return_lse=True)
+    if call.subject.accepts(request_of(asked)):
+        beside = run(call.subject, asked, check)
         yield " with the log-sum-exp", "output", beside.output, wanted.output, bound.output
         if beside.lse is not None:
             yield " with the log-sum-exp", "lse", beside.lse, wanted.lse, bound.lse
 
 
+def gradients_compared(call: Call, equal: Call) -> Iterator[Compared]:
+    """The gradients of a call; those of `equal` are right."""
+    for name, gradient in call.gradients.items():
+        yield "", f"gradient of {name}", gradient, equal.reference.gradients[name], equal.bounds.gradients[name]
+
+
+Compared = tuple[str, str, Tensor, Tensor, Tensor]
+"""The form of the call, the name of a result, the result, the right one, its bound."""
 Change = Any
 """From the inputs of a case to the fields that differ."""
 
@@ -181,7 +200,7 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
     yield "scores far above zero", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(2.0e4)
     if "*" in can.scores:
         for scored in (row, replace(row, H=4, causal=True, offset=2), replace(row, bias="dense", softcap=5.0)):
-            yield "a score function", scored, _negated_product
+            yield "a score function", scored, negated_product
 
 
 def _decoding(rows: Case) -> Iterator[Case]:
@@ -240,7 +259,7 @@ def _shifted_bias(by: float) -> Change:
     return change
 
 
-def _negated_product(inputs: AttentionInputs) -> dict[str, Any]:
+def negated_product(inputs: AttentionInputs) -> dict[str, Any]:
     """The score -scale q . k, computed as widely as a backend accumulates."""
 
     def score(query: Tensor, key: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
+from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
@@ -124,7 +124,7 @@ class Layer:
 def contract(evaluated: Evaluated) -> None:
     """Rules A1, A5, A7 and A10 as far as one call shows them."""
     case, inputs = evaluated.case, evaluated.inputs
-    tensors = [*leaves_of(inputs).values(), *_mask_tensors(evaluated), evaluated.grad_output]
+    tensors = [*leaves_of(inputs).values(), *mask_tensors(inputs.mask), evaluated.grad_output]
     before = [tensor.detach().clone() for tensor in tensors]
     state, settings = torch.get_rng_state(), process_settings()
     answer = evaluated.output
@@ -286,6 +286,9 @@ def process_settings() -> dict[str, object]:
                 cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled,
             )
         ],
+        "oneDNN": torch._C._get_mkldnn_enabled(),
+        "cuDNN": torch.backends.cudnn.enabled,
+        "autocast": torch.is_autocast_enabled("cpu"),
         "TF32 of cuDNN": torch.backends.cudnn.allow_tf32,
     }  # fmt: skip
 
@@ -301,8 +304,8 @@ def _check_settings(before: dict[str, object], when: str) -> None:
             raise Violation("contract", f"changed {name} of the process from {value} to {after[name]}{when}, and left it so")
 
 
-def _mask_tensors(evaluated: Evaluated) -> list[Tensor]:
-    mask = evaluated.inputs.mask
+def mask_tensors(mask: Mask) -> list[Tensor]:
+    """The tensors of a mask."""
     fields = (mask.offset, mask.key_lengths, mask.query_lengths, mask.key_visible, mask.query_segments, mask.key_segments,
               mask.visible)  # fmt: skip
     return [tensor for tensor in fields if isinstance(tensor, Tensor)]

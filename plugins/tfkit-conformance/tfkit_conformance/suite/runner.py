@@ -193,6 +193,7 @@ class Run:
     limit: float
     shrink_steps: int
     event: Event
+    declared_dtypes: tuple[str, ...] = ()
     tallies: dict[str, Tally] = field(default_factory=dict)
     ledger: dict[tuple[str, str], LedgerRow] = field(default_factory=dict)
     grades: dict[str, str] = field(default_factory=dict)

@@ -35,7 +35,7 @@ def attend(inputs: AttentionInputs, options: OnlineOptions) -> AttentionOutput:
     shapes = shapes_of(inputs)
     wide = accumulation(inputs.query.dtype)
     query = inputs.scale * inputs.query.to(wide)
-    key, value = (expand_heads(tensor, shapes.heads).to(wide) for tensor in (inputs.key, inputs.value))
+    key, value = (expand_heads(tensor.to(wide), shapes.heads) for tensor in (inputs.key, inputs.value))
     bias = None if inputs.bias is None else dense_bias(inputs.bias, inputs.mask.offset, shapes)
     visible_pairs, rows = visible(inputs.mask, shapes), None
     if visible_pairs is not None:

@@ -1,0 +1,168 @@
+"""Faults at sizes that nobody thought of are found by calls around the numbers of the source. So is what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tfkit.builtin.attention import eager
+from tfkit.builtin.attention.entries import EAGER, SDPA
+from tfkit.plugin import AttentionOutput, NoOptions
+from tfkit_conformance import Case, check_backend, replay
+from tfkit_conformance.attention.backend_under_test import backend_under_test
+from tfkit_conformance.finding import Inconclusive, Violation
+from tfkit_conformance.suite.guided_calls import Guided, guided_calls
+
+OPTIONS = NoOptions()
+
+
+def right(inputs, **changes):
+    return eager.attend(replace(inputs, **changes), OPTIONS)
+
+
+def wrong(inputs):
+    found = right(inputs)
+    return replace(found, output=found.output * 1.5)
+
+
+def many_keys(inputs, options):
+    return wrong(inputs) if inputs.key.shape[2] > 613 and inputs.query.shape[2] < 4 else right(inputs)
+
+
+def an_odd_head_dim(inputs, options):
+    return wrong(inputs) if inputs.query.shape[3] == 84 else right(inputs)
+
+
+def many_rows(inputs, options):
+    B, H = inputs.query.shape[:2]
+    return wrong(inputs) if B * H > 4813 else right(inputs)
+
+
+def a_group_of_seven(inputs, options):
+    return wrong(inputs) if inputs.query.shape[1] == 7 * inputs.key.shape[1] else right(inputs)
+
+
+def a_far_offset(inputs, options):
+    offset = inputs.mask.offset
+    return wrong(inputs) if isinstance(offset, int) and offset > 70_001 else right(inputs)
+
+
+def a_wide_window(inputs, options):
+    window = inputs.mask.window
+    return wrong(inputs) if window and (window[0] or 0) >= 187 else right(inputs)
+
+
+def a_small_softcap(inputs, options):
+    return wrong(inputs) if inputs.softcap is not None and 0.3 < inputs.softcap < 0.3003 else right(inputs)
+
+
+KEPT: dict[object, torch.Tensor] = {}
+
+
+def a_mask_by_its_sizes(inputs, options):
+    """It keeps whether a key is visible for each size of a call."""
+    mask = inputs.mask
+    if mask.key_visible is not None:
+        key = ("key_visible", *mask.key_visible.shape)
+        mask = replace(mask, key_visible=KEPT.setdefault(key, mask.key_visible.clone()))
+    return right(inputs, mask=mask)
+
+
+def a_bias_by_its_address(inputs, options):
+    if inputs.bias is None or not hasattr(inputs.bias, "slopes"):
+        return right(inputs)
+    key = (inputs.bias.slopes.data_ptr(), len(inputs.bias.slopes))
+    slopes = KEPT.setdefault(key, inputs.bias.slopes.detach().clone())
+    return right(inputs, bias=replace(inputs.bias, slopes=slopes + 0 * inputs.bias.slopes))
+
+
+def buffers_that_come_again(inputs, options):
+    found = right(inputs)
+    if torch.is_grad_enabled():
+        return found
+    turn = KEPT.setdefault("turn", torch.zeros(1))
+    turn += 1
+    buffer = KEPT.setdefault((int(turn) % 3, *found.output.shape, found.output.dtype), torch.empty_like(found.output))
+    return AttentionOutput(buffer.copy_(found.output), found.weights, found.lse)
+
+
+def segments_of_32_bits(inputs, options):
+    mask = inputs.mask
+    if mask.query_segments is None:
+        return right(inputs)
+    narrow = (mask.query_segments.to(torch.int32), mask.key_segments.to(torch.int32))
+    return right(inputs, mask=replace(mask, query_segments=narrow[0], key_segments=narrow[1]))
+
+
+def the_generator_of_python(inputs, options):
+    import random
+
+    random.random()
+    return right(inputs)
+
+
+def weights_change_the_output(inputs, options):
+    found = right(inputs)
+    return replace(found, output=found.output * (1 + 2**-20)) if inputs.return_weights else found
+
+
+FAULTS = [
+    many_keys, an_odd_head_dim, many_rows, a_group_of_seven, a_far_offset, a_wide_window, a_small_softcap, a_mask_by_its_sizes,
+    a_bias_by_its_address, buffers_that_come_again, segments_of_32_bits, the_generator_of_python, weights_change_the_output,
+]  # fmt: skip
+
+
+def first_violation(subject, dtype="float32"):
+    KEPT.clear()
+    guided = Guided(subject)
+    for _, case in guided_calls(subject, dtype, "quick", 0):
+        try:
+            guided.check(case)
+        except Inconclusive:
+            continue
+        except Violation as violation:
+            return case, violation
+    return None, None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_beside_every_fixed_size_is_found(fault):
+    case, violation = first_violation(backend_under_test(EAGER, attend=fault))
+    assert violation is not None
+    assert violation.check == "guided calls"
+    if fault in (many_keys, many_rows, a_group_of_seven):
+        KEPT.clear()
+        assert replay(backend_under_test(EAGER, attend=fault), case, check="guided calls").startswith("guided calls: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", [EAGER, SDPA], ids=["eager", "sdpa"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_correct_kernels_pass(entry, dtype):
+    _, violation = first_violation(backend_under_test(entry), dtype)
+    assert violation is None, violation and violation.message
+
+
+@pytest.mark.slow
+def test_a_report_names_the_call_and_what_was_read():
+    report = check_backend(
+        backend_under_test(EAGER, attend=an_odd_head_dim), dtypes=["float32"], profile="quick", stop_at_first=True
+    )
+    (found,) = report.findings
+    assert found.check == "guided calls"
+    assert found.message.startswith("with 84 head dim, near 84 of the source: ")
+    assert found.case["D"] == 84
+    (check,) = [check for check in report.checks if check.name == "guided calls"]
+    assert "test_guided_calls.py" in check.note
+    assert "lines ran" in check.note
+
+
+def test_calls_are_the_same_for_a_seed():
+    subject = backend_under_test(EAGER)
+    one, again, other = ([case for _, case in guided_calls(subject, "float32", "quick", seed)][:40] for seed in (0, 0, 1))
+    assert one == again
+    assert one != other
+    assert all(isinstance(case, Case) and subject.accepts(case.request()) for case in one)

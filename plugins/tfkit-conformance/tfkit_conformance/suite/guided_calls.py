@@ -1,0 +1,371 @@
+"""Calls near the numbers of the kernel's source, and calls with one size far out, with features drawn at random.
+
+    near      each number c of the source, and c - 1, c + 1, 2 c, 2 c + 1, as every size that a call has: lengths, batch, heads,
+              groups, dims, rows of all heads, offsets, windows, lengths of rows, tables of distances, scale and softcap
+    far       every such size drawn on a logarithmic scale up to its limit, one query with thousands of keys for instance
+
+A kernel may change its path at any size. Fixed sizes find the paths at the sizes that we thought of; these find the others.
+
+Of each call output, log-sum-exp and gradients are held to the bound. Around it nothing may change: the inputs, the output of
+the call before it, the settings and the random numbers of the process. Some calls are made again with other numbers in tensors
+of the same sizes, some with other numbers in the same tensors, some have another call before their backward pass or beside it
+in another thread: what a kernel keeps between calls shows there. Some are made with dropout, whose draw is read out.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.inspection import BIAS_KINDS, MASK_TERMS, SCORE_SETTINGS
+from tfkit.plugin import AttentionInputs
+
+from ..attention.backend_under_test import BackendUnderTest
+from ..attention.case import Case
+from ..attention.compare import leaves_of, request_of
+from ..attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
+from ..attention.evaluated import Call, Evaluated, run
+from ..finding import Violation
+from ..relations import fit
+from ..relations.dropout import DROPOUT
+from ..relations.gradients import GRADIENTS
+from ..relations.modes import MODES
+from ..relations.relation import Relation
+from ..source import Source
+from .fixed_calls import compared, gradients_compared
+from .layers import mask_tensors, process_settings, within
+from .spellings import invert, overwrite, respelled, without_score
+
+CHECK = "guided calls"
+SUMMARY = "calls near the numbers of the source and calls of unusual sizes, within the error bound, and nothing else changes"
+BUDGET = {"quick": 1_000, "standard": 4_000, "deep": 20_000}
+"""So many calls near numbers of the source are made at most, and an eighth as many of unusual sizes; over all dtypes."""
+MAX_TURNS = 4
+"""So often the calls near one number are drawn anew where there are few numbers."""
+MAX_PAIRS = 250_000
+"""The largest B * Q * K: the reference computes visibility key by key in Python."""
+MAX_PRODUCTS = 8_000_000
+"""The largest B * H * Q * K * (D + V)."""
+MAX_READINGS = 16
+"""A draw of dropout is read out by at most so many calls. Other relations get at most the square of it as keys."""
+CALLS_AFTER = 8
+EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 2, "weights_carry_gradients": 3,
+         "deterministic_backward": 7}  # fmt: skip
+RELATIONS = tuple((relation, EVERY[relation.name]) for relation in (*MODES, *GRADIENTS, *DROPOUT) if relation.name in EVERY)
+"""Relations that every so manieth call is held to."""
+DIFFERENT = 61
+"""So many batch rows have lengths of their own; those after them have the same again."""
+SMALL = 5
+"""Numbers below are sizes that every draw has."""
+
+Sizes = Callable[[random.Random, int], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One size of a call: `sizes` gives the fields of a case in which it is a number, `most` is the largest that is drawn."""
+
+    words: str
+    most: int
+    sizes: Sizes
+
+
+def _window(draw: random.Random, size: int) -> dict[str, Any]:
+    window = draw.choice([(size, None), (None, size), (size, 0), (0, size), (size, size)])
+    return {
+        "window": window,
+        "K": size + draw.randint(2, 9),
+        "Q": draw.choice([1, 3, size + 5]),
+        "offset": draw.randint(0, size),
+    }
+
+
+def _rows(draw: random.Random, size: int) -> dict[str, Any]:
+    heads = draw.choice([17, 64, 255])
+    return {"H": heads, "G": heads, "B": -(-size // heads), "Q": 1, "K": 2}
+
+
+def _lengths(draw: random.Random, size: int) -> dict[str, Any]:
+    K = size + draw.randint(1, 12)
+    return {"B": 2, "K": K, "key_lengths": (size, draw.randint(1, K)), "Q": draw.choice([1, 2, 6])}
+
+
+def _table(draw: random.Random, size: int) -> dict[str, Any]:
+    return {"bias": "distance", "bias_values": size, "bias_low": -draw.randint(0, size), "K": min(size + 3, 400), "Q": 3}
+
+
+AXES = (
+    Axis("keys", 8300, lambda draw, size: {"K": size, "Q": draw.randint(1, 3)}),
+    Axis("queries", 1100, lambda draw, size: {"Q": size, "K": draw.randint(2, 9)}),
+    Axis("queries and keys", 420, lambda draw, size: {"Q": size, "K": size}),
+    Axis("batch rows", 600, lambda draw, size: {"B": size}),
+    Axis("heads", 300, lambda draw, size: {"H": size, "G": size}),
+    Axis("key heads", 70, lambda draw, size: {"G": size, "H": size * draw.choice([2, 3])}),
+    Axis("queries heads of a key head", 70, lambda draw, size: {"G": draw.choice([1, 2, 3]), "H": size}),
+    Axis("batch rows times heads", 70_000, _rows),
+    Axis("pairs", 200_000, lambda draw, size: {"Q": max(1, round(size**0.5)), "K": -(-size // max(1, round(size**0.5)))}),
+    Axis("head dim", 320, lambda draw, size: {"D": size, "V": size}),
+    Axis("value dim", 320, lambda draw, size: {"V": size}),
+    Axis("offset", 1 << 25, lambda draw, size: {"offset": size * draw.choice([1, 1, -1]), "K": draw.randint(2, 40)}),
+    Axis("window", 600, _window),
+    Axis("key lengths", 600, _lengths),
+    Axis("distances of a bias", 700, _table),
+)
+
+
+def guided_calls(subject: BackendUnderTest, dtype: str, profile: str, seed: int) -> Iterator[tuple[str, Case]]:
+    """What is particular to a call in words, and the call."""
+    draw = random.Random(f"{seed} {dtype}")
+    budget = BUDGET[profile]
+    near = [*_near_integers(subject.source), *_near_floats(subject.source)]
+    for words, axis, size in near[:budget] * max(1, min(MAX_TURNS, budget // max(1, len(near)))):
+        yield from _called(subject, dtype, draw, words, axis, size)
+    for _ in range(budget // 8 // len(AXES) + 1):
+        for axis in AXES:
+            size = round(draw.uniform(axis.most / 2, axis.most) if draw.random() < 0.4 else axis.most ** draw.random())
+            yield from _called(subject, dtype, draw, f"{size:,} {axis.words}", axis, size)
+
+
+def _near_integers(source: Source) -> Iterator[tuple[str, Axis, int]]:
+    for number in source.integers:
+        for size in (number - 1, number, number + 1, 2 * number, 2 * number + 1) if number >= SMALL else ():
+            for axis in AXES:
+                if size <= 4 * axis.most:
+                    yield f"{size:,} {axis.words}, near {number:,} of the source", axis, size
+
+
+def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
+    """As settings of the scores. Rates of dropout are drawn where a draw is read out."""
+    for number in source.floats:
+        for value in (number * 0.999, number, number * 1.001) if number < 1e4 else ():
+            for name in ("scale", *(setting.name for setting in SCORE_SETTINGS)):
+                axis = Axis(name, 0, lambda draw, size, name=name, value=value: {name: value})  # type: ignore[misc]
+                yield f"{name} {value:g}, near {number:g} of the source", axis, 0
+
+
+def _called(
+    subject: BackendUnderTest, dtype: str, draw: random.Random, words: str, axis: Axis, size: int
+) -> Iterator[tuple[str, Case]]:
+    """The call with as many features as the declaration takes beside this size, or nothing."""
+    heads = draw.randint(1, 3)
+    dims = [dim for dim in (8, 16, 32, 64, 128, 256) if subject.capabilities.head_dim and dim in subject.capabilities.head_dim]
+    least = subject.capabilities.head_dim.minimum if subject.capabilities.head_dim else 1
+    D = dims[0] if dims else least
+    plain = Case(B=draw.choice([1, 1, 2]), H=heads, G=heads, Q=draw.randint(1, 9), K=draw.randint(2, 20), D=D, V=D, dtype=dtype,
+                 seed=draw.randrange(1 << 16))  # fmt: skip
+    other = draw.choice(AXES)
+    also = other.sizes(draw, round(other.most ** draw.random())) if draw.random() < 0.4 else {}
+    sizes = axis.sizes(draw, size)
+    sized = next((case for case in (_sized(plain, also | sizes), _sized(plain, sizes)) if _affordable(case)), None)
+    if sized is None:
+        return
+    gradients = subject.capabilities.backward
+    for tried in (_varied(sized, subject, draw), _varied(sized, subject, draw), sized):
+        for case in (replace(tried, gradients=gradients), replace(tried, gradients=False, bias_gradient=False)):
+            if subject.accepts(case.request(subject.device)):
+                yield words, case
+                return
+
+
+def _sized(case: Case, sizes: dict[str, Any]) -> Case:
+    """The case with these sizes, whose query heads are a multiple of the others, and whose rows all have a length."""
+    sized = replace(case, **sizes)
+    G = max(1, sized.G)
+    lengths = (
+        None if sized.key_lengths is None else tuple(sized.key_lengths[row % len(sized.key_lengths)] for row in range(sized.B))
+    )
+    sizes = {axis: max(1, getattr(sized, axis)) for axis in "BQKDV"}
+    return replace(sized, G=G, H=G * max(1, sized.H // G), key_lengths=lengths, **sizes)
+
+
+def _affordable(case: Case) -> bool:
+    pairs = case.B * case.Q * case.K
+    return pairs <= MAX_PAIRS and pairs * case.H * (case.D + case.V) <= MAX_PRODUCTS
+
+
+def _varied(case: Case, subject: BackendUnderTest, draw: random.Random) -> Case:
+    """The case with features of the declaration beside those that it has."""
+    can = subject.capabilities
+    more: dict[str, Any] = {}
+
+    def some(share: float) -> bool:
+        return draw.random() < share
+
+    def lengths(longest: int) -> tuple[int, ...]:
+        some = [draw.choice([0, longest, longest - 1, draw.randint(-1, longest + 1)]) for _ in range(min(case.B, DIFFERENT))]
+        return tuple(some[row % len(some)] for row in range(case.B))
+
+    for term in MASK_TERMS:
+        if term not in can.mask_terms or getattr(case, term) not in (None, False) or not some(0.25):
+            continue
+        if term in ("key_lengths", "query_lengths"):
+            more[term] = lengths(case.K if term == "key_lengths" else case.Q)
+            continue
+        more[term] = {
+            "causal": True,
+            "window": (draw.choice([None, 0, 3, case.K // 2]), draw.choice([0, 1, case.K // 3])),
+            "key_visible": draw.choice(["right", "left", "coins"]),
+            "segments": draw.randint(1, 3),
+            "visible": draw.choice(["BHQK", "HK", "BQ", "BK", "H", "BQK", "HQK", "K"]),
+        }[term]
+    kinds = [kind for kind in BIAS_KINDS if kind in can.bias_kinds]
+    if case.bias is None and kinds and some(0.35):
+        more |= {"bias": draw.choice(kinds), "bias_axes": draw.choice(["BHQK", "HQK", "BK", "H", "QK"])}
+        more |= {"bias_values": draw.randint(1, 40), "bias_low": draw.randint(-30, 2)}
+    bias = more.get("bias", case.bias)
+    if bias is not None:
+        more |= {"bias_dtype": draw.choice(["float32", "query"]) if bias != "linear" else "float32"}
+        more |= {"bias_gradient": bias in can.bias_gradient and some(0.5)}
+    moved = bool({"causal", "window"} & ({*more} | case.terms())) or bias in ("linear", "distance")
+    if case.offset is None and moved:
+        starts = [0, case.K - case.Q, draw.randint(-3, case.K + 2)]
+        rows = can.tensor_offset and some(0.3)
+        more |= {"offset": tuple(starts[(row + case.seed) % 3] for row in range(case.B)) if rows else draw.choice(starts)}
+    if case.scale is None and some(0.25):
+        zero = [0.0] * (subject.kernel is None)  # functions of torch give NaN for it beside a causal flag
+        more |= {"scale": draw.choice([-0.5, 0.02, 0.3, 1.0, 2.0, *zero])}
+    for setting in SCORE_SETTINGS:
+        if setting.declared(can) and getattr(case, setting.name) is None and some(0.2):
+            more |= {setting.name: draw.choice([0.1, 0.5, 3.0, 50.0, *setting.examples])}
+    more |= {"lse": can.lse and some(0.3), "weights": can.weights != "none" and some(0.15)}
+    more |= {"regime": draw.choice(REGIMES) if some(0.25) else case.regime}
+    more |= {"layout": draw.choice(LAYOUTS) if some(0.3) else case.layout}
+    more |= {"grad_layout": draw.choice(GRAD_LAYOUTS) if some(0.3) else case.grad_layout}
+    return replace(case, **more)
+
+
+class Guided:
+    """Makes the calls of a run one after another. It keeps the last output, which no later call may change."""
+
+    def __init__(self, subject: BackendUnderTest) -> None:
+        self.subject = subject
+        self.last: tuple[Tensor, Tensor] | None = None
+
+    def check(self, case: Case) -> float:
+        """The largest error of a call, and of those that follow it, as a share of its bound. Raises Violation, Inconclusive."""
+        draw, sent, other = random.Random(case.seed), case.grad_output(self.subject.device), _with_other_numbers(case)
+
+        def inputs(case: Case, seed: int = case.seed) -> AttentionInputs:
+            return respelled(case.inputs(self.subject.device), random.Random(seed), self.subject)
+
+        first = inputs(case)
+        worst = self._made(first, sent, "")
+        kind = draw.randrange(12)
+        if kind in (0, 1, 2):
+            worst = max(worst, self._made(inputs(other), sent, " after a call of the same sizes"))
+        elif kind in (3, 4) and overwrite(first, inputs(other)):
+            worst = max(worst, self._made(first, sent, " after the numbers in its tensors changed"))
+        elif kind in (5, 6):
+            between = inputs(other)
+            when = " with another call before its backward pass"
+            worst = max(worst, self._made(first, sent, when, lambda: run(self.subject, between, CHECK)))
+        elif kind == 7 and mask_tensors(first.mask):
+            changed = inputs(case)
+            when = " after the mask changed before its backward pass"
+            worst = max(worst, self._made(changed, sent, when, lambda: invert(changed.mask)))
+        elif kind == 8:
+            self._check_weights_requested(first)
+        elif kind == 9:
+            self._check_kept(first, inputs(other))
+        for relation, one_in in RELATIONS:
+            if draw.randrange(one_in) == 0:
+                worst = max(worst, self._related(relation, case))
+        return worst
+
+    def _made(self, inputs: AttentionInputs, sent: Tensor, when: str, between: Callable[[], Any] | None = None) -> float:
+        tensors = [*leaves_of(inputs).values(), *mask_tensors(inputs.mask), sent]
+        before = [tensor.detach().clone() for tensor in tensors]
+        settings, state, worst, how = process_settings(), _random_states(), 0.0, ""
+        call, equal = Call(self.subject, inputs, sent), Call(self.subject, without_score(inputs), sent)
+        wants = any(leaf.requires_grad for leaf in leaves_of(inputs).values())
+        try:
+            if between is not None:
+                _ = call.output, equal.reference.gradients, equal.bounds.gradients  # before a mask changes
+                between()
+                results = gradients_compared(call, equal) if wants else ()
+            else:
+                results = compared(call, wants, CHECK, equal)
+            for form, name, got, want, bound in results:
+                how = form  # for the message of the next comparison that fails, too
+                worst = max(worst, within(CHECK, name, got, want, bound))
+        except Violation as violation:
+            if between is not None and "modified by an inplace operation" in violation.message:
+                return worst  # that is an error, as it should be
+            raise type(violation)(CHECK, f"{violation.message}{how}{when}", **violation.numbers) from violation
+        if between is None:
+            self._check_around(tensors, before, settings, state, when)
+        output = call.output.output.detach()
+        if self.last is not None and not torch.equal(*self.last):
+            raise Violation(CHECK, f"the output of the call before it changed{when}")
+        self.last = (output, output.clone())
+        return worst
+
+    def _check_kept(self, inputs: AttentionInputs, other: AttentionInputs) -> None:
+        """The caller keeps an output while it makes more calls without gradients, as a search does."""
+        with torch.no_grad():
+            output = run(self.subject, inputs, CHECK).output
+            before = output.clone()
+            for _ in range(CALLS_AFTER):
+                run(self.subject, other, CHECK)
+        if not torch.equal(output, before):
+            raise Violation(CHECK, f"one of {CALLS_AFTER} calls of the same sizes without gradients changes an earlier output")
+
+    def _check_weights_requested(self, inputs: AttentionInputs) -> None:
+        asked = replace(inputs, return_weights=True)
+        if self.subject.accepts(request_of(asked)):
+            plain = run(self.subject, replace(inputs, return_weights=False), CHECK).output
+            if not torch.equal(run(self.subject, asked, CHECK).output, plain):
+                raise Violation(CHECK, "a request for the weights changes the output")
+
+    def _related(self, relation: Relation, case: Case) -> float:
+        """A relation, where it applies to the call."""
+        adapted = fit(relation, self.subject, case)
+        if isinstance(adapted, str):
+            return 0.0
+        most_keys = MAX_READINGS * (adapted.V if adapted.dropout else MAX_READINGS)
+        if most_keys < adapted.K:
+            return 0.0
+        self.last = None
+        try:
+            return relation.run(Evaluated(self.subject, adapted)) or 0.0
+        except Violation as violation:
+            raise type(violation)(CHECK, f"{relation.name}: {violation.message}", **violation.numbers) from violation
+
+    def _check_around(
+        self, tensors: list[Tensor], before: list[Tensor], settings: dict[str, object], state: tuple[Any, ...], when: str
+    ) -> None:
+        for tensor, kept in zip(tensors, before, strict=True):
+            if not torch.equal(tensor, kept):
+                raise Violation(CHECK, f"an input {tuple(tensor.shape)} {tensor.dtype} was written to{when}")
+        for name, value in process_settings().items():
+            if value != settings[name]:
+                raise Violation(CHECK, f"changed {name} of the process from {settings[name]} to {value}, and left it so{when}")
+        if _random_states() != state:
+            raise Violation(CHECK, f"drew random numbers although dropout is 0{when}")
+
+
+def _random_states() -> tuple[Any, ...]:
+    """Of torch, Python and, where it is imported, NumPy."""
+    numpy = sys.modules.get("numpy")
+    other = () if numpy is None else (numpy.random.get_state()[1].tobytes(), numpy.random.get_state()[2])
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), other
+
+
+def _with_other_numbers(case: Case) -> Case:
+    """A call of the same sizes and features, with other numbers in all of them."""
+    other: dict[str, Any] = {"seed": case.seed + 1}
+    if isinstance(case.offset, tuple):
+        other["offset"] = tuple(offset + 1 for offset in case.offset)
+    elif case.offset is not None:
+        other["offset"] = case.offset + 1
+    if case.key_lengths is not None:
+        other["key_lengths"] = tuple(max(1, case.K - max(0, length)) for length in case.key_lengths)
+    if case.query_lengths is not None:
+        other["query_lengths"] = tuple(max(1, case.Q - max(0, length)) for length in case.query_lengths)
+    return replace(case, **other)

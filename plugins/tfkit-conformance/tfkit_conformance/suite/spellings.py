@@ -1,0 +1,149 @@
+"""The same call written in another way that the contract allows, drawn at random.
+
+integers        lengths, offsets and segments in a narrower type; segments with negative and with large numbers
+memory          masks and biases that are not contiguous
+axes            leading axes of size 1 left out of a mask or a bias
+numbers         slopes of either sign, rows of scores far from zero
+scores          a score function, the dot product with the other sign, where any is declared
+gradients       wanted of some of the tensors only
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask
+
+from ..attention.backend_under_test import BackendUnderTest
+from ..attention.compare import leaves_of, request_of
+from .fixed_calls import negated_product
+from .layers import mask_tensors
+
+NARROW = (torch.int32, torch.int16, torch.uint8)
+INTEGERS = ("offset", "key_lengths", "query_lengths", "query_segments", "key_segments")
+
+
+def respelled(inputs: AttentionInputs, draw: random.Random, subject: BackendUnderTest) -> AttentionInputs:
+    """The call in another form. Each change is left out where the declaration refuses it."""
+    changes: tuple[tuple[float, Callable[[AttentionInputs], AttentionInputs]], ...] = (
+        (0.25, lambda call: replace(call, mask=_narrow(call.mask, draw))),
+        (0.3, lambda call: replace(call, mask=_other_segments(call.mask, draw))),
+        (0.3, lambda call: _in_strides(call, draw.random() < 0.5)),
+        (0.3, lambda call: _fewer_axes(call)),
+        (0.3, lambda call: replace(call, bias=_other_numbers(call.bias, draw))),
+        (0.2, lambda call: replace(call, **negated_product(call)) if "*" in subject.capabilities.scores else call),
+        (0.25, lambda call: _some_gradients(call, draw)),
+    )
+    for share, change in changes:
+        if draw.random() < share:
+            other = change(inputs)
+            inputs = other if subject.accepts(request_of(other)) else inputs
+    return inputs
+
+
+def without_score(inputs: AttentionInputs) -> AttentionInputs:
+    """The same call without a score function."""
+    return inputs if inputs.score is None else replace(inputs, score=None, scale=-inputs.scale)
+
+
+def overwrite(inputs: AttentionInputs, other: AttentionInputs) -> bool:
+    """Puts the numbers of another call into the tensors of one. False where their memory does not allow it."""
+    pairs = [*zip(leaves_of(inputs).values(), leaves_of(other).values(), strict=True),
+             *zip(mask_tensors(inputs.mask), mask_tensors(other.mask), strict=True)]  # fmt: skip
+    if any(tensor.shape != new.shape or (0 in tensor.stride() and tensor.numel() > 1) for tensor, new in pairs):
+        return False
+    with torch.no_grad():
+        for tensor, new in pairs:
+            tensor.copy_(new)
+    return True
+
+
+def invert(mask: Mask) -> None:
+    """Other contents in all tensors of a mask."""
+    for tensor in mask_tensors(mask):
+        if 0 not in tensor.stride():
+            tensor.copy_(~tensor if tensor.dtype == torch.bool else tensor + 1)
+
+
+def _narrow(mask: Mask, draw: random.Random) -> Mask:
+    changed: dict[str, Any] = {}
+    for name in INTEGERS:
+        tensor = getattr(mask, name)
+        if isinstance(tensor, Tensor) and draw.random() < 0.6:
+            narrow = tensor.to(draw.choice(NARROW))
+            if bool((narrow.long() == tensor).all()):
+                changed[name] = narrow
+    return replace(mask, **changed)
+
+
+def _other_segments(mask: Mask, draw: random.Random) -> Mask:
+    if mask.query_segments is None or mask.key_segments is None or mask.query_segments.dtype != mask.key_segments.dtype:
+        return mask
+    factor, shift = draw.choice([(1, -2), (1, 2**31), (2**32, 0)])  # equal only in all of their 64 bits
+    segments = {name: getattr(mask, name).long() * factor + shift for name in ("query_segments", "key_segments")}
+    return replace(mask, **segments)
+
+
+def _in_strides(inputs: AttentionInputs, reversed_axes: bool) -> AttentionInputs:
+    """Masks and biases as every other element of larger tensors, or with their axes in the other order in memory."""
+
+    def strided(tensor: Tensor) -> Tensor:
+        axes = tuple(reversed(range(tensor.dim())))
+        larger = tensor.new_zeros([2 * size for size in tensor.shape])
+        part = larger[tuple(slice(None, None, 2) for _ in axes)]
+        if reversed_axes:
+            part = tensor.new_empty([tensor.shape[axis] for axis in axes]).permute(axes)
+        with torch.no_grad():
+            part.copy_(tensor)
+        return part.detach().requires_grad_(tensor.requires_grad)
+
+    written = {name: getattr(inputs.mask, name) for name in (*INTEGERS, "key_visible", "visible")}
+    terms: dict[str, Any] = {name: strided(term) for name, term in written.items() if isinstance(term, Tensor)}
+    bias = inputs.bias
+    if isinstance(bias, LinearBias):
+        bias = LinearBias(strided(bias.slopes))
+    elif isinstance(bias, DistanceBias):
+        bias = DistanceBias(strided(bias.values), bias.low)
+    elif isinstance(bias, DenseBias):
+        bias = DenseBias(strided(bias.values))
+    return replace(inputs, mask=replace(inputs.mask, **terms), bias=bias)
+
+
+def _fewer_axes(inputs: AttentionInputs) -> AttentionInputs:
+    def squeezed(tensor: Tensor) -> Tensor:
+        while tensor.dim() > 1 and tensor.shape[0] == 1:
+            tensor = tensor[0]
+        return tensor
+
+    mask, bias = inputs.mask, inputs.bias
+    if mask.visible is not None:
+        mask = replace(mask, visible=squeezed(mask.visible))
+    if isinstance(bias, DenseBias):
+        bias = DenseBias(squeezed(bias.values).detach().clone().requires_grad_(bias.values.requires_grad))
+    return replace(inputs, mask=mask, bias=bias)
+
+
+def _other_numbers(bias: Bias | None, draw: random.Random) -> Bias | None:
+    if isinstance(bias, LinearBias):
+        signs = torch.tensor([draw.choice([1.0, -1.0, 0.0, 8.0]) for _ in bias.slopes], device=bias.slopes.device)
+        return LinearBias((bias.slopes.detach() * signs).requires_grad_(bias.slopes.requires_grad))
+    if isinstance(bias, DenseBias) and bias.values.dtype in (torch.float32, torch.float64):
+        values = bias.values.detach() + draw.choice([-3e6, -2e5, -1e3, 1e3, 1e5])
+        return DenseBias(values.requires_grad_(bias.values.requires_grad))
+    return bias
+
+
+def _some_gradients(inputs: AttentionInputs, draw: random.Random) -> AttentionInputs:
+    leaves: dict[str, Any] = leaves_of(inputs)
+    wanted = {name: leaf.requires_grad and draw.random() < 0.5 for name, leaf in leaves.items()}
+    if not any(wanted.values()):
+        return inputs
+    for name, leaf in leaves.items():
+        leaf.requires_grad_(wanted[name])
+    return inputs
