@@ -176,8 +176,8 @@ def _fixed_calls(run: Run, dtype: str) -> None:
 
 
 def _guided_calls(run: Run) -> None:
-    """Every declared dtype gets its part of the calls, in the quick profile too. A slow kernel, which compiles for each shape for
-    instance, gets as many as fit its time."""
+    """Every declared dtype gets its part of the calls, in the quick profile too. A slow kernel, such as one that compiles for
+    each shape, gets as many as fit its time."""
     tally, guided = run.tally(GUIDED, "A2", GUIDED_SUMMARY), Guided(run.subject)
     if run.failed:
         tally.note = "not evaluated: what was found before comes first"
