@@ -29,10 +29,10 @@ class Warnings:
 
 
 def resumed(run, steps):
-    """The warnings of a resumed run, and the weights at its end."""
+    """What a resumed run says about its corpus, and the weights at its end."""
     kept = Warnings()
     outcome = resume(run, overrides=[f"stopping.max_steps={steps}"], callbacks=[kept])
-    return kept.found, (outcome.model / "model.safetensors").read_bytes()
+    return [line for line in kept.found if "TFK131" not in line], (outcome.model / "model.safetensors").read_bytes()
 
 
 @pytest.fixture

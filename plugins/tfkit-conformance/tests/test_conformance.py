@@ -31,7 +31,15 @@ def test_a_correct_backend_is_conformant():
     )
     checks = by_name(report)
     assert [check for check in checks if check in LAYER_NAMES] == LAYER_NAMES
-    assert set(checks) == {"declaration", *LAYER_NAMES, "refusals", "fixed calls", *(each.label for each in RELATIONS), "grade"}
+    assert set(checks) == {
+        "declaration",
+        *LAYER_NAMES,
+        "refusals",
+        "fixed calls",
+        "guided calls",
+        *(each.label for each in RELATIONS),
+        "grade",
+    }
     for name in LAYER_NAMES:
         assert checks[name].status == "passed"
         assert checks[name].examples >= 2 * len(report.ledger)

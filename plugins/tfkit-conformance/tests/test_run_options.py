@@ -43,7 +43,7 @@ def test_an_event_precedes_each_example(few):
     assert seen[0] != "call"
     assert {check for check, case in events if case is None} == {"refusals float32", "fixed calls float32", "grade float32"}
     assert {check for check, case in events if isinstance(case, Case)} == {
-        "refusals", "layers", "R5 value_times_power", "R19 later_keys", "R24 keys_moved",
+        "refusals", "layers", "guided calls", "R5 value_times_power", "R19 later_keys", "R24 keys_moved",
     }  # fmt: skip
     before_layers = [after for event, after in pairwise(seen) if event != "call" and event[0] == "layers"]
     assert set(before_layers) == {"call"}

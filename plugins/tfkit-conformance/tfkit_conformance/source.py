@@ -112,7 +112,8 @@ class Source:
         names = ", ".join(sorted({Path(file).name for file in self.files}))
         if not self.files:
             return "the source cannot be read: sizes are drawn without it"
-        words = f"{len(self.integers)} numbers in {names}"
+        count = len(self.integers)
+        words = f"{count} number{'s' * (count != 1)} in {names}"
         if not self._left:
             return f"{words}; which lines ran was not noted"
         lines, missing = sum(map(len, self.codes.values())), self.not_reached()

@@ -25,7 +25,7 @@ def rows_of(text):
 def test_a_correct_part(drawn):
     text = drawn(*conformance_text(reported.right()))
     assert flat(text).startswith(
-        "acme.flash of acme cpu, float32, bfloat16, profile quick, seed 7 tfkit 0.1.0, torch 2.13.0, suite 2"
+        "acme.flash of acme cpu, float32, bfloat16, profile quick, seed 7 tfkit 0.1.0, torch 2.13.0, suite 3"
     )
     assert rows_of(text) == {"contract": ["A1", "40", "passed", "0.2"], "output": ["A2", "40", "0.125", "passed", "1.0"]}
     assert "mask 1 of 1 float32 4, bfloat16 2" in flat(text)

@@ -47,7 +47,7 @@ SUMMARY = "calls near the numbers of the source and calls of unusual sizes, with
 BUDGET = {"quick": 1_000, "standard": 4_000, "deep": 20_000}
 """So many calls near numbers of the source are made at most, and an eighth as many of unusual sizes; over all dtypes."""
 MAX_TURNS = 4
-"""So often the calls near one number are drawn anew where there are few numbers."""
+"""Where there are few numbers, the calls near each are drawn anew so often."""
 MAX_PAIRS = 250_000
 """The largest B * Q * K: the reference computes visibility key by key in Python."""
 MAX_PRODUCTS = 8_000_000
@@ -58,7 +58,7 @@ CALLS_AFTER = 8
 EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 2, "weights_carry_gradients": 3,
          "deterministic_backward": 7}  # fmt: skip
 RELATIONS = tuple((relation, EVERY[relation.name]) for relation in (*MODES, *GRADIENTS, *DROPOUT) if relation.name in EVERY)
-"""Relations that every so manieth call is held to."""
+"""Relations, each with a number n: one of n calls is held to it."""
 DIFFERENT = 61
 """So many batch rows have lengths of their own; those after them have the same again."""
 SMALL = 5
@@ -107,7 +107,7 @@ AXES = (
     Axis("batch rows", 600, lambda draw, size: {"B": size}),
     Axis("heads", 300, lambda draw, size: {"H": size, "G": size}),
     Axis("key heads", 70, lambda draw, size: {"G": size, "H": size * draw.choice([2, 3])}),
-    Axis("queries heads of a key head", 70, lambda draw, size: {"G": draw.choice([1, 2, 3]), "H": size}),
+    Axis("query heads of a key head", 70, lambda draw, size: {"G": draw.choice([1, 2, 3]), "H": size}),
     Axis("batch rows times heads", 70_000, _rows),
     Axis("pairs", 200_000, lambda draw, size: {"Q": max(1, round(size**0.5)), "K": -(-size // max(1, round(size**0.5)))}),
     Axis("head dim", 320, lambda draw, size: {"D": size, "V": size}),
