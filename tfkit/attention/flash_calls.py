@@ -230,7 +230,7 @@ def _every(sequences: list[Sequence], batch: int, uniform: bool) -> list[Sequenc
 
 
 def _lengths(lengths: Tensor | None, most: int, rows: int) -> list[int]:
-    return [most] * rows if lengths is None else lengths.clamp(0, most).tolist()
+    return [most] * rows if lengths is None else lengths.long().clamp(0, most).tolist()
 
 
 def _packed(sequences: list[Sequence], causal: bool, left: int | None, shapes: Shapes, visible: Tensor | None) -> FlashCall:
