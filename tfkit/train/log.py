@@ -110,8 +110,11 @@ def cut_log(path: Path, step: int) -> None:
     """Remove the entries after a step, which a resumed run writes again. Raises StoreError as `read_log`."""
     kept = sum(len(line) for line, _ in takewhile(lambda read: read[1].step <= step, _lines(path)))
     if os.path.lexists(path):
-        with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "rb+") as file:
-            file.truncate(kept)
+        try:
+            with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "rb+") as file:
+                file.truncate(kept)
+        except OSError as reason:
+            raise StoreError(Diagnostic("TFK082", f"{path} cannot be written: {reason.strerror}")) from None
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, Entry]]:

@@ -11,14 +11,14 @@ import torch
 from test_uses import SHARED_DRAWS
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.plugin import AttentionOutput, NoOptions
+from tfkit.plugin import AttentionOutput, NoOptions, Range
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
-from tfkit_conformance.finding import Violation
+from tfkit_conformance.finding import Inconclusive, Violation
 from tfkit_conformance.relations import RELATIONS, fit
 from tfkit_conformance.relations.draws import drawn_factors, own_generator
-from tfkit_conformance.relations.dropout import interval, tail
+from tfkit_conformance.relations.dropout import interval, tail, wide_interval
 
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=8, gradients=True, lse=True, weights=True, seed=4)
 MASKED = replace(PLAIN, causal=True, offset=3, K=11, V=4, bias="linear", bias_gradient=True)
@@ -193,3 +193,20 @@ def test_tails_are_those_of_the_binomial_distribution(draws, chance):
         low, high = interval(draws, chance, alarm)
         inside = [count for count in range(draws + 1) if tail(count, draws, chance) >= alarm]
         assert (low, high) == (inside[0], inside[-1])
+
+
+@pytest.mark.parametrize(("draws", "chance"), [(5_000, 0.5), (20_000, 0.9), (60_000, 0.02), (200_000, 0.25)])
+def test_a_wide_interval_is_little_wider_than_the_exact_one(draws, chance):
+    low, high = interval(draws, chance, 1e-12)
+    below, above = wide_interval(draws, chance, 1e-12)
+    assert below <= low < high <= above
+    assert above - below < 1.4 * (high - low)
+
+
+def test_a_check_of_large_draws_decides_nothing_where_no_large_call_is_declared():
+    small_only = EAGER.capabilities.model_copy(update={"query_length": Range(maximum=4), "key_length": Range(maximum=4)})
+    entry = replace(EAGER, capabilities=small_only)
+    for name in ("nothing_repeats", "every_rate", "many_draws"):
+        evaluated = Evaluated(backend_under_test(entry), replace(PLAIN, Q=3, K=4, dropout=0.5))
+        with pytest.raises(Inconclusive, match="no call"):
+            BY_NAME[name].run(evaluated)

@@ -21,11 +21,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-MAX_FUNCTIONS, MAX_FILES, MAX_BYTES = 400, 40, 1 << 20
+MAX_FUNCTIONS, MAX_FILES, MAX_ENTRIES, MAX_BYTES = 400, 40, 20_000, 1 << 20
 """Of one kernel. What is beyond is not read."""
 MAX_NUMBER = 1 << 26
 MAX_NAMED = 6
@@ -134,17 +135,16 @@ class _Reader:
     def __init__(self) -> None:
         self.source = Source()
         self.seen: set[int] = set()
-        self.trees: dict[str, ast.Module | None] = {}
         self.packages: set[str] = set()
 
     def start(self, function: Any) -> None:
         self.packages.add(_package(_module_of(function)))
         waiting = [function]
         while waiting and len(self.source.codes) < MAX_FUNCTIONS:
-            waiting += self._read(waiting.pop(), bool(self.packages))
+            waiting += self._read(waiting.pop())
         self._native(function)
 
-    def _read(self, value: Any, named: bool) -> Iterable[Any]:
+    def _read(self, value: Any) -> Iterable[Any]:
         """Reads a value, and gives those that it leads to."""
         value = _unwrapped(value)
         if id(value) in self.seen:
@@ -204,25 +204,13 @@ class _Reader:
     def _node(self, code: CodeType) -> ast.AST | None:
         """The syntax tree of a function, where its file can be read."""
         file = code.co_filename
-        if file not in self.trees:
-            self.trees[file] = None
-            if len(self.trees) <= MAX_FILES:
-                try:
-                    with open(file, encoding="utf-8") as text:
-                        self.trees[file] = ast.parse(text.read(MAX_BYTES))
-                    self.source.files.add(file)
-                except (OSError, SyntaxError, ValueError):
-                    pass
-        tree = self.trees[file]
-        if tree is None:
+        if file not in self.source.files and len(self.source.files) == MAX_FILES:
             return None
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-        for node in ast.walk(tree):
-            if isinstance(node, kinds) and code.co_firstlineno in (
-                node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ())),
-            ):  # fmt: skip
-                return node
-        return None
+        functions = _functions_of(file)
+        if functions is None:
+            return None
+        self.source.files.add(file)
+        return functions.get(code.co_firstlineno)
 
     def _numbers(self, tree: ast.AST, names: dict[str, Any]) -> None:
         """The numbers below a node, by what surrounds them."""
@@ -251,8 +239,8 @@ class _Reader:
         if file is None or _package(module.__name__ if module else "") in ("tfkit", "torch"):
             return
         root = Path(file).parent
-        files = (path for path in sorted(root.rglob("*")) if path.suffix in NATIVE) if (root / "__init__.py").exists() else ()
-        for number, path in enumerate(files):
+        inside = islice(root.rglob("*"), MAX_ENTRIES) if (root / "__init__.py").exists() else ()
+        for number, path in enumerate(sorted(path for path in inside if path.suffix in NATIVE)):
             if number == MAX_FILES or path.is_symlink() or not path.is_file():
                 break
             with path.open(encoding="utf-8", errors="replace") as text:
@@ -265,6 +253,22 @@ class _Reader:
     def _note(self, number: Number, rank: int) -> None:
         if number == number and abs(number) <= MAX_NUMBER:
             self.source.numbers[number] = min(rank, self.source.numbers.get(number, OTHER))
+
+
+@functools.lru_cache(maxsize=64)
+def _functions_of(file: str) -> dict[int, ast.AST] | None:
+    """The functions of a file by the lines that they or their decorators begin in; None for a file that cannot be read."""
+    try:
+        with open(file, encoding="utf-8") as text:
+            tree = ast.parse(text.read(MAX_BYTES))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    functions: dict[int, ast.AST] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            decorators = getattr(node, "decorator_list", ())
+            functions |= {line: node for line in (node.lineno, *(one.lineno for one in decorators)) if line not in functions}
+    return functions
 
 
 def _package(module: str) -> str:

@@ -101,6 +101,7 @@ def test_no_call_is_written_with_far_more_numbers_than_it_has(form):
         try:
             rendering = function.render(inputs)
         except Inconclusive:
+            assert offset < -4096  # causality hides every key there
             continue
         values = [value for call in rendering.calls for value in (*call.arguments, *call.keywords.values())]
         assert sum(value.numel() for value in values if isinstance(value, torch.Tensor)) < 1 << 20

@@ -7,7 +7,7 @@ Regimes, each a way in which attention goes wrong while random numbers look righ
     wide_values     values over many orders of magnitude  ties            all scores equal
     lattice         small whole numbers: many exact ties  sink            one key draws most of the weight
     high_values     values near the largest of float16    low_values      values near its smallest normal number
-    high_gradients  near values and output gradients of hundreds: dO . O is beyond float16, the gradients are not
+    high_gradients  values nearly equal, output gradients of hundreds: dO . O is beyond float16, no gradient is
 
 Layouts of query, key and value: `contiguous`; `heads_last` (B,L,H,D) as projections leave it; `features_first`, whose last
 axis is not the dense one; `sliced` out of larger tensors; `interleaved`, (B,L,3,H,D) as one projection of all three leaves it;
@@ -76,7 +76,7 @@ GRADIENT_FACTORS = {"high_values": 2.0**-13, "low_values": 2.0**10, "high_gradie
 
 
 def arranged(tensor: Tensor, layout: str, device: str) -> Tensor:
-    """The same numbers (`expanded`: those of the first batch row for all) in another layout, as a leaf of its own."""
+    """The same numbers in another layout, as a leaf of its own. `expanded` and `one_head` repeat the first row or head."""
     return ARRANGE[layout](tensor.to(device)).detach()
 
 

@@ -101,21 +101,25 @@ def _table(draw: random.Random, size: int) -> dict[str, Any]:
 
 
 AXES = (
-    Axis("keys", 8300, lambda draw, size: {"K": size, "Q": draw.randint(1, 3)}),
-    Axis("queries", 1100, lambda draw, size: {"Q": size, "K": draw.randint(2, 9)}),
-    Axis("queries and keys", 420, lambda draw, size: {"Q": size, "K": size}),
-    Axis("batch rows", 600, lambda draw, size: {"B": size}),
-    Axis("heads", 300, lambda draw, size: {"H": size, "G": size}),
-    Axis("key heads", 70, lambda draw, size: {"G": size, "H": size * draw.choice([2, 3])}),
-    Axis("query heads of a key head", 70, lambda draw, size: {"G": draw.choice([1, 2, 3]), "H": size}),
-    Axis("batch rows times heads", 70_000, _rows),
-    Axis("pairs", 200_000, lambda draw, size: {"Q": max(1, round(size**0.5)), "K": -(-size // max(1, round(size**0.5)))}),
+    Axis("key length", 8300, lambda draw, size: {"K": size, "Q": draw.randint(1, 3)}),
+    Axis("query length", 1100, lambda draw, size: {"Q": size, "K": draw.randint(2, 9)}),
+    Axis("query and key length", 420, lambda draw, size: {"Q": size, "K": size}),
+    Axis("batch size", 600, lambda draw, size: {"B": size}),
+    Axis("number of heads", 300, lambda draw, size: {"H": size, "G": size}),
+    Axis("number of key heads", 70, lambda draw, size: {"G": size, "H": size * draw.choice([2, 3])}),
+    Axis("number of query heads", 70, lambda draw, size: {"G": draw.choice([1, 2, 3]), "H": size}),
+    Axis("batch size times heads", 70_000, _rows),
+    Axis(
+        "queries times keys",
+        200_000,
+        lambda draw, size: {"Q": max(1, round(size**0.5)), "K": -(-size // max(1, round(size**0.5)))},
+    ),
     Axis("head dim", 320, lambda draw, size: {"D": size, "V": size}),
     Axis("value dim", 320, lambda draw, size: {"V": size}),
     Axis("offset", 1 << 25, lambda draw, size: {"offset": size * draw.choice([1, 1, -1]), "K": draw.randint(2, 40)}),
     Axis("window", 600, _window),
-    Axis("key lengths", 600, _lengths),
-    Axis("distances of a bias", 700, _table),
+    Axis("visible keys of a row", 600, _lengths),
+    Axis("number of distances", 700, _table),
 )
 
 
@@ -129,7 +133,7 @@ def guided_calls(subject: BackendUnderTest, dtype: str, profile: str, seed: int)
     for _ in range(budget // 8 // len(AXES) + 1):
         for axis in AXES:
             size = round(draw.uniform(axis.most / 2, axis.most) if draw.random() < 0.4 else axis.most ** draw.random())
-            yield from _called(subject, dtype, draw, f"{size:,} {axis.words}", axis, size)
+            yield from _called(subject, dtype, draw, f"{axis.words} {size:,}", axis, size)
 
 
 def _near_integers(source: Source) -> Iterator[tuple[str, Axis, int]]:
@@ -137,7 +141,7 @@ def _near_integers(source: Source) -> Iterator[tuple[str, Axis, int]]:
         for size in (number - 1, number, number + 1, 2 * number, 2 * number + 1) if number >= SMALL else ():
             for axis in AXES:
                 if size <= 4 * axis.most:
-                    yield f"{size:,} {axis.words}, near {number:,} of the source", axis, size
+                    yield f"{axis.words} {size:,}, near {number:,} of the source", axis, size
 
 
 def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
