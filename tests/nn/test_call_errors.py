@@ -47,7 +47,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "lengths of floats": ({"lengths": {"source": torch.ones(2)}}, "TFK070", "lengths of `source` are torch.float32"),
     "lengths that are a list": ({"lengths": {"source": [5, 5]}}, "TFK071", "lengths of `source` is a list"),
     "segments without a table": ({"segments": {"source": IDS}}, "TFK073",
-                                  "`source` has no segments.*token types.*`segments: 2`.*packed documents.*`lengths`"),
+                                  "`source` has no segments.*token types.*`segments: 2`.*several documents.*`documents`"),
     "segments of another shape": ({"segments": {"target": IDS[:, :4]}}, "TFK070", r"\(2, 4\).*\(2, 5\)"),
     "segment out of range": ({"segments": {"target": IDS}}, "TFK072", r"segments of target.*0\.\.1"),
     "segments that are a list": ({"segments": {"target": [[0]]}}, "TFK071", "segments of target` is a list"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import tfkit
@@ -54,6 +55,18 @@ class Family:
             lambda: {self.output: ours(tokens=ids, **padding)[self.output]},
             lambda: {self.output: theirs(ids, attention_mask=real).logits},
             real,
+        )
+
+    def check_call(self, shrunk: Any, ids: Tensor, theirs_take: dict[str, Any], ours_take: dict[str, Any]) -> None:
+        """Outputs and gradients of calls without padding are equal up to rounding."""
+        theirs, ours = self.peer(), shrunk(self.spec, *self.overrides)
+        compare(
+            ours,
+            theirs,
+            self.names,
+            lambda: {self.output: ours(tokens=ids, **ours_take)[self.output]},
+            lambda: {self.output: theirs(ids, **theirs_take).logits},
+            torch.ones_like(ids, dtype=torch.bool),
         )
 
     def check_greedy(self, shrunk: Any, prompt: Tensor, **given: Tensor) -> tfkit.Generated:

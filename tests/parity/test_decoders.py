@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from . import name_maps
 from .family import VOCABULARY, Family
@@ -115,6 +116,23 @@ FAMILIES = {
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_and_gradients(shrunk, padded, name, padding_by):
     FAMILIES[name].check(shrunk, padded, padding_by)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_positions_of_ones_own_and_packed_rows(shrunk, name):
+    """Hugging Face finds the documents of a row where `position_ids` start again."""
+    ids = torch.randint(1, VOCABULARY, (2, 20), generator=torch.Generator().manual_seed(3))
+    documents = torch.tensor([[0] * 3 + [1] * 9 + [2] * 8, [5] * 11 + [6] * 9])
+    restarted = torch.tensor([[*range(3), *range(9), *range(8)], [*range(11), *range(9)]])
+    spread = torch.arange(20).expand(2, -1) + torch.tensor([[2], [9]])
+    for positions, more in ((restarted, {"documents": documents}), (spread, {"positions": spread})):
+        mask = None if positions is restarted else torch.ones_like(ids)
+        FAMILIES[name].check_call(
+            shrunk,
+            ids,
+            {"position_ids": positions, "attention_mask": mask, "use_cache": False},
+            {label: {"tokens": t} for label, t in more.items()},
+        )
 
 
 @pytest.mark.parametrize(

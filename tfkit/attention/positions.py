@@ -31,6 +31,10 @@ class PositionRange:
         dtype: the dtype of queries and keys.
         visible: (B, K) bool, False for padding; None if no token is padding.
         grid: the patches of this image, in rows and columns; None for other inputs.
+        rows: (B, K) integers, the positions of the tokens of each row if they are not 0, 1, 2, ...; only for schemes that
+            declare `row_positions`.
+        restarts: `rows` starts again at 0 with each document of a row. No query sees another document, so distances stay those
+            of the indices.
     """
 
     queries: int
@@ -41,6 +45,8 @@ class PositionRange:
     dtype: torch.dtype
     visible: Tensor | None = None
     grid: tuple[int, int] | None = None
+    rows: Tensor | None = None
+    restarts: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -51,27 +57,52 @@ class PositionRange:
         """The positions of the queries.
 
         Returns:
-            (Q,) integers.
+            (Q,) integers; (B, Q) if rows have positions of their own.
         """
-        return torch.arange(self.offset, self.offset + self.queries, device=self.device)
+        return self._indices() if self.rows is None else self.rows[:, self.offset : self.offset + self.queries]
 
     def key_positions(self) -> Tensor:
         """The positions of the new keys.
 
         Returns:
-            (keys - key_start,) integers.
+            (keys - key_start,) integers; (B, keys - key_start) if rows have positions of their own.
         """
-        return torch.arange(self.key_start, self.keys, device=self.device)
+        if self.rows is None:
+            return torch.arange(self.key_start, self.keys, device=self.device)
+        return self.rows[:, self.key_start : self.keys]
+
+    @property
+    def has_own_distances(self) -> bool:
+        """Whether the distance of a query and a key is another than that of their indices."""
+        return self.rows is not None and not self.restarts
+
+    def distances(self) -> Tensor:
+        """Position of the key - position of the query.
+
+        Returns:
+            (Q, K) integers; (B, 1, Q, K) with `has_own_distances`.
+        """
+        if self.rows is None or self.restarts:
+            return torch.arange(self.keys, device=self.device) - self._indices()[:, None]
+        return (self.rows[:, None, : self.keys] - self.query_positions()[:, :, None])[:, None]
+
+    def _indices(self) -> Tensor:
+        """(Q,) the places of the queries in their rows."""
+        return torch.arange(self.offset, self.offset + self.queries, device=self.device)
 
     def visible_positions(self) -> Tensor:
         """The positions of the queries if padding does not count.
 
         Returns:
-            (B, Q) integers, the number of tokens before each query that are not padding; (Q,) if no token is padding.
+            (B, Q) integers, the number of tokens before each query (in its document) that are not padding, or the positions of
+            its row; (Q,) if no token is padding and no row has positions of its own.
         """
-        if self.visible is None:
+        if self.visible is None or self.has_own_distances:
             return self.query_positions()
         counted = self.visible.cumsum(1) - self.visible.to(torch.int64)
+        if self.rows is not None:
+            first = torch.arange(self.keys, device=self.device) - self.rows  # (B, K) where the document of a token starts
+            counted = counted - counted.gather(1, first)
         return counted[:, self.offset : self.offset + self.queries]
 
 
@@ -91,6 +122,7 @@ class PositionAt(PositionRange):
     def __init__(self, place: Tensor, keys: int, dtype: torch.dtype) -> None:
         known = {
             "place": place, "queries": 1, "keys": keys, "device": place.device, "dtype": dtype, "visible": None, "grid": None,
+            "rows": None, "restarts": False,
         }  # fmt: skip
         for name, value in known.items():
             object.__setattr__(self, name, value)
@@ -105,12 +137,7 @@ class PositionAt(PositionRange):
     def is_whole(self) -> bool:
         return True
 
-    def query_positions(self) -> Tensor:
-        """The position of the query.
-
-        Returns:
-            (1,) integers.
-        """
+    def _indices(self) -> Tensor:
         return self.place
 
     def key_positions(self) -> Tensor:

@@ -14,7 +14,7 @@ from .model_graph import Graph, base, layers_of
 RESERVED_INPUTS = frozenset(
     {
         "masks", "lengths", "segments", "weights", "labels", "smoothing", "batch", "capacity", "self", "model", "prompt",
-        "output", "max_new_tokens",
+        "output", "max_new_tokens", "documents", "positions", "prefixes",
     }
 )
 """Names of arguments of a model's methods and of `greedy`. No input node may have one of them."""

@@ -195,7 +195,7 @@ def encoded(model: Model, tensors: Named, target: str) -> DecodingState:
     plan, executor, following = model.plan, model.executor, model.plan.followers[target]
     inputs, masks, segments = _arguments(model, tensors)
     others = [name for name in plan.inputs if name != target]
-    padding = check_inputs(plan, others, inputs, masks, {}, segments, next(model.parameters(), None))
+    padding = check_inputs(plan, others, inputs, {"masks": masks, "segments": segments}, next(model.parameters(), None))
     before = [name for name in plan.wires if name not in following]
     outputs = executor.run(before, ForwardContext(inputs, padding, segments), {})
     read = set().union(*(executor.reads(name) for name in following))

@@ -7,9 +7,9 @@ torch.nn.functional.cross_entropy with label_smoothing=e (Szegedy et al. 2016, s
 
 The meaning of labels depends on the model, as for Hugging Face's models:
 
-decoder-only       labels (B, L) are the input ids: the logits at t predict the label at t + 1
+decoder-only       labels (B, L) are the input ids: the logits at t predict the label at t + 1 of the same document
 encoder-decoder    labels (B, L) are the target: the logits at t predict the label at t. If the decoder's input is not given, it
-                   is a start token followed by the labels (teacher forcing)
+                   is a start token followed by the labels (teacher forcing), in each document
 encoder-only       labels (B, L) are at the positions of their tokens: masked tokens, or classes of tokens
 classes            labels (B,) of a model with one row of logits per sequence
 spans              labels (B, 2) are the first and the last position of the span in each row
@@ -76,8 +76,10 @@ def with_targets(
     inputs: Mapping[str, Tensor],
     rules: Mapping[str, LabelRule],
     known: Mapping[str, AnyInputRule],
+    documents: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """The inputs with missing decoder inputs: a start token, then the labels, shifted by one position."""
+    """The inputs with missing decoder inputs: a start token, then the labels, shifted by one position. `documents` (B, L) by
+    input: each document starts with a start token."""
     completed = dict(inputs)
     for name, output_labels in labels.items():
         rule = rules[name]
@@ -95,22 +97,34 @@ def with_targets(
             )
         _check_range(name, output_labels, tokens.vocab_size)
         start = output_labels.new_full((output_labels.shape[0], 1), tokens.start_id)
-        shifted = output_labels[:, :-1]
-        completed[rule.tokens] = torch.cat([start, shifted.masked_fill(shifted == IGNORED, tokens.pad_id)], 1)  # (B, L)
+        shifted = output_labels[:, :-1].masked_fill(output_labels[:, :-1] == IGNORED, tokens.pad_id)
+        numbers = documents.get(rule.tokens)
+        if isinstance(numbers, Tensor) and numbers.shape == output_labels.shape:
+            ignored = (output_labels[:, 1:] == IGNORED) | (output_labels[:, 1:] == rule.pad_id)
+            first = torch.where(ignored, tokens.pad_id, tokens.start_id)
+            shifted = torch.where(numbers[:, 1:] != numbers[:, :-1], first, shifted)
+        completed[rule.tokens] = torch.cat([start, shifted], 1)  # (B, L)
     return completed
 
 
 def loss_of(
-    labels: Mapping[str, Tensor], outputs: Mapping[str, Any], rules: Mapping[str, LabelRule], smoothing: float
+    labels: Mapping[str, Tensor],
+    outputs: Mapping[str, Any],
+    rules: Mapping[str, LabelRule],
+    smoothing: float,
+    documents: Mapping[str, Tensor],
 ) -> Tensor:
     """The sum of the losses of all outputs with labels, in float32 or wider. Raises InputError for labels that do not fit."""
     if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)) or not 0.0 <= smoothing <= 1.0:
         raise InputError(Diagnostic("TFK073", f"smoothing is {smoothing!r}", "it is a number from 0 to 1"))
-    losses = [_loss(name, output_labels, outputs[name], rules[name], smoothing) for name, output_labels in labels.items()]
+    losses = [
+        _loss(name, output_labels, outputs[name], rules[name], smoothing, documents.get(rules[name].tokens or ""))
+        for name, output_labels in labels.items()
+    ]
     return torch.stack(losses).sum()
 
 
-def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing: float) -> Tensor:
+def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing: float, documents: Tensor | None) -> Tensor:
     if rule.kind == "span":
         if smoothing:
             message = f"smoothing is {smoothing}, and `{name}` has logits of positions that cannot be chosen"
@@ -124,6 +138,8 @@ def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing:
         raise InputError(Diagnostic("TFK071", message, "labels.to(model.device)"))
     if rule.kind == "next":
         logits, labels = logits[:, :-1], labels[:, 1:]
+        if documents is not None:  # the last token of a document does not predict the first of the next
+            labels = labels.masked_fill(documents[:, 1:] != documents[:, :-1], IGNORED)
     _check_range(name, labels, logits.shape[-1])
     if rule.pad_id is not None:
         labels = labels.masked_fill(labels == rule.pad_id, IGNORED)

@@ -29,7 +29,7 @@ from .multi_head import MultiHeadAttention
 from .outputs import Outputs
 from .runtime.context import ForwardContext
 from .runtime.decoding_state import DecodingState
-from .runtime.inputs import check_ids, check_inputs, check_places, check_segments, refuse_positional, step_padding
+from .runtime.inputs import check_ids, check_inputs, check_pairs, check_places, check_segments, refuse_positional, step_padding
 from .runtime.node_output import NodeOutput
 from .site_backends import AttentionNode, AttentionSiteUse, ResolveBackends, SiteBackends
 from .tokens import Tokens
@@ -175,6 +175,9 @@ class Model(Placed):
         masks: Mapping[str, Tensor] | None = None,
         lengths: Mapping[str, Tensor] | None = None,
         segments: Mapping[str, Tensor] | None = None,
+        documents: Mapping[str, Tensor] | None = None,
+        positions: Mapping[str, Tensor] | None = None,
+        prefixes: Mapping[str, Tensor] | None = None,
         weights: Iterable[str] = (),
         **inputs: Tensor,
     ) -> Outputs:
@@ -185,11 +188,20 @@ class Model(Placed):
             labels: labels of the output of logits, or labels by output; `outputs.loss` is then the mean cross-entropy over the
                 labels that are not ignored. See tfkit/nn/labels.py.
             smoothing: label smoothing, from 0 to 1.
-            masks: (B, L) bool by input node, True for real tokens or frames; instead of the padding that `pad_id` marks.
+            masks: (B, L) bool by input node, True for real tokens or frames; instead of the padding that `pad_id` marks. By
+                attention site, name or pattern (`decoder.*.self_attention`): (B, Q, K) bool, True for the keys that a query
+                may see, beside what the site hides anyway.
             lengths: (B,) integers by input node, the number of real tokens or frames; padding is on the right, and kernels
                 skip it.
             segments: (B, L) integers by input node, for nodes with segments (BERT's token types); 0 unless given. They hide
-                nothing: a row holds one document.
+                nothing; `documents` do.
+            documents: (B, L) integers by input node, which rise from left to right: the document of each token, for rows that
+                hold several. A token sees its own document alone, in cross-attention the one of the same number, and positions
+                start again at 0. Every input of the call needs them.
+            positions: (B, L) integers by input node: the position of each token for the position schemes, instead of 0, 1, 2,
+                ... What a causal stack or a window hides follows the order of the tokens, not these numbers.
+            prefixes: (B,) integers by input node: a causal stack sees the first tokens of a row from all tokens (prefix
+                language model).
             weights: sites whose attention weights to return, by name or pattern (`decoder.*.cross_attention`).
             inputs: token ids (B, L), images (B, C, H, W) or features (B, L, F) by input node.
 
@@ -208,12 +220,17 @@ class Model(Placed):
                 Diagnostic("TFK073", "`smoothing` is given without `labels` and changes nothing", "give both, or neither")
             )
         by_name = {} if labels is None else by_output(labels, self.plan.labels)
+        numbers = documents if isinstance(documents, Mapping) else {}
         if labels is not None:
-            inputs = with_targets(by_name, inputs, self.plan.labels, self.plan.inputs)
-        context = self._context(self.plan.inputs, inputs, masks, lengths, segments, weights)
+            inputs = with_targets(by_name, inputs, self.plan.labels, self.plan.inputs, numbers)
+        tables = {
+            "masks": masks, "lengths": lengths, "segments": segments,
+            "documents": documents, "positions": positions, "prefixes": prefixes,
+        }  # fmt: skip
+        context = self._context(self.plan.inputs, inputs, tables, weights)
         outputs = self.executor.outputs(self.executor.run(self.plan.wires, context, {}), context)
         if labels is not None:
-            outputs["loss"] = loss_of(by_name, outputs, self.plan.labels, smoothing)
+            outputs["loss"] = loss_of(by_name, outputs, self.plan.labels, smoothing, numbers)
         return outputs
 
     @torch.no_grad()
@@ -250,7 +267,7 @@ class Model(Placed):
         others = [name for name in self.plan.inputs if name != target]
 
         def run() -> DecodingState:
-            context = self._context(others, inputs, masks, lengths, segments, ())
+            context = self._context(others, inputs, {"masks": masks, "lengths": lengths, "segments": segments}, ())
             rows = _batch_of(inputs, batch, capacity)
             products = active.products or SearchProducts(self.float32_kernels)
             return _start(self.executor, context, target, rows, capacity, products)
@@ -419,9 +436,7 @@ class Model(Placed):
         self,
         wanted: Iterable[str],
         inputs: Mapping[str, Tensor],
-        masks: Mapping[str, Tensor] | None,
-        lengths: Mapping[str, Tensor] | None,
-        segments: Mapping[str, Tensor] | None,
+        tables: Mapping[str, Mapping[str, Tensor] | None],
         weights: Iterable[str],
     ) -> ForwardContext:
         if not torch.compiler.is_compiling():
@@ -429,9 +444,19 @@ class Model(Placed):
                 if children.get(name) is not child:
                     self.built.check(self)
                     break
-        masks, lengths, segments = ({} if table is None else table for table in (masks, lengths, segments))
-        padding = check_inputs(self.plan, wanted, inputs, masks, lengths, segments, self._placed_parameter())
-        return ForwardContext(dict(inputs), padding, dict(segments), wanted=self._sites(weights))
+        extra = {label: table for label, table in tables.items() if table is not None}
+        pairs: dict[str, Tensor] = {}
+        if isinstance(masks := extra.get("masks"), Mapping):
+            of_sites = {name: mask for name, mask in masks.items() if isinstance(name, str) and ("." in name or "*" in name)}
+            extra["masks"] = {name: mask for name, mask in masks.items() if name not in of_sites}
+            for pattern, mask in of_sites.items():
+                if len(inputs) < len(self.plan.inputs):
+                    message = f"decoding starts with a mask of `{pattern}`, which its steps would not have"
+                    raise InputError(Diagnostic("TFK073", message, "give masks of attention sites to a call of the model"))
+                check_pairs(pattern, mask, inputs, self._placed_parameter())
+                pairs |= dict.fromkeys(self._sites([pattern]), mask)
+        padding = check_inputs(self.plan, wanted, inputs, extra, self._placed_parameter())
+        return ForwardContext(dict(inputs), padding, dict(extra.get("segments", {})), wanted=self._sites(weights), pairs=pairs)
 
 
 def _target_of(plan: ModelPlan, inputs: Mapping[str, Tensor], target: str | None) -> str:

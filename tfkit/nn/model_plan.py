@@ -58,6 +58,7 @@ class ModelPlan:
         max_input_lengths: by input, its largest length, if a position table limits it.
         labels: by output of logits, the meaning of its labels.
         sequences: the outputs that have a vector for each position.
+        refused: by argument of a call (`documents`, `positions`, `prefixes`) and input, why the input cannot have it.
     """
 
     name: str
@@ -70,6 +71,7 @@ class ModelPlan:
     max_input_lengths: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, LabelRule] = field(default_factory=dict)
     sequences: frozenset[str] = frozenset()
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def label_rows(self, name: str, logits: Tensor) -> Tensor:
         """The logits of an output with the choices of a label in the last axis: (B, 2, L) for the (B, L, 2) of spans."""

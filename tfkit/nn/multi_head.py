@@ -280,6 +280,8 @@ class MultiHeadAttention(nn.Module):
         config = self.config
         mask = context.cross_mask(config.memory) if config.cross else context.self_mask(config.window)
         mask_name: Hashable = ("cross", config.memory) if config.cross else ("self", config.window)
+        if site in context.model.pairs:
+            mask, mask_name = context.site_mask(site, mask, query.shape[2], key.shape[2]), ("pairs", site)
         bias, scheme = self._bias(query, context, position)
         beams = context.tree  # only in a search whose hypotheses share prefixes: then a row is a sentence, a query a hypothesis
         if beams is not None:

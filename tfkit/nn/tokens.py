@@ -7,6 +7,7 @@ logits  softcap(scale * x E^T + b)            E may be the same table
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -107,8 +108,10 @@ class Tokens(nn.Module):
             return PositionAt(state.place, state.capacity, dtype)
         offset = 0 if state is None else state.length
         length = offset + ids.shape[1]
-        visible = context.padding[self.name].as_visible(length)
-        return PositionRange(ids.shape[1], length, offset, offset, ids.device, dtype, visible)
+        padding = context.padding[self.name]
+        visible = padding.as_visible(length)
+        call = PositionRange(ids.shape[1], length, offset, offset, ids.device, dtype, visible)
+        return call if padding.positions is None else replace(call, rows=padding.positions, restarts=padding.restarts)
 
 
 class TokenLogits(nn.Module):

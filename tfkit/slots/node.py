@@ -169,6 +169,8 @@ class NodeKind(Entry):
         takes_layers: whether it reads the port `layers`.
         stepwise: `stepwise(options)`: no output depends on later positions, so that it can be decoded step by step.
         mixes_positions: whether an output depends on other positions of the sequence than its own.
+        attends_only: `attends_only(options, context)`: an output depends on other positions through attention sites alone, so
+            that a row may hold several documents.
         build: `"module:function"`, called as `build(options, context, keep_layers)`; `keep_layers`: a node
             reads the port `layers`, or the model returns it. It returns an `nn.Module` with
             `forward(context: ForwardContext, **inputs: NodeOutput) -> NodeOutput` (see `tfkit.plugin.model_parts`).
@@ -182,6 +184,7 @@ class NodeKind(Entry):
     takes_layers: bool = False
     stepwise: Callable[[Any], bool] = lambda options: True
     mixes_positions: bool = False
+    attends_only: Callable[[Any, NodeContext], bool] = lambda options, context: False
     parameters: Callable[[Any, NodeContext], tuple[ParameterGroup, ...]] = lambda options, context: ()
     costs: Callable[[Any, NodeContext, Mapping[str, Sizes]], tuple[Cost, ...]] = lambda options, context, sizes: ()
     kept: Callable[[Any, NodeContext, Mapping[str, Sizes], Numbers], Kept] | None = None

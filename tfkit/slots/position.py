@@ -76,6 +76,8 @@ class PositionScheme(Entry):
         reads_query: the bias depends on the query, so that layers cannot share it.
         max_len: `max_len(options)` is the number of its positions; None: no limit.
         counts_padding: `counts_padding(options)`: padding before a token changes its position.
+        row_positions: its methods take positions by row: `query_positions()` and `key_positions()` are then (B, L). Calls with
+            positions of their own, or with several documents in a row, need it.
         claims: `claims(options)` gives the laws of `USUAL_CLAIMS` that it obeys, if they are not the usual ones of its places;
             `tfkit conformance` checks them.
         same_as: the built-in scheme with the same equation and options; `tfkit conformance` compares them.
@@ -99,6 +101,7 @@ class PositionScheme(Entry):
     reads_query: bool = False
     max_len: Callable[[Any], int | None] = lambda options: None
     counts_padding: Callable[[Any], bool] = lambda options: False
+    row_positions: bool = False
     claims: Callable[[Any], frozenset[str]] | None = None
     same_as: str = ""
     formulas: Mapping[Place, str] = field(default_factory=dict)

@@ -122,6 +122,11 @@ def _rules(options: SpanLogitsOptions, context: NodeContext) -> tuple[Rule, ...]
     return ()
 
 
+def _alone(options: object, context: NodeContext) -> bool:
+    """A node that computes each position alone."""
+    return True
+
+
 SPAN_LOGITS = NodeKind(
     name="span_logits",
     summary="scores over positions, of the start and of the end of a span",
@@ -312,6 +317,7 @@ ENTRIES = [
         costs=_tokens_costs,
         kept=tokens_kept,
         rules=_tokens_rules,
+        attends_only=_alone,
         build="tfkit.builtin.node.node_builders:tokens",
         source="tfkit.builtin.node:tokens.py.jinja",
     ),
@@ -326,6 +332,7 @@ ENTRIES = [
         parameters=_dense_parameters,
         costs=_dense_costs,
         rules=_dense_rules,
+        attends_only=_alone,
         build="tfkit.builtin.node.node_builders:dense",
         source="tfkit.builtin.node:dense.py.jinja",
     ),
@@ -341,6 +348,7 @@ ENTRIES = [
             options, context, sizes, numbers, vocab_size(options, context)
         ),
         rules=_logits_rules,
+        attends_only=_alone,
         build="tfkit.builtin.node.node_builders:token_logits",
         source="tfkit.builtin.node:token_logits.py.jinja",
     ),
@@ -368,6 +376,7 @@ ENTRIES = [
         costs=lambda options, context, sizes: _linear_cost(
             "classify", context.signals["input"].width, options.classes, context.signals["input"], sizes[""]
         ),
+        attends_only=_alone,
         build="tfkit.builtin.node.node_builders:classify",
         source="tfkit.builtin.node:classify.py.jinja",
     ),
@@ -382,6 +391,7 @@ ENTRIES = [
         output=lambda options, context: context.signals["input"].wide(context.signals["input"].width),
         parameters=_mix_parameters,
         rules=_mix_rules,
+        attends_only=_alone,
         build="tfkit.builtin.node.node_builders:layer_mix",
         source="tfkit.builtin.node:layer_mix.py.jinja",
     ),

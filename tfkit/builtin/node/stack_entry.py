@@ -126,6 +126,15 @@ def stack_sites(options: StackOptions, context: NodeContext) -> Iterator[tuple[s
             yield from ((f"{index}.{name}", site) for name, site in sites[id(layer)])
 
 
+def stack_attends_only(options: StackOptions, context: NodeContext) -> bool:
+    """Whether every sub-layer that reads other tokens is an attention site."""
+    return all(
+        part.entry.reads == "none" or part.entry.site(part.options, sublayer_context(options, context, leaf.layer, part))
+        for leaf in leaves(options.layers)
+        for part in leaf.layer.sublayers or ()
+    )
+
+
 def stack_rules(options: StackOptions, context: NodeContext) -> tuple[Rule, ...]:
     broken: list[Rule] = []
     reads = [
@@ -204,6 +213,7 @@ STACK = NodeKind(
     ports=("layers",),
     stepwise=lambda options: bool(options.causal),
     mixes_positions=True,
+    attends_only=stack_attends_only,
     output=stack_output,
     parameters=stack_parameters,
     costs=stack_costs,

@@ -202,6 +202,8 @@ class Learned(MethodModule):
             return self._interpolated(self.grid, span.grid)
         if isinstance(span, PositionAt):
             return nn.functional.embedding(self.offset + span.query_positions(), self.table)
+        if span.rows is not None:
+            return self._rows_of_their_own(span)
         last, exporting = span.offset + span.queries, torch.compiler.is_exporting()
         if not exporting and last > self.max_len:
             message = f"the input reaches position {last}, and the table of learned positions ends at `max_len` {self.max_len}"
@@ -210,9 +212,24 @@ class Learned(MethodModule):
             if exporting:  # The slice would limit the length of the input and that of the cache, each by itself.
                 return nn.functional.embedding(self.offset + span.query_positions(), self.table)
             return self.table[self.offset + span.offset : self.offset + last]
-        visible = span.visible[:, span.offset : last]  # (B,L)
+        return self._visible_rows(span, span.visible)
+
+    def _visible_rows(self, span: PositionRange, visible: Tensor) -> Tensor:
+        visible = visible[:, span.offset : span.offset + span.queries]  # (B,L)
         rows = torch.where(visible, span.visible_positions() + self.offset, max(self.offset - 1, 0))
         return nn.functional.embedding(rows, self.table)
+
+    def _rows_of_their_own(self, span: PositionRange) -> Tensor:
+        """The rows (B,L,P) of positions that the caller gives, or that start again with each document."""
+        positions = span.query_positions()  # (B,L)
+        if positions.device.type != "cpu":
+            torch._assert_async((positions < self.max_len).all(), f"TFK061: a position is beyond `max_len` {self.max_len}")
+        elif not torch.compiler.is_compiling() and (last := int(positions.max())) >= self.max_len:
+            message = f"the input has position {last}, and the table of learned positions ends at `max_len` {self.max_len}"
+            raise InputError(Diagnostic("TFK061", message, "give smaller ones, or build the model with a larger `max_len`"))
+        if self.visible and span.visible is not None:
+            return self._visible_rows(span, span.visible)
+        return nn.functional.embedding(positions + self.offset, self.table)
 
     def _interpolated(self, grid: tuple[int, int], wanted: tuple[int, int]) -> Tensor:
         """The rows of the prefix, then those of the patches on the wanted grid."""

@@ -81,7 +81,7 @@ def _kept_by_index(base: float, dims: int, scaling: Scaling, index: Tensor) -> T
 
 
 Waves = tuple[Tensor, Tensor]
-"""Cosines and signed sines by position and feature, (L, dims) each: y = x * cosine + partner(x) * sine."""
+"""Cosines and signed sines by position and feature, (L, dims) or (B, 1, L, dims) each: y = x * cosine + partner(x) * sine."""
 
 
 class Rotary(MethodModule):
@@ -114,6 +114,7 @@ class Rotary(MethodModule):
         return torch.stack((a, b), dim=-1).flatten(-2) if self.interleaved else torch.cat((a, b), dim=-1)
 
     def _waves(self, positions: Tensor, dtype: torch.dtype) -> Waves:
+        positions = positions if positions.dim() == 1 else positions.unsqueeze(1)  # (B, 1, L): all heads of a row
         angle = positions.unsqueeze(-1) * frequencies(self.base, self.dims, self.scaling, positions.device)
         factor, dtype = attention_factor(self.scaling), torch.promote_types(dtype, torch.float32)
         cosine, sine = (angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype)

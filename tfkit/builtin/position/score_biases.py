@@ -38,13 +38,14 @@ class Alibi(MethodModule):
         super().__init__()
         self.heads = heads
 
-    def prepare(self, span: PositionRange) -> Tensor:
-        """The slopes (H,)."""
-        return slopes(self.heads, span.device)
+    def prepare(self, span: PositionRange) -> tuple[Tensor, Tensor | None]:
+        """The slopes (H,), and the distances (B,1,Q,K) if they are not those of the indices."""
+        return slopes(self.heads, span.device), span.distances() if span.has_own_distances else None
 
-    def bias(self, query: Tensor, tables: Tensor, scale: float) -> LinearBias:
+    def bias(self, query: Tensor, tables: tuple[Tensor, Tensor | None], scale: float) -> LinearBias | DenseBias:
         """The bias of a call. It depends on neither query nor scale."""
-        return LinearBias(tables)
+        slopes, distances = tables
+        return LinearBias(slopes) if distances is None else DenseBias(-slopes.view(-1, 1, 1) * distances.abs())
 
     def extra_repr(self) -> str:
         return f"{self.heads}"
@@ -95,14 +96,19 @@ class RelativeT5(MethodModule):
         self.table = nn.Parameter(torch.empty(buckets, heads))
 
     def prepare(self, span: PositionRange) -> Tensor:
-        """The bucket of every distance from -max_distance up, (R,)."""
+        """The bucket of every distance from -max_distance up, (R,); of every pair, (B,1,Q,K), if distances are not those of
+        the indices."""
         end = 0 if self.causal else self.max_distance
         distance = torch.arange(-self.max_distance, end + 1, device=span.device)
+        distance = span.distances() if span.has_own_distances else distance
         return bucket(distance, self.table.shape[0], self.max_distance, self.causal)
 
-    def bias(self, query: Tensor, tables: Tensor, scale: float) -> DistanceBias:
-        """The value of every head and distance, (H,R). It depends on neither query nor scale."""
-        return DistanceBias(nn.functional.embedding(tables, self.table).t(), low=-self.max_distance)
+    def bias(self, query: Tensor, tables: Tensor, scale: float) -> DistanceBias | DenseBias:
+        """The value of every head and distance, (H,R), or pair. It depends on neither query nor scale."""
+        values = nn.functional.embedding(tables, self.table)
+        if tables.dim() > 1:
+            return DenseBias(values.squeeze(1).permute(0, 3, 1, 2))
+        return DistanceBias(values.t(), low=-self.max_distance)
 
     def extra_repr(self) -> str:
         buckets, heads = self.table.shape
@@ -132,10 +138,8 @@ class RelativeShaw(MethodModule):
         self.table = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
 
     def prepare(self, span: PositionRange) -> Tensor:
-        """The row of the table for each query and key, (Q, K)."""
-        keys = torch.arange(span.keys, device=span.device)
-        distance = keys - span.query_positions().unsqueeze(1)
-        return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
+        """The row of the table for each query and key, (Q, K) or (B, 1, Q, K)."""
+        return span.distances().clamp(-self.max_distance, self.max_distance) + self.max_distance
 
     def bias(self, query: Tensor, tables: Tensor, scale: float) -> DenseBias:
         """Query (B,H,Q,D) to the bias (B,H,Q,K)."""

@@ -11,9 +11,10 @@ The contexts are no dataclasses: FSDP copies a dataclass among the arguments of 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from contextlib import nullcontext
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from ...attention.choice import BoundBackend
 from ...attention.positions import PositionAt, PositionRange
 from ...attention.types import Bias, Mask, Prepared, Shapes
+from ...errors import Diagnostic, InputError
 from .beam_tree import BeamTree
 from .decoding_state import DecodingState, KeyValueCache
 from .node_output import NodeOutput, Padding
@@ -36,6 +38,7 @@ class ForwardContext:
         segments: segment ids (B, L) by input node.
         state: the decoding state, None outside of incremental decoding.
         wanted: sites whose attention weights the caller wants.
+        pairs: by attention site, (B, Q, K) bool, the keys that each query may see there.
     """
 
     def __init__(
@@ -45,9 +48,10 @@ class ForwardContext:
         segments: dict[str, Tensor],
         state: DecodingState | None = None,
         wanted: frozenset[str] = frozenset(),
+        pairs: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.inputs, self.padding, self.segments = inputs, padding, segments
-        self.state, self.wanted = state, wanted
+        self.state, self.wanted, self.pairs = state, wanted, pairs or {}
         self.weights: dict[str, Tensor] = {}
         """Attention weights (B, H, Q, K) of the wanted sites, filled by the sites."""
 
@@ -160,7 +164,7 @@ class StackContext:
         return memory
 
     def self_mask(self, window: tuple[int | None, int | None] | None) -> Mask:
-        """The mask of self-attention: causality, window and padding.
+        """The mask of self-attention: causality, window, padding, documents, and the prefix that every token sees.
 
         Args:
             window: (left, right) keys visible around a query; None leaves a side open.
@@ -175,19 +179,27 @@ class StackContext:
             offset = self.place.expand(self.model.state.batch)  # type: ignore[union-attr]
             mask = self.memo["self", window] = Mask(causal=True, window=window, offset=offset)
         if mask is None:
-            lengths, visible = self.padding.lengths, self.padding.visible
+            padding, prefixes = self.padding, self.padding.prefixes if self.causal else None
             mask = self.memo["self", window] = Mask(
-                causal=self.causal,
+                causal=self.causal and prefixes is None,
                 window=window,
                 offset=self.offset,
-                key_lengths=lengths,
-                query_lengths=lengths if self.causal else None,
-                key_visible=visible,
+                key_lengths=padding.lengths,
+                query_lengths=padding.lengths if self.causal else None,
+                key_visible=padding.visible,
+                query_segments=padding.documents,
+                key_segments=padding.documents,
+                visible=None if prefixes is None else self._causal_after(prefixes),
             )
         return mask
 
+    def _causal_after(self, prefixes: Tensor) -> Tensor:
+        """(B, 1, L, L) bool: keys up to the query, and all keys of the prefix."""
+        places = torch.arange(self.queries, device=prefixes.device)
+        return (places <= places[:, None]) | (places < prefixes[:, None, None, None])
+
     def cross_mask(self, name: str | None) -> Mask:
-        """The mask of cross-attention: the padding of the memory.
+        """The mask of cross-attention: the padding of the memory, and documents of the same number.
 
         Args:
             name: the memory, as in `memory_for`.
@@ -198,9 +210,27 @@ class StackContext:
         mask = self.memo.get(("cross", name))
         if mask is None:
             padding = self.memory_for(name).padding
-            mask = Mask(offset=self.offset, key_lengths=padding.lengths, key_visible=padding.visible)
+            mask = Mask(
+                offset=self.offset,
+                key_lengths=padding.lengths,
+                key_visible=padding.visible,
+                query_segments=self.padding.documents,
+                key_segments=padding.documents,
+            )
             self.memo["cross", name] = mask
         return mask
+
+    def site_mask(self, site: str, mask: Mask, queries: int, keys: int) -> Mask:
+        """The mask of one site: that of its layers, and the pairs that the call gives for it.
+
+        Raises:
+            InputError: the pairs have another shape than (B, Q, K).
+        """
+        pairs = self.model.pairs[site]
+        if pairs.dim() != 3 or pairs.shape[1:] != (queries, keys):
+            message = f"the mask of `{site}` has shape {tuple(pairs.shape)}, its queries and keys are {queries} and {keys}"
+            raise InputError(Diagnostic("TFK070", message, "the mask of an attention site is bool (batch, queries, keys)"))
+        return replace(mask, visible=pairs[:, None] if mask.visible is None else mask.visible & pairs[:, None])
 
     def position_range(self, keys: int, key_start: int, like: Tensor) -> PositionRange:
         """The positions of queries and keys in this call.
@@ -215,8 +245,10 @@ class StackContext:
         """
         if self.place is not None:
             return PositionAt(self.place, self.model.state.capacity, like.dtype)  # type: ignore[union-attr]
-        visible = self.padding.as_visible(self.offset + self.queries)
-        return PositionRange(self.queries, keys, self.offset, key_start, like.device, like.dtype, visible)
+        padding = self.padding
+        visible = padding.as_visible(self.offset + self.queries)
+        call = PositionRange(self.queries, keys, self.offset, key_start, like.device, like.dtype, visible)
+        return call if padding.positions is None else replace(call, rows=padding.positions, restarts=padding.restarts)
 
     def tables(self, scheme: Any, name: Hashable, positions: PositionRange) -> Any:
         """The tables of a position scheme, computed once for all layers that use it.

@@ -7,6 +7,7 @@ belongs to the data, not to the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -31,24 +32,20 @@ def _example(rule: AnyInputRule) -> str:
     return "ids" if isinstance(rule, InputRule) else "images" if isinstance(rule, ImageRule) else "features"
 
 
+Tables = Mapping[str, Mapping[str, Tensor]]
+"""What a call says of its inputs beside the ids: tensors by argument (`lengths`), then by input node."""
+
+
 def check_inputs(
-    plan: ModelPlan,
-    wanted: Iterable[str],
-    inputs: Mapping[str, Tensor],
-    masks: Mapping[str, Tensor],
-    lengths: Mapping[str, Tensor],
-    segments: Mapping[str, Tensor],
-    parameter: nn.Parameter | None,
+    plan: ModelPlan, wanted: Iterable[str], inputs: Mapping[str, Tensor], tables: Tables, parameter: nn.Parameter | None
 ) -> dict[str, Padding]:
-    """The padding of every input.
+    """The padding of every input, and how its rows are divided.
 
     Args:
         plan: the plan of the model.
         wanted: the input nodes that the call must have, no more and no less.
         inputs: token ids (B, L), images (B, C, H, W) or features (B, L, F) by input node.
-        masks: (B, L) bool by input node, True for real tokens or frames.
-        lengths: (B,) integers by input node.
-        segments: (B, L) integers by input node.
+        tables: as in `Model.forward`: masks, lengths, segments, documents, positions, prefixes.
         parameter: a parameter of the model, whose device the inputs must be on.
 
     Raises:
@@ -60,15 +57,15 @@ def check_inputs(
         unknown = [name for name in inputs if name not in wanted]
         message = f"missing inputs: {', '.join(missing) or 'none'}; unknown inputs: {', '.join(unknown) or 'none'}"
         raise InputError(Diagnostic("TFK073", message, f"`{plan.name}` takes {', '.join(wanted)}"))
-    for label, table in (("masks", masks), ("lengths", lengths), ("segments", segments)):
+    placed = {f"`{name}`": ids for name, ids in inputs.items()}
+    for label, table in tables.items():
         if not isinstance(table, Mapping):
             raise InputError(Diagnostic("TFK073", f"`{label}` is a {type(table).__name__}", f"{label}={{input: tensor}}"))
         for name in table:
             if name not in inputs:
                 raise InputError(Diagnostic("TFK073", f"{label} name `{name}`, which is no input of this call"))
-    placed = {f"`{name}`": ids for name, ids in inputs.items()}
-    for label, table in (("mask", masks), ("lengths", lengths), ("segments", segments)):
-        placed.update({f"{label} of `{name}`": tensor for name, tensor in table.items()})
+        noun = "mask" if label == "masks" else label
+        placed.update({f"{noun} of `{name}`": tensor for name, tensor in table.items()})
     check_places(parameter, placed)
     first: tuple[str, int] | None = None
     for name, tensor in inputs.items():
@@ -77,11 +74,87 @@ def check_inputs(
             message = f"`{name}` has {tensor.shape[0]} rows, `{first[0]}` has {first[1]}"
             raise InputError(Diagnostic("TFK070", message, "all inputs of one call have the same batch size"))
         first = first or (name, tensor.shape[0])
-    padding = {name: _padding(name, ids, plan.inputs[name], masks.get(name), lengths.get(name)) for name, ids in inputs.items()}
-    for name, segment in segments.items():
+    documents, segments = tables.get("documents", {}), tables.get("segments", {})
+    if documents and (whole := [name for name in inputs if name not in documents]):
+        message = f"documents of `{next(iter(documents))}` are given, and none of `{whole[0]}`"
+        raise InputError(Diagnostic("TFK073", message, "number the documents of all inputs alike"))
+    padding = {}
+    for name, tensor in inputs.items():
         rule = plan.inputs[name]
-        check_segments(name, segment, inputs[name], rule.segments if isinstance(rule, InputRule) else 0)
+        extra = {label: table[name] for label, table in tables.items() if name in table}
+        padding[name] = _padding(name, tensor, rule, extra.get("masks"), extra.get("lengths"))
+        if extra.keys() & {"documents", "positions", "prefixes"}:
+            padding[name] = _divided(plan, name, tensor, padding[name], extra)
+        if name in segments:
+            check_segments(name, segments[name], tensor, rule.segments if isinstance(rule, InputRule) else 0)
     return padding
+
+
+def _divided(plan: ModelPlan, name: str, ids: Tensor, padding: Padding, extra: Mapping[str, Tensor]) -> Padding:
+    """The padding, with the documents, positions and prefixes that the call gives for an input."""
+    for label in ("documents", "positions", "prefixes"):
+        if label not in extra:
+            continue
+        reason = plan.refused.get((label, name))
+        if not isinstance(plan.inputs[name], InputRule):
+            reason = "it has no token ids"
+        if reason is not None:
+            raise InputError(Diagnostic("TFK073", f"`{name}` cannot have {label}: {reason}"))
+        shape = tuple(ids.shape[:1] if label == "prefixes" else ids.shape)
+        axes = "(batch,)" if label == "prefixes" else "(batch, length)"
+        check_tensor(f"the {label} of `{name}`", extra[label])
+        if extra[label].is_floating_point() or extra[label].dtype is torch.bool or tuple(extra[label].shape) != shape:
+            message = (
+                f"the {label} of `{name}` are {extra[label].dtype} {tuple(extra[label].shape)}, its ids {tuple(ids.shape)}"
+            )
+            raise InputError(Diagnostic("TFK070", message, f"{label} are integers {axes}"))
+    documents, positions, prefixes = (extra.get(label) for label in ("documents", "positions", "prefixes"))
+    if documents is not None and prefixes is not None:
+        message = f"`{name}` has documents and prefixes"
+        raise InputError(Diagnostic("TFK073", message, "give one of them, or masks (B, Q, K) of its attention sites"))
+    if documents is not None:
+        documents = _continued(documents.long(), padding.as_visible(ids.shape[1]))
+        later, earlier = documents[:, 1:], documents[:, :-1]
+        rule = "a document is one piece of a row, and the numbers of its documents rise"
+        _check_values(f"the documents of `{name}`", documents[:, 1:], later < earlier, f"{rule} from left to right", 1)
+    if positions is not None:
+        _check_values(f"the positions of `{name}`", positions, positions < 0, "positions are 0 or more")
+    if prefixes is not None:
+        rule = f"a prefix has 0 to {ids.shape[1]} tokens"
+        _check_values(f"the prefixes of `{name}`", prefixes, (prefixes < 0) | (prefixes > ids.shape[1]), rule)
+    restarts = documents is not None and positions is None
+    if documents is not None and positions is None:
+        places = torch.arange(ids.shape[1], device=ids.device).expand_as(documents)  # (B, L)
+        starts = torch.cat([places[:, :1] == 0, documents[:, 1:] != documents[:, :-1]], 1)
+        positions = places - (places * starts).cummax(1).values
+    return replace(padding, documents=documents, positions=positions, restarts=restarts, prefixes=prefixes)
+
+
+def _continued(documents: Tensor, visible: Tensor | None) -> Tensor:
+    """Documents (B, L) where padding has the number of the token before it; padding at the left has one below all others."""
+    if visible is None:
+        return documents
+    lowest = torch.iinfo(documents.dtype).min
+    filled = torch.where(visible, documents, lowest)
+    last = torch.where(visible, torch.arange(documents.shape[1], device=documents.device), 0).cummax(1).values  # (B, L)
+    return filled.gather(1, last)
+
+
+def _check_values(label: str, values: Tensor, wrong: Tensor, rule: str, shift: int = 0) -> None:
+    """Raises InputError at the first of `wrong`; `values` starts at column `shift`. On CUDA an assertion avoids a sync."""
+    if _unread(values):
+        return
+    if values.device.type != "cpu":
+        torch._assert_async((~wrong).all(), f"TFK070: {label} are wrong: {rule}")
+    elif bool(wrong.any()):
+        place = wrong.nonzero()[0].tolist()
+        value, place[-1] = int(values[tuple(place)]), place[-1] + (shift if len(place) > 1 else 0)
+        raise InputError(Diagnostic("TFK070", f"{label} hold {value} at {place}", rule))
+
+
+def _unread(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor cannot be read: while torch traces."""
+    return torch.compiler.is_compiling() or tensor.is_meta or torch._C._are_functorch_transforms_active()
 
 
 def _check_input(name: str, tensor: Tensor, rule: AnyInputRule, parameter: nn.Parameter | None) -> None:
@@ -119,7 +192,7 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
         raise InputError(Diagnostic("TFK071", f"`{name}` has dtype {ids.dtype}", "token ids are int64 or int32"))
     if ids.dim() != 2 or 0 in shape:
         raise InputError(Diagnostic("TFK070", f"`{name}` has shape {shape}", "token ids are (batch, length), both at least 1"))
-    if torch.compiler.is_compiling() or ids.is_meta or torch._C._are_functorch_transforms_active():
+    if _unread(ids):
         return
     if ids.device.type != "cpu":
         torch._assert_async(
@@ -145,14 +218,23 @@ def check_places(parameter: nn.Parameter | None, tensors: Mapping[str, Any]) -> 
             raise InputError(Diagnostic("TFK071", message, "move one of them: `.to(model.device)`, or `model.to(...)`"))
 
 
+def check_pairs(pattern: str, pairs: Any, inputs: Mapping[str, Tensor], parameter: nn.Parameter | None) -> None:
+    """Raises InputError unless the mask of attention sites is bool (B, Q, K) on the device of the model. The sites check Q and
+    K."""
+    check_tensor(f"the mask of `{pattern}`", pairs)
+    rows = next((tensor.shape[:1] for tensor in inputs.values() if isinstance(tensor, Tensor)), pairs.shape[:1])
+    if pairs.dtype is not torch.bool or pairs.dim() != 3 or pairs.shape[:1] != rows:
+        message = f"the mask of `{pattern}` is {pairs.dtype} {tuple(pairs.shape)}"
+        fix = "the mask of an attention site is bool (batch, queries, keys), that of an input bool (batch, length)"
+        raise InputError(Diagnostic("TFK070", message, fix))
+    check_places(parameter, {f"the mask of `{pattern}`": pairs})
+
+
 def check_segments(name: str, segments: Tensor, ids: Tensor, count: int) -> None:
     """Raises InputError unless segments are (B, L) integers below `count`, the size of the segment table (0: no table)."""
     if not count:
         message = f"`{name}` has no segments: `segments` are token types, as BERT's, and this node has no table of them"
-        fix = (
-            "for token types, write `segments: 2` at the node; for packed documents, give each document a row of its own and "
-            "`lengths`: a call of a model cannot hold several in one row"
-        )
+        fix = "for token types, write `segments: 2` at the node; for several documents in one row, give `documents`"
         raise InputError(Diagnostic("TFK073", message, fix))
     check_tensor(f"`segments of {name}`", segments)
     if segments.shape != ids.shape:
@@ -186,7 +268,7 @@ def given_padding(name: str, shape: torch.Size, mask: Tensor | None, lengths: Te
 
 def _check_lengths(name: str, lengths: Tensor, longest: int) -> None:
     """Raises InputError unless lengths (B,) are 0 to the length of the rows. On CUDA an assertion avoids a sync."""
-    if torch.compiler.is_compiling() or lengths.is_meta or torch._C._are_functorch_transforms_active():
+    if _unread(lengths):
         return
     wrong = (lengths < 0) | (lengths > longest)
     if lengths.device.type != "cpu":
@@ -242,7 +324,7 @@ def _check_numbers(name: str, tensor: Tensor, kind: str, parameter: nn.Parameter
     if known and parameter is not None and tensor.dtype is not parameter.dtype:
         message = f"`{name}` has dtype {tensor.dtype}, the model {parameter.dtype}"
         raise InputError(Diagnostic("TFK071", message, f"convert it: {kind}.to(model.dtype)"))
-    if torch.compiler.is_compiling() or tensor.is_meta or torch._C._are_functorch_transforms_active():
+    if _unread(tensor):
         return
     finite = tensor.isfinite()
     if tensor.device.type != "cpu":

@@ -11,15 +11,23 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Padding:
-    """The padding of a sequence, as `visible` or as `lengths`; neither if no token is padding.
+    """The padding of a sequence, as `visible` or as `lengths`; neither if no token is padding. And how its rows are divided.
 
     Args:
         visible: (B, L) bool, False for padding.
         lengths: (B,) integers, the number of real tokens; all padding is on the right.
+        documents: (B, L) integers, the document of each token; None if a row is one document.
+        positions: (B, L) integers, the positions of the tokens if they are not 0, 1, 2, ...
+        restarts: `positions` starts again at 0 with each document.
+        prefixes: (B,) integers, how many tokens at the start of each row a causal stack sees from all of them.
     """
 
     visible: Bool[Tensor, "B L"] | None = None
     lengths: Int[Tensor, " B"] | None = None
+    documents: Int[Tensor, "B L"] | None = None
+    positions: Int[Tensor, "B L"] | None = None
+    restarts: bool = False
+    prefixes: Int[Tensor, " B"] | None = None
 
     def as_visible(self, length: int) -> Bool[Tensor, "B {length}"] | None:
         """The padding as a mask.

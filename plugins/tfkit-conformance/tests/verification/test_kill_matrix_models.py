@@ -23,11 +23,23 @@ WHERE = {
     "position": {"long sequences"},
     "padding": {"padding by lengths"},
     "rows": {"many rows"},
+    "documents": {"packed rows"},
     "memory gradient": {"gradient flow"},
     "sharing": {"own parameters", "feed-forward"},
     "formula": {"float64 run", "attention, padding by mask", "tokens"},
 }
-BY_DEFAULT = ("product", "unseen", "gradient", "position", "padding", "rows", "memory gradient", "sharing", "formula")
+BY_DEFAULT = (
+    "product",
+    "unseen",
+    "gradient",
+    "position",
+    "padding",
+    "rows",
+    "documents",
+    "memory gradient",
+    "sharing",
+    "formula",
+)
 """Families that `verify` must find with the arguments that a user gets: float32, and its own lengths."""
 PARTS = {"cache": ("whole model",), "dropout": ("whole model",), "wiring": ("sub-layers", "whole model")}
 """What of `verify` is run for another family, the sub-layers unless written: the whole kill matrix takes two minutes."""

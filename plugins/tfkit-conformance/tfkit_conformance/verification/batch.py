@@ -28,12 +28,13 @@ MANY_ROWS = 24
 @dataclass(frozen=True)
 class Batch:
     """Sequences by input: token ids (B, L) or frames (B, L, F); which of their positions are real (B, L) bool; segments where
-    an input has them; and images (B, C, H, W), which have no padding."""
+    an input has them; images (B, C, H, W), which have no padding; and the documents (B, L) of rows that hold several."""
 
     ids: dict[str, Tensor]
     visible: dict[str, Tensor]
     segments: dict[str, Tensor]
     images: dict[str, Tensor] = field(default_factory=dict)
+    documents: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -51,7 +52,8 @@ class Batch:
         typed = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}
         masks = kept(self.visible)
         padding = {"lengths": {name: mask.sum(1) for name, mask in masks.items()}} if by_lengths else {"masks": masks}
-        return {**padding, "segments": kept(self.segments), **typed}
+        packed = {"documents": kept(self.documents)} if self.documents else {}
+        return {**padding, **packed, "segments": kept(self.segments), **typed}
 
     def with_ids(self, name: str, tensor: Tensor) -> Batch:
         """The batch with another sequence, or other images, of one input."""
@@ -64,6 +66,13 @@ class Batch:
             {name: tensor[index] for name, tensor in table.items()} for table in (*self.tables(), self.images)
         )
         return Batch(ids, visible, segments, images)
+
+    def packed(self) -> Batch:
+        """All rows one after the other in one row, each a document."""
+        ids, visible, segments = ({name: t.flatten(0, 1)[None] for name, t in table.items()} for table in self.tables())
+        rows = torch.arange(self.size)
+        documents = {name: rows.repeat_interleave(t.shape[1])[None].to(t.device) for name, t in self.ids.items()}
+        return Batch(ids, visible, segments, documents=documents)
 
     def positions(self, name: str, index: Tensor) -> Batch:
         """One input with its positions in the order of `index`."""

@@ -1,7 +1,7 @@
 """The output of a row depends on that row alone, not on the other rows or on padding.
 
     R11   batch rows in another order give their outputs in that order
-    R12   each row alone gives what it gives among others
+    R12   each row alone gives what it gives among others; packed rows, whose documents give what they give alone
     R16   more padding on the right changes nothing that is real
     R17   more padding on the left changes nothing that is real; void for inputs whose positions count padding (sinusoidal and
           learned positions with `count: all`) and for memories that are read with positions
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tfkit import Model
 from tfkit.inspection import Stack
-from tfkit.plugin.model_parts import InputRule, MultiHeadAttention
+from tfkit.plugin.model_parts import FeatureRule, InputRule, MultiHeadAttention
 
 from ..finding import Violation
 from .batch import draw
@@ -57,6 +57,20 @@ def batch_split(subject: ModelUnderTest) -> float:
         after = run(subject.model, subject.batch.rows(index))
         worst = max(worst, agree("batch", after, want, subject.yardstick, f"row {row} alone"))
     return worst
+
+
+def packed_rows(subject: ModelUnderTest) -> float:
+    """R12: two rows without padding, one after the other in one row."""
+    refused = [reason for (argument, _), reason in subject.model.plan.refused.items() if argument == "documents"]
+    if subject.batch.images or any(isinstance(rule, FeatureRule) for rule in subject.model.plan.inputs.values()):
+        refused.append("an input has no token ids")
+    if refused:
+        raise NotApplicable(refused[0])
+    lengths = {name: ids.shape[1] for name, ids in subject.batch.ids.items()}
+    batch = draw(subject.model, lengths, 2, subject.seed + 6, subject.device, padding=False)
+    want, packed = run(subject.model, batch), run(subject.model, batch.packed())
+    after = {name: tensor.reshape(2, -1, *tensor.shape[2:]) for name, tensor in packed.items()}
+    return agree("batch", after, want, subject.yardstick, "two rows as the documents of one row (`documents`)")
 
 
 def _rows(subject: ModelUnderTest, node: str, tensor: Tensor, index: Tensor) -> Tensor:

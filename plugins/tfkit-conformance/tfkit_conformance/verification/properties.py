@@ -15,6 +15,7 @@ from .batching import (
     long_sequences,
     many_rows,
     order_of_tokens,
+    packed_rows,
     right_padding,
 )
 from .decoding import chunkings, failed_step, reordered
@@ -51,6 +52,7 @@ PROPERTIES = (
     Property("left padding", "R17", "more padding on the left does not change real positions", left_padding),
     Property("batch order", "R11", "rows in another order give the same outputs in that order", batch_permutation),
     Property("batch split", "R12", "each row alone gives the same output", batch_split),
+    Property("packed rows", "R12", "two documents in one row give what they give alone", packed_rows),
     Property("order of tokens", "R35", "without position schemes, the order of tokens does not matter", order_of_tokens),
     Property("dropout off", "R40", "training with dropout 0 is evaluation, to the bit", training_without_dropout),
     Property("dropout on", "R40", "in training each dropout of the spec acts, alone and with its probability", dropout_acts),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tfkit import Model
 from tfkit.inspection import Padding, SharedTable, Stack, Tokens
 from tfkit.plugin import AttentionInputs, AttentionOutput
-from tfkit.plugin.model_parts import ForwardContext, MultiHeadAttention, NodeOutput, StackContext
+from tfkit.plugin.model_parts import ForwardContext, MultiHeadAttention, NodeOutput, PositionRange, StackContext
 
 from .tampering import attentions, each, stack, swap, with_run
 
@@ -144,6 +144,33 @@ def lengths_ignored(model: Model) -> Model:
         return run.changed(padding=_without_lengths(run.padding))
 
     with_run(attentions(model, False)[0], change)
+    return model
+
+
+def undivided(cross: bool) -> Callable[[Model], Model]:
+    """All self-attentions, or all cross-attentions, see no documents."""
+
+    def whole(padding: Padding) -> Padding:
+        return replace(padding, documents=None)
+
+    def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
+        memory = None if run.memory is None else replace(run.memory, padding=whole(run.memory.padding))
+        return run.changed(padding=whole(run.padding), memory=memory)
+
+    def apply(model: Model) -> Model:
+        for attention in attentions(model, cross):
+            with_run(attention, change)
+        return model
+
+    return apply
+
+
+def positions_go_on(model: Model) -> Model:
+    def positions(self: Tokens, *arguments: Any) -> PositionRange:
+        return replace(Tokens._positions(self, *arguments), rows=None)
+
+    for tokens in each(model, Tokens):
+        swap(tokens, "_positions", positions)
     return model
 
 
