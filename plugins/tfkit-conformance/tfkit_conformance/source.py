@@ -166,7 +166,7 @@ class _Reader:
         if isinstance(value, FunctionType):
             return self._function(value) if self._own(value) else ()
         if isinstance(value, type):
-            return tuple(vars(value).values()) if self._own(value) else ()
+            return (*vars(value).values(), *value.__bases__) if self._own(value) else ()
         if callable(getattr(value, "__func__", None)):
             return (value.__func__, value.__self__)
         if not isinstance(value, (str, bytes, ModuleType)) and self._own(type(value)):

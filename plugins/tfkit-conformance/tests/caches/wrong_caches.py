@@ -290,7 +290,61 @@ class BranchesTheNewestLate(Joined):
         self.rows = [self.rows[row][:, :, :-1] if times == 3 else self.rows[row] for row, times in taken]
 
 
+class WrongFrom700(Joined):
+    """From 700 positions on, the oldest is lost."""
+
+    def attend(self, query, scale):
+        return torch.stack([
+            causal(query[b], *(row[:, :, 1:] if row.shape[2] >= 700 else row), scale) for b, row in enumerate(self.rows)
+        ])  # fmt: skip
+
+
+class WrongFromRow37(Joined):
+    def append(self, keys, values, lengths):
+        super().append(keys, values, lengths)
+        if len(self.rows) > 37:
+            self.rows[37] = self.rows[36]
+
+
+class WrongBehind1024(Joined):
+    """Its limit is not in the source as a number of its own."""
+
+    def append(self, keys, values, lengths):
+        super().append(keys, values, lengths)
+        self.rows = [row[:, :, -(32**2) :] for row in self.rows]
+
+
+class SharedByAllCaches(Joined):
+    """The rows are those of the class."""
+
+    def append(self, keys, values, lengths):
+        super().append(keys, values, lengths)
+        SharedByAllCaches.newest = self.rows
+
+    def attend(self, query, scale):
+        self.rows = SharedByAllCaches.newest
+        return super().attend(query, scale)
+
+
+class OneBuffer(Joined):
+    """All outputs of one shape are one tensor."""
+
+    def attend(self, query, scale):
+        output = super().attend(query, scale)
+        kept = self.__dict__.setdefault("buffers", {}).setdefault(tuple(output.shape), torch.empty_like(output))
+        return kept.copy_(output)
+
+
+class ScalesItsQuery(Joined):
+    def attend(self, query, scale):
+        output = super().attend(query, scale)
+        query.mul_(scale)
+        return output
+
+
 WRONG = {
+    WrongFrom700: "numbers of the source", WrongFromRow37: "numbers of the source",
+    WrongBehind1024: "unusual sizes", SharedByAllCaches: "two caches", OneBuffer: "steps", ScalesItsQuery: "steps",
     LastPositionUnseen: "steps", ChunksFromZero: "prefill and chunks", OneLengthForAll: "steps", KeyedOnLength: "truncate",
     ExchangesInPlace: "reorder", ValuesStay: "reorder", KeepsOneTooMany: "truncate", FreesItsNeighbour: "free",
     SharesWithoutCopies: "reorder", FirstPageShared: "reorder", FreedTwice: "reorder", PageOfAFreedRow: "free",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby, pairwise
 from operator import add
 from random import Random
@@ -18,6 +19,8 @@ from ..limit import time_limit
 from ..profile import profile_of
 from ..report import CheckResult, ConformanceReport, Status
 from ..resolve import known_dtypes, missing_device, versions
+from ..source import Source, read_source
+from .guided_programs import Plan, near, positions_of, unusual
 from .program import MAX_LENGTH, OPTIONAL, Execution, Make, Program, Sizes, Step, drawn_program, is_valid, sizes_of
 
 PAGES = (16, 32, 64, 128, 256)
@@ -26,6 +29,9 @@ DRAWN = {"quick": 40, "standard": 300, "deep": 3000}
 """Drawn programs by profile, in each dtype."""
 SHRINKS = 150
 """Programs that are tried to make a failing one shorter."""
+NEAR, UNUSUAL = "numbers of the source", "unusual sizes"
+SECONDS = {"quick": 10.0, "standard": 120.0, "deep": 1200.0}
+"""How long programs near the numbers of the source are made, in each dtype, by profile."""
 RULE = "A4"
 """Position decides what a query sees: also in a cache."""
 Event = Callable[[str, Any], None]
@@ -76,9 +82,11 @@ def check_cache(
         if unknown := sorted({*(checks or ())} - {check for check, _ in cache_checks.families(0)}):
             raise InputError(Diagnostic("TFK094", f"`{named}` has no check `{unknown[0]}`", f"checks: {', '.join(SUMMARIES)}"))
         for dtype in wanted:
-            for check, programs in cache_checks.families(DRAWN[chosen]):
+            for check, plans in cache_checks.families(DRAWN[chosen]):
                 if checks is None or check in checks:
-                    cache_checks.run(check, dtype, programs)
+                    with cache_checks.source.traced():
+                        cache_checks.run(check, dtype, plans, SECONDS[chosen] if check == NEAR else None)
+        cache_checks.note_evidence()
         results = tuple(cache_checks.results.values())
     return ConformanceReport(
         "cache", named, "", {}, device, wanted, chosen, seed, versions(device), results, tuple(cache_checks.findings.values()),
@@ -92,6 +100,7 @@ class _Checks:
     def __init__(self, make: Make, device: str, seed: int, limit: float, event: Event) -> None:
         self.make, self.device, self.seed, self.limit, self.event = make, device, seed, limit, event
         self.sizes, self.results, self.findings = Sizes(), dict[str, CheckResult](), dict[str, Finding]()
+        self.source = Source()
         self.reached = 0
         """Steps of the last program until it ended."""
         self.operations: tuple[str, ...] = ()
@@ -112,57 +121,80 @@ class _Checks:
             raise InputError(Diagnostic("TFK094", message, "see tfkit_conformance.caches.contract"))
         self.operations = tuple(operation for operation in OPTIONAL if callable(getattr(cache, operation, None)))
         self.equal = bool(getattr(cache, "equal_lengths", False))
+        self.source = read_source(self.make, cache)
         self.window, page = _positions(name, cache, "window"), _positions(name, cache, "page_size")
         if page:
             self.pages, self.max_length = (page,), max(MAX_LENGTH, 8 * page)
 
-    def families(self, drawn: int) -> Iterator[tuple[str, Iterator[Program]]]:
+    def families(self, drawn: int) -> Iterator[tuple[str, Iterator[Plan]]]:
         """The checks by name, and their programs."""
-        yield "steps", self._steps()
-        yield "one row", self._one_row()
-        yield "prefill and chunks", self._chunks()
-        yield "borders of pages", self._borders()
+        yield "steps", map(Plan, self._steps())
+        yield "one row", map(Plan, self._one_row())
+        yield "prefill and chunks", map(Plan, self._chunks())
+        yield "borders of pages", map(Plan, self._borders())
         for operation in self.operations:
-            yield operation, self._around(operation)
-        yield "drawn programs", self._drawn(drawn)
+            yield operation, map(Plan, self._around(operation))
+        yield "two caches", (Plan(program, twice=True) for program in self._drawn(5))
+        yield "drawn programs", map(Plan, self._drawn(drawn))
+        yield UNUSUAL, unusual(self.equal, self._most_queries(), self.operations)
+        if self.source.integers:
+            yield NEAR, near(self.source, self.equal, self._most_queries(), self.operations)
 
-    def run(self, check: str, dtype: str, programs: Iterator[Program]) -> None:
+    def note_evidence(self) -> None:
+        """Says what was known of the source, at the last check that depends on it."""
+        last = next((check for check in (NEAR, UNUSUAL) if check in self.results), None)
+        if last is not None:
+            before = self.results[last]
+            note = "; ".join(filter(None, [before.note, self.source.evidence()]))
+            self.results[last] = replace(before, note=note)
+
+    def run(self, check: str, dtype: str, plans: Iterator[Plan], seconds: float | None = None) -> None:
+        """The programs of one check, in no more than so many seconds."""
         before = self.results.get(check, CheckResult(check, RULE, SUMMARIES[check], "passed"))
         if before.status == "failed":
             return
         started, examples, worst = time.perf_counter(), before.examples, before.worst or 0.0
         status: Status = before.status
-        for number, program in enumerate(programs):
+        note = before.note
+        for number, plan in enumerate(plans):
+            if seconds is not None and time.perf_counter() - started > seconds:
+                note = f"ended after {seconds:g} s in {dtype}"
+                break
             self.event(f"{check} {dtype}", None)
             examples += 1
             try:
-                worst = max(worst, self._executed(program, dtype, self.seed + number))
+                worst = max(worst, self._executed(plan, dtype, self.seed + number))
             except OutOfTime as late:
                 message = f"a program {late.message}"
-                self.findings[check] = Finding(check, RULE, message, examples=examples, call=_listed(program))
+                self.findings[check] = Finding(check, RULE, message, examples=examples, call=_listed(plan.program))
                 status = "failed"
                 break
             except Violation as violation:
-                shortest, failure = self._shortened(program, violation, dtype, self.seed + number)
+                shortest, failure = self._shortened(plan, violation, dtype, self.seed + number)
                 self.findings[check] = Finding(check, RULE, failure.message, examples=examples, call=_listed(shortest))
                 status = "failed"
                 break
-        seconds = before.seconds + time.perf_counter() - started
-        self.results[check] = CheckResult(check, RULE, SUMMARIES[check], status, examples, worst, round(seconds, 3))
+        elapsed = before.seconds + time.perf_counter() - started
+        self.results[check] = CheckResult(check, RULE, SUMMARIES[check], status, examples, worst, round(elapsed, 3), note=note)
 
-    def _executed(self, program: Program, dtype: str, seed: int) -> float:
+    def _executed(self, plan: Plan, dtype: str, seed: int) -> float:
         """The largest error over its bound. Raises Violation."""
         self.reached = 0
+        longest = max(self.max_length, positions_of(plan.program))
         with time_limit(self.limit):
-            execution = Execution(self.make, sizes_of(program, seed), DTYPES[dtype], self.device, seed, self.max_length)
-            for step in program:
+            sizes = sizes_of(plan.program, seed, plan.heads)
+            seeds = (seed, seed + 1_000_003) if plan.twice else (seed,)
+            executions = [Execution(self.make, sizes, DTYPES[dtype], self.device, number, longest) for number in seeds]
+            for step in plan.program:
                 self.reached += 1
-                execution.do(step, f"step {self.reached} ({step})")
-        return execution.worst
+                for number, execution in enumerate(executions):
+                    of = f" of cache {number + 1}" if plan.twice else ""
+                    execution.do(step, f"step {self.reached} ({step}){of}")
+        return max(execution.worst for execution in executions)
 
-    def _shortened(self, program: Program, violation: Violation, dtype: str, seed: int) -> tuple[Program, Violation]:
+    def _shortened(self, plan: Plan, violation: Violation, dtype: str, seed: int) -> tuple[Program, Violation]:
         """The program without steps that the failure does not need, and with appends joined."""
-        left, shortest = SHRINKS, (program[: self.reached], violation)
+        left, shortest = SHRINKS, (plan.program[: self.reached], violation)
         changed = True
         while changed:
             changed = False
@@ -171,7 +203,7 @@ class _Checks:
                     return shortest
                 left -= 1
                 try:
-                    self._executed(shorter, dtype, seed)
+                    self._executed(plan._replace(program=shorter), dtype, seed)
                 except Violation as same:
                     shortest, changed = (shorter[: self.reached], same), True
                     break
@@ -298,7 +330,10 @@ SUMMARIES = {
     "truncate": "the last positions are taken back, and others follow",
     "free": "rows are emptied, and their memory serves others",
     "branch": "a row is continued several times, others are dropped, and then rows grow apart",
+    "two caches": "two caches in turn, each with its own contents",
     "drawn programs": "drawn programs of all operations",
+    UNUSUAL: "many positions, rows, heads, features and queries",
+    NEAR: "sizes near the numbers of the source, and behind them",
 }
 
 

@@ -89,6 +89,8 @@ class Execution:
         self.rows = [Row(nothing, nothing) for _ in range(sizes.B)]
         self.window = getattr(self.cache, "window", None)
         self.worst = 0.0
+        self.returned: list[tuple[str, Tensor, Tensor]] = []
+        """The last outputs, with copies: a cache does not write to what it has returned."""
 
     def do(self, step: Step, where: str) -> None:
         """One step. Raises Violation with the row and the query that are wrong."""
@@ -108,7 +110,16 @@ class Execution:
         keys, values = self._numbers(B, G, longest, D), self._numbers(B, G, longest, D)
         for row, count, key, value in zip(self.rows, step.numbers, keys, values, strict=True):
             row.keys, row.values = torch.cat([row.keys, key[:, :count]], 1), torch.cat([row.values, value[:, :count]], 1)
-        self.cache.append(keys.to(self.device), values.to(self.device), list(step.numbers))
+        self._called("append", where, [keys, values], list(step.numbers))
+
+    def _called(self, method: str, where: str, tensors: list[Tensor], more: Any) -> Any:
+        """A method with tensors on the device of the cache, which it may not write to."""
+        there = [tensor.to(self.device, copy=True) for tensor in tensors]
+        result = getattr(self.cache, method)(*there, more)
+        for tensor, copy in zip(tensors, there, strict=True):
+            if not torch.equal(tensor, copy.cpu()):
+                raise Violation("cache", f"{where} wrote to a tensor of its caller")
+        return result
 
     def _reorder(self, step: Step, where: str) -> None:
         old = self.rows
@@ -151,7 +162,7 @@ class Execution:
             return
         sizes, B = self.sizes, len(self.rows)
         query, scale = self.factor * self._numbers(B, sizes.H, Q, sizes.D), self.scale
-        output = self.cache.attend(query.to(self.device), scale)
+        output = self._called("attend", where, [query], scale)
         want = (B, sizes.H, Q, sizes.D)
         if not isinstance(output, Tensor) or tuple(output.shape) != want or output.dtype != self.dtype:
             got = f"{tuple(output.shape)} {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
@@ -159,6 +170,10 @@ class Execution:
         for number, row in enumerate(self.rows):
             if row.keys.shape[1]:
                 self._compare(where, number, query[number], output[number], scale)
+        for earlier, kept, copy in self.returned:
+            if not torch.equal(kept, copy):
+                raise Violation("cache", f"{where} changed the output of {earlier}")
+        self.returned = [*self.returned[-3:], (where, output, output.clone())]
 
     def _compare(self, where: str, number: int, query: Tensor, output: Tensor, scale: float) -> None:
         row = self.rows[number]
@@ -211,15 +226,15 @@ class Execution:
         return reference(AttentionInputs(query[None], keys[None], values[None], mask, scale))
 
 
-def sizes_of(program: Program, seed: int) -> Sizes:
-    """As many rows as the steps up to the first branch need; the other sizes go in turn."""
+def sizes_of(program: Program, seed: int, heads: tuple[int, int, int] | None = None) -> Sizes:
+    """As many rows as the steps up to the first branch need; the other sizes go in turn unless they are `heads`."""
     rows = 1
     for step in program:
         if step.operation == "branch":
             rows = max(rows, 1 + max(step.numbers))
             break
         rows = max(rows, len(step.numbers))
-    return Sizes(rows, *HEADS[seed % len(HEADS)])
+    return Sizes(rows, *(heads or HEADS[seed % len(HEADS)]))
 
 
 def is_valid(program: Program) -> bool:

@@ -14,12 +14,17 @@ import torch
 from torch import Tensor
 
 from tfkit import Diagnostic, Graph, InputError, Model
-from tfkit.inspection import max_input_lengths
+from tfkit.inspection import layers_of, max_input_lengths, sequence
 from tfkit.plugin.model_parts import AnyInputRule, FeatureRule, ImageRule, InputRule
+
+from ..source import read_source
 
 USUAL = (27, 22, 25)
 LONG = (73, 70, 75)
-"""Positions of the long batch: more than the 64 that a cache has room for at first."""
+"""Positions of the long batch: more than the 64 that a cache has room for at first. It is longer where a number of the model
+says so (`long_lengths`)."""
+MAX_LONG, MAX_WORK = 1100, 10**10
+"""Positions of the long batch at most, and their product with the parameters of the model."""
 SHORT = (8, 7, 9)
 """Positions of the batch of many rows."""
 MANY_ROWS = 24
@@ -174,6 +179,40 @@ def other_ids(rule: InputRule, ids: Tensor, generator: torch.Generator) -> Tenso
     for _ in range(20):
         drawn = torch.where(drawn == ids, random_ids(rule, shape, generator).to(ids.device), drawn)
     return drawn
+
+
+def long_lengths(graph: Graph, model: Model) -> tuple[int, ...]:
+    """Positions of the long batch: beyond every number at which the model may change its path, as far as time allows."""
+    most = min(MAX_LONG, MAX_WORK // max(1, model.parameter_count()))
+    longest = max((number for number in turning_points(graph, model) if number + 3 <= most), default=0)
+    return tuple(length + max(0, longest + 3 - min(LONG)) for length in LONG)
+
+
+def turning_points(graph: Graph, model: Model) -> set[int]:
+    """The windows of attention, the whole numbers among the options of position schemes and of parts of plugins, and those in
+    the sources of these parts."""
+    numbers: set[int] = set()
+    for node in graph.nodes.values():
+        parts = [getattr(node.options, "position", None)]
+        for _, layer in sequence(layers_of(node.options)):
+            parts.append(layer.position)
+            for sublayer in layer.sublayers or ():
+                numbers |= _whole_numbers(getattr(sublayer.options, "window", None))
+                parts += [getattr(sublayer.options, "position", None), sublayer if "." in sublayer.kind else None]
+        for part in parts:
+            if part is not None:
+                numbers |= _whole_numbers(part.options.model_dump())
+    foreign = {type(module) for module in model.modules() if module.__module__.split(".")[0] not in ("tfkit", "torch")}
+    return numbers | set(read_source(*foreign).integers)
+
+
+def _whole_numbers(value: Any) -> set[int]:
+    """The whole numbers above 1 in options, but not the numbers of features (`dims`, `d_position`)."""
+    if isinstance(value, dict):
+        return set().union(*(_whole_numbers(item) for key, item in value.items() if key != "dims" and not key.startswith("d_")))
+    if isinstance(value, (list, tuple)):
+        return set().union(*map(_whole_numbers, value))
+    return {value} if isinstance(value, int) and not isinstance(value, bool) and value > 1 else set()
 
 
 def lengths_for(graph: Graph, wanted: Mapping[str, int] | None, usual: tuple[int, ...] = USUAL) -> dict[str, int]:

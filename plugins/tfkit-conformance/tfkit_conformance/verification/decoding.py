@@ -2,7 +2,8 @@
 
     R20   any chunking of the target, against the full forward: all 2^(n-1) of a length n of at most 6
           more than 64 positions, where the model has so many: in random chunks with padding given by masks, and one by one with
-          that of the other inputs given by lengths; against the plain evaluation in float64, where there is one
+          that of the other inputs given by lengths; many rows in random chunks; both against the plain evaluation in float64,
+          where there is one
     R21   a step that fails and is taken again, with other ids and another length, leaves no trace: the same steps give the
           same bits as if it had never been tried
           reordered hypotheses, repeated and dropped, go on as their own rows would
@@ -44,7 +45,7 @@ def chunkings(subject: ModelUnderTest) -> float:
             got = steps(subject.model, target, short, chunks)
             words = f"`{target}` decoded in chunks of {chunks}"
             worst = max(worst, agree("decoding", got, want, subject.yardstick, words, subject.shown(short)))
-        worst = max(worst, _long(subject, target))
+        worst = max(worst, _long(subject, target), _many(subject, target))
     return worst
 
 
@@ -60,6 +61,17 @@ def _long(subject: ModelUnderTest, target: str) -> float:
         words = f"{length} positions of `{target}` decoded {how}"
         worst = max(worst, agree("decoding", got, want, truth.yardstick, words, masks))
     return worst
+
+
+def _many(subject: ModelUnderTest, target: str) -> float:
+    """The batch of many rows, in chunks."""
+    truth = subject.measured.many
+    rows, length = truth.batch.ids[target].shape
+    chunks = _random(subject, length)
+    want = _following(subject, target, run(subject.model, truth.batch) | truth.outputs)
+    got = steps(subject.model, target, truth.batch, chunks)
+    words = f"{rows} rows of `{target}` decoded in chunks of {chunks}"
+    return agree("decoding", got, want, truth.yardstick, words, subject.shown(truth.batch))
 
 
 def failed_step(subject: ModelUnderTest) -> None:

@@ -35,7 +35,7 @@ from ..finding import Inconclusive, Violation
 from ..raised import format_exception, no_room
 from ..resolve import missing_device
 from .backends import by_site, declaring, requested_backends
-from .batch import LONG, MANY_ROWS, SHORT, draw, lengths_for
+from .batch import MANY_ROWS, SHORT, draw, lengths_for, long_lengths
 from .expected import shown_positions
 from .local import local_checks
 from .model_under_test import ModelUnderTest
@@ -77,7 +77,8 @@ def verify(
         dtypes: the whole model is verified in float64 too, with the backends that declare it.
         batch: rows of the input; of three, one is whole, one padded on the right, one on the left.
         lengths: positions by input, for all that is evaluated. Without them, batches of about 25 positions, of more than 64
-            and, with 24 rows, of less than 10 are drawn. Time grows with the product of lengths and batch.
+            and beyond the windows and distances of the model, and, with 24 rows, of less than 10 are drawn. Time grows with the
+            product of lengths and batch.
         seed: of the inputs, and of the weights of a spec.
         parts: "sub-layers", "whole model", or both.
         catalogue: where names are looked up; by default all that is installed.
@@ -223,15 +224,16 @@ class _Run:
                 return measured.at(DTYPES[self.dtype])
         rows = self.batch.size
         truth = reference.truth(self.batch)
-        long = draw(self.model, lengths_for(self.graph, self.wanted, LONG), rows, self.seed + 11, self.device).padded_right()
+        longer = lengths_for(self.graph, self.wanted, long_lengths(self.graph, self.model))
+        long = draw(self.model, longer, rows, self.seed + 11, self.device).padded_right()
         many = draw(self.model, lengths_for(self.graph, self.wanted, SHORT), max(MANY_ROWS, rows), self.seed + 12, self.device)
         outputs = outputs_of(self.model, self.batch) | truth.outputs
         masks = shown_positions(self.graph, self.batch)
         returned = {name: outputs[name] for name in self.model.plan.outputs}
         towards = random_towards(returned, masks, torch.Generator().manual_seed(self.seed + 1003))
         gradients = reference.gradients(self.batch, towards)
-        few, longer, more = pooled([truth, reference.truth(long, 1), reference.truth(many, 0)])
-        fresh = Measured(few, longer, more, gradients, reference.unchecked)
+        few, long_truth, more = pooled([truth, reference.truth(long, 1), reference.truth(many, 0)])
+        fresh = Measured(few, long_truth, more, gradients, reference.unchecked)
         self.known.append((reference, fresh))
         return fresh.at(DTYPES[self.dtype])
 

@@ -65,6 +65,14 @@ def wrong_from(first: int) -> Callable[[KeyValueCache, int, Tensor, Tensor], tup
     return write
 
 
+def wrong_rows_from(first: int) -> Callable[[KeyValueCache, int, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def write(cache: KeyValueCache, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = cache.write(start, key, value)
+        return keys, torch.cat([values[:first], values[first - 1 : -1]]) if len(values) > first else values
+
+    return write
+
+
 def keys_only(cache: KeyValueCache, rows: Tensor) -> None:
     if cache.key is not None:
         cache.key = cache.key.index_select(0, rows)

@@ -78,6 +78,8 @@ MUTANTS: list[tuple[str, str, str, str, Callable[[Model], Model]]] = [
      decoding.padding_of_steps_lost),
     ("cache", "cache_wrong_from_64", "decoder", "cached values are those of the position before, from position 64 on",
      lambda m: with_caches(m, decoding.wrong_from(64))),
+    ("cache", "cache_wrong_from_row_16", "decoder", "from row 16 on, cached values are those of the row before",
+     lambda m: with_caches(m, decoding.wrong_rows_from(16))),
     ("placement", "residual_from_normed", "decoder", "the residual comes from the normed stream",
      layers.residual_from_normed),
     ("placement", "final_norm_skipped", "decoder", "the final norm is not applied",
