@@ -57,7 +57,7 @@ docs: .venv/.docs  ## the documentation as a site in build/docs; warnings are er
 
 .venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml plugins/*/setup.py plugins/*/source/*)
 	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt -e . --group test $(PLUGINS)
-	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt --group checkpoints
+	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt --group checkpoints --group hub
 	touch $@
 
 .venv/.lint: .venv/.test

@@ -231,11 +231,14 @@ def test_a_plain_function_reaches_the_suite(tfkit, answers):
     assert [(task["name"], task["slot"], task["function"]) for task in asked] == [
         (
             "my.kernels:attention", "backend",
-            {"target": "my.kernels:attention", "huggingface": None, "signature": "sdpa", "supports": ["causal", "gqa"]},
+            {
+                "target": "my.kernels:attention", "huggingface": None, "hf_kernel": None, "signature": "sdpa",
+                "supports": ["causal", "gqa"],
+            },
         ),
         (
             "transformers:sdpa", "backend",
-            {"target": None, "huggingface": "sdpa", "signature": "huggingface", "supports": None},
+            {"target": None, "huggingface": "sdpa", "hf_kernel": None, "signature": "huggingface", "supports": None},
         ),
     ]  # fmt: skip
 
@@ -325,7 +328,9 @@ def test_a_certificate_of_a_function_covers_its_module(tfkit, answers, tmp_path,
     answers(reported.right(name="kernels_here:run", distribution="", function=form))
     words = ("--callable", "kernels_here:run", "--signature", "sdpa", "--certificate", "run.json")
     assert tfkit("conformance", *words).code == 0
-    assert tfkit("conformance", "--check-certificate", "run.json").code == 0
+    assert tfkit("conformance", "--check-certificate", "run.json", "--badge", "badge.svg").code == 0
+    badge = ElementTree.parse("badge.svg").getroot()
+    assert "conformant, quick (cpu)" in "".join(badge.itertext())
     (tmp_path / "kernels_here.py").write_text("def run(query, key, value):\n    return value\n")
     done = tfkit("conformance", "--check-certificate", "run.json")
     assert done.code == 1

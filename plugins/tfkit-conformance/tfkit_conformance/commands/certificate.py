@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from typing import Any
+from xml.sax.saxutils import escape as escaped_text
 
 from rich.text import Text
 
@@ -21,6 +22,12 @@ from tfkit.inspection import (
 )
 
 from ..report import SUITE
+
+
+def escape(text: str) -> str:
+    """Text of an attribute or an element of XML."""
+    return escaped_text(text, {'"': "&quot;"})
+
 
 EXIT_CODES = {"valid": 0, "outdated": 1, "made elsewhere": 3}
 
@@ -41,11 +48,13 @@ def write_certificate(file: str, report: Mapping[str, Any], source: Mapping[str,
     write_whole(file, certificate_text(certificate_of(report, load_catalogue(), source)))
 
 
-def show_comparison(file: str, json_file: str | None) -> int:
+def show_comparison(file: str, json_file: str | None, badge_file: str | None = None) -> int:
     """Compare a certificate with what is installed; the exit code of the command."""
     certificate = read_certificate(file)
     comparison = compare_certificate(certificate, load_catalogue(), SUITE)
     code = EXIT_CODES[comparison.state]
+    if badge_file is not None:
+        write_whole(badge_file, badge(certificate, comparison))
     if json_file is not None:
         data = {
             "certificate": file, "slot": certificate.slot, "name": certificate.name, "state": comparison.state,
@@ -59,6 +68,32 @@ def show_comparison(file: str, json_file: str | None) -> int:
         write_whole(json_file, json.dumps(data, indent=2, allow_nan=False) + "\n")
     print_rich(*_lines(certificate, comparison, file))
     return code
+
+
+COLOURS = {"valid": "#2e7d32", "outdated": "#c62828", "made elsewhere": "#8d6e00"}
+LETTER = 6.6
+"""The width of a letter of a badge, which has 11 pixels of height, at most."""
+
+
+def badge(certificate: Certificate, comparison: Comparison) -> str:
+    """A picture (SVG) with the state of a certificate, for a README."""
+    state = f"{certificate.verdict.lower()}, {certificate.profile}" if comparison.state == "valid" else comparison.state
+    texts = (shown(certificate.name), f"{state} ({certificate.device})")
+    widths = [round(LETTER * len(text)) + 12 for text in texts]
+    title = escape(": ".join(texts))
+    parts = [
+        f'<rect x="{start}" width="{width}" height="20" fill="{colour}"/>'
+        f'<text x="{start + width / 2:g}" y="14" text-anchor="middle" textLength="{width - 12}">{escape(text)}</text>'
+        for start, width, colour, text in zip(
+            (0, widths[0]), widths, ("#424242", COLOURS[comparison.state]), texts, strict=True
+        )
+    ]
+    size = f'width="{sum(widths)}" height="20"'
+    style = 'font-family="Verdana, DejaVu Sans, sans-serif" font-size="11" fill="#fff"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{title}"><title>{title}</title>'
+        f"<g {style}>{''.join(parts)}</g></svg>\n"
+    )
 
 
 def _lines(certificate: Certificate, comparison: Comparison, file: str) -> list[Text]:

@@ -48,6 +48,12 @@ tiny calls find what it supports; an argument that it takes and ignores is a
 failure. The module is imported and run, from the working directory too.
 
 \b
+--hf-kernel DIR:FUNCTION checks a kernel of Hugging Face's hub: a checkout with
+`torch-ext` or `build`, or OWNER/NAME, which the library kernels downloads and
+runs. FUNCTION may be a layer, such as layers.Attention. --signature may be
+missing for flash_attn_func and other usual names.
+
+\b
 --flash-implementation NAME activates an implementation of flash attention of
 torch's registry for the run, which changes what torch's functions compute
 with. MODULE:NAME imports the module that registers it. The report names it.
@@ -63,6 +69,7 @@ and the source, if the part is conformant. --check-certificate FILE compares
 one with what is installed: 0 it holds; 1 source, declaration or suite have
 changed; 2 it cannot be used; 3 it was made with other versions or on another
 machine. A certificate is a statement of its author, not a signature.
+--badge FILE draws its state for a README.
 
 \b
 The part runs in a process of its own; what it prints goes to standard error.
@@ -92,6 +99,9 @@ def words(text: str) -> list[str]:
 @click.option("--callable", "target", metavar="MODULE:NAME", help="A plain attention function, without a plugin.")
 @click.option("--cache", metavar="MODULE:NAME", help="A class of caches for decoding, without a plugin.")
 @click.option("--huggingface", metavar="NAME", help="A function of transformers' AttentionInterface, such as sdpa, or eager.")
+@click.option(
+    "--hf-kernel", metavar="DIR:FUNCTION", help="A function or a layer of a kernel in the form of Hugging Face's hub."
+)
 @click.option("--signature", metavar="FORM", help="How the function is called, such as sdpa or flash_attn.")
 @click.option("--supports", type=words, metavar="FEATURE,...", help="What the function supports, such as causal,gqa.")
 @click.option("--slot", metavar="SLOT", default="backend", help="backend, or a slot with laws: norm, score, ...")
@@ -116,13 +126,15 @@ def words(text: str) -> list[str]:
 @click.option("--junit", metavar="FILE", type=WRITE, help="Write the report as JUnit XML.")
 @click.option("--certificate", metavar="FILE", type=WRITE, help="Write a certificate if the part is conformant.")
 @click.option("--check-certificate", metavar="FILE", type=READ, help="Compare a certificate with the installed part.")
+@click.option("--badge", metavar="FILE", type=WRITE, help="With --check-certificate: a picture (SVG) of its state.")
 @click.option("--replay", metavar="FILE", type=READ, help="Run the cases of a JSON report again.")
 @click.option("--traceback", is_flag=True, help=TRACEBACK)
 def command(
-    name: str | None, target: str | None, cache: str | None, huggingface: str | None, signature: str | None,
-    supports: list[str] | None, slot: str, flash_implementation: str | None, profile: str, place: str | None,
-    only: list[str] | None, settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None,
-    junit: str | None, certificate: str | None, check_certificate: str | None, replay: str | None, traceback: bool,
+    name: str | None, target: str | None, cache: str | None, huggingface: str | None, hf_kernel: str | None,
+    signature: str | None, supports: list[str] | None, slot: str, flash_implementation: str | None, profile: str,
+    place: str | None, only: list[str] | None, settings: dict[str, Any] | None, number: int, limit: float,
+    json_file: str | None, junit: str | None, certificate: str | None, check_certificate: str | None, badge: str | None, replay: str | None,
+    traceback: bool,
 ) -> int:  # fmt: skip
     """Check that an attention backend, or another part, does what it declares.
 
@@ -132,23 +144,29 @@ def command(
     if replay and junit:
         raise usage_error("--replay and --junit exclude each other", "leave one out")
     if check_certificate:
-        functions = (name, target, cache, huggingface, signature, supports, flash_implementation)
+        functions = (name, target, cache, huggingface, hf_kernel, signature, supports, flash_implementation)
         others = (*functions, place, only, settings, junit, certificate, replay)
         if any(other is not None for other in others):
-            raise usage_error("--check-certificate takes no other option than --json", "the certificate names the part")
+            fix = "the certificate names the part"
+            raise usage_error("--check-certificate takes no other option than --json and --badge", fix)
+        if badge is not None:
+            check_place(badge)
         from .certificate import show_comparison
 
-        return show_comparison(check_certificate, json_file)
-    if certificate and (replay or huggingface):
-        other = "--replay" if replay else "--huggingface"
+        return show_comparison(check_certificate, json_file, badge)
+    if badge:
+        raise usage_error("--badge needs --check-certificate FILE", "the badge shows the state of a certificate")
+    if certificate and (replay or huggingface or hf_kernel):
+        other = "--replay" if replay else "--huggingface" if huggingface else "--hf-kernel"
         raise usage_error(f"{other} and --certificate exclude each other", "name a part, or use --callable")
     if cache:
-        refused = (name, target, huggingface, signature, supports, settings, certificate, replay)
+        refused = (name, target, huggingface, hf_kernel, signature, supports, settings, certificate, replay)
         if slot != "backend" or any(other is not None for other in refused):
             fix = "only --profile, --device, --dtype, --seed, --limit, --json and --junit go with it"
             raise usage_error("--cache takes no NAME and no option of parts or functions", fix)
         name, slot = cache, "cache"
-    function = None if cache else _function(name, target, huggingface, signature, supports, slot, settings)
+    functions_named = {"target": target, "huggingface": huggingface, "hf_kernel": hf_kernel}
+    function = None if cache else _function(name, functions_named, signature, supports, slot, settings)
     for path in (json_file, junit, certificate):
         if path not in (None, "-"):
             check_place(path)
@@ -196,29 +214,44 @@ def _evaluate(name: str | None, profile: str, task: dict[str, Any]) -> dict[str,
         return evaluated(task, progress=lambda check, examples: progress.show(shown(check)))
 
 
+OPTIONS = {"target": "--callable", "huggingface": "--huggingface", "hf_kernel": "--hf-kernel"}
+FORMS = "sdpa, flash_attn, flash_attn_varlen, huggingface, xformers, additive_mask, numpy"
+
+
 def _function(
-    name: str | None, target: str | None, huggingface: str | None, signature: str | None, supports: list[str] | None, slot: str,
+    name: str | None, functions: dict[str, str | None], signature: str | None, supports: list[str] | None, slot: str,
     settings: dict[str, Any] | None,
 ) -> dict[str, Any] | None:  # fmt: skip
     """The plain function that the options name; None for a part of a plugin."""
-    if target is None and huggingface is None:
+    chosen = [key for key, value in functions.items() if value is not None]
+    if not chosen:
         if signature or supports:
             raise usage_error("--signature and --supports describe a plain function", "name it with --callable MODULE:NAME")
         return None
-    if target and huggingface:
-        raise usage_error("--callable and --huggingface exclude each other", "leave one out")
+    if len(chosen) > 1:
+        raise usage_error(f"{OPTIONS[chosen[0]]} and {OPTIONS[chosen[1]]} exclude each other", "leave one out")
     if name is not None or slot != "backend" or settings is not None:
         raise usage_error("a plain function has no NAME, --slot or --options", "leave them out")
-    if huggingface is not None and signature not in (None, "huggingface"):
-        raise usage_error(f"--huggingface functions have the signature huggingface, not {signature}", "leave --signature out")
-    if target is not None and signature is None:
-        known = "sdpa, flash_attn, flash_attn_varlen, huggingface, xformers, additive_mask, numpy"
-        raise usage_error("--callable needs --signature", f"signatures: {known}")
-    return {"target": target, "huggingface": huggingface, "signature": signature or "huggingface", "supports": supports}
+    option = OPTIONS[chosen[0]]
+    if option == "--huggingface":
+        if signature not in (None, "huggingface"):
+            raise usage_error(
+                f"--huggingface functions have the signature huggingface, not {signature}", "leave --signature out"
+            )
+        signature = "huggingface"
+    elif option == "--hf-kernel" and signature is None:
+        from ..callables.hub_kernel import SIGNATURES, divided
+
+        signature = SIGNATURES.get(divided(functions["hf_kernel"] or "")[1])
+    if signature is None:
+        raise usage_error(f"{option} needs --signature", f"signatures: {FORMS}")
+    return {**functions, "signature": signature, "supports": supports}
 
 
 def _name(function: dict[str, Any] | None) -> str | None:
-    return None if function is None else function["target"] or f"transformers:{function['huggingface']}"
+    if function is None:
+        return None
+    return function["target"] or function["hf_kernel"] or f"transformers:{function['huggingface']}"
 
 
 def _replay(

@@ -18,6 +18,7 @@ from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case_data import case_of
 from ..callables.adaptor import FunctionUnderTest
 from ..callables.check import check_callable, function_under_test
+from ..callables.hub_kernel import hub_function
 from ..callables.locate import function_named, transformers_function
 from ..finding import Inconclusive, Violation
 from ..laws.check import replay_part
@@ -110,8 +111,5 @@ def _under_test(task: Task, dtypes: tuple[str, ...], device: str) -> FunctionUnd
 
 def _function(task: Task) -> Callable[..., Any]:
     function_task = task["function"]
-    return (
-        transformers_function(function_task["huggingface"])
-        if function_task["huggingface"]
-        else function_named(function_task["target"])
-    )
+    find = {"huggingface": transformers_function, "hf_kernel": hub_function, "target": function_named}
+    return next(function(function_task[key]) for key, function in find.items() if function_task.get(key))

@@ -206,6 +206,8 @@ def _how_to_replay(data: Data, file: str | None) -> str:
     if function := data.get("function"):
         named = f"--callable {data['name']} {function['declaration'].partition(' --supports')[0]}"
         named = f"--huggingface {data['name'].partition(':')[2]}" if data["name"].startswith("transformers:") else named
+        if not data["name"].partition(":")[0].replace(".", "_").isidentifier():
+            named = named.replace("--callable", "--hf-kernel", 1)
         return f"run the findings again: tfkit conformance {shown(named)} --replay {shown(file or 'FILE')}"
     if file is not None:
         return f"run the findings again: tfkit conformance --replay {shown(file)}"
