@@ -133,7 +133,8 @@ def command(
     name: str | None, target: str | None, cache: str | None, huggingface: str | None, hf_kernel: str | None,
     signature: str | None, supports: list[str] | None, slot: str, flash_implementation: str | None, profile: str,
     place: str | None, only: list[str] | None, settings: dict[str, Any] | None, number: int, limit: float,
-    json_file: str | None, junit: str | None, certificate: str | None, check_certificate: str | None, badge: str | None, replay: str | None,
+    json_file: str | None, junit: str | None, certificate: str | None, check_certificate: str | None, badge: str | None,
+    replay: str | None,
     traceback: bool,
 ) -> int:  # fmt: skip
     """Check that an attention backend, or another part, does what it declares.
