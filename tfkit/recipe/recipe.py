@@ -39,6 +39,25 @@ class Parameters(Options):
     ] = None
 
 
+class Lora(Options):
+    """Low-rank adapters of linear maps. A weight W of `pretrained` stays as it is, and alpha / rank * B A is added to it: A has
+    `rank` rows and B `rank` columns. B is zero at first. Only adapters are trained, and tensors that the pretrained model does
+    not give. The run saves them in the format of peft. https://arxiv.org/abs/2106.09685
+
+    A target is the name of a linear map, or its last parts: `query`, `ffn.input`, `decoder.layers.0.branches.ffn.output`."""
+
+    rank: Annotated[int, Field(ge=1, le=65_536, description="rank of the product B A")] = 8
+    alpha: Annotated[
+        Positive | None, Field(description="factor of the product, which is divided by the rank; the rank unless written")
+    ] = None
+    targets: Annotated[
+        tuple[Pattern, ...],
+        AsTuple,
+        Field(min_length=1, max_length=MAX_PATTERNS, description="the linear maps, by the last parts of their names"),
+    ] = ("query", "value")
+    dropout: Annotated[Probability, Field(description="dropout of the input of A")] = 0.0
+
+
 class Batching(Options):
     """A batch holds sentences of similar length: at most `tokens` tokens with padding, on its longer side. A step takes
     `accumulate` batches; its gradient is that of the mean loss over all their target tokens. `max_length` counts tokens with
@@ -164,6 +183,9 @@ class Recipe(Options):
     )
     parameters: Annotated[
         Parameters | None, Field(description="which parameters are trained, and at which rate; all at one rate unless written")
+    ] = None
+    lora: Annotated[
+        Lora | None, Field(description="low-rank adapters, which are trained instead of the weights of `pretrained`")
     ] = None
     schedule: Annotated[Component, SlotField("schedule"), Field(description="the learning rate of each step")] = (
         component_default("noam")

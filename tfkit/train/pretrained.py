@@ -17,10 +17,9 @@ from ..catalogue import Catalogue
 from ..data import KINDS, Roles, TextTokeniser, has_labels, read_labels, read_tokenisers, roles_of
 from ..errors import InputError, SpecError, TfkitError
 from ..errors.elsewhere import without_quotes, without_text
-from ..files import file_record
 from ..io import load, model_in
-from ..io.layout import WEIGHTS
-from ..io.loading import read_weights
+from ..io.loading import all_weights
+from ..io.saved_files import read_versions
 from ..nn.model import Model
 from ..nn.tokens import TokenLogits, Tokens
 from ..recipe import Recipe
@@ -99,7 +98,7 @@ class Pretrained:
         Raises:
             InputError: Less than `pretrained_share` of the weights can be loaded, or none.
         """
-        weights, pretrained = model.state_dict(), read_weights(self.place)
+        weights, pretrained = model.state_dict(), all_weights(self.place)
         loaded: list[str] = []
         skipped = [
             SkippedTensor(name, tuple(tensor.shape), "not in the new model", False)
@@ -188,9 +187,13 @@ def read_pretrained(recipe: Recipe, roles: Roles, catalogue: Catalogue) -> Pretr
         message = f"{recipe.pretrained} is no model to start from: {first.message}"
         fix = "name a run of `tfkit train` that has a best model, or a model of it"
         raise InputError(recipe.diagnostic("TFK117", "pretrained", message, fix)) from None
+    versions = read_versions(place)
+    if recipe.lora is not None and versions.base is not None:
+        message = f"{place} is an adapter itself, and adapters need whole weights below them"
+        raise InputError(recipe.diagnostic("TFK117", "pretrained", message, f"merge it first: `tfkit merge {place} -o DIR`"))
     columns = KINDS[recipe.data.kind].files
     tokenisers = {column: by_node.get(roles.of(column)) or list(by_node.values())[-1] for column in columns}
-    return Pretrained(place, tokenisers, labels, file_record(place / WEIGHTS)["sha256"])
+    return Pretrained(place, tokenisers, labels, versions.weights_record.sha256)
 
 
 def _tokenisers(place: Path, model: Model) -> dict[str, TextTokeniser]:

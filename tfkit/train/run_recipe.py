@@ -100,6 +100,9 @@ def check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
     if fsdp and recipe.compile:
         message = "a model that FSDP2 shards is not compiled"
         raise InputError(recipe.diagnostic("TFK118", "compile", message, "remove `compile`, or `--fsdp`"))
+    if fsdp and recipe.lora is not None:
+        message = "adapters are not sharded: they are small, and FSDP2 would divide their base"
+        raise InputError(recipe.diagnostic("TFK118", "lora", message, "remove `--fsdp`, or `lora`"))
     if fsdp and count == 1:
         message = "FSDP2 shards weights over several processes, and there is one"
         raise InputError(

@@ -30,6 +30,7 @@ from .digests import PRETRAINED, check_digests, checked_file_digests, digests_of
 from .distributed.process_group import ProcessGroup, join_processes
 from .fit_spec import check_sharded_sampling, fitted_length, positions_in
 from .log import LogWriter, cut_log
+from .lora import Adapters, add_adapters
 from .preparation import check_start, finish_preparation, prepare_run
 from .pretrained import read_pretrained
 from .run_directory import RunOutput, new_run, old_run, own_place
@@ -65,7 +66,8 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
     model = processes.run_on_all(build_model)
     roles = processes.run_on_all(lambda: roles_of(model.plan, recipe.data.kind))
     first_step = processes.run_on_first(lambda: not checkpoints_in(directory / CHECKPOINTS))
-    pretrained = processes.run_on_all(lambda: read_pretrained(recipe, roles, catalogue)) if first_step else None
+    starts = first_step or recipe.lora is not None  # the weights below adapters are those of the pretrained model
+    pretrained = processes.run_on_all(lambda: read_pretrained(recipe, roles, catalogue)) if starts else None
     if digests is None:
         written = processes.run_on_all(lambda: read_digests(directory))
         digests = digests_of(recipe, data, files, pretrained)
@@ -75,22 +77,25 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
     report = (
         None if pretrained is None else processes.run_on_all(lambda: pretrained.load_into(model, recipe, roles, data.labels))
     )
+    adapters = None
+    if report is not None and pretrained is not None and recipe.lora is not None:
+        adapters = Adapters(add_adapters(model, recipe, report.names), pretrained.place)
     step = TrainStep(model, recipe, data, processes, session.fsdp)
     callbacks = CallbackList(session.callbacks if processes.is_first else ())
     output = RunOutput(directory, callbacks)
     if processes.is_first:
         callbacks.callbacks = (LogWriter(output), *callbacks.callbacks)
-    best_models = BestModels(step, output, catalogue)
+    best_models = BestModels(step, output, catalogue, adapters)
     checkpointer = Checkpointer(step, output, digests, best_models)
     processes.run_on_all(lambda: check_translations(model, data.tokenisers, recipe))
-    validator = Validator(step, build_model, best_models)
+    validator, clock = Validator(step, build_model, best_models), RunClock(session.start, processes)
     if files and (
         changed := processes.run_on_first(
             lambda: changes_of_files(recipe, read_facts(directory / DATA).sources, directory / DATA)
         )
     ):
         callbacks.notify(lambda callback: callback.on_warning(tuple(changed)))
-    return Trainer(step, output, best_models, checkpointer, validator, RunClock(session.start, processes), report)
+    return Trainer(step, output, best_models, checkpointer, validator, clock, report if first_step else None)
 
 
 def _tokenisers(recipe: Recipe, directory: Path) -> Mapping[str, TextTokeniser]:

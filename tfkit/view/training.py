@@ -52,6 +52,11 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
     rows.append(f"model: {model.plan.name}, {model.parameter_count():,} parameters{changed}")
     if trainer.load_report is not None:
         rows += load_report_text(trainer.load_report).splitlines()
+    if recipe.lora is not None:
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        alpha = recipe.lora.alpha or recipe.lora.rank
+        targets = ", ".join(recipe.lora.targets)
+        rows.append(f"lora: rank {recipe.lora.rank}, alpha {alpha:g}, of {targets}; {trained:,} weights are trained")
     rows.append(
         f"a step: {' and '.join(f'{count:,.0f} {column} tokens' for column, count in mean.items())} on average, "
         f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"
