@@ -37,8 +37,8 @@ def load(
     catalogue: Catalogue | None = None,
     base: str | Path | None = None,
 ) -> Model:
-    """Load a model that `save` wrote. All weights are equal bit for bit, and each has its dtype. The adapters of a run are merged
-    with its base model.
+    """Load a model that `save` wrote. All weights are equal bit for bit, and each has its dtype. Adapters are merged with their
+    base model.
 
     Args:
         directory: directory of a model, or of a training run, whose best model is loaded.

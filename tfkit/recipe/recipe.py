@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from typing import Annotated, Any
 
@@ -124,6 +125,9 @@ class Validation(Options):
     ] = "loss"
     beams: Annotated[Size, Field(le=100, description="beams of the scored translations; 1 is greedy")] = 1
     sentences: Annotated[Size, Field(description="the first rows, which are translated")] = 1000
+    corpus: Annotated[
+        str | None, Field(description="of several corpora, the one whose score selects; the mean of all unless written")
+    ] = None
     filters: Annotated[
         tuple[Annotated[Component, SlotField("score_filter")], ...] | None,
         AsTuple,
@@ -263,7 +267,10 @@ class Recipe(Options):
     def _node(self, key: str) -> Located | None:
         node = self._tree
         for part in key.split("."):
-            node = None if node is None else node.get(part)
+            if node is not None and part.isdigit():
+                node = node.items[int(part)] if int(part) < len(node.items) else None
+            else:
+                node = None if node is None else node.get(part)
         return node
 
     def written_keys(self, slot: str) -> dict[str, Any]:
@@ -321,6 +328,17 @@ def check_metric(recipe: Recipe) -> None:
         if getattr(recipe.validation, name) is not None and metric not in ("bleu", "chrf"):
             message = f"nothing is translated for the metric `{metric}`"
             raise InputError(recipe.diagnostic("TFK108", f"validation.{name}", message, "write `metric: bleu`, or remove it"))
+
+
+def check_corpora(recipe: Recipe) -> None:
+    """Raises InputError if `validation.corpus` is none of the corpora."""
+    name, corpora = recipe.validation.corpus, getattr(recipe.data.options, "corpora", None) or ()
+    names = [corpus.name for corpus in corpora]
+    if name is not None and name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        fix = f"did you mean `{near[0]}`?" if near else f"the corpora are {', '.join(names)}" if names else "remove it"
+        message = f"there is no corpus `{name}`" if names else "`data` has no `corpora`"
+        raise InputError(recipe.diagnostic("TFK112", "validation.corpus", message, fix))
 
 
 def without_smoothing(recipe: Recipe) -> Recipe:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -105,6 +105,7 @@ class ValidationResult:
         best: Whether it was the best so far.
         seconds: Its wall time.
         sample: Source, reference and translation of one row.
+        corpora: Of several corpora, `nll` and the scores of each, whose mean the others are.
     """
 
     step: int
@@ -115,6 +116,13 @@ class ValidationResult:
     best: bool
     seconds: float
     sample: tuple[str, str, str] | None = None
+    corpora: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The result as JSON data, without `corpora` if there is one."""
+        data = asdict(self)
+        return data if self.corpora else {name: value for name, value in data.items() if name != "corpora"}
 
     @property
     def perplexity(self) -> float:

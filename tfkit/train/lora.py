@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors.torch import save_file
@@ -50,9 +50,10 @@ def check_lora(recipe: Recipe, model: Model) -> None:
     diagnostics = []
     for target in lora.targets:
         if adapted := _matched(linear, target):
-            narrow = [name for name in adapted if min(model.get_submodule(name).weight.shape) < lora.rank]
+            shapes = {name: tuple(model.get_parameter(f"{name}.weight").shape) for name in adapted}
+            narrow = [name for name in adapted if min(shapes[name]) < lora.rank]
             if narrow:
-                shape = tuple(model.get_submodule(narrow[0]).weight.shape)
+                shape = shapes[narrow[0]]
                 message = f"`{narrow[0]}` has a weight {shape}, whose rank is at most {min(shape)}, less than {lora.rank}"
                 diagnostics.append(recipe.diagnostic("TFK132", "lora.rank", message, f"write at most {min(shape)}"))
             continue
@@ -109,7 +110,7 @@ def add_adapters(model: Model, recipe: Recipe, loaded: Collection[str]) -> LoraC
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     targets = {name for target in lora.targets for name in _matched(linear, target) if f"{name}.weight" not in new}
     config = LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha or lora.rank, lora_dropout=lora.dropout, target_modules=sorted(targets)
+        r=lora.rank, lora_alpha=cast("int", lora.alpha or lora.rank), lora_dropout=lora.dropout, target_modules=sorted(targets)
     )
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     with torch.random.fork_rng(devices=[]):
@@ -149,7 +150,8 @@ class Adapters:
             save_file(tensors, path, {"format": "pt"})
             return FileRecord(**file_record(path))
 
-        written: dict[str, Any] = {**self.config.to_dict(), "base_model_name_or_path": str(self.base), "inference_mode": True}
+        written: dict[str, Any] = self.config.to_dict()  # type: ignore[no-untyped-call]
+        written |= {"base_model_name_or_path": str(self.base), "inference_mode": True}
         whole = {name.removeprefix(PREFIX).rpartition(".")[0] for name in tensors if ".lora_" not in name}
         written["modules_to_save"] = sorted(whole) or None
         contents = ModelFiles(

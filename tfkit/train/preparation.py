@@ -16,8 +16,8 @@ from ..data import (
     Data,
     TextTokeniser,
     check_images,
+    corpora_of,
     count_rows,
-    files_of,
     image_texts,
     prepare,
     prepare_images,
@@ -26,7 +26,16 @@ from ..data import (
 from ..errors import Diagnostic, InputError, TfkitError
 from ..errors.elsewhere import without_quotes
 from ..files import write_whole
-from ..recipe import FILES, Recipe, check_image_settings, check_metric, check_teacher_forcing, chosen_for, load_recipe
+from ..recipe import (
+    Recipe,
+    check_corpora,
+    check_image_settings,
+    check_metric,
+    check_teacher_forcing,
+    chosen_for,
+    files_in,
+    load_recipe,
+)
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
 from .fit_spec import check_trained, check_weights, fitted_spec, image_rule_in, roles_in
@@ -112,8 +121,9 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
     if recipe.data.kind == "images":
         check_images(recipe)
     else:
-        files_of(recipe)
+        corpora_of(recipe)
     check_metric(recipe)
+    check_corpora(recipe)
     check_bleu(recipe)
     check_teacher_forcing(recipe)
     check_processes(recipe, processes, fsdp)
@@ -171,7 +181,8 @@ def _prepared(
             return prepare_images(recipe, directory / DATA, image_rule_in(recipe, catalogue))
         return prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
     except InputError as error:
-        if not any(recipe.reaches_elsewhere(f"data.{name}") for name in FILES):
+        names = files_in(recipe.data.options.model_dump(exclude_none=True))
+        if not any(recipe.reaches_elsewhere(f"data.{name}") for name in names):
             raise
         raise InputError(map(without_quotes, error.diagnostics)) from None
 

@@ -33,7 +33,7 @@ def write_recipe(recipe: Recipe, directory: Path) -> None:
     written = recipe.written()
     written["model"] = SPEC
     data = {"kind": recipe.data.kind} | recipe.data.options.model_dump(exclude_none=True)
-    written["data"] = {key: str(Path(value).absolute()) if key in FILES and value else value for key, value in data.items()}
+    written["data"] = _with_absolute_files(data)
     written.pop("changes", None)
     if recipe.data.kind == "images":
         del written["tokeniser"]
@@ -44,6 +44,24 @@ def write_recipe(recipe: Recipe, directory: Path) -> None:
         if keys := recipe.written_keys("tokeniser"):
             written["tokeniser"] = {"kind": recipe.tokeniser.kind, **keys}
     write_whole(directory / RECIPE, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
+
+
+def _with_absolute_files(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `data`, or of one of its corpora, with absolute file names."""
+    written: dict[str, Any] = {
+        key: str(Path(value).absolute()) if key in FILES and value else value for key, value in data.items()
+    }
+    if "corpora" in written:
+        written["corpora"] = [_with_absolute_files(corpus) for corpus in written["corpora"]]
+    return written
+
+
+def _without_files(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `data`, or of one of its corpora, that are no files and no rows of them."""
+    written = {key: value for key, value in data.items() if key not in FILES and key != "held_out"}
+    if "corpora" in written:
+        written["corpora"] = [_without_files(corpus) for corpus in written["corpora"]]
+    return written
 
 
 def read_recipe(directory: Path, overrides: Sequence[str]) -> Recipe:
@@ -82,8 +100,7 @@ def fixed_settings(recipe: Recipe) -> Mapping[str, Any]:
         written["tokeniser"] |= {"normalise": recipe.written_keys("tokeniser").get("normalise", "nfkc")}
     written["validation"] = {key: value for key, value in written["validation"].items() if key != "every_steps"}
     options = recipe.data.options.model_dump(exclude_none=True)
-    data = {key: value for key, value in options.items() if key not in FILES and key != "held_out"}
-    return {**written, "data": {"kind": recipe.data.kind, **data}}
+    return {**written, "data": {"kind": recipe.data.kind, **_without_files(options)}}
 
 
 def check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
