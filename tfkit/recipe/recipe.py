@@ -341,6 +341,24 @@ def check_corpora(recipe: Recipe) -> None:
         raise InputError(recipe.diagnostic("TFK112", "validation.corpus", message, fix))
 
 
+SAMPLED = ("parallel", "masked", "masked_pairs", "classification", "pairs")
+"""The kinds of data whose rows may have other pieces: those without labels at single tokens."""
+
+
+def check_sampling(recipe: Recipe) -> None:
+    """Raises InputError if the pieces of a recipe's rows cannot be drawn again."""
+    for name in ("dropout", "sampling"):
+        if getattr(recipe.tokeniser.options, name, None) is None:
+            continue
+        key = f"tokeniser.{name}"
+        if recipe.data.kind not in SAMPLED:
+            message = f"rows of kind `{recipe.data.kind}` have labels or a length that belong to their pieces"
+            raise InputError(recipe.diagnostic("TFK108", key, message, f"remove it; it is for {', '.join(SAMPLED)}"))
+        if recipe.compile:
+            message = "a compiled model has batches of few lengths, and other pieces change the lengths"
+            raise InputError(recipe.diagnostic("TFK108", key, message, "remove it, or `compile`"))
+
+
 def without_smoothing(recipe: Recipe) -> Recipe:
     """The recipe with unsmoothed labels, for answers: some positions cannot be chosen, and smoothing would choose them too.
     Raises InputError if the recipe sets it."""

@@ -30,6 +30,8 @@ class TrainingBatches:
     @property
     def tokens(self) -> int:
         """The most tokens and labels of an epoch: those of all columns, and two labels of each row."""
+        if not isinstance(self.task, ImageTask) and self.task.samplers:
+            return self.rows * 2 * (2 + self.recipe.batching.max_length)
         if self.mixture is not None:
             return self.rows * (2 + sum(int(lengths.max()) for lengths in self.data.train.lengths.values()))
         return sum(int(lengths.sum(dtype=np.int64)) for lengths in self.data.train.lengths.values()) + 2 * self.rows

@@ -31,6 +31,7 @@ from ..recipe import (
     check_corpora,
     check_image_settings,
     check_metric,
+    check_sampling,
     check_teacher_forcing,
     chosen_for,
     files_in,
@@ -74,9 +75,11 @@ def _compare(recipe: Recipe, place: Path, tokenisers: list[TextTokeniser]) -> li
     written_keys = recipe.written_keys("tokeniser")
     diagnostics: list[Diagnostic] = []
     for name, value in written_keys.items():
-        if value != has[name] and not (name == "vocab_size" and value == _requested_size(place)):
-            written, used = (_describe(name, setting) for setting in (value, has[name]))
-            fix = "leave `tokeniser` out" if name == "kind" else f"write {_yaml(name, has[name])}, or leave it out"
+        if name in ("dropout", "sampling"):  # how rows are read, not what the tokeniser is
+            continue
+        if value != has.get(name) and not (name == "vocab_size" and value == _requested_size(place)):
+            written, used = (_describe(name, setting) for setting in (value, has.get(name)))
+            fix = "leave `tokeniser` out" if name == "kind" else f"write {_yaml(name, has.get(name))}, or leave it out"
             message = f"{written} is written, but {place}, whose tokeniser is used, has {used}"
             diagnostics.append(recipe.diagnostic("TFK117", f"tokeniser.{name}", message, fix))
     if "joint" not in written_keys and len(tokenisers) > 1 and not has["joint"]:
@@ -103,6 +106,8 @@ def _describe(name: str, value: Any) -> str:
 
 
 def _yaml(name: str, value: Any) -> str:
+    if name == "symbols":
+        return "no `symbols`" if not value else f"`symbols: [{', '.join(value)}]`"
     return f"`{name}: {str(value).lower()}`"
 
 
@@ -126,6 +131,7 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
     check_corpora(recipe)
     check_bleu(recipe)
     check_teacher_forcing(recipe)
+    check_sampling(recipe)
     check_processes(recipe, processes, fsdp)
 
 

@@ -105,7 +105,7 @@ class TrainStep:
         if isinstance(rule, ImageRule):
             self.task: ImageTask | Task = image_task(recipe, roles, rule)
         else:
-            self.task = task_of(recipe, roles, data.tokenisers["target"])
+            self.task = task_of(recipe, roles, data.tokenisers)
         self.sampling = ScheduledSampling(model, recipe, roles) if recipe.teacher_forcing is not None else None
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
