@@ -7,6 +7,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..recipe import Recipe
 from .corpus import TAGS, Corpus
 from .corpus_facts import FACTS, CorpusCounts, Facts, describe_counts, read_facts
 from .encode import CorpusEncoder, SelectedRows
+from .extension import extended
 from .kinds import KINDS
 from .sources import sources_of
 from .spans import SpanFacts
@@ -100,6 +102,8 @@ def prepare(
         make_folders(directory)
     except OSError as reason:
         raise StoreError(Diagnostic("TFK081", f"{directory} cannot be created: {reason.strerror}")) from None
+    if tokenisers and getattr(recipe.tokeniser.options, "extend", None) is not None:
+        tokenisers = _extended(recipe, tokenisers, corpora, held_out)
     tokenisers = tokenisers or _tokenisers(recipe, corpora, vocab_size, held_out)
     encode = CorpusEncoder(recipe, tokenisers, labels, positions or {})
     parts = {"train": {}, "validation": {}}  # type: dict[str, dict[str, SelectedRows]]
@@ -221,6 +225,30 @@ def _labels(recipe: Recipe, corpora: Sequence[TextCorpus]) -> list[str]:
 def _labels_of(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:
     """The labels of a row: one, or one for each word."""
     return texts[1].split(" ") if KINDS[recipe.data.kind].tagged else texts[-1:]
+
+
+def _extended(
+    recipe: Recipe,
+    tokenisers: Mapping[str, TextTokeniser],
+    corpora: Sequence[TextCorpus],
+    held_out: Sequence[frozenset[int]],
+) -> Mapping[str, TextTokeniser]:
+    """The tokenisers of a pretrained model with more pieces; a joint one for the text of both sides."""
+    kind = KINDS[recipe.data.kind]
+    joint = len({id(tokeniser) for tokeniser in tokenisers.values()}) == 1
+
+    def texts(sides: Sequence[int]) -> Iterator[str]:
+        for corpus, held in zip(corpora, held_out, strict=True):
+            for _, row in corpus.selected(recipe, held, False):
+                yield from (row[side] if kind.sentences else f"{row[side]}\n" for side in sides)
+
+    if joint:
+        [tokeniser] = {id(tokeniser): tokeniser for tokeniser in tokenisers.values()}.values()
+        return dict.fromkeys(tokenisers, extended(recipe, tokeniser, lambda: texts(range(kind.texts))))
+    return {
+        column: extended(recipe, tokeniser, partial(texts, [side]))
+        for side, (column, tokeniser) in enumerate(tokenisers.items())
+    }
 
 
 def _tokenisers(

@@ -182,6 +182,22 @@ class TextTokeniser:
             self._bounds.check(text)
             return str(normaliser.normalize_str(text))
 
+    def words(self, text: str) -> list[str]:
+        """The parts of a text that are divided into pieces, none of which crosses them."""
+        with _library("the tokeniser failed on a text"):
+            self._bounds.check(text)
+            return [part for part, _ in self._tokeniser.pre_tokenizer.pre_tokenize_str(self.normalised(text))]
+
+    def divided_words(self, text: str) -> list[tuple[str, ...]]:
+        """The pieces of each of these parts."""
+        with _library("the tokeniser failed on a text"):
+            self._bounds.check(text)
+            encoding = self._tokeniser.encode(text, add_special_tokens=False)
+        words: dict[int, list[str]] = {}
+        for piece, word in zip(encoding.tokens, encoding.word_ids, strict=True):
+            words.setdefault(word, []).append(piece)
+        return [tuple(pieces) for pieces in words.values()]
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, in parallel. Raises InputError for a text that is too long: `TextBounds`."""
         with _library("the tokeniser failed on a text"):

@@ -71,6 +71,9 @@ def _recipe(root: Located, overrides: Sequence[str], diagnostics: Diagnostics) -
         fields[name] = _relative_to_cwd(fields[name])
     if "model" in fields:
         _check_regular(fields["model"], diagnostics)
+    if "tokeniser" in fields and (file := fields["tokeniser"].mapping.get("extend")) is not None:
+        tokeniser = fields["tokeniser"]
+        fields["tokeniser"] = tokeniser.holding({**tokeniser.mapping, "extend": _relative_to_cwd(file)})
     if "data" in fields:
         fields["data"] = _files_relative_to_cwd(fields["data"])
     tree = root.holding(fields)

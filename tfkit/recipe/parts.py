@@ -232,6 +232,10 @@ class SubwordOptions(TextOptions):
         int | None, Field(ge=4, le=1_000_000, description="chosen by the size of the corpus unless written")
     ] = None
     byte_fallback: Annotated[bool, Field(description="write unknown characters as bytes, so that no text is lost")] = True
+    extend: Annotated[
+        Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1)] | None,
+        Field(description="with `pretrained`: the number of pieces that its tokeniser gets for this text, or a file of them"),
+    ] = None
 
 
 class BpeOptions(SubwordOptions):

@@ -347,6 +347,10 @@ SAMPLED = ("parallel", "masked", "masked_pairs", "classification", "pairs")
 
 def check_sampling(recipe: Recipe) -> None:
     """Raises InputError if the pieces of a recipe's rows cannot be drawn again."""
+    if recipe.pretrained is None and getattr(recipe.tokeniser.options, "extend", None) is not None:
+        message = "it adds pieces to the tokeniser of `pretrained`, which is not written"
+        fix = "write `pretrained`, or a larger `vocab_size`"
+        raise InputError(recipe.diagnostic("TFK117", "tokeniser.extend", message, fix))
     for name in ("dropout", "sampling"):
         if getattr(recipe.tokeniser.options, name, None) is None:
             continue

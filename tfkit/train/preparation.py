@@ -75,7 +75,7 @@ def _compare(recipe: Recipe, place: Path, tokenisers: list[TextTokeniser]) -> li
     written_keys = recipe.written_keys("tokeniser")
     diagnostics: list[Diagnostic] = []
     for name, value in written_keys.items():
-        if name in ("dropout", "sampling"):  # how rows are read, not what the tokeniser is
+        if name in ("dropout", "sampling", "extend"):  # how rows are read, not what the tokeniser is
             continue
         if value != has.get(name) and not (name == "vocab_size" and value == _requested_size(place)):
             written, used = (_describe(name, setting) for setting in (value, has.get(name)))

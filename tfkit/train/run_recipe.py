@@ -42,6 +42,8 @@ def write_recipe(recipe: Recipe, directory: Path) -> None:
         # The tokenisers are those of the pretrained model; the defaults of the recipe would not describe them.
         del written["tokeniser"]
         if keys := recipe.written_keys("tokeniser"):
+            if isinstance(keys.get("extend"), str):
+                keys["extend"] = str(Path(keys["extend"]).absolute())
             written["tokeniser"] = {"kind": recipe.tokeniser.kind, **keys}
     write_whole(directory / RECIPE, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
 

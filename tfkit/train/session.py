@@ -74,9 +74,10 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
         if pretrained is None and PRETRAINED in written:  # they were loaded before the first checkpoint
             digests[PRETRAINED] = written[PRETRAINED]
         processes.run_on_all(partial(check_digests, directory, written, digests))
-    report = (
-        None if pretrained is None else processes.run_on_all(lambda: pretrained.load_into(model, recipe, roles, data.labels))
-    )
+    report = None
+    if pretrained is not None:
+        load_into = partial(pretrained.load_into, model, recipe, roles, data.labels, data.tokenisers)
+        report = processes.run_on_all(load_into)
     adapters = None
     if report is not None and pretrained is not None and recipe.lora is not None:
         adapters = Adapters(add_adapters(model, recipe, report.names), pretrained.place)
