@@ -193,7 +193,7 @@ class TextTokeniser:
         with _library("the tokeniser failed on a text"):
             self._bounds.check(text)
             encoding = self._tokeniser.encode(text, add_special_tokens=False)
-        words: dict[int, list[str]] = {}
+        words: dict[int | None, list[str]] = {}
         for piece, word in zip(encoding.tokens, encoding.word_ids, strict=True):
             words.setdefault(word, []).append(piece)
         return [tuple(pieces) for pieces in words.values()]

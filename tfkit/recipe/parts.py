@@ -54,6 +54,7 @@ OPTIMISERS = (
 # linear         peak * n / warmup, then from peak to floor along a line until step `steps`, then floor
 #                                                                            https://arxiv.org/abs/1810.04805, appendix A.2
 # constant       peak * min(n / warmup, 1)
+# plateau        the same, times factor^k after k plateaus of the validation, at least floor
 
 Warmup = Annotated[int, Field(ge=1, description="steps until the highest rate")]
 
@@ -87,9 +88,20 @@ class DecayOptions(PeakOptions):
         return self
 
 
+class PlateauOptions(PeakOptions):
+    """After `patience` validations in a row without a better score, the next one without reduces the rate by `factor`. A score
+    is better if it exceeds the best one by the share `threshold` of it: that of `validation.metric`, as torch's
+    ReduceLROnPlateau compares."""
+
+    factor: Annotated[float, Field(gt=0.0, lt=1.0, description="factor of the rate at a plateau")] = 0.1
+    patience: Annotated[int, Field(ge=0, le=2**40, description="validations without a better score that change nothing")] = 10
+    threshold: Annotated[float, Field(ge=0.0, lt=1.0, description="a smaller relative change of the score is none")] = 1e-4
+    floor: Annotated[float, Field(ge=0.0, description="the lowest learning rate")] = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Entry):
-    """`rate(options, step, d_model)` is the learning rate of a step, counted from 1."""
+    """`rate(options, step, d_model)` is the learning rate of a step, counted from 1; of `plateau`, that before reductions."""
 
     rate: Callable[[Any, int, int], float]
 
@@ -132,6 +144,12 @@ SCHEDULES = (
         name="linear", summary="linear warm-up to a peak, then a line to the floor", options=DecayOptions, rate=linear_rate
     ),
     Schedule(name="constant", summary="linear warm-up to a peak, then the peak", options=PeakOptions, rate=constant),
+    Schedule(
+        name="plateau",
+        summary="linear warm-up to a peak, which is reduced when validations stop to improve",
+        options=PlateauOptions,
+        rate=constant,
+    ),
 )
 
 

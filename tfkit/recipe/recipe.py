@@ -392,7 +392,7 @@ def schedule_warning(recipe: Recipe, last: int | None, done: int = 0) -> Diagnos
         The warning if steps will have the rate 0, or if the run ends within the warm-up.
     """
     options = recipe.schedule.options
-    zero = options.steps if getattr(options, "floor", None) == 0 else None
+    zero = getattr(options, "steps", None) if getattr(options, "floor", None) == 0 else None
     if zero is not None and (done >= zero if last is None else last > zero):
         name, wrong = "steps", f"the learning rate is 0 from step {zero:,} on"
         fix = f"write `schedule.steps: {last}`, a `schedule.floor` above 0, or `stopping.max_steps: {zero}`"

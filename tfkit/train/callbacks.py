@@ -34,6 +34,9 @@ class Progress(BaseModel):
         seconds: Wall time of all commands of the run, with start-up and validation.
         best_models: Score and step of the saved models, best first.
         validated: The step of the last validation.
+        reductions: How often a plateau has reduced the learning rate.
+        plateau_best: The best score of the schedule `plateau`, larger is better.
+        plateau_stale: Validations since then, or since the last reduction.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -49,6 +52,9 @@ class Progress(BaseModel):
     seconds: Annotated[float, Field(ge=0, le=MAX_WHOLE)] = 0.0
     best_models: list[Annotated[tuple[float, Whole], AsTuple]] = []
     validated: Whole = 0
+    reductions: Whole = 0
+    plateau_best: float | None = None
+    plateau_stale: Whole = 0
 
     @model_validator(mode="after")
     def _agrees(self) -> Progress:
@@ -106,6 +112,7 @@ class ValidationResult:
         seconds: Its wall time.
         sample: Source, reference and translation of one row.
         corpora: Of several corpora, `nll` and the scores of each, whose mean the others are.
+        rate: The learning rate of the next step, if a plateau has just reduced it.
     """
 
     step: int
@@ -117,12 +124,12 @@ class ValidationResult:
     seconds: float
     sample: tuple[str, str, str] | None = None
     corpora: dict[str, dict[str, float]] = field(default_factory=dict)
+    rate: float | None = None
 
     @property
     def written(self) -> dict[str, Any]:
-        """The result as JSON data, without `corpora` if there is one."""
-        data = asdict(self)
-        return data if self.corpora else {name: value for name, value in data.items() if name != "corpora"}
+        """The result as JSON data, without `corpora` if there is one, and without `rate` if it is not reduced."""
+        return {name: value for name, value in asdict(self).items() if value or name not in ("corpora", "rate")}
 
     @property
     def perplexity(self) -> float:

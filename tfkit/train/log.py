@@ -72,6 +72,7 @@ class ValidationEntry(FileModel):
     seconds: Seconds
     sample: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
     corpora: dict[Name, dict[Name, Number]] = {}
+    rate: Number = None
 
 
 Entry = StepEntry | ValidationEntry

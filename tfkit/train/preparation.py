@@ -158,8 +158,10 @@ def prepare_run(
             spec, _ = fitted_spec(recipe, catalogue, roles, pretrained.tokenisers, 0)
             pretrained.load_into(build(spec, catalogue, device="meta"), recipe, roles, ())
     data = _prepared(recipe, directory, catalogue, None if pretrained is None else pretrained.tokenisers, positions)
-    if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
-        message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
+    needs = recipe.stopping.patience is not None or recipe.validation.metric != "loss" or recipe.schedule.kind == "plateau"
+    if data.validation is None and needs:
+        names = "`stopping.patience`, `validation.metric` and the schedule `plateau`"
+        message = f"{names} need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; by default no row is held out if there are fewer than 20"
         raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
     if KINDS[recipe.data.kind].tagged and recipe.validation.metric == "f1" and not marks_entities(data.labels):

@@ -6,9 +6,10 @@ tfkit.train.train(recipe, "runs/en-de")
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from .log import LogWriter, cut_log
 from .lora import Adapters, add_adapters
 from .preparation import check_start, finish_preparation, prepare_run
 from .pretrained import read_pretrained
+from .rate_finder import RateSweep, sweep, sweeping
 from .run_directory import RunOutput, new_run, old_run, own_place
 from .run_files import CHECKPOINTS, DATA, DIGESTS, LOG, SPEC
 from .run_recipe import check_processes, read_recipe, write_recipe
@@ -164,8 +166,50 @@ def train(
         StoreError: The directory is not empty, or cannot be written.
         TrainingError: The loss is NaN or infinite, or another process is lost.
     """
-    start = time.monotonic() if since is None else since
-    directory, catalogue = own_place(directory), catalogue or load_catalogue()
+    with _new_trainer(recipe, own_place(directory), device, backend, fsdp, callbacks, catalogue, since) as (trainer, changes):
+        trainer.processes.run_on_all(trainer.step.try_longest)
+        trainer.processes.run_on_first(lambda: finish_preparation(trainer.recipe, trainer.output.directory))
+        return _outcome(trainer, changes)
+
+
+def find_rate(
+    recipe: Recipe, *, device: str | torch.device = "cpu", backend: Any = None, catalogue: Catalogue | None = None
+) -> tuple[RateSweep, int]:
+    """Sweep learning rates with the model and the data of a recipe. Nothing is kept.
+
+    Args:
+        recipe: As in `train`; its schedule does not count.
+        device: As in `train`.
+        backend: As in `train`.
+        catalogue: As in `train`.
+
+    Returns:
+        The losses and the suggested rate, and the width of the model.
+
+    Raises:
+        SpecError: As in `train`.
+        InputError: As in `train`.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="tfkit-rates-") as directory,
+        _new_trainer(sweeping(recipe), Path(directory) / "run", device, backend, False, (), catalogue) as (trainer, _),
+    ):
+        return sweep(trainer), trainer.step.width
+
+
+@contextmanager
+def _new_trainer(
+    recipe: Recipe,
+    directory: Path,
+    device: str | torch.device,
+    backend: Any,
+    fsdp: bool,
+    callbacks: Sequence[Callback],
+    catalogue: Catalogue | None,
+    since: float | None = None,
+) -> Iterator[tuple[Trainer, list[str]]]:
+    """A context with the trainer of a new run, at its first step, and the changes to the spec that the data needed."""
+    start, catalogue = time.monotonic() if since is None else since, catalogue or load_catalogue()
     with join_processes(device) as (processes, place), processes.reporting_lost_process():
         processes.run_on_first(lambda: check_start(recipe, directory, processes.count, fsdp))
         if fsdp and recipe.teacher_forcing is not None:
@@ -178,10 +222,7 @@ def train(
             processes.run_on_first(lambda: stack.enter_context(new_run(directory)))
             prepared = processes.run_on_first(lambda: prepare_run(recipe, directory, catalogue, backend, positions), long=True)
             session = Session(directory, processes, place, backend, fsdp, callbacks, catalogue, start)
-            trainer = open_run(session, recipe, prepared.digests)
-            processes.run_on_all(trainer.step.try_longest)
-            processes.run_on_first(lambda: finish_preparation(recipe, directory))
-            return _outcome(trainer, prepared.changes)
+            yield open_run(session, recipe, prepared.digests), prepared.changes
 
 
 def resume(

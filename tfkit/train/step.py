@@ -159,7 +159,7 @@ class TrainStep:
         loss, nll = (total / target for total in processes.sum(*sums))
         if not math.isfinite(loss):
             raise NotFinite(number, "the loss", numbers)
-        rate = set_rate(self.state.optimiser, self.recipe, number, self.width)
+        rate = set_rate(self.state.optimiser, self.recipe, number, self.width, self.progress.reductions)
         norm = self._clip(number, numbers)
         if not self._update(number, numbers):
             return None

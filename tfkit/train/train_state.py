@@ -53,6 +53,8 @@ def impossible(state: State, optimiser: Mapping[str, Tensor], rows: int, tokens:
         ("progress.source_tokens", progress.source_tokens, MOST_USES * tokens * epoch),
         ("progress.target_tokens", progress.target_tokens, MOST_USES * tokens * epoch),
         ("progress.stale", progress.stale, step),
+        ("progress.reductions", progress.reductions, step),
+        ("progress.plateau_stale", progress.plateau_stale, step),
         ("average_steps", state.average_steps or 0, step),
     ):
         if count > most:

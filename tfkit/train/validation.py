@@ -21,10 +21,11 @@ from ..nn.model import Model
 from ..recipe import Recipe
 from ..text import Answerer, Translator
 from ..text.translator import one_line
-from .callbacks import ValidationResult
+from .callbacks import Progress, ValidationResult
 from .checkpointer import BestModels
 from .distributed.process_group import ProcessGroup
 from .loss import labelled_rows, smoothed_cross_entropy
+from .optimiser import rate_of
 from .step import TrainStep
 
 # Precision, recall and F1 of the entities that BIO tags mark, as conlleval and seqeval count them.
@@ -147,6 +148,8 @@ class Validator:
         progress.validated, progress.stale = progress.step, 0 if best else progress.stale + patience
         if best:
             progress.best, progress.best_step = value, progress.step
+        reduced = patience and reduces_at_plateau(self.step.recipe, progress, value)
+        next_rate = rate_of(self.step.recipe, progress.step + 1, self.step.width, progress.reductions) if reduced else None
         return ValidationResult(
             step=progress.step,
             epoch=progress.epoch if progress.batch else max(1, progress.epoch - 1),
@@ -160,7 +163,26 @@ class Validator:
                 name: {"nll": part.nll, **{score.name: score.value for score in part.scores.values()}}
                 for name, part in evaluation.parts.items()
             },
+            rate=next_rate,
         )
+
+
+def reduces_at_plateau(recipe: Recipe, progress: Progress, value: float) -> bool:
+    """Count a validation with this score, larger is better; returns whether the learning rate is now reduced once more.
+
+    It is the rule of torch.optim.lr_scheduler.ReduceLROnPlateau, mode `min` for the loss and `max` for other scores.
+    """
+    if recipe.schedule.kind != "plateau":
+        return False
+    options, best = recipe.schedule.options, progress.plateau_best
+    if best is None or value > best + options.threshold * abs(best):
+        progress.plateau_best, progress.plateau_stale = value, 0
+        return False
+    progress.plateau_stale += 1
+    if progress.plateau_stale <= options.patience:
+        return False
+    progress.reductions, progress.plateau_stale = progress.reductions + 1, 0
+    return True
 
 
 def evaluate(model: Model, step: TrainStep) -> Evaluation:

@@ -110,6 +110,7 @@ def validation_text(result: ValidationResult) -> str:
     return (
         f"step {result.step:,}, epoch {result.epoch}: validation {mean}ppl {result.perplexity:.2f}"
         f"{', ' if scores else ''}{scores}{best} ({result.seconds:.0f} s){parts}"
+        + (f"\na plateau: the learning rate is reduced to {result.rate:.3g}" if result.rate is not None else "")
     )
 
 
