@@ -33,7 +33,7 @@ def test_every_requirement_has_the_version_that_is_tested():
 
 
 def test_development_dependencies_are_no_extra():
-    assert set(EXTRAS) == {"all", "conformance", "ctranslate2", "images", "onnx", "pictures", "serve", "train"}
+    assert set(EXTRAS) == {"all", "conformance", "ctranslate2", "images", "lora", "onnx", "pictures", "serve", "train"}
     assert set(GROUPS) == {"bench", "checkpoints", "docs", "hub", "lint", "test"}
 
 

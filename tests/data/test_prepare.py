@@ -8,7 +8,7 @@ import pytest
 import encoder_tasks
 from kinds_task import recipe_for
 from tfkit import InputError, load_recipe
-from tfkit.data import count_rows, describe_counts, files_of, prepare, read_facts
+from tfkit.data import corpora_of, count_rows, describe_counts, prepare, read_facts
 from tfkit.data.kinds import MAX_WORD
 from tfkit.train.run_recipe import fixed_settings
 from translation_task import write_task
@@ -54,7 +54,7 @@ def test_standard_input_is_no_file_that_can_be_read_twice(tmp_path):
     with pytest.raises(
         InputError, match="- cannot be read: text is read several times, but standard input can be read only once"
     ):
-        files_of(recipe)
+        corpora_of(recipe)
 
 
 @pytest.mark.parametrize("kind", ["parallel", "language", "masked"])

@@ -48,7 +48,7 @@ class JsonLines:
         self._print("step", asdict(step))
 
     def on_validation_end(self, result: ValidationResult) -> None:
-        self._print("validation", asdict(result))
+        self._print("validation", result.written)
 
     def on_checkpoint(self, step: int, path: Path) -> None:
         self._print("checkpoint", {"step": step, "path": str(path)})

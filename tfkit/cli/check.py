@@ -59,10 +59,12 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
     try:
         text = read_source(file, Diagnostics())  # once: it may come through a pipe
         if _describes_training(text, file):
-            from ..recipe import check_metric, check_teacher_forcing, recipe_of, schedule_warning
+            from ..recipe import check_corpora, check_metric, check_sampling, check_teacher_forcing, recipe_of, schedule_warning
 
             recipe = recipe_of(text, file, overrides)
             check_metric(recipe)
+            check_corpora(recipe)
+            check_sampling(recipe)
             check_teacher_forcing(recipe)
             warning = schedule_warning(recipe, recipe.stopping.max_steps)
             spec, name = load_spec(recipe.model, catalogue, recipe.changes, named_by=recipe.names("model")), recipe.name

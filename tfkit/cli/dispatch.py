@@ -42,6 +42,7 @@ COMMANDS = {
     "look": "what a model attends to, as a page or a picture",
     "score": "BLEU and chrF of translations against a reference",
     "average": "average the weights of several models",
+    "merge": "an adapter (LoRA) and its base model as one model",
     "eject": "a spec or a model as one readable file of PyTorch",
     "export": "a trained model for another engine",
     "import": "a model of Hugging Face transformers, with its tokeniser",

@@ -27,9 +27,8 @@ def named(file: str, catalogue: Catalogue, overrides: Sequence[str] = ()) -> Nam
         spec = load_spec(file, catalogue, overrides)
         return Named(spec, graph_of(spec))
     from ..io import read_saved
-    from ..io.layout import WEIGHTS
     from ..io.saved_files import ITEM_SIZES
 
     saved = read_saved(Path(file), catalogue)
     dtype = saved.versions.dtype
-    return Named(saved.spec, saved.graph, dtype, ITEM_SIZES[dtype], saved.versions.files[WEIGHTS].sha256)
+    return Named(saved.spec, saved.graph, dtype, ITEM_SIZES[dtype], saved.versions.weights_record.sha256)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import StoreError, TfkitError
+from ..view.terminal import shown
 from .options import READ, WRITE, Declared, common, placement, set_option
-from .output import print_diagnostics, print_text
+from .output import print_diagnostics, print_json, print_text
 from .packages import TEXT, import_torch, need_packages
 from .usage import usage_error
 
@@ -79,6 +80,7 @@ def _data_options(command: Declared) -> Declared:
 @click.option("--from", "start", metavar="DIR", type=READ, help="Start from the weights of this model or run.")
 @click.option("-o", "--output", metavar="DIR", type=WRITE, help="A new directory for the run.")
 @click.option("--resume", metavar="DIR", type=READ, help="Continue the run in this directory.")
+@click.option("--find-rate", is_flag=True, help="Train nothing: sweep learning rates, draw the losses, suggest one.")
 @click.option("--earlier", is_flag=True, help="With --resume: skip a damaged checkpoint.")
 @click.option("--processes", metavar="N", type=click.IntRange(1, 1024), default=1, help="Train in N processes, here.")
 @click.option("--fsdp", is_flag=True, help="With several processes: shard weights, gradients and moments (FSDP2).")
@@ -86,8 +88,8 @@ def _data_options(command: Declared) -> Declared:
 @set_option
 @common
 def command(
-    recipe: str | None, start: str | None, output: str | None, resume: str | None, earlier: bool, processes: int,
-    fsdp: bool, device: str,
+    recipe: str | None, start: str | None, output: str | None, resume: str | None, find_rate: bool, earlier: bool,
+    processes: int, fsdp: bool, device: str,
     backend: list[str] | None, auto_table: str | None, overrides: tuple[str, ...], as_json: bool, **data: str | None,
 ) -> int:  # fmt: skip
     """Train a model from text, or resume a run.
@@ -107,6 +109,8 @@ def command(
         raise usage_error("-o is missing", "name a new directory for the run")
     if resume is None and earlier:
         raise usage_error("--earlier belongs to --resume")
+    if find_rate and (resume is not None or processes > 1 or fsdp):
+        raise usage_error("--find-rate starts a run of its own, in one process", "leave the other options out")
     if processes > 1:
         code = _in_processes(processes)
         if code is not None:
@@ -117,6 +121,9 @@ def command(
     from .callbacks import command_callbacks
     from .device import placed
 
+    if find_rate:
+        assert chosen is not None, "it starts a run"
+        return _find_rate(chosen, Path(str(output)), placed(device, backend, auto_table), as_json)
     where, directory = placed(device, backend, auto_table), Path(str(output or resume))
     with interruptible(directory), command_callbacks(directory, as_json) as callbacks:
         settings: dict[str, Any] = {"fsdp": fsdp, "callbacks": callbacks, "since": since, **where}
@@ -125,6 +132,30 @@ def command(
         else:
             outcome = train(chosen, directory, **settings)
     return _ended(outcome, directory, as_json)
+
+
+def _find_rate(recipe: Recipe, directory: Path, where: Mapping[str, Any], as_json: bool) -> int:
+    """Sweep learning rates, write the page and the numbers into a new directory, and print the suggestion."""
+    from ..files import make_folders, write_whole
+    from ..train import find_rate as sweep_rates
+    from ..train.rate_finder import peak_setting
+    from ..train.run_directory import check_new
+    from ..view.rate_curve import sweep_json, sweep_page, sweep_text
+
+    check_new(directory)
+    sweep, width = sweep_rates(recipe, **where)
+    make_folders(directory)
+    write_whole(directory / "rate.html", sweep_page(sweep, f"learning rates of {recipe.name}"))
+    write_whole(directory / "rate.json", sweep_json(sweep))
+    if as_json:
+        print_json(json.loads(sweep_json(sweep)))
+        return 0
+    rows = [sweep_text(sweep)]
+    if sweep.suggestion is not None:
+        rows.append(f"to train with it: --set {peak_setting(recipe, sweep.suggestion, width)}")
+    rows.append(f"curve: {directory}/rate.html")
+    print_text("\n".join(map(shown, rows)))
+    return 0
 
 
 def _in_processes(count: int) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError
 from ..files import file_record
-from ..recipe import FILES, Recipe, load_recipe
+from ..recipe import FILES, Recipe, files_in, load_recipe
 from ..spec import load_spec, to_json
 
 TOKEN_LOSS = ("parallel", "language", "masked", "masked_pairs")
@@ -108,18 +108,21 @@ def _metric(recipe: Recipe) -> dict[str, Any]:
     validation = recipe.validation
     if validation.metric == "loss":
         return {"metric": "loss"}
-    names = ("metric", "beams", "sentences", "lowercase", "filters", "prefix", "target_language")
+    names = ("metric", "beams", "sentences", "corpus", "lowercase", "filters", "prefix", "target_language")
     return {name: value for name in names if (value := getattr(validation, name)) is not None}
 
 
 def _validation_data(recipe: Recipe) -> dict[str, str]:
     """The content and the settings of the validation data; empty without them."""
     options = recipe.data.options.model_dump(exclude_none=True)
-    files = {name: value for name, value in options.items() if name.startswith("validation_")}
-    if not files:
-        if "held_out" not in options:
-            return {}
-        files = {name: value for name, value in options.items() if name in FILES} | {"held_out": options["held_out"]}
+    corpora = options.get("corpora", ())
+    files = {name: path for name, path in files_in(options).items() if "validation_" in name}
+    held_out = {f"corpora.{at}.held_out": corpus["held_out"] for at, corpus in enumerate(corpora) if "held_out" in corpus}
+    held_out |= {"held_out": options["held_out"]} if "held_out" in options else {}
+    if held_out:
+        files = files_in(options) | held_out
+    elif not files:
+        return {}
     columns = {name: value for name, value in options.items() if name.endswith("_column") or name in ("header", "hidden")}
     return {"kind": recipe.data.kind, **{name: _content(name, value) for name, value in {**files, **columns}.items()}}
 
@@ -129,7 +132,7 @@ def _tokens(recipe: Recipe) -> Any:
     if recipe.data.kind not in TOKEN_LOSS:
         return None
     options = recipe.data.options.model_dump(exclude_none=True)
-    return recipe.written().get("tokeniser"), recipe.pretrained, {n: _content(n, v) for n, v in options.items() if n in FILES}
+    return recipe.written().get("tokeniser"), recipe.pretrained, {n: _content(n, v) for n, v in files_in(options).items()}
 
 
 def _digest(recipe: Recipe, catalogue: Catalogue) -> str:
@@ -137,14 +140,14 @@ def _digest(recipe: Recipe, catalogue: Catalogue) -> str:
     ignored = ("name", "description", "reference", "model", "seed", "keeping")
     written = {key: value for key, value in recipe.written().items() if key not in ignored}
     options = recipe.data.options.model_dump(exclude_none=True)
-    files = {name: _content(name, value) for name, value in options.items()}
+    files = {name: _content(name, value) for name, value in {**options, **files_in(options)}.items()}
     spec = to_json(load_spec(recipe.model, catalogue, recipe.changes, named_by=recipe.names("model")))
     return hashlib.sha256(json.dumps([{**written, "data": files}, spec], sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _content(name: str, value: Any) -> str:
     """The digest of a file, or the text of another value. A directory, or a file that cannot be read, has its path."""
-    if name not in FILES:
+    if name.rpartition(".")[2] not in FILES:
         return str(value)
     try:
         return str(file_record(Path(value).resolve())["sha256"])

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         describe_counts as describe_counts,
         read_facts as read_facts,
     )
+    from .extension import Spelling as Spelling
     from .image_directory import (
         IMAGES as IMAGES,
         ImageFacts as ImageFacts,
@@ -28,12 +29,11 @@ if TYPE_CHECKING:
     from .imported_tokeniser import original_files as original_files, read_huggingface as read_huggingface
     from .kinds import KINDS as KINDS
     from .labels import check_labels as check_labels
+    from .mixture import Mixture as Mixture, shares_of as shares_of
     from .preparation import (
         TRAIN as TRAIN,
         VALIDATION as VALIDATION,
         Data as Data,
-        count_rows as count_rows,
-        files_of as files_of,
         prepare as prepare,
         read_data as read_data,
     )
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from .tagged import word_pieces as word_pieces
     from .tasks import Batch as Batch, Task as Task, padded as padded, task_of as task_of
+    from .text_corpora import TextCorpus as TextCorpus, corpora_of as corpora_of, count_rows as count_rows
     from .text_frame import MASK as MASK, Frame as Frame, PairFrame as PairFrame
     from .text_lines import groups as groups, lines as lines, lines_of as lines_of, rows as rows
     from .tokeniser import Ranges as Ranges, TextTokeniser as TextTokeniser

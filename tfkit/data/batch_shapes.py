@@ -40,7 +40,7 @@ class BatchShapes:
 
     def __init__(self, lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int) -> None:
         self.widest = np.maximum.reduce(list(lengths.values()))
-        self._tokens = sum(int(column.sum()) for column in lengths.values())
+        self._lengths = np.sum([column.astype(np.int64) for column in lengths.values()], axis=0)
         self.shapes: list[Shape] = []
         before = 0
         for limit in _limits(self.widest, tokens):
@@ -57,19 +57,21 @@ class BatchShapes:
         limits = [shape.limit for shape in self.shapes]
         return self.shapes[int(np.searchsorted(limits, int(self.widest[rows].max())))]
 
-    def epoch(self, seed: int, number: int) -> Epoch:
+    def epoch(self, seed: int, number: int, rows_of_epoch: Numbers | None = None) -> Epoch:
         """Epoch `number`: shuffles the rows of each group, splits them into batches, and shuffles the batches. The result
-        depends on the arguments only."""
+        depends on the arguments only. All rows are read once unless `rows_of_epoch` says which, perhaps several times."""
         generator = np.random.Generator(np.random.PCG64([seed, number]))
         batches: list[Numbers] = []
-        groups = np.searchsorted([shape.limit for shape in self.shapes], self.widest)
+        all_rows = np.arange(len(self.widest)) if rows_of_epoch is None else rows_of_epoch
+        groups = np.searchsorted([shape.limit for shape in self.shapes], self.widest[all_rows])
         positions = 0
         for group, shape in enumerate(self.shapes):
-            rows = generator.permutation(np.flatnonzero(groups == group))
+            rows = generator.permutation(all_rows[groups == group])
             split = [rows[first : first + shape.rows] for first in range(0, len(rows), shape.rows)]
             positions += len(split) * shape.rows * sum(shape.lengths.values())
             batches += split
-        return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - self._tokens / positions)
+        tokens = int(self._lengths[all_rows].sum())
+        return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - tokens / positions)
 
     def padded(self, batch: Batch, rows: npt.ArrayLike, task: Task | ImageTask) -> Batch:
         """A batch of some rows, padded to its shape. Added rows are copies of the first row without labels, so that they are

@@ -20,7 +20,9 @@ class Epoch:
     padding: float
 
 
-def epoch_of(lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int, seed: int, number: int) -> Epoch:
+def epoch_of(
+    lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int, seed: int, number: int, rows: Numbers | None = None
+) -> Epoch:
     """An epoch of a corpus. It depends on the arguments only, so that training can resume within it.
 
     Rows are sorted by the length of the last column, then of the others (ascending and descending in turn), with random ties. A
@@ -31,12 +33,13 @@ def epoch_of(lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int, seed: in
         tokens: The limit of a batch, padding included; a single row may exceed it.
         seed: The seed of the recipe.
         number: The number of the epoch.
+        rows: The rows of the epoch, perhaps some of them several times; by default all rows once.
 
     Returns:
         The epoch.
     """
     generator = np.random.Generator(np.random.PCG64([seed, number]))
-    columns = list(lengths.values())
+    columns = [column if rows is None else column[rows] for column in lengths.values()]
     *others, last = columns
     # Alternating directions: a batch that spans two lengths of the last column then has similar lengths in the others.
     alternating: list[npt.NDArray[Any]] = [np.where(last % 2, column, -column) for column in others]
@@ -51,4 +54,6 @@ def epoch_of(lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int, seed: in
     batches = np.split(order, cuts[1:])
     tokens_without_padding = sum(int(column.sum()) for column in columns)
     positions = sum(len(batch) * sum(int(column[batch].max()) for column in columns) for batch in batches)
+    if rows is not None:
+        batches = [rows[batch] for batch in batches]
     return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - tokens_without_padding / positions)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,19 @@ class Corpus:
             else:
                 self.texts[name] = column
         self.lengths = {name: column.lengths for name, column in self._columns.items() if name != TAGS}
+        self._first = 0
 
     def __len__(self) -> int:
         return len(next(iter(self.lengths.values())))
+
+    def part(self, rows: range) -> Corpus:
+        """Some rows that follow each other, as a corpus whose rows count from 0."""
+        part = copy(self)
+        part._first += rows.start
+        part.lengths = {name: lengths[rows.start : rows.stop] for name, lengths in self.lengths.items()}
+        part.numbers = {name: numbers[rows.start : rows.stop] for name, numbers in self.numbers.items()}
+        part.texts = {name: texts.slice(rows.start, len(rows)) for name, texts in self.texts.items()}
+        return part
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -133,7 +144,7 @@ class Corpus:
 
     def rows(self, column: str, numbers: Iterable[int]) -> list[Ids]:
         """The ids of some rows, as read-only views of the file."""
-        return [self._columns[column].row(int(number)) for number in numbers]
+        return [self._columns[column].row(self._first + int(number)) for number in numbers]
 
     def text(self, column: str, count: int) -> list[str]:
         """The text of the first `count` rows."""

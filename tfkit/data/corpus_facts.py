@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -76,6 +77,22 @@ class CorpusCounts(BaseModel):
             raise ValueError(f"`read` is {self.read:,}, and {both:,} rows were kept or left out")
         return self
 
+    @classmethod
+    def total(cls, parts: Sequence[CorpusCounts]) -> CorpusCounts:
+        """The counts of several corpora together; lines are those of the first corpus that has one."""
+        counted = cls(read=sum(part.read for part in parts), kept=sum(part.kept for part in parts))
+        for part in parts:
+            for reason, count in part.left_out.items():
+                counted.left_out[reason] = counted.left_out.get(reason, 0) + count
+                counted.first.setdefault(reason, part.first[reason])
+            for column, count in part.tokens.items():
+                counted.tokens[column] = counted.tokens.get(column, 0) + count
+            for column, rows in part.normalised.items():
+                before = counted.normalised.get(column)
+                both = rows.rows + (before.rows if before else 0)
+                counted.normalised[column] = (before or rows).model_copy(update={"rows": both})
+        return counted
+
     def leave_out(self, reason: str, line: int) -> None:
         """Count a row that is left out."""
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
@@ -84,18 +101,22 @@ class CorpusCounts(BaseModel):
 
 class Facts(FileModel):
     """The content of `facts.json`, which `prepare` writes: the labels of a classification, whether it is one of pairs of
-    texts, how answers to questions are trained, the counts of each corpus, and the files that it was made from."""
+    texts, how answers to questions are trained, the counts of each corpus, and of its `parts` if the recipe has
+    several corpora, and the files that it was made from."""
 
     labels: list[str]
     pairs: bool = False
     spans: SpanFacts | None = None
     corpora: dict[str, CorpusCounts]
+    parts: dict[str, dict[Annotated[str, Field(max_length=50)], CorpusCounts]] = {}
     sources: dict[str, Source] = {}
 
     @model_validator(mode="after")
     def _trains(self) -> Facts:
         if not {"train"} <= self.corpora.keys() <= {"train", "validation"}:
             raise ValueError("`corpora` has `train`, and perhaps `validation`")
+        if not self.parts.keys() <= self.corpora.keys():
+            raise ValueError("`parts` has parts of `train` and `validation`")
         check_labels(self.labels)
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..recipe import Recipe
 from .corpus import NO_LABEL, TAGS, CorpusWriter
 from .corpus_facts import CorpusCounts, NormalisedRows
 from .corpus_row import Numbered, Row
-from .kinds import KINDS, text_rows
+from .kinds import KINDS
 from .spans import SpanFacts
 from .tokeniser import TextTokeniser
 
@@ -74,6 +74,21 @@ class Normalisation:
 OTHER_SPACE = re.compile(r"[^\S ]")
 
 
+@dataclass(frozen=True)
+class SelectedRows:
+    """Rows of text files to encode.
+
+    Attributes:
+        files: The text files, by column.
+        rows: Their selected rows.
+        held_out: Whether to leave out rows that are longer than the model's positions; otherwise they raise InputError.
+    """
+
+    files: Mapping[str, str]
+    rows: Numbered
+    held_out: bool = False
+
+
 class CorpusEncoder:
     """Encodes text files and writes the rows as corpora."""
 
@@ -85,29 +100,32 @@ class CorpusEncoder:
         self.longest_answer, self.unanswerable = 1, False
         self.label_numbers = {label: number for number, label in enumerate(labels)}
 
-    def __call__(
-        self, files: Mapping[str, str], path: Path, selected: Callable[[int], bool], filtered: bool, held_out: bool = False
-    ) -> CorpusCounts:
-        """Write a corpus; returns the counts of its rows.
+    def __call__(self, parts: Sequence[SelectedRows], path: Path, filtered: bool) -> list[CorpusCounts]:
+        """Write a corpus of one part or several; returns the counts of the rows of each, and the digest of all with the first.
 
         Args:
-            files: The text files, by column.
+            parts: The rows, in order.
             path: The corpus to write.
-            selected: Whether the row with a number, from 0, belongs to the corpus.
             filtered: Whether to leave out rows that exceed a limit of the recipe, as for training data.
-            held_out: Whether to leave out rows that are longer than the model's positions; otherwise they raise InputError.
         """
-        counted = CorpusCounts()
-        texts = () if filtered else tuple(f"{column}_text" for column in files)
-        columns = (*files, TAGS) if self.kind.tagged else tuple(files)
+        names = tuple(self.kind.files)
+        texts = () if filtered else tuple(f"{column}_text" for column in names)
+        columns = (*names, TAGS) if self.kind.tagged else names
         writer = CorpusWriter(path, columns, texts, self.kind.numbers)
-        rows = ((number, row) for number, row in text_rows(self.recipe, files) if selected(number))
+        counts = [self._write(part, writer, filtered) for part in parts]
+        counts[0].digest = writer.close()
+        return counts
+
+    def _write(self, part: SelectedRows, writer: CorpusWriter, filtered: bool) -> CorpusCounts:
+        """Write the rows of a part; returns their counts."""
+        counted, files = CorpusCounts(), part.files
+        rows_before, tokens_before = writer.rows, dict(writer.tokens)
         assert self.kind.encode is not None, "images have a writer of their own"
-        for row in self.kind.encode(self._normalised(rows, files, counted), self.tokenisers, self.recipe):
+        for row in self.kind.encode(self._normalised(part.rows, files, counted), self.tokenisers, self.recipe):
             counted.read += 1
             reason = self._reason(row) if filtered else None
             if reason is None and (too_long := self._too_long(row, files)) is not None:
-                if not held_out:
+                if not part.held_out:
                     raise InputError(too_long.diagnostic(filtered))
                 reason = f"longer than the {too_long.positions:,} positions of the model"
             if reason is not None:
@@ -119,8 +137,8 @@ class CorpusEncoder:
             if filtered and row.span is not None:
                 self.longest_answer = max(self.longest_answer, row.span[1] - row.span[0] + 1)
                 self.unanswerable |= not row.answerable
-        tokens = {column: writer.tokens[column] for column in files}
-        counted.kept, counted.tokens, counted.digest = writer.rows, tokens, writer.close()
+        counted.tokens = {column: writer.tokens[column] - tokens_before[column] for column in files}
+        counted.kept = writer.rows - rows_before
         return counted
 
     def _normalised(self, numbered: Numbered, files: Mapping[str, str], counted: CorpusCounts) -> Numbered:

@@ -13,8 +13,9 @@ from ..slots.node import ImageRule
 from .corpus import CorpusWriter
 from .corpus_facts import FACTS, CorpusCounts
 from .image_files import LabelledFiles, labelled_files
-from .preparation import TRAIN, VALIDATION, Data, held_out_rows, read_data
+from .preparation import TRAIN, VALIDATION, Data, read_data
 from .sources import sources_of
+from .text_corpora import held_out_rows
 
 KEYS = {"images": "images", "labels": "labels"}
 VALIDATION_KEYS = {"images": "validation_images", "labels": "validation_labels"}
@@ -61,7 +62,7 @@ def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
         if validated
         else train
     )
-    held_out = held_out_rows(recipe, len(train.labels), validated)
+    held_out = held_out_rows(recipe, len(train.labels), validated, recipe.data.options.held_out, "data")
     labels = _classes(recipe, train)
     numbers = {label: number for number, label in enumerate(labels)}
     for number, label in enumerate(validation.labels):

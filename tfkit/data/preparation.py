@@ -6,20 +6,24 @@ import json
 import os
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import make_folders, open_regular, write_whole
+from ..files import make_folders, write_whole
 from ..recipe import Recipe
 from .corpus import TAGS, Corpus
-from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
-from .encode import CorpusEncoder
-from .kinds import KINDS, text_rows
+from .corpus_facts import FACTS, CorpusCounts, Facts, describe_counts, read_facts
+from .encode import CorpusEncoder, SelectedRows
+from .extension import extended
+from .kinds import KINDS
 from .sources import sources_of
 from .spans import SpanFacts
+from .text_corpora import TextCorpus, corpora_of
 from .tokeniser import TextTokeniser, train_tokeniser
 
 FEW_LABELS = 20
@@ -39,6 +43,7 @@ class Data:
         facts: The counts of both.
         labels: The classes of a classification, in the order of the model's output.
         spans: How a model that answers questions is trained.
+        parts: The counts of each corpus of several, by its name, for `train` and `validation`; their rows follow each other.
     """
 
     tokenisers: Mapping[str, TextTokeniser]
@@ -47,56 +52,21 @@ class Data:
     facts: Mapping[str, CorpusCounts]
     labels: tuple[str, ...] = ()
     spans: SpanFacts | None = None
+    parts: Mapping[str, Mapping[str, CorpusCounts]] = field(default_factory=dict)
+
+    def validation_parts(self) -> dict[str, Corpus]:
+        """The validation rows of each corpus of several, by its name."""
+        assert self.validation is not None, "there are validation rows"
+        first, corpora = 0, {}
+        for name, counts in self.parts.get("validation", {}).items():
+            corpora[name] = self.validation.part(range(first, first + counts.kept))
+            first += counts.kept
+        return corpora
 
     @property
     def vocab_size(self) -> int:
         """The number of ids of the target; 0 for images."""
         return self.tokenisers["target"].size if self.tokenisers else 0
-
-
-def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
-    """The training and the validation files of a recipe by column. Raises InputError if one is missing."""
-    options, names = recipe.data.options, KINDS[recipe.data.kind].files
-    train = {column: getattr(options, name) for column, name in names.items()}
-    validation = {column: getattr(options, f"validation_{name}") for column, name in names.items()}
-    missing = [names[column] for column, path in train.items() if path is None]
-    if missing:
-        flags = " ".join(f"--{name} FILE" for name in missing)
-        message = f"the recipe names no file for {' and '.join(f'`data.{name}`' for name in missing)}"
-        raise InputError(recipe.diagnostic("TFK108", "data", message, f"write it there, or give {flags}"))
-    named = [(f"data.{names[column]}", path) for column, path in train.items()]
-    named += [(f"data.validation_{names[column]}", path) for column, path in validation.items()]
-    diagnostics = [
-        recipe.diagnostic("TFK100", key, f"{path} cannot be read: {reason}", "name a file of text, plain or `.gz`")
-        for key, path in named
-        if path is not None and (reason := _refused(path))
-    ]
-    if diagnostics:
-        raise InputError(diagnostics)
-    named_validation = [path for path in validation.values() if path is not None]
-    if named_validation and len(named_validation) < len(validation):
-        message = f"validation data need all of {', '.join(f'`data.validation_{name}`' for name in names.values())}"
-        raise InputError(recipe.diagnostic("TFK108", "data", message))
-    return train, validation if named_validation else {}
-
-
-def _refused(path: str) -> str | None:
-    """The reason why a file cannot be read several times; None for a missing file, which its reader reports."""
-    if path == "-":
-        return "text is read several times, but standard input can be read only once"
-    try:
-        open_regular(path).close()
-    except FileNotFoundError:
-        return None
-    except OSError as reason:
-        return reason.strerror or str(reason)
-    return None
-
-
-def count_rows(recipe: Recipe) -> int:
-    """The number of rows of the training files. Raises InputError for files that cannot be read or have different lengths."""
-    train, _ = files_of(recipe)
-    return sum(1 for _ in text_rows(recipe, train))
 
 
 def prepare(
@@ -122,39 +92,48 @@ def prepare(
         InputError: A file cannot be read, is not text, or has no row left.
         StoreError: The directory cannot be written.
     """
-    train, validation = files_of(recipe)
-    held_out = held_out_rows(recipe, count_rows(recipe), bool(validation))
-    if validation:
-        deque(text_rows(recipe, validation), 0)
+    corpora = corpora_of(recipe)
+    held_out = [corpus.held_out_rows(recipe) for corpus in corpora]
+    for corpus in corpora:
+        deque(corpus.rows(recipe, corpus.validation) if corpus.validation else (), 0)
     sources = sources_of(recipe)  # after the rows are read: a file that is no text is not read whole
-    labels = _labels(recipe, train)
+    labels = _labels(recipe, corpora)
     try:
         make_folders(directory)
     except OSError as reason:
         raise StoreError(Diagnostic("TFK081", f"{directory} cannot be created: {reason.strerror}")) from None
-    tokenisers = tokenisers or _tokenisers(recipe, train, vocab_size, held_out)
+    if tokenisers and getattr(recipe.tokeniser.options, "extend", None) is not None:
+        tokenisers = _extended(recipe, tokenisers, corpora, held_out)
+    tokenisers = tokenisers or _tokenisers(recipe, corpora, vocab_size, held_out)
     encode = CorpusEncoder(recipe, tokenisers, labels, positions or {})
-    facts = {"train": encode(train, directory / TRAIN, lambda row: row not in held_out, True)}
-    if validation:
-        facts["validation"] = encode(validation, directory / VALIDATION, lambda row: True, False)
-    elif held_out:
-        facts["validation"] = encode(train, directory / VALIDATION, held_out.__contains__, False, held_out=True)
-    if not facts["train"].kept:
-        raise InputError(
-            recipe.diagnostic(
-                "TFK103", "data", f"no row of {', '.join(train.values())} is left", describe_counts(facts["train"])
-            )
-        )
-    if "validation" in facts and not facts["validation"].kept:
-        source = ", ".join(validation.values()) or "the rows that are held out"
-        raise InputError(
-            recipe.diagnostic("TFK103", "data", f"no row of {source} is left", describe_counts(facts["validation"]))
-        )
+    parts = {"train": {}, "validation": {}}  # type: dict[str, dict[str, SelectedRows]]
+    for corpus, held in zip(corpora, held_out, strict=True):
+        parts["train"][corpus.name] = SelectedRows(corpus.train, corpus.selected(recipe, held, False))
+        if corpus.validation:
+            rows = corpus.rows(recipe, corpus.validation)
+            parts["validation"][corpus.name] = SelectedRows(corpus.validation, rows)
+        elif held:
+            parts["validation"][corpus.name] = SelectedRows(corpus.train, corpus.selected(recipe, held, True), True)
+    facts, counts_of_parts = dict[str, CorpusCounts](), dict[str, dict[str, CorpusCounts]]()
+    for name, file in (("train", TRAIN), ("validation", VALIDATION)):
+        if not parts[name]:
+            continue
+        counts = encode(list(parts[name].values()), directory / file, name == "train")
+        for part, counted in zip(parts[name].values(), counts, strict=True):
+            if not counted.kept:
+                files = "the rows that are held out" if part.held_out else ", ".join(part.files.values())
+                message = f"no row of {files} is left"
+                raise InputError(recipe.diagnostic("TFK103", "data", message, describe_counts(counted)))
+        total = counts[0] if len(counts) == 1 else CorpusCounts.total(counts)
+        facts[name] = total.model_copy(update={"digest": counts[0].digest})
+        if len(corpora) > 1:
+            counts_of_parts[name] = dict(zip(parts[name], counts, strict=True))
     data = {
         "labels": labels,
         "pairs": recipe.data.kind == "pairs",
         "spans": encode.span_facts and encode.span_facts.model_dump(),
         "corpora": {name: counts.model_dump() for name, counts in facts.items()},
+        **({"parts": _dumped(counts_of_parts)} if counts_of_parts else {}),
         "sources": sources,
     }
     write_whole(directory / FACTS, json.dumps(data, indent=1, allow_nan=False) + "\n")
@@ -179,6 +158,7 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         if corpus is not None:
             corpus.check(sizes, kind.spans)
             _check_counts(directory, name, facts[name], corpus, tuple(kind.files))
+    _check_parts(recipe, directory, data_facts)
     if (data_facts.spans is not None) != kind.spans:
         raise _other_counts(directory, f"`spans` is {'missing' if kind.spans else 'there'}")
     if data_facts.spans is not None:
@@ -192,7 +172,7 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         message = f"a batch has room for {recipe.batching.tokens} tokens, the longest row has {longest}"
         fix = f"write at least {longest}, or a smaller `batching.max_length`"
         raise InputError(recipe.diagnostic("TFK109", "batching.tokens", message, fix))
-    return Data(tokenisers, train, validation, facts, tuple(data_facts.labels), data_facts.spans)
+    return Data(tokenisers, train, validation, facts, tuple(data_facts.labels), data_facts.spans, data_facts.parts)
 
 
 def _check_counts(directory: Path, name: str, counts: CorpusCounts, corpus: Corpus, columns: Sequence[str]) -> None:
@@ -207,38 +187,32 @@ def _check_counts(directory: Path, name: str, counts: CorpusCounts, corpus: Corp
             raise _other_counts(directory, message)
 
 
+def _check_parts(recipe: Recipe, directory: Path, facts: Facts) -> None:
+    """Raises StoreError unless the corpora of the recipe make up the rows."""
+    names = [corpus.name for corpus in getattr(recipe.data.options, "corpora", None) or ()]
+    if len(names) > 1 and [*facts.parts.get("train", {})] != names:
+        raise _other_counts(directory, f"`parts.train` has not the corpora {', '.join(names)}")
+    for name, parts in facts.parts.items():
+        kept = sum(counts.kept for counts in parts.values())
+        if kept != facts.corpora[name].kept or not all(counts.kept for counts in parts.values()):
+            raise _other_counts(directory, f"`parts.{name}` has {kept:,} rows, and there are {facts.corpora[name].kept:,}")
+
+
 def _other_counts(directory: Path, message: str) -> StoreError:
     fix = "one of the two was altered: start a new run"
     return StoreError(Diagnostic("TFK082", f"{directory / FACTS}: {message}", fix))
 
 
-def held_out_rows(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
-    """The training rows that are held out for validation if no validation file is named: random rows, or the last rows of
-    running text, whose rows continue each other. The default number is a twentieth, at most 1,000."""
-    requested = recipe.data.options.held_out
-    if validated:
-        if requested is not None:
-            message = "rows are held out only if no validation files are named"
-            raise InputError(recipe.diagnostic("TFK108", "data.held_out", message, "remove one of the two"))
-        return frozenset()
-    count = min(1000, total // 20) if requested is None else requested
-    if count >= total:
-        raise InputError(
-            recipe.diagnostic("TFK108", "data.held_out", f"{count} of {total} rows would be held out", "hold out fewer")
-        )
-    if KINDS[recipe.data.kind].continued:
-        return frozenset(range(total - count, total))
-    generator = np.random.Generator(np.random.PCG64([recipe.seed, 0]))
-    first = int(getattr(recipe.data.options, "header", False))
-    return frozenset((generator.choice(total, count, replace=False) + first).tolist())
+def _dumped(parts: Mapping[str, Mapping[str, CorpusCounts]]) -> dict[str, Any]:
+    return {name: {part: counted.model_dump() for part, counted in counts.items()} for name, counts in parts.items()}
 
 
-def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
+def _labels(recipe: Recipe, corpora: Sequence[TextCorpus]) -> list[str]:
     """The labels of a table, sorted. Raises InputError if they cannot be classes: there is only one, or most rows have
     different labels."""
     if not KINDS[recipe.data.kind].labelled:
         return []
-    counts = Counter(label for _, texts in text_rows(recipe, files) for label in _labels_of(recipe, texts))
+    counts = Counter(label for corpus in corpora for _, texts in corpus.rows(recipe) for label in _labels_of(recipe, texts))
     labels, rows = sorted(counts), counts.total()
     if len(labels) < 2 or (len(labels) > FEW_LABELS and 2 * len(labels) > rows):
         several = f"there are {len(labels):,} different labels in {rows:,} rows, more than one per two rows"
@@ -253,18 +227,42 @@ def _labels_of(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:
     return texts[1].split(" ") if KINDS[recipe.data.kind].tagged else texts[-1:]
 
 
-def _tokenisers(
-    recipe: Recipe, files: Mapping[str, str], vocab_size: int, held_out: frozenset[int]
+def _extended(
+    recipe: Recipe,
+    tokenisers: Mapping[str, TextTokeniser],
+    corpora: Sequence[TextCorpus],
+    held_out: Sequence[frozenset[int]],
 ) -> Mapping[str, TextTokeniser]:
-    """Tokenisers by column, trained on the training text without the held-out rows."""
+    """The tokenisers of a pretrained model with more pieces; a joint one for the text of both sides."""
+    kind = KINDS[recipe.data.kind]
+    joint = len({id(tokeniser) for tokeniser in tokenisers.values()}) == 1
+
+    def texts(sides: Sequence[int]) -> Iterator[str]:
+        for corpus, held in zip(corpora, held_out, strict=True):
+            for _, row in corpus.selected(recipe, held, False):
+                yield from (row[side] if kind.sentences else f"{row[side]}\n" for side in sides)
+
+    if joint:
+        [tokeniser] = {id(tokeniser): tokeniser for tokeniser in tokenisers.values()}.values()
+        return dict.fromkeys(tokenisers, extended(recipe, tokeniser, lambda: texts(range(kind.texts))))
+    return {
+        column: extended(recipe, tokeniser, partial(texts, [side]))
+        for side, (column, tokeniser) in enumerate(tokenisers.items())
+    }
+
+
+def _tokenisers(
+    recipe: Recipe, corpora: Sequence[TextCorpus], vocab_size: int, held_out: Sequence[frozenset[int]]
+) -> Mapping[str, TextTokeniser]:
+    """Tokenisers by column, trained on the training text of all corpora without the held-out rows."""
     part, kind = recipe.tokeniser, KINDS[recipe.data.kind]
 
     def text(*sides: int) -> Iterator[str]:
-        for number, texts in text_rows(recipe, files):
-            if number not in held_out:
+        for corpus, held in zip(corpora, held_out, strict=True):
+            for _, texts in corpus.selected(recipe, held, False):
                 yield from (texts[side] if kind.sentences else f"{texts[side]}\n" for side in sides)
 
-    if part.options.joint or len(files) == 1:
+    if part.options.joint or len(kind.files) == 1:
         shared = train_tokeniser(part, text(*range(kind.texts)), vocab_size, kind.sentences, kind.masks)
-        return dict.fromkeys(files, shared)
-    return {column: train_tokeniser(part, text(side), vocab_size) for side, column in enumerate(files)}
+        return dict.fromkeys(kind.files, shared)
+    return {column: train_tokeniser(part, text(side), vocab_size) for side, column in enumerate(kind.files)}

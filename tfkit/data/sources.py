@@ -13,7 +13,7 @@ from pydantic import Field
 
 from ..errors import Diagnostic
 from ..files import FileModel, file_record
-from ..recipe import FILES, Recipe
+from ..recipe import Recipe, files_in
 
 LARGEST = 1 << 30
 """A larger file that only has another time of change is not read again: a run from elsewhere may name any file."""
@@ -65,9 +65,8 @@ def changes_of_files(recipe: Recipe, sources: Mapping[str, Source], directory: P
 
 
 def _named(recipe: Recipe) -> Iterator[tuple[str, Path]]:
-    for name, value in recipe.data.options.model_dump(exclude_none=True).items():
-        if name in FILES:
-            yield name, Path(value)
+    for name, value in files_in(recipe.data.options.model_dump(exclude_none=True)).items():
+        yield name, Path(value)
 
 
 def _change(path: Path, then: Source) -> str | None:

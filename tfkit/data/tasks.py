@@ -12,7 +12,7 @@ spans            target <s> q1 .. qm </s> c1 .. cn </s>          the first and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from .corpus import NO_LABEL, TAGS, Corpus
 from .kinds import KINDS
 from .masking import Masking, masking_of
 from .roles import Roles
+from .subword_sampling import SubwordSampler, draw_of, sampler_of
 from .text_frame import PAD, PairFrame
 from .tokeniser import PAIR, TextTokeniser
 
@@ -72,19 +73,33 @@ class Batch:
 @dataclass(frozen=True)
 class Task:
     """A kind of data for a model. `vocab_size` is that of the target, `masking` says which tokens are hidden, and
-    `pair` which special tokens are around a pair of texts."""
+    `pair` which special tokens are around a pair of texts. `samplers`, by column, draw the pieces of training rows, by
+    `seed`."""
 
     kind: str
     roles: Roles
     vocab_size: int
     masking: Masking | None = None
     pair: PairFrame = PAIR
+    samplers: Mapping[str, SubwordSampler] = field(default_factory=dict)
+    seed: int = 0
+
+    def _rows(self, corpus: Corpus, column: str, numbers: Sequence[int], epoch: int) -> Sequence[Ids]:
+        """The ids of some rows; in an epoch of training perhaps of other pieces."""
+        rows = corpus.rows(column, numbers)
+        sampler = self.samplers.get(column) if epoch else None
+        if sampler is None:
+            return rows
+        return [
+            np.array(sampler(ids.tolist(), draw_of(self.seed, epoch, number, column)), np.int32)
+            for number, ids in zip(numbers, rows, strict=True)
+        ]
 
     def batch(self, corpus: Corpus, numbers: Sequence[int], draw: np.random.Generator, epoch: int = 0) -> Batch:
-        """The batch of some rows of a corpus. Random masks come from `draw`; `epoch` is for images alone."""
-        target = corpus.rows("target", numbers)
+        """The batch of some rows of a corpus. Random masks come from `draw`; `epoch`, from 1, is that of training."""
+        target = self._rows(corpus, "target", numbers, epoch)
         if self.kind == "parallel":
-            return self._parallel(corpus.rows("source", numbers), target)
+            return self._parallel(self._rows(corpus, "source", numbers, epoch), target)
         whole, counts = padded(target)
         name = self.roles.target
         segments = (
@@ -128,11 +143,12 @@ class Task:
         return Batch(inputs, lengths, labels, int(source_counts.sum()), int(counts.sum()))
 
 
-def task_of(recipe: Recipe, roles: Roles, tokeniser: TextTokeniser) -> Task:
-    """The task of a recipe."""
-    options = recipe.data.options
+def task_of(recipe: Recipe, roles: Roles, tokenisers: Mapping[str, TextTokeniser]) -> Task:
+    """The task of a recipe with tokenisers by column. Raises InputError if they cannot draw pieces as it says."""
+    options, tokeniser = recipe.data.options, tokenisers["target"]
+    samplers = {column: sampler for column in tokenisers if (sampler := sampler_of(recipe, tokenisers[column])) is not None}
     masking = masking_of(options.masking or "tokens", options.hidden, tokeniser) if KINDS[recipe.data.kind].masks else None
-    return Task(recipe.data.kind, roles, tokeniser.size, masking, tokeniser.pair_frame)
+    return Task(recipe.data.kind, roles, tokeniser.size, masking, tokeniser.pair_frame, samplers, recipe.seed)
 
 
 def _numbers(corpus: Corpus, column: str, rows: Sequence[int]) -> Tensor:

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from ..errors import Diagnostic, InputError, Location
 from ..errors.arguments import check_texts
 from .huggingface_steps import faster, normaliser_growth
+from .symbols import is_step
 from .tokeniser_file import SEQUENCES
 
 MAX_BYTES = 1 << 20
@@ -44,7 +45,7 @@ class TextBounds:
     """
 
     def __init__(self, normaliser: Mapping[str, Any] | None, model: Mapping[str, Any] | None = None) -> None:
-        self._steps = list(normaliser_steps(normaliser))
+        self._steps = [step for step in normaliser_steps(normaliser) if not is_step(step, "normalizer")]
         self._growth = prod(map(normaliser_growth, self._steps))
         self.limit = min(MAX_BYTES, MAX_WORK // _work(model))
 

@@ -10,6 +10,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from ..files import TOKENISER_VALUES, parse_json, read_text
 from ..slots.options import Component
 from .huggingface_file import Imported, check_imported
 from .huggingface_steps import faster
+from .symbols import SPLIT, characters, first_steps, last_steps, symbols_in
 from .text_bounds import TextBounds, normaliser_steps
 from .text_frame import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN, Frame, PairFrame
 from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser, refusal
@@ -71,9 +74,22 @@ class TextTokeniser:
             "joint": True,
             "normalise": next((form for form in ("nfc", "nfkc") if form.upper() in steps), "none"),
             "lowercase": "Lowercase" in steps,
+            **({"symbols": self.symbols} if self.symbols else {}),
             "vocab_size": self.size,
             "byte_fallback": bool(data["model"].get("byte_fallback")),
         }
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The texts that are one token each."""
+        if self.imported:
+            return ()
+        return tuple(symbols_in(normaliser_steps(json.loads(self.to_json())["normalizer"])))
+
+    @cached_property
+    def _written(self) -> dict[str, str]:
+        """The symbols by their characters."""
+        return dict(zip(characters(self.symbols), self.symbols, strict=True))
 
     @property
     def mask_id(self) -> int | None:
@@ -112,7 +128,8 @@ class TextTokeniser:
 
     def piece_id(self, piece: str) -> int | None:
         """The id of a piece, None if there is none."""
-        number: int | None = self._tokeniser.token_to_id(piece)
+        plain = {symbol: character for character, symbol in self._written.items()}.get(piece, piece)
+        number: int | None = self._tokeniser.token_to_id(plain)
         return number
 
     @property
@@ -165,6 +182,22 @@ class TextTokeniser:
             self._bounds.check(text)
             return str(normaliser.normalize_str(text))
 
+    def words(self, text: str) -> list[str]:
+        """The parts of a text that are divided into pieces, none of which crosses them."""
+        with _library("the tokeniser failed on a text"):
+            self._bounds.check(text)
+            return [part for part, _ in self._tokeniser.pre_tokenizer.pre_tokenize_str(self.normalised(text))]
+
+    def divided_words(self, text: str) -> list[tuple[str, ...]]:
+        """The pieces of each of these parts."""
+        with _library("the tokeniser failed on a text"):
+            self._bounds.check(text)
+            encoding = self._tokeniser.encode(text, add_special_tokens=False)
+        words: dict[int | None, list[str]] = {}
+        for piece, word in zip(encoding.tokens, encoding.word_ids, strict=True):
+            words.setdefault(word, []).append(piece)
+        return [tuple(pieces) for pieces in words.values()]
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, in parallel. Raises InputError for a text that is too long: `TextBounds`."""
         with _library("the tokeniser failed on a text"):
@@ -193,7 +226,8 @@ class TextTokeniser:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id."""
-        return [self._tokeniser.id_to_token(number) or f"<{number}>" for number in ids]
+        pieces = [self._tokeniser.id_to_token(number) or f"<{number}>" for number in ids]
+        return [self._written.get(piece, piece) for piece in pieces] if self._written else pieces
 
     def to_json(self) -> str:
         return self._text or str(self._tokeniser.to_str())
@@ -259,7 +293,7 @@ def _library(what: str) -> Iterator[None]:
 
 def training_bounds(part: Component) -> TextBounds:
     """The bounds of the texts that a tokeniser is trained on; `part` as in `train_tokeniser`."""
-    steps = [{"type": part.options.normalise.upper()}] if part.options.normalise != "none" else []
+    steps: list[Any] = [{"type": part.options.normalise.upper()}] if part.options.normalise != "none" else []
     return TextBounds({"type": "Sequence", "normalizers": [*steps, *[{"type": "Lowercase"}] * part.options.lowercase]})
 
 
@@ -288,17 +322,20 @@ def train_tokeniser(
         tokeniser = _characters(options, texts, specials)
         return TextTokeniser(tokeniser, TextBounds(json.loads(tokeniser.to_str())["normalizer"]))
     byte_pieces = len(BYTES) * options.byte_fallback
-    fixed = len(specials) + byte_pieces
+    fixed = len(specials) + byte_pieces + len(options.symbols or ())
     if vocab_size <= fixed:
         what = "special tokens and bytes" if byte_pieces else "special tokens"
+        what += " and symbols" if options.symbols else ""
         message = f"a vocabulary of {vocab_size} has no room for text in addition to {fixed} {what}"
         raise InputError(Diagnostic("TFK105", message, "make `tokeniser.vocab_size` larger"))
-    tokeniser, trainer = _untrained(part.kind, vocab_size - byte_pieces, specials)
+    symbols = options.symbols or ()
+    tokeniser, trainer = _untrained(part.kind, vocab_size - byte_pieces, specials, characters(symbols))
     tokeniser.normalizer = _normaliser(options, sentences)
     tokeniser.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(prepend_scheme="always" if sentences else "never"),
             pre_tokenizers.Split("\n", "isolated"),
+            *([pre_tokenizers.Split(Regex(SPLIT["pattern"]["Regex"]), "isolated")] if symbols else []),
             pre_tokenizers.Punctuation("isolated"),
         ]
     )
@@ -308,7 +345,8 @@ def train_tokeniser(
     data["model"] = _with_byte_pieces(data["model"], len(specials)) if byte_pieces else data["model"]
     tokeniser = Tokenizer.from_str(json.dumps(data, allow_nan=False))
     strip = [decoders.Strip(" ", 1, 0)] if sentences else []
-    tokeniser.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+    plain = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    tokeniser.decoder = decoders.Sequence([*plain, *_restored(symbols)])
     return TextTokeniser(tokeniser, TextBounds(data["normalizer"], data["model"]))
 
 
@@ -316,23 +354,32 @@ def _characters(options: Any, texts: Iterable[str], specials: list[str]) -> Toke
     tokeniser = Tokenizer(models.WordLevel(unk_token=SPECIALS[UNKNOWN]))
     tokeniser.normalizer = _form(options)
     tokeniser.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    tokeniser.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=specials, show_progress=False))
-    tokeniser.decoder = decoders.Fuse()
+    symbols = options.symbols or ()
+    trainer = trainers.WordLevelTrainer(special_tokens=specials, show_progress=False)
+    tokeniser.train_from_iterator(chain(texts, symbols), trainer)
+    tokeniser.decoder = decoders.Sequence([decoders.Fuse(), *_restored(symbols)]) if symbols else decoders.Fuse()
     return tokeniser
 
 
-def _untrained(kind: str, size: int, specials: list[str]) -> tuple[Tokenizer, Any]:
+def _restored(symbols: Sequence[str]) -> list[Any]:
+    return [decoders.Replace(step["pattern"]["String"], step["content"]) for step in last_steps(symbols)]
+
+
+def _untrained(kind: str, size: int, specials: list[str], alphabet: list[str]) -> tuple[Tokenizer, Any]:
     unknown = SPECIALS[UNKNOWN]
+    common: dict[str, Any] = {"special_tokens": specials, "show_progress": False, "initial_alphabet": alphabet}
     if kind == "bpe":
-        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=specials, show_progress=False, max_token_length=MAX_PIECE)
+        trainer = trainers.BpeTrainer(vocab_size=size, max_token_length=MAX_PIECE, **common)
         return Tokenizer(models.BPE(unk_token=unknown)), trainer
-    unigram = trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token=unknown, show_progress=False)
-    return Tokenizer(models.Unigram()), unigram
+    return Tokenizer(models.Unigram()), trainers.UnigramTrainer(vocab_size=size, unk_token=unknown, **common)
 
 
 def _form(options: Any) -> Any:
-    """Unicode normalisation, and lower case if requested."""
+    """Symbols, Unicode normalisation, and lower case if requested."""
     steps: list[Any] = []
+    for step in first_steps(options.symbols or ()):
+        pattern = step["pattern"]
+        steps.append(normalizers.Replace(Regex(pattern["Regex"]) if "Regex" in pattern else pattern["String"], step["content"]))
     if options.normalise != "none":
         steps.append(normalizers.NFC() if options.normalise == "nfc" else normalizers.NFKC())
     if options.lowercase:

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..errors import Diagnostic, InputError
 from ..files import FileModel
+from .symbols import MAX_SYMBOLS, is_step
 from .text_frame import MASK, SPECIALS
 
 MAX_FILE = 48 << 20
@@ -148,10 +149,11 @@ def _check_steps(step: Mapping[str, Any] | None, part: str, name: str) -> None:
         steps = step.get(SEQUENCES[part])
         if step.keys() != {"type", SEQUENCES[part]} or not isinstance(steps, list):
             raise refusal(name, part, f"a Sequence has a list of `{SEQUENCES[part]}` and nothing else")
-    if len(steps) > MAX_STEPS:
+    others = [member for member in steps if not is_step(member, part)]
+    if len(others) > MAX_STEPS or len(steps) - len(others) > MAX_SYMBOLS + 1:
         raise refusal(name, part, f"there are {len(steps):,} steps, at most {MAX_STEPS} are allowed")
     for number, member in enumerate(steps, 1):
-        if member not in STEPS[part]:
+        if member not in STEPS[part] and not is_step(member, part):
             raise refusal(name, f"{part}, step {number}", f"{shown(member)} is no step of tfkit's tokenisers")
 
 

@@ -4,6 +4,8 @@ spec.yaml           the resolved spec
 model.safetensors   the weights
 plan.json           the requested backends of each site, and the table of those chosen on the device it was built for
 generation.json     how the model generates unless a caller says otherwise; few models have one
+adapter_config.json, adapter_model.safetensors
+                    instead of the weights: what LoRA adds to another saved model (`adapter.py`)
 versions.json       versions of tfkit, its contract, torch and the plugins; size and SHA-256 of the other files
 """
 
@@ -13,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from ..errors import Diagnostic, StoreError
 from ..files import FileModel, FileRecord, FileRoot, child, read_model
@@ -21,6 +23,7 @@ from ..files import FileModel, FileRecord, FileRoot, child, read_model
 FORMAT = 1
 
 SPEC, WEIGHTS, PLAN, VERSIONS = "spec.yaml", "model.safetensors", "plan.json", "versions.json"
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 BEST = "best.json"
 """The file that names the best of several models."""
@@ -35,7 +38,8 @@ DType = Literal["float64", "float32", "bfloat16", "float16"]
 
 
 class Versions(FileModel):
-    """The content of versions.json. `dtypes` are those of tensors whose dtype is not `dtype`, by name."""
+    """The content of versions.json. `dtypes` are those of tensors whose dtype is not `dtype`, by name; `base` are the weights
+    that an adapter was trained on."""
 
     format: Literal[1]
     contract: int
@@ -45,15 +49,33 @@ class Versions(FileModel):
     torch: str
     plugins: dict[str, str]
     files: dict[str, FileRecord]
+    base: FileRecord | None = None
+
+    @property
+    def weights(self) -> str:
+        """The file of the weights, or of the adapter."""
+        return WEIGHTS if self.base is None else ADAPTER
+
+    @property
+    def weights_record(self) -> FileRecord:
+        """The size and the digest of that file."""
+        return self.files[self.weights]
 
     @field_validator("files")
     @classmethod
     def _complete(cls, files: dict[str, FileRecord]) -> dict[str, FileRecord]:
-        if missing := {SPEC, WEIGHTS, PLAN} - files.keys():
+        needed = {SPEC, PLAN, *((ADAPTER, ADAPTER_CONFIG) if ADAPTER in files else (WEIGHTS,))}
+        if missing := needed - files.keys():
             raise ValueError(f"it does not list {', '.join(sorted(missing))}")
-        if (total := sum(record.bytes for name, record in files.items() if name != WEIGHTS)) > LARGEST_TEXTS:
+        if (total := sum(record.bytes for name, record in files.items() if name not in (WEIGHTS, ADAPTER))) > LARGEST_TEXTS:
             raise ValueError(f"its files without the weights have {total:,} bytes; at most {LARGEST_TEXTS:,} are allowed")
         return files
+
+    @model_validator(mode="after")
+    def _has_base(self) -> Versions:
+        if (self.base is None) == (ADAPTER in self.files) or {WEIGHTS, ADAPTER} <= self.files.keys():
+            raise ValueError("either weights are listed, or an adapter with its base")
+        return self
 
 
 class Format(FileModel):

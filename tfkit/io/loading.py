@@ -20,6 +20,7 @@ from ..files import check_digest, check_header, compare_tensors, read_model
 from ..graph import graph_of
 from ..nn.model import Model
 from ..nn.precision import check_precision, round_weights
+from .adapter import read_adapted
 from .finite import check_finite
 from .layout import PLAN, SPEC, WEIGHTS, Plan, model_in
 from .replacing import describe
@@ -34,8 +35,10 @@ def load(
     precision: str = "float32",
     allow_nan: bool = False,
     catalogue: Catalogue | None = None,
+    base: str | Path | None = None,
 ) -> Model:
-    """Load a model that `save` wrote. All weights are equal bit for bit, and each has its dtype.
+    """Load a model that `save` wrote. All weights are equal bit for bit, and each has its dtype. Adapters are merged with their
+    base model.
 
     Args:
         directory: directory of a model, or of a training run, whose best model is loaded.
@@ -46,6 +49,7 @@ def load(
             The file of the weights must stay as it is while the model is used: single rows of embeddings are read from it.
         allow_nan: load weights that hold NaN or infinity too, to find out where they come from.
         catalogue: the entries that names refer to; those of the installed plugins by default.
+        base: the base model of an adapter, if it is no longer where it was.
 
     Returns:
         The model, in training mode.
@@ -62,7 +66,8 @@ def load(
     versions = read_versions(directory)
     dtype: torch.dtype = getattr(torch, versions.dtype)
     spec = saved_spec(directory / SPEC, catalogue)
-    check_room(directory / WEIGHTS, versions, graph_of(spec))
+    if versions.base is None:
+        check_room(directory / WEIGHTS, versions, graph_of(spec))
     model = build(spec, catalogue, device="meta", dtype=dtype)  # where the backends of the spec are not refused
     requested_backends = read_model(directory / PLAN, Plan).sites
     if set(requested_backends) != set(model.sites):
@@ -71,10 +76,17 @@ def load(
     for requested, sites in [(backend, list(requested_backends))] if backend is not None else _by_request(requested_backends):
         model.set_backend(requested, sites)
     facts = with_dtypes(directory, versions, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()})
-    check_header(directory / WEIGHTS, facts, "the spec")
-    check_digest(directory / WEIGHTS, versions.files[WEIGHTS])
+    if versions.base is None:
+        check_header(directory / WEIGHTS, facts, "the spec")
+        check_digest(directory / WEIGHTS, versions.files[WEIGHTS])
+    shapes = {name: shape for name, (_, shape) in facts.items()}
+    merged = None if versions.base is None else read_adapted(directory, shapes, None if base is None else Path(base))
+
+    def weights() -> dict[str, Tensor]:
+        return read_weights(directory) if merged is None else merged
+
     if not allow_nan:
-        check_finite(directory / WEIGHTS, read_weights(directory))
+        check_finite(directory / versions.weights, weights())
     if versions.dtypes and precision != "float32":
         message = f"{directory} has weights of several dtypes; {precision} is made from float32"
         raise BuildError(Diagnostic("TFK047", message, "load it without `precision`"))
@@ -82,12 +94,12 @@ def load(
         parameter = model.get_parameter(name)
         parameter.data = parameter.data.to(getattr(torch, mixed))
     if precision != "float32":
-        model.load_state_dict(read_weights(directory), assign=True)
+        model.load_state_dict(weights(), assign=True)
         # Mapped again, so that what was read to be rounded leaves the memory.
-        round_weights(model, precision, catalogue.entries("int8_kernel"), read_weights(directory))
+        round_weights(model, precision, catalogue.entries("int8_kernel"), weights())
     else:
         # `load_state_dict` copies the weights. Mapped from the file, their alignment may change how matrix products round.
-        model.to_empty(device=device).load_state_dict(read_weights(directory))
+        model.to_empty(device=device).load_state_dict(weights())
     return model
 
 
@@ -99,6 +111,13 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         raise StoreError(Diagnostic("TFK082", f"{directory / WEIGHTS} cannot be read: {describe(reason)}")) from None
 
 
+def all_weights(directory: Path) -> dict[str, Tensor]:
+    """The weights of a saved model or of an adapter with its base, which `load` has checked. Raises StoreError."""
+    if read_versions(directory).base is None:
+        return read_weights(directory)
+    return dict(load(directory, backend="auto").state_dict())
+
+
 @contextmanager
 def weight_reader(directory: str | Path | None) -> Iterator[Callable[[str], Tensor] | None]:
     """Reads single weights of a saved model, which `read_saved` has checked, by name; None without a directory. Reading
@@ -106,7 +125,11 @@ def weight_reader(directory: str | Path | None) -> Iterator[Callable[[str], Tens
     if directory is None:
         yield None
         return
-    path = model_in(Path(directory)) / WEIGHTS
+    place = model_in(Path(directory))
+    if read_versions(place).base is not None:
+        yield all_weights(place).__getitem__
+        return
+    path = place / WEIGHTS
     with safe_open(path, "pt") as file:
 
         def read(name: str) -> Tensor:

@@ -19,7 +19,7 @@ from ..graph.flash_implementation import flash_implementation
 from ..nn.model import Model
 from ..slots.options import CONTRACT
 from ..spec import ModelSpec, to_yaml
-from .layout import FORMAT, PLAN, SPEC, VERSIONS, WEIGHTS
+from .layout import ADAPTER, FORMAT, PLAN, SPEC, VERSIONS, WEIGHTS
 from .replacing import check_place, write_directory
 from .saveable import check_described
 
@@ -86,6 +86,7 @@ class ModelFiles:
         texts: further files, by name.
         write_weights: writes the weights into a new file, and returns its size and digest.
         dtypes: the dtypes of weights that have another one, by name.
+        base: for an adapter, which `write_weights` writes instead of weights: those of its base model.
     """
 
     spec: ModelSpec
@@ -95,6 +96,7 @@ class ModelFiles:
     texts: Mapping[str, str | bytes]
     write_weights: Callable[[Path], FileRecord]
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    base: FileRecord | None = None
 
 
 def write_model(contents: ModelFiles, directory: Path, catalogue: Catalogue, *, overwrite: bool = False) -> Path:
@@ -107,11 +109,12 @@ def write_model(contents: ModelFiles, directory: Path, catalogue: Catalogue, *, 
 
 def _write(contents: ModelFiles, draft: Path, catalogue: Catalogue) -> None:
     for name, text in contents.texts.items():
-        if name in (SPEC, WEIGHTS, PLAN, VERSIONS):
+        if name in (SPEC, WEIGHTS, PLAN, VERSIONS, ADAPTER):
             raise ValueError(f"`texts` may not have the name {name}, which every saved model has")
         child(draft, name).write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     (draft / SPEC).write_text(to_yaml(contents.spec), encoding="utf-8")
-    weights = contents.write_weights(draft / WEIGHTS)
+    weights_file = WEIGHTS if contents.base is None else ADAPTER
+    weights = contents.write_weights(draft / weights_file)
     target = Target(device=contents.device, dtype=contents.dtype, training=False)
     table = [
         {"site": row.site, "lengths": row.lengths, "chosen": row.chosen}
@@ -121,8 +124,8 @@ def _write(contents: ModelFiles, draft: Path, catalogue: Catalogue) -> None:
     active = {"flash_implementation": implementation} if (implementation := flash_implementation()) else {}
     _write_json(draft / PLAN, {"sites": sites, "device": target.device, "dtype": target.dtype, "table": table, **active})
     files = {
-        name: weights.model_dump() if name == WEIGHTS else file_record(draft / name)
-        for name in (SPEC, WEIGHTS, PLAN, *contents.texts)
+        name: weights.model_dump() if name == weights_file else file_record(draft / name)
+        for name in (SPEC, weights_file, PLAN, *contents.texts)
     }
     plugins = {distribution: version for _, distribution, version in catalogue.plugins}
     _write_json(
@@ -136,6 +139,7 @@ def _write(contents: ModelFiles, draft: Path, catalogue: Catalogue) -> None:
             "torch": torch.__version__,
             "plugins": plugins,
             "files": files,
+            **({"base": contents.base.model_dump()} if contents.base is not None else {}),
         },
     )
 

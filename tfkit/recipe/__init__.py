@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         FILES as FILES,
         describes_model as describes_model,
         describes_training as describes_training,
+        files_in as files_in,
         load_recipe as load_recipe,
         recipe_of as recipe_of,
     )
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from .recipe import (
         Parameters as Parameters,
         Recipe as Recipe,
+        check_corpora as check_corpora,
         check_image_settings as check_image_settings,
         check_metric as check_metric,
+        check_sampling as check_sampling,
         check_teacher_forcing as check_teacher_forcing,
         schedule_warning as schedule_warning,
         without_smoothing as without_smoothing,

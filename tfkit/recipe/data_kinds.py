@@ -4,16 +4,95 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ..slots.options import AsTuple, Entry, OneOf, Options
+from ..slots.options import AsTuple, Entry, OneOf, Options, Positive
 
 Path = Annotated[str, Field(min_length=1)]
 HeldOut = Annotated[int, Field(ge=1, description="rows held out for validation if no file is named; chosen by `seed`")]
 
 
-class ParallelText(Options):
+CorpusName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,49}$", description="what the corpus is called")]
+FILE_OPTIONS = ("source", "target", "text", "table")
+
+
+class OneCorpus(Options):
+    """One of several corpora of a recipe."""
+
+    name: CorpusName
+    weight: Annotated[
+        Positive | None, Field(description="rows of this corpus in an epoch, relative to the weights of the others")
+    ] = None
+    held_out: HeldOut | None = None
+
+
+class ParallelCorpus(OneCorpus):
+    """Two files with as many lines."""
+
+    source: Annotated[Path, Field(description="sentences to translate, one per line")]
+    target: Annotated[Path, Field(description="their translations, line by line")]
+    validation_source: Annotated[Path | None, Field(description="as `source`, to choose the best model")] = None
+    validation_target: Annotated[Path | None, Field(description="as `target`, to choose the best model")] = None
+    source_prefix: Annotated[
+        str | None, Field(min_length=1, max_length=200, description="what is put before every source, such as `<2de>`")
+    ] = None
+
+
+class TextCorpus(OneCorpus):
+    """Running text."""
+
+    text: Annotated[Path, Field(description="the text")]
+    validation_text: Annotated[Path | None, Field(description="as `text`, to choose the best model")] = None
+
+
+class TableCorpus(OneCorpus):
+    """A table with the columns of `data`."""
+
+    table: Annotated[Path, Field(description="the table")]
+    validation_table: Annotated[Path | None, Field(description="as `table`, to choose the best model")] = None
+
+
+MAX_CORPORA = 100
+Temperature = Annotated[
+    float,
+    Field(
+        ge=1.0,
+        description="T: the share of a corpus is its rows to the power 1 / T; 1 concatenates, a large T makes shares equal",
+    ),
+]
+
+
+class MayHaveCorpora(Options):
+    """Data of one corpus, or of several in `corpora`, which then have the files."""
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> MayHaveCorpora:
+        corpora, temperature = getattr(self, "corpora", None), getattr(self, "temperature", None)
+        if corpora is None:
+            if temperature is not None:
+                raise ValueError("`temperature` divides an epoch among `corpora`, which are not written")
+            return self
+        names = [name for name in FILE_OPTIONS for name in (name, f"validation_{name}") if getattr(self, name, None)]
+        names += ["held_out"] * (getattr(self, "held_out", None) is not None)
+        if names:
+            raise ValueError(f"`{names[0]}` is written beside `corpora`, each of which has its own")
+        repeated = {corpus.name for corpus in corpora if [other.name for other in corpora].count(corpus.name) > 1}
+        if repeated:
+            raise ValueError(f"two of `corpora` have the name `{min(repeated)}`")
+        if temperature is not None and any(corpus.weight is not None for corpus in corpora):
+            raise ValueError("write `temperature` or a `weight`, not both")
+        return self
+
+
+class ParallelText(MayHaveCorpora):
     """Two files with as many lines: line n of `target` translates line n of `source`."""
+
+    corpora: Annotated[
+        tuple[ParallelCorpus, ...] | None,
+        AsTuple,
+        Field(min_length=1, max_length=MAX_CORPORA, description="several corpora, each with its files"),
+    ] = None
+    temperature: Temperature | None = None
 
     source: Annotated[Path | None, Field(description="sentences to translate, one per line")] = None
     target: Annotated[Path | None, Field(description="their translations, line by line")] = None
@@ -22,8 +101,15 @@ class ParallelText(Options):
     held_out: HeldOut | None = None
 
 
-class LanguageText(Options):
+class LanguageText(MayHaveCorpora):
     """Running text, cut into pieces of `batching.max_length` tokens; the model learns to predict each next token."""
+
+    corpora: Annotated[
+        tuple[TextCorpus, ...] | None,
+        AsTuple,
+        Field(min_length=1, max_length=MAX_CORPORA, description="several corpora, each with its files"),
+    ] = None
+    temperature: Temperature | None = None
 
     text: Annotated[Path | None, Field(description="the text")] = None
     validation_text: Annotated[Path | None, Field(description="as `text`, to choose the best model")] = None
@@ -55,8 +141,15 @@ class MaskedPairs(MaskedText):
     ] = None
 
 
-class LabelledTable(Options):
+class LabelledTable(MayHaveCorpora):
     """Lines with tabs between their columns, counted from 1: a text and its label."""
+
+    corpora: Annotated[
+        tuple[TableCorpus, ...] | None,
+        AsTuple,
+        Field(min_length=1, max_length=MAX_CORPORA, description="several corpora, each with its files"),
+    ] = None
+    temperature: Temperature | None = None
 
     table: Annotated[Path | None, Field(description="the table")] = None
     validation_table: Annotated[Path | None, Field(description="as `table`, to choose the best model")] = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..errors import SpecError
 from ..files import open_regular
@@ -70,9 +71,11 @@ def _recipe(root: Located, overrides: Sequence[str], diagnostics: Diagnostics) -
         fields[name] = _relative_to_cwd(fields[name])
     if "model" in fields:
         _check_regular(fields["model"], diagnostics)
+    if "tokeniser" in fields and (file := fields["tokeniser"].mapping.get("extend")) is not None:
+        tokeniser = fields["tokeniser"]
+        fields["tokeniser"] = tokeniser.holding({**tokeniser.mapping, "extend": _relative_to_cwd(file)})
     if "data" in fields:
-        files = {name: _relative_to_cwd(child) if name in FILES else child for name, child in fields["data"].mapping.items()}
-        fields["data"] = fields["data"].holding(files) if fields["data"].mapping else fields["data"]
+        fields["data"] = _files_relative_to_cwd(fields["data"])
     tree = root.holding(fields)
     recipe: Recipe | None = validate(tree, grammar, diagnostics)
     if recipe is None or len(diagnostics):
@@ -106,6 +109,24 @@ def _check_regular(name: Located, diagnostics: Diagnostics) -> None:
     except OSError as reason:
         message = f"`{short(name.value)}` cannot be read: {reason.strerror}"
         diagnostics.add("TFK000", name.location, "model", message, "name the file of a spec")
+
+
+def _files_relative_to_cwd(data: Located) -> Located:
+    """The data of a recipe, or one of its corpora, with the names of files relative to the working directory."""
+    if not data.mapping:
+        return data
+    files = {name: _relative_to_cwd(child) if name in FILES else child for name, child in data.mapping.items()}
+    if "corpora" in files and files["corpora"].items:
+        files["corpora"] = files["corpora"].holding([_files_relative_to_cwd(corpus) for corpus in files["corpora"].items])
+    return data.holding(files)
+
+
+def files_in(data: Mapping[str, Any]) -> dict[str, str]:
+    """The files that the options of `data` name, by key: `source`, `corpora.0.source`."""
+    files = {name: value for name, value in data.items() if name in FILES and value is not None}
+    for number, corpus in enumerate(data.get("corpora") or ()):
+        files |= {f"corpora.{number}.{name}": path for name, path in files_in(corpus).items()}
+    return files
 
 
 def _relative_to_cwd(name: Located) -> Located:

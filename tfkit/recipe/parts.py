@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from ..catalogue import Catalogue, Registration, load_catalogue
-from ..slots.options import Entry, OneOf, Options, Positive, Probability, Size
+from ..slots.options import AsTuple, Entry, OneOf, Options, Positive, Probability, Size
 from ..spec.grammar import Grammar
 from ..spec.schema_writer import Schema, SchemaWriter, document, required
 from ..spec.versions import CURRENT
@@ -53,6 +54,7 @@ OPTIMISERS = (
 # linear         peak * n / warmup, then from peak to floor along a line until step `steps`, then floor
 #                                                                            https://arxiv.org/abs/1810.04805, appendix A.2
 # constant       peak * min(n / warmup, 1)
+# plateau        the same, times factor^k after k plateaus of the validation, at least floor
 
 Warmup = Annotated[int, Field(ge=1, description="steps until the highest rate")]
 
@@ -86,9 +88,20 @@ class DecayOptions(PeakOptions):
         return self
 
 
+class PlateauOptions(PeakOptions):
+    """After `patience` validations in a row without a better score, the next one without reduces the rate by `factor`. A score
+    is better if it exceeds the best one by the share `threshold` of it: that of `validation.metric`, as torch's
+    ReduceLROnPlateau compares."""
+
+    factor: Annotated[float, Field(gt=0.0, lt=1.0, description="factor of the rate at a plateau")] = 0.1
+    patience: Annotated[int, Field(ge=0, le=2**40, description="validations without a better score that change nothing")] = 10
+    threshold: Annotated[float, Field(ge=0.0, lt=1.0, description="a smaller relative change of the score is none")] = 1e-4
+    floor: Annotated[float, Field(ge=0.0, description="the lowest learning rate")] = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Entry):
-    """`rate(options, step, d_model)` is the learning rate of a step, counted from 1."""
+    """`rate(options, step, d_model)` is the learning rate of a step, counted from 1; of `plateau`, that before reductions."""
 
     rate: Callable[[Any, int, int], float]
 
@@ -131,6 +144,12 @@ SCHEDULES = (
         name="linear", summary="linear warm-up to a peak, then a line to the floor", options=DecayOptions, rate=linear_rate
     ),
     Schedule(name="constant", summary="linear warm-up to a peak, then the peak", options=PeakOptions, rate=constant),
+    Schedule(
+        name="plateau",
+        summary="linear warm-up to a peak, which is reduced when validations stop to improve",
+        options=PlateauOptions,
+        rate=constant,
+    ),
 )
 
 
@@ -196,6 +215,11 @@ TEACHER_FORCING = (
 # is unknown. A run of spaces counts as one space; decoding restores normalised text except for such runs.
 
 
+Symbol = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^\S+$")]
+RESERVED = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+RESERVED_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
 class TextOptions(Options):
     """Options of all tokenisers: normalisation, and whether source and target share one vocabulary. `nfc` composes letters with
     their marks. `nfkc` also replaces characters by plain ones, which changes numbers: 10² becomes 102."""
@@ -203,6 +227,20 @@ class TextOptions(Options):
     joint: Annotated[bool, Field(description="one vocabulary for source and target")] = True
     normalise: Annotated[str, OneOf("none", "nfc", "nfkc"), Field(description="Unicode normalisation form")] = "nfc"
     lowercase: Annotated[bool, Field(description="convert to lower case")] = False
+    symbols: Annotated[
+        tuple[Symbol, ...] | None,
+        AsTuple,
+        Field(max_length=100, description="texts that are one token each, never divided or normalised: `<url>`, `<2de>`"),
+    ] = None
+
+    @model_validator(mode="after")
+    def _symbols_differ(self) -> TextOptions:
+        for at, symbol in enumerate(self.symbols or ()):
+            if symbol in (self.symbols or ())[:at]:
+                raise ValueError(f"the symbol `{symbol}` is written twice")
+            if symbol in RESERVED or "▁" in symbol or RESERVED_BYTE.fullmatch(symbol):
+                raise ValueError(f"`{symbol}` is a token of every tokeniser, and no symbol")
+        return self
 
 
 class SubwordOptions(TextOptions):
@@ -212,15 +250,41 @@ class SubwordOptions(TextOptions):
         int | None, Field(ge=4, le=1_000_000, description="chosen by the size of the corpus unless written")
     ] = None
     byte_fallback: Annotated[bool, Field(description="write unknown characters as bytes, so that no text is lost")] = True
+    extend: Annotated[
+        Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1)] | None,
+        Field(description="with `pretrained`: the number of pieces that its tokeniser gets for this text, or a file of them"),
+    ] = None
+
+
+class BpeOptions(SubwordOptions):
+    """`dropout` leaves merges out in training, so that words have other pieces in each epoch; it does not change validation or
+    translation. https://aclanthology.org/2020.acl-main.170/"""
+
+    dropout: Annotated[
+        float | None, Field(ge=0.0, le=1.0, description="BPE dropout of training rows: share of merges left out; 0.1 is usual")
+    ] = None
+
+
+class Sampling(Options):
+    """Segmentations of training rows are drawn with a probability proportional to P^alpha, of all that there are."""
+
+    alpha: Annotated[float, Field(ge=0.0, le=100.0, description="0: all are as likely; larger: nearer to the best one")] = 0.2
+
+
+class UnigramOptions(SubwordOptions):
+    """`sampling` draws other pieces for words in training; it does not change validation or translation.
+    https://aclanthology.org/P18-1007/"""
+
+    sampling: Annotated[Sampling | None, Field(description="draw the pieces of training rows (subword regularisation)")] = None
 
 
 TOKENISERS = (
     Entry(
-        name="bpe", summary="byte pair encoding: frequent neighbours are merged", options=SubwordOptions,
+        name="bpe", summary="byte pair encoding: frequent neighbours are merged", options=BpeOptions,
         reference="https://aclanthology.org/P16-1162/",
     ),
     Entry(
-        name="unigram", summary="the pieces of a unigram language model", options=SubwordOptions,
+        name="unigram", summary="the pieces of a unigram language model", options=UnigramOptions,
         reference="https://aclanthology.org/P18-1007/",
     ),
     Entry(name="characters", summary="every character is a token", options=TextOptions),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from typing import Annotated, Any
 
@@ -37,6 +38,25 @@ class Parameters(Options):
     layer_decay: Annotated[
         float | None, Field(gt=0.0, le=1.0, description="factor of the learning rate from each layer to the layer below")
     ] = None
+
+
+class Lora(Options):
+    """Low-rank adapters of linear maps. A weight W of `pretrained` stays as it is, and alpha / rank * B A is added to it: A has
+    `rank` rows and B `rank` columns. B is zero at first. Only adapters are trained, and tensors that the pretrained model does
+    not give. The run saves them in the format of peft. https://arxiv.org/abs/2106.09685
+
+    A target is the name of a linear map, or its last parts: `query`, `ffn.input`, `decoder.layers.0.branches.ffn.output`."""
+
+    rank: Annotated[int, Field(ge=1, le=65_536, description="rank of the product B A")] = 8
+    alpha: Annotated[
+        Positive | None, Field(description="factor of the product, which is divided by the rank; the rank unless written")
+    ] = None
+    targets: Annotated[
+        tuple[Pattern, ...],
+        AsTuple,
+        Field(min_length=1, max_length=MAX_PATTERNS, description="the linear maps, by the last parts of their names"),
+    ] = ("query", "value")
+    dropout: Annotated[Probability, Field(description="dropout of the input of A")] = 0.0
 
 
 class Batching(Options):
@@ -105,6 +125,9 @@ class Validation(Options):
     ] = "loss"
     beams: Annotated[Size, Field(le=100, description="beams of the scored translations; 1 is greedy")] = 1
     sentences: Annotated[Size, Field(description="the first rows, which are translated")] = 1000
+    corpus: Annotated[
+        str | None, Field(description="of several corpora, the one whose score selects; the mean of all unless written")
+    ] = None
     filters: Annotated[
         tuple[Annotated[Component, SlotField("score_filter")], ...] | None,
         AsTuple,
@@ -164,6 +187,9 @@ class Recipe(Options):
     )
     parameters: Annotated[
         Parameters | None, Field(description="which parameters are trained, and at which rate; all at one rate unless written")
+    ] = None
+    lora: Annotated[
+        Lora | None, Field(description="low-rank adapters, which are trained instead of the weights of `pretrained`")
     ] = None
     schedule: Annotated[Component, SlotField("schedule"), Field(description="the learning rate of each step")] = (
         component_default("noam")
@@ -241,7 +267,10 @@ class Recipe(Options):
     def _node(self, key: str) -> Located | None:
         node = self._tree
         for part in key.split("."):
-            node = None if node is None else node.get(part)
+            if node is not None and part.isdigit():
+                node = node.items[int(part)] if int(part) < len(node.items) else None
+            else:
+                node = None if node is None else node.get(part)
         return node
 
     def written_keys(self, slot: str) -> dict[str, Any]:
@@ -301,6 +330,39 @@ def check_metric(recipe: Recipe) -> None:
             raise InputError(recipe.diagnostic("TFK108", f"validation.{name}", message, "write `metric: bleu`, or remove it"))
 
 
+def check_corpora(recipe: Recipe) -> None:
+    """Raises InputError if `validation.corpus` is none of the corpora."""
+    name, corpora = recipe.validation.corpus, getattr(recipe.data.options, "corpora", None) or ()
+    names = [corpus.name for corpus in corpora]
+    if name is not None and name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        fix = f"did you mean `{near[0]}`?" if near else f"the corpora are {', '.join(names)}" if names else "remove it"
+        message = f"there is no corpus `{name}`" if names else "`data` has no `corpora`"
+        raise InputError(recipe.diagnostic("TFK112", "validation.corpus", message, fix))
+
+
+SAMPLED = ("parallel", "masked", "masked_pairs", "classification", "pairs")
+"""The kinds of data whose rows may have other pieces: those without labels at single tokens."""
+
+
+def check_sampling(recipe: Recipe) -> None:
+    """Raises InputError if the pieces of a recipe's rows cannot be drawn again."""
+    if recipe.pretrained is None and getattr(recipe.tokeniser.options, "extend", None) is not None:
+        message = "it adds pieces to the tokeniser of `pretrained`, which is not written"
+        fix = "write `pretrained`, or a larger `vocab_size`"
+        raise InputError(recipe.diagnostic("TFK117", "tokeniser.extend", message, fix))
+    for name in ("dropout", "sampling"):
+        if getattr(recipe.tokeniser.options, name, None) is None:
+            continue
+        key = f"tokeniser.{name}"
+        if recipe.data.kind not in SAMPLED:
+            message = f"rows of kind `{recipe.data.kind}` have labels or a length that belong to their pieces"
+            raise InputError(recipe.diagnostic("TFK108", key, message, f"remove it; it is for {', '.join(SAMPLED)}"))
+        if recipe.compile:
+            message = "a compiled model has batches of few lengths, and other pieces change the lengths"
+            raise InputError(recipe.diagnostic("TFK108", key, message, "remove it, or `compile`"))
+
+
 def without_smoothing(recipe: Recipe) -> Recipe:
     """The recipe with unsmoothed labels, for answers: some positions cannot be chosen, and smoothing would choose them too.
     Raises InputError if the recipe sets it."""
@@ -330,7 +392,7 @@ def schedule_warning(recipe: Recipe, last: int | None, done: int = 0) -> Diagnos
         The warning if steps will have the rate 0, or if the run ends within the warm-up.
     """
     options = recipe.schedule.options
-    zero = options.steps if getattr(options, "floor", None) == 0 else None
+    zero = getattr(options, "steps", None) if getattr(options, "floor", None) == 0 else None
     if zero is not None and (done >= zero if last is None else last > zero):
         name, wrong = "steps", f"the learning rate is 0 from step {zero:,} on"
         fix = f"write `schedule.steps: {last}`, a `schedule.floor` above 0, or `stopping.max_steps: {zero}`"

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .distributed.process_group import started_rank as started_rank
     from .distributed.tensor_parallel import tensor_parallel_plan as tensor_parallel_plan
     from .pretrained import LoadReport as LoadReport
-    from .session import Outcome as Outcome, resume as resume, train as train
+    from .rate_finder import RateSweep as RateSweep
+    from .session import Outcome as Outcome, find_rate as find_rate, resume as resume, train as train
     from .trainer import Trainer as Trainer
 
 __getattr__, __dir__, __all__ = lazy_names(__name__)

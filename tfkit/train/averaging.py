@@ -37,6 +37,7 @@ from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
 from .run_directory import check_inside, own_place
 from .run_files import CHECKPOINTS, DATA, SPEC
+from .run_recipe import read_recipe
 
 
 def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite: bool = False) -> list[Path]:
@@ -61,6 +62,9 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     if last is not None and last > len(checkpoints):
         message = f"{run} has {len(checkpoints)} checkpoints, {last} are requested"
         raise StoreError(Diagnostic("TFK114", message, "a run keeps the last `keeping.last` checkpoints"))
+    if read_recipe(run, ()).lora is not None:
+        message = f"{run} has adapters, and the mean of their factors is not that of the weights"
+        raise StoreError(Diagnostic("TFK114", message, f"name models: `tfkit average {run}/models/step-N ... -o DIR`"))
     chosen = checkpoints if last is None else checkpoints[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
     weights = model.state_dict()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..data import Batch, BatchShapes, Data, Epoch, ImageTask, Task, epoch_of
+from ..data import Batch, BatchShapes, Data, Epoch, ImageTask, Mixture, Task, epoch_of, shares_of
 from ..recipe import Recipe
 
 
@@ -17,16 +17,23 @@ class TrainingBatches:
     def __init__(self, recipe: Recipe, data: Data, task: Task | ImageTask, device: torch.device) -> None:
         self.recipe, self.data, self.task, self.device = recipe, data, task, device
         self.shapes = BatchShapes(data.train.lengths, recipe.batch_limit) if recipe.compile else None
+        sizes = {name: counts.kept for name, counts in data.parts.get("train", {}).items()}
+        shares = shares_of(recipe, sizes) if sizes else None
+        self.mixture = None if shares is None else Mixture.of(list(sizes.values()), shares)
         self._epoch: tuple[int, Epoch] | None = None
 
     @property
     def rows(self) -> int:
         """The number of rows of an epoch."""
-        return len(self.data.train)
+        return len(self.data.train) if self.mixture is None else sum(self.mixture.counts)
 
     @property
     def tokens(self) -> int:
         """The most tokens and labels of an epoch: those of all columns, and two labels of each row."""
+        if not isinstance(self.task, ImageTask) and self.task.samplers:
+            return self.rows * 2 * (2 + self.recipe.batching.max_length)
+        if self.mixture is not None:
+            return self.rows * (2 + sum(int(lengths.max()) for lengths in self.data.train.lengths.values()))
         return sum(int(lengths.sum(dtype=np.int64)) for lengths in self.data.train.lengths.values()) + 2 * self.rows
 
     def epoch(self, number: int) -> Epoch:
@@ -34,13 +41,19 @@ class TrainingBatches:
         if self._epoch is None or self._epoch[0] != number:
             seed, tokens = self.recipe.seed, self.recipe.batch_limit
             lengths = self.data.train.lengths
-            epoch = self.shapes.epoch(seed, number) if self.shapes else epoch_of(lengths, tokens, seed, number)
+            rows = None if self.mixture is None else self.mixture.rows(seed, number)
+            epoch = self.shapes.epoch(seed, number, rows) if self.shapes else epoch_of(lengths, tokens, seed, number, rows)
             self._epoch = number, epoch
         return self._epoch[1]
 
     def count(self, epoch: int) -> int:
         """The number of batches of an epoch."""
         return len(self.epoch(epoch).batches)
+
+    def tokens_by_column(self, epoch: int) -> dict[str, int]:
+        """The tokens of an epoch, by column."""
+        rows = np.concatenate(self.epoch(epoch).batches)
+        return {name: int(lengths[rows].sum(dtype=np.int64)) for name, lengths in self.data.train.lengths.items()}
 
     def batch(self, epoch: int, number: int) -> Batch:
         """Batch `number` of an epoch, counted from 0."""

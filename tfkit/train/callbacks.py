@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -34,6 +34,9 @@ class Progress(BaseModel):
         seconds: Wall time of all commands of the run, with start-up and validation.
         best_models: Score and step of the saved models, best first.
         validated: The step of the last validation.
+        reductions: How often a plateau has reduced the learning rate.
+        plateau_best: The best score of the schedule `plateau`, larger is better.
+        plateau_stale: Validations since then, or since the last reduction.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -49,6 +52,9 @@ class Progress(BaseModel):
     seconds: Annotated[float, Field(ge=0, le=MAX_WHOLE)] = 0.0
     best_models: list[Annotated[tuple[float, Whole], AsTuple]] = []
     validated: Whole = 0
+    reductions: Whole = 0
+    plateau_best: float | None = None
+    plateau_stale: Whole = 0
 
     @model_validator(mode="after")
     def _agrees(self) -> Progress:
@@ -105,6 +111,8 @@ class ValidationResult:
         best: Whether it was the best so far.
         seconds: Its wall time.
         sample: Source, reference and translation of one row.
+        corpora: Of several corpora, `nll` and the scores of each, whose mean the others are.
+        rate: The learning rate of the next step, if a plateau has just reduced it.
     """
 
     step: int
@@ -115,6 +123,13 @@ class ValidationResult:
     best: bool
     seconds: float
     sample: tuple[str, str, str] | None = None
+    corpora: dict[str, dict[str, float]] = field(default_factory=dict)
+    rate: float | None = None
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The result as JSON data, without `corpora` if there is one, and without `rate` if it is not reduced."""
+        return {name: value for name, value in asdict(self).items() if value or name not in ("corpora", "rate")}
 
     @property
     def perplexity(self) -> float:

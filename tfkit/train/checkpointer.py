@@ -17,6 +17,7 @@ from ..nn.model import Model
 from . import checkpoint
 from .callbacks import Callback
 from .checkpoint_state import State
+from .lora import Adapters
 from .run_directory import RunOutput
 from .run_files import CHECKPOINTS, MODELS, remove_saved, saved_steps
 from .step import TrainStep
@@ -26,10 +27,10 @@ MAX_TRIED = 100
 
 
 class BestModels:
-    """The `keeping.best` best models of a run; `progress.best_models` lists them."""
+    """The `keeping.best` best models of a run; `progress.best_models` lists them. With `adapters`, only these are saved."""
 
-    def __init__(self, step: TrainStep, output: RunOutput, catalogue: Catalogue) -> None:
-        self.step, self.output, self.catalogue = step, output, catalogue
+    def __init__(self, step: TrainStep, output: RunOutput, catalogue: Catalogue, adapters: Adapters | None = None) -> None:
+        self.step, self.output, self.catalogue, self.adapters = step, output, catalogue, adapters
         self.folder = output.directory / MODELS
 
     def add(self, model: Model, score: float) -> None:
@@ -46,7 +47,10 @@ class BestModels:
             texts |= label_texts(data.labels, recipe.data.kind == "pairs")
             try:
                 self.output.check()
-                save(model, self._path(progress.step), overwrite=True, catalogue=self.catalogue, texts=texts)
+                if self.adapters is not None:
+                    self.adapters.save(model, self._path(progress.step), self.catalogue, texts)
+                else:
+                    save(model, self._path(progress.step), overwrite=True, catalogue=self.catalogue, texts=texts)
             except StoreError as reason:
                 self.output.failed(reason)
                 return progress.best_models

@@ -13,6 +13,7 @@ from ..nn.model_plan import ModelPlan
 from ..recipe import Recipe
 from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
+from .lora import check_lora
 from .optimiser import check_parameters
 from .scheduled_sampling import is_stepwise
 
@@ -61,8 +62,10 @@ def check_weights(recipe: Recipe, roles: Roles) -> None:
 
 
 def check_trained(recipe: Recipe, catalogue: Catalogue) -> None:
-    """Raises InputError if `parameters` of a recipe does not fit its model."""
-    check_parameters(recipe, build(_spec(recipe, catalogue, []), catalogue, device="meta"))
+    """Raises InputError if `parameters` or `lora` of a recipe does not fit its model."""
+    model = build(_spec(recipe, catalogue, []), catalogue, device="meta")
+    check_parameters(recipe, model)
+    check_lora(recipe, model)
 
 
 def check_sharded_sampling(recipe: Recipe, catalogue: Catalogue) -> None:

@@ -71,6 +71,8 @@ class ValidationEntry(FileModel):
     best: bool
     seconds: Seconds
     sample: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
+    corpora: dict[Name, dict[Name, Number]] = {}
+    rate: Number = None
 
 
 Entry = StepEntry | ValidationEntry
@@ -168,7 +170,7 @@ class LogWriter:
 
     def on_validation_end(self, result: ValidationResult) -> None:
         sample = None if result.sample is None else [text[:MAX_SAMPLE] for text in result.sample]
-        self._append("validation", {**asdict(result), "sample": sample})
+        self._append("validation", {**result.written, "sample": sample})
 
     def _append(self, kind: str, entry: dict[str, Any]) -> None:
         try:

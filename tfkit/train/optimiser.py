@@ -141,9 +141,18 @@ def optimiser_for(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=options.eps, fused=fused)
 
 
-def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, step: int, width: int) -> float:
-    """Set the learning rate of a step, counted from 1, for a model of this width; returns it, without the factors."""
-    rate = float(recipe.schedule.entry.rate(recipe.schedule.options, step, width))
+def rate_of(recipe: Recipe, step: int, width: int, reductions: int) -> float:
+    """The learning rate of a step, counted from 1, for a model of this width, after so many plateaus."""
+    options = recipe.schedule.options
+    rate = float(recipe.schedule.entry.rate(options, step, width))
+    for _ in range(reductions):
+        rate = max(rate * options.factor, min(rate, options.floor))
+    return rate
+
+
+def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, step: int, width: int, reductions: int = 0) -> float:
+    """Set the learning rate of a step as `rate_of`; returns it, without the factors of parameters."""
+    rate = rate_of(recipe, step, width, reductions)
     for group in optimiser.param_groups:
         group["lr"] = rate * group["factor"]
     return rate

@@ -16,8 +16,8 @@ from ..data import (
     Data,
     TextTokeniser,
     check_images,
+    corpora_of,
     count_rows,
-    files_of,
     image_texts,
     prepare,
     prepare_images,
@@ -26,7 +26,17 @@ from ..data import (
 from ..errors import Diagnostic, InputError, TfkitError
 from ..errors.elsewhere import without_quotes
 from ..files import write_whole
-from ..recipe import FILES, Recipe, check_image_settings, check_metric, check_teacher_forcing, chosen_for, load_recipe
+from ..recipe import (
+    Recipe,
+    check_corpora,
+    check_image_settings,
+    check_metric,
+    check_sampling,
+    check_teacher_forcing,
+    chosen_for,
+    files_in,
+    load_recipe,
+)
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
 from .fit_spec import check_trained, check_weights, fitted_spec, image_rule_in, roles_in
@@ -65,9 +75,11 @@ def _compare(recipe: Recipe, place: Path, tokenisers: list[TextTokeniser]) -> li
     written_keys = recipe.written_keys("tokeniser")
     diagnostics: list[Diagnostic] = []
     for name, value in written_keys.items():
-        if value != has[name] and not (name == "vocab_size" and value == _requested_size(place)):
-            written, used = (_describe(name, setting) for setting in (value, has[name]))
-            fix = "leave `tokeniser` out" if name == "kind" else f"write {_yaml(name, has[name])}, or leave it out"
+        if name in ("dropout", "sampling", "extend"):  # how rows are read, not what the tokeniser is
+            continue
+        if value != has.get(name) and not (name == "vocab_size" and value == _requested_size(place)):
+            written, used = (_describe(name, setting) for setting in (value, has.get(name)))
+            fix = "leave `tokeniser` out" if name == "kind" else f"write {_yaml(name, has.get(name))}, or leave it out"
             message = f"{written} is written, but {place}, whose tokeniser is used, has {used}"
             diagnostics.append(recipe.diagnostic("TFK117", f"tokeniser.{name}", message, fix))
     if "joint" not in written_keys and len(tokenisers) > 1 and not has["joint"]:
@@ -94,6 +106,8 @@ def _describe(name: str, value: Any) -> str:
 
 
 def _yaml(name: str, value: Any) -> str:
+    if name == "symbols":
+        return "no `symbols`" if not value else f"`symbols: [{', '.join(value)}]`"
     return f"`{name}: {str(value).lower()}`"
 
 
@@ -112,10 +126,12 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
     if recipe.data.kind == "images":
         check_images(recipe)
     else:
-        files_of(recipe)
+        corpora_of(recipe)
     check_metric(recipe)
+    check_corpora(recipe)
     check_bleu(recipe)
     check_teacher_forcing(recipe)
+    check_sampling(recipe)
     check_processes(recipe, processes, fsdp)
 
 
@@ -142,8 +158,10 @@ def prepare_run(
             spec, _ = fitted_spec(recipe, catalogue, roles, pretrained.tokenisers, 0)
             pretrained.load_into(build(spec, catalogue, device="meta"), recipe, roles, ())
     data = _prepared(recipe, directory, catalogue, None if pretrained is None else pretrained.tokenisers, positions)
-    if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
-        message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
+    needs = recipe.stopping.patience is not None or recipe.validation.metric != "loss" or recipe.schedule.kind == "plateau"
+    if data.validation is None and needs:
+        names = "`stopping.patience`, `validation.metric` and the schedule `plateau`"
+        message = f"{names} need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; by default no row is held out if there are fewer than 20"
         raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
     if KINDS[recipe.data.kind].tagged and recipe.validation.metric == "f1" and not marks_entities(data.labels):
@@ -171,7 +189,8 @@ def _prepared(
             return prepare_images(recipe, directory / DATA, image_rule_in(recipe, catalogue))
         return prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
     except InputError as error:
-        if not any(recipe.reaches_elsewhere(f"data.{name}") for name in FILES):
+        names = files_in(recipe.data.options.model_dump(exclude_none=True))
+        if not any(recipe.reaches_elsewhere(f"data.{name}") for name in names):
             raise
         raise InputError(map(without_quotes, error.diagnostics)) from None
 

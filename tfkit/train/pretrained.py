@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from ..catalogue import Catalogue
-from ..data import KINDS, Roles, TextTokeniser, has_labels, read_labels, read_tokenisers, roles_of
+from ..data import KINDS, Roles, Spelling, TextTokeniser, has_labels, read_labels, read_tokenisers, roles_of
 from ..errors import InputError, SpecError, TfkitError
 from ..errors.elsewhere import without_quotes, without_text
-from ..files import file_record
 from ..io import load, model_in
-from ..io.layout import WEIGHTS
-from ..io.loading import read_weights
+from ..io.loading import all_weights
+from ..io.saved_files import read_versions
 from ..nn.model import Model
 from ..nn.tokens import TokenLogits, Tokens
 from ..recipe import Recipe
@@ -58,6 +57,8 @@ class LoadReport:
         loaded: The number of weights in these.
         total: The number of weights of the new model.
         skipped: The other tensors of both models.
+        extended: The tables whose old rows were loaded, with the numbers of these and of new rows: each new one is the mean of
+            those of the old pieces that spell its piece.
     """
 
     place: Path
@@ -65,6 +66,7 @@ class LoadReport:
     loaded: int
     total: int
     skipped: tuple[SkippedTensor, ...]
+    extended: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,14 @@ class Pretrained:
     digest: str
 
     @torch.no_grad()
-    def load_into(self, model: Model, recipe: Recipe, roles: Roles, labels: tuple[str, ...]) -> LoadReport:
+    def load_into(
+        self,
+        model: Model,
+        recipe: Recipe,
+        roles: Roles,
+        labels: tuple[str, ...],
+        tokenisers: Mapping[str, TextTokeniser] | None = None,
+    ) -> LoadReport:
         """Copy every tensor of equal name and shape into a model.
 
         Args:
@@ -92,6 +101,7 @@ class Pretrained:
             recipe: Names the smallest share of weights that must be loaded.
             roles: The roles of the model's nodes.
             labels: The classes of the model. If they differ from those of the pretrained model, its output is not loaded.
+            tokenisers: Those of the new model by column, which may have more pieces.
 
         Returns:
             The loaded and the skipped tensors.
@@ -99,8 +109,9 @@ class Pretrained:
         Raises:
             InputError: Less than `pretrained_share` of the weights can be loaded, or none.
         """
-        weights, pretrained = model.state_dict(), read_weights(self.place)
+        weights, pretrained = model.state_dict(), all_weights(self.place)
         loaded: list[str] = []
+        extended: list[tuple[str, int, int]] = []
         skipped = [
             SkippedTensor(name, tuple(tensor.shape), "not in the new model", False)
             for name, tensor in pretrained.items()
@@ -111,6 +122,12 @@ class Pretrained:
             shape = tuple(tensor.shape)
             if name not in pretrained:
                 skipped.append(SkippedTensor(name, shape, "not in the pretrained model", True))
+            elif (spelling := self._spelling(name, tensor, pretrained[name], model, roles, tokenisers or {})) is not None:
+                old = pretrained[name]
+                tensor[: len(old)] = old
+                for row, ids in enumerate(spelling.ids(), len(old)):
+                    tensor[row] = old[ids].mean(0)
+                extended.append((name, len(old), len(tensor) - len(old)))
             elif pretrained[name].shape != tensor.shape:
                 skipped.append(SkippedTensor(name, shape, "of another shape", True, tuple(pretrained[name].shape)))
             elif output is not None and name.startswith(output):
@@ -128,7 +145,26 @@ class Pretrained:
             )
         self._check_share(model, recipe, set(loaded))
         count, total = (_count(weights, names) for names in (loaded, weights))
-        return LoadReport(self.place, tuple(loaded), count, total, tuple(skipped))
+        return LoadReport(self.place, tuple(loaded), count, total, tuple(skipped), tuple(extended))
+
+    def _spelling(
+        self,
+        name: str,
+        tensor: Tensor,
+        old: Tensor,
+        model: Model,
+        roles: Roles,
+        tokenisers: Mapping[str, TextTokeniser],
+    ) -> Spelling | None:
+        """How the new rows of a table are spelled by its old rows; None for a tensor that is no table with more rows."""
+        node = name.split(".")[1]
+        if old.shape == tensor.shape or not isinstance(model.nodes[node], (Tokens, TokenLogits)):
+            return None
+        column = "source" if node == roles.source else "target"
+        before, after = self.tokenisers.get(column), tokenisers.get(column)
+        if before is None or after is None or old.shape[1:] != tensor.shape[1:]:
+            return None
+        return Spelling(before, after) if (before.size, after.size) == (len(old), len(tensor)) else None
 
     def _check_share(self, model: Model, recipe: Recipe, loaded: Collection[str]) -> None:
         """Raises InputError if too small a share is loaded. Token tables do not count: all models with these tokenisers and
@@ -188,9 +224,13 @@ def read_pretrained(recipe: Recipe, roles: Roles, catalogue: Catalogue) -> Pretr
         message = f"{recipe.pretrained} is no model to start from: {first.message}"
         fix = "name a run of `tfkit train` that has a best model, or a model of it"
         raise InputError(recipe.diagnostic("TFK117", "pretrained", message, fix)) from None
+    versions = read_versions(place)
+    if recipe.lora is not None and versions.base is not None:
+        message = f"{place} is an adapter itself, and adapters need whole weights below them"
+        raise InputError(recipe.diagnostic("TFK117", "pretrained", message, f"merge it first: `tfkit merge {place} -o DIR`"))
     columns = KINDS[recipe.data.kind].files
     tokenisers = {column: by_node.get(roles.of(column)) or list(by_node.values())[-1] for column in columns}
-    return Pretrained(place, tokenisers, labels, file_record(place / WEIGHTS)["sha256"])
+    return Pretrained(place, tokenisers, labels, versions.weights_record.sha256)
 
 
 def _tokenisers(place: Path, model: Model) -> dict[str, TextTokeniser]:

@@ -6,7 +6,7 @@ source.json target.json  the tokenisers; one file for a joint vocabulary: tokeni
 digests.json             digests of the inputs of the run
 data/                    the corpora of ids
 checkpoints/step-N       the state to resume from
-models/step-N            the best models by validation, as `tfkit build` saves them, with their tokenisers
+models/step-N            the best models by validation, as `tfkit build` saves them, with their tokenisers; or adapters
 models/best.json         the name of the best of them
 tensorboard/             events for TensorBoard
 log.jsonl                every step and validation, one JSON object per line
@@ -35,7 +35,7 @@ from pydantic import Field
 from ..data import FACTS, IMAGES, LABELS, PAIR_LABELS, SPANS, TOKENISER_FILES, TRAIN, VALIDATION
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import FileModel, read_model, write_whole
-from ..io.layout import PLAN, VERSIONS, WEIGHTS
+from ..io.layout import ADAPTER, ADAPTER_CONFIG, PLAN, VERSIONS, WEIGHTS
 
 LOCK, HOLDER = "run.lock", "run.lock.json"
 
@@ -103,7 +103,7 @@ MAX_ENTRIES = 10_000
 SHARDS = "shards"
 SAVED = (
     *("model.safetensors", "optimiser.safetensors", "average.safetensors", "state.json", "manifest.json"),
-    *(SPEC, WEIGHTS, PLAN, VERSIONS, LABELS, PAIR_LABELS, SPANS, IMAGES, *TOKENISER_FILES),
+    *(SPEC, WEIGHTS, ADAPTER, ADAPTER_CONFIG, PLAN, VERSIONS, LABELS, PAIR_LABELS, SPANS, IMAGES, *TOKENISER_FILES),
 )
 """The files of a checkpoint or a saved model. A checkpoint may also have a folder of shards."""
 STEP_NAME = re.compile(r"step-(0|[1-9][0-9]{0,14})")

@@ -33,7 +33,7 @@ def write_recipe(recipe: Recipe, directory: Path) -> None:
     written = recipe.written()
     written["model"] = SPEC
     data = {"kind": recipe.data.kind} | recipe.data.options.model_dump(exclude_none=True)
-    written["data"] = {key: str(Path(value).absolute()) if key in FILES and value else value for key, value in data.items()}
+    written["data"] = _with_absolute_files(data)
     written.pop("changes", None)
     if recipe.data.kind == "images":
         del written["tokeniser"]
@@ -42,8 +42,28 @@ def write_recipe(recipe: Recipe, directory: Path) -> None:
         # The tokenisers are those of the pretrained model; the defaults of the recipe would not describe them.
         del written["tokeniser"]
         if keys := recipe.written_keys("tokeniser"):
+            if isinstance(keys.get("extend"), str):
+                keys["extend"] = str(Path(keys["extend"]).absolute())
             written["tokeniser"] = {"kind": recipe.tokeniser.kind, **keys}
     write_whole(directory / RECIPE, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
+
+
+def _with_absolute_files(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `data`, or of one of its corpora, with absolute file names."""
+    written: dict[str, Any] = {
+        key: str(Path(value).absolute()) if key in FILES and value else value for key, value in data.items()
+    }
+    if "corpora" in written:
+        written["corpora"] = [_with_absolute_files(corpus) for corpus in written["corpora"]]
+    return written
+
+
+def _without_files(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `data`, or of one of its corpora, that are no files and no rows of them."""
+    written = {key: value for key, value in data.items() if key not in FILES and key != "held_out"}
+    if "corpora" in written:
+        written["corpora"] = [_without_files(corpus) for corpus in written["corpora"]]
+    return written
 
 
 def read_recipe(directory: Path, overrides: Sequence[str]) -> Recipe:
@@ -82,8 +102,7 @@ def fixed_settings(recipe: Recipe) -> Mapping[str, Any]:
         written["tokeniser"] |= {"normalise": recipe.written_keys("tokeniser").get("normalise", "nfkc")}
     written["validation"] = {key: value for key, value in written["validation"].items() if key != "every_steps"}
     options = recipe.data.options.model_dump(exclude_none=True)
-    data = {key: value for key, value in options.items() if key not in FILES and key != "held_out"}
-    return {**written, "data": {"kind": recipe.data.kind, **data}}
+    return {**written, "data": {"kind": recipe.data.kind, **_without_files(options)}}
 
 
 def check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
@@ -100,6 +119,9 @@ def check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
     if fsdp and recipe.compile:
         message = "a model that FSDP2 shards is not compiled"
         raise InputError(recipe.diagnostic("TFK118", "compile", message, "remove `compile`, or `--fsdp`"))
+    if fsdp and recipe.lora is not None:
+        message = "adapters are not sharded: they are small, and FSDP2 would divide their base"
+        raise InputError(recipe.diagnostic("TFK118", "lora", message, "remove `--fsdp`, or `lora`"))
     if fsdp and count == 1:
         message = "FSDP2 shards weights over several processes, and there is one"
         raise InputError(

@@ -6,9 +6,10 @@ tfkit.train.train(recipe, "runs/en-de")
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,8 +31,10 @@ from .digests import PRETRAINED, check_digests, checked_file_digests, digests_of
 from .distributed.process_group import ProcessGroup, join_processes
 from .fit_spec import check_sharded_sampling, fitted_length, positions_in
 from .log import LogWriter, cut_log
+from .lora import Adapters, add_adapters
 from .preparation import check_start, finish_preparation, prepare_run
 from .pretrained import read_pretrained
+from .rate_finder import RateSweep, sweep, sweeping
 from .run_directory import RunOutput, new_run, old_run, own_place
 from .run_files import CHECKPOINTS, DATA, DIGESTS, LOG, SPEC
 from .run_recipe import check_processes, read_recipe, write_recipe
@@ -65,32 +68,37 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
     model = processes.run_on_all(build_model)
     roles = processes.run_on_all(lambda: roles_of(model.plan, recipe.data.kind))
     first_step = processes.run_on_first(lambda: not checkpoints_in(directory / CHECKPOINTS))
-    pretrained = processes.run_on_all(lambda: read_pretrained(recipe, roles, catalogue)) if first_step else None
+    starts = first_step or recipe.lora is not None  # the weights below adapters are those of the pretrained model
+    pretrained = processes.run_on_all(lambda: read_pretrained(recipe, roles, catalogue)) if starts else None
     if digests is None:
         written = processes.run_on_all(lambda: read_digests(directory))
         digests = digests_of(recipe, data, files, pretrained)
         if pretrained is None and PRETRAINED in written:  # they were loaded before the first checkpoint
             digests[PRETRAINED] = written[PRETRAINED]
         processes.run_on_all(partial(check_digests, directory, written, digests))
-    report = (
-        None if pretrained is None else processes.run_on_all(lambda: pretrained.load_into(model, recipe, roles, data.labels))
-    )
+    report = None
+    if pretrained is not None:
+        load_into = partial(pretrained.load_into, model, recipe, roles, data.labels, data.tokenisers)
+        report = processes.run_on_all(load_into)
+    adapters = None
+    if report is not None and pretrained is not None and recipe.lora is not None:
+        adapters = Adapters(add_adapters(model, recipe, report.names), pretrained.place)
     step = TrainStep(model, recipe, data, processes, session.fsdp)
     callbacks = CallbackList(session.callbacks if processes.is_first else ())
     output = RunOutput(directory, callbacks)
     if processes.is_first:
         callbacks.callbacks = (LogWriter(output), *callbacks.callbacks)
-    best_models = BestModels(step, output, catalogue)
+    best_models = BestModels(step, output, catalogue, adapters)
     checkpointer = Checkpointer(step, output, digests, best_models)
     processes.run_on_all(lambda: check_translations(model, data.tokenisers, recipe))
-    validator = Validator(step, build_model, best_models)
+    validator, clock = Validator(step, build_model, best_models), RunClock(session.start, processes)
     if files and (
         changed := processes.run_on_first(
             lambda: changes_of_files(recipe, read_facts(directory / DATA).sources, directory / DATA)
         )
     ):
         callbacks.notify(lambda callback: callback.on_warning(tuple(changed)))
-    return Trainer(step, output, best_models, checkpointer, validator, RunClock(session.start, processes), report)
+    return Trainer(step, output, best_models, checkpointer, validator, clock, report if first_step else None)
 
 
 def _tokenisers(recipe: Recipe, directory: Path) -> Mapping[str, TextTokeniser]:
@@ -158,8 +166,50 @@ def train(
         StoreError: The directory is not empty, or cannot be written.
         TrainingError: The loss is NaN or infinite, or another process is lost.
     """
-    start = time.monotonic() if since is None else since
-    directory, catalogue = own_place(directory), catalogue or load_catalogue()
+    with _new_trainer(recipe, own_place(directory), device, backend, fsdp, callbacks, catalogue, since) as (trainer, changes):
+        trainer.processes.run_on_all(trainer.step.try_longest)
+        trainer.processes.run_on_first(lambda: finish_preparation(trainer.recipe, trainer.output.directory))
+        return _outcome(trainer, changes)
+
+
+def find_rate(
+    recipe: Recipe, *, device: str | torch.device = "cpu", backend: Any = None, catalogue: Catalogue | None = None
+) -> tuple[RateSweep, int]:
+    """Sweep learning rates with the model and the data of a recipe. Nothing is kept.
+
+    Args:
+        recipe: As in `train`; its schedule does not count.
+        device: As in `train`.
+        backend: As in `train`.
+        catalogue: As in `train`.
+
+    Returns:
+        The losses and the suggested rate, and the width of the model.
+
+    Raises:
+        SpecError: As in `train`.
+        InputError: As in `train`.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="tfkit-rates-") as directory,
+        _new_trainer(sweeping(recipe), Path(directory) / "run", device, backend, False, (), catalogue) as (trainer, _),
+    ):
+        return sweep(trainer), trainer.step.width
+
+
+@contextmanager
+def _new_trainer(
+    recipe: Recipe,
+    directory: Path,
+    device: str | torch.device,
+    backend: Any,
+    fsdp: bool,
+    callbacks: Sequence[Callback],
+    catalogue: Catalogue | None,
+    since: float | None = None,
+) -> Iterator[tuple[Trainer, list[str]]]:
+    """A context with the trainer of a new run, at its first step, and the changes to the spec that the data needed."""
+    start, catalogue = time.monotonic() if since is None else since, catalogue or load_catalogue()
     with join_processes(device) as (processes, place), processes.reporting_lost_process():
         processes.run_on_first(lambda: check_start(recipe, directory, processes.count, fsdp))
         if fsdp and recipe.teacher_forcing is not None:
@@ -172,10 +222,7 @@ def train(
             processes.run_on_first(lambda: stack.enter_context(new_run(directory)))
             prepared = processes.run_on_first(lambda: prepare_run(recipe, directory, catalogue, backend, positions), long=True)
             session = Session(directory, processes, place, backend, fsdp, callbacks, catalogue, start)
-            trainer = open_run(session, recipe, prepared.digests)
-            processes.run_on_all(trainer.step.try_longest)
-            processes.run_on_first(lambda: finish_preparation(recipe, directory))
-            return _outcome(trainer, prepared.changes)
+            yield open_run(session, recipe, prepared.digests), prepared.changes
 
 
 def resume(

@@ -105,7 +105,7 @@ class TrainStep:
         if isinstance(rule, ImageRule):
             self.task: ImageTask | Task = image_task(recipe, roles, rule)
         else:
-            self.task = task_of(recipe, roles, data.tokenisers["target"])
+            self.task = task_of(recipe, roles, data.tokenisers)
         self.sampling = ScheduledSampling(model, recipe, roles) if recipe.teacher_forcing is not None else None
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
@@ -159,7 +159,7 @@ class TrainStep:
         loss, nll = (total / target for total in processes.sum(*sums))
         if not math.isfinite(loss):
             raise NotFinite(number, "the loss", numbers)
-        rate = set_rate(self.state.optimiser, self.recipe, number, self.width)
+        rate = set_rate(self.state.optimiser, self.recipe, number, self.width, self.progress.reductions)
         norm = self._clip(number, numbers)
         if not self._update(number, numbers):
             return None

@@ -53,6 +53,8 @@ def impossible(state: State, optimiser: Mapping[str, Tensor], rows: int, tokens:
         ("progress.source_tokens", progress.source_tokens, MOST_USES * tokens * epoch),
         ("progress.target_tokens", progress.target_tokens, MOST_USES * tokens * epoch),
         ("progress.stale", progress.stale, step),
+        ("progress.reductions", progress.reductions, step),
+        ("progress.plateau_stale", progress.plateau_stale, step),
         ("average_steps", state.average_steps or 0, step),
     ):
         if count > most:
@@ -71,26 +73,30 @@ class MovingAverage:
 
     a_n = d_n a_{n-1} + (1 - d_n) w_n        d_n = min(decay, (1 + n) / (10 + n)): a small decay removes the first weights soon
 
-    The averages of all parameters by name; `step` counts the updates.
+    The averages of all parameters by name, or without those that are `frozen`; `step` counts the updates.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: nn.Module, decay: float, frozen: bool = True) -> None:
         self.decay = decay
         self.step = 0
-        self.values: dict[str, Tensor] = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self.values: dict[str, Tensor] = {
+            name: parameter.detach().clone()
+            for name, parameter in model.named_parameters()
+            if frozen or parameter.requires_grad
+        }
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Include the weights after a step."""
         self.step += 1
         decay = min(self.decay, (1 + self.step) / (10 + self.step))
-        weights = [parameter.detach() for parameter in model.parameters()]
+        weights = [parameter.detach() for name, parameter in model.named_parameters() if name in self.values]
         torch._foreach_lerp_(list(self.values.values()), weights, 1 - decay)
 
     @contextmanager
     def used_by(self, model: nn.Module) -> Iterator[None]:
         """A context in which the model has the averages as its weights."""
-        weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        weights = {name: model.get_parameter(name).detach().clone() for name in self.values}
         self._assign(model, self.values)
         try:
             yield
@@ -99,8 +105,8 @@ class MovingAverage:
 
     @torch.no_grad()
     def _assign(self, model: nn.Module, values: dict[str, Tensor]) -> None:
-        for name, parameter in model.named_parameters():
-            parameter.copy_(values[name])
+        for name, value in values.items():
+            model.get_parameter(name).copy_(value)
 
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -123,17 +129,24 @@ class TrainState:
         if fsdp:
             shard(model, processes, DTYPES.get(recipe.precision))
         self.optimiser = optimiser_for(recipe, model)
-        self.average = MovingAverage(model, recipe.average) if recipe.average is not None else None
+        self.adapted = recipe.lora is not None
+        """Whether only adapters are trained, and saved: the other weights are those of the pretrained model."""
+        average = recipe.average
+        self.average = None if average is None else MovingAverage(model, average, frozen=not self.adapted)
         device = next(model.parameters()).device.type
         self.scaler = torch.amp.GradScaler(device, enabled=recipe.precision == "float16")
 
     def tensors(self) -> dict[str, Tensors]:
         """All tensors by checkpoint file and name."""
         tensors: dict[str, Tensors] = {
-            MODEL: dict(self.model.state_dict()),
+            MODEL: self._trained_weights() if self.adapted else dict(self.model.state_dict()),
             OPTIMISER: optimiser_tensors(self.optimiser, self._parameter_names()),
         }
         return tensors if self.average is None else {**tensors, AVERAGE: self.average.values}
+
+    def _trained_weights(self) -> Tensors:
+        """The weights that are not those of the pretrained model."""
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     def scalars(self) -> dict[str, Any]:
         """The state without tensors, as JSON data."""
@@ -190,7 +203,8 @@ class TrainState:
         products round.
         """
         weights = self.model.state_dict()
-        self.model.load_state_dict({name: shard_of(value, weights[name]) for name, value in tensors[MODEL].items()})
+        weights |= {name: shard_of(value, weights[name]) for name, value in tensors[MODEL].items()}
+        self.model.load_state_dict(weights)
         restore_optimiser(self.optimiser, self._parameter_names(), tensors[OPTIMISER])
         if isinstance(state.scaler, Scaler):
             self.scaler.load_state_dict(state.scaler.model_dump())

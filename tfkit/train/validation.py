@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -21,10 +21,11 @@ from ..nn.model import Model
 from ..recipe import Recipe
 from ..text import Answerer, Translator
 from ..text.translator import one_line
-from .callbacks import ValidationResult
+from .callbacks import Progress, ValidationResult
 from .checkpointer import BestModels
 from .distributed.process_group import ProcessGroup
 from .loss import labelled_rows, smoothed_cross_entropy
+from .optimiser import rate_of
 from .step import TrainStep
 
 # Precision, recall and F1 of the entities that BIO tags mark, as conlleval and seqeval count them.
@@ -73,14 +74,30 @@ def entity_score(right: float, guessed: float, true: float) -> Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`nll` in nats per label; `scores` by name; `sample` is source, reference and translation of one row."""
+    """`nll` in nats per label; `scores` by name; `sample` is source, reference and translation of one row; `parts` are those of
+    each corpus of several, whose mean this is."""
 
     nll: float
     scores: Mapping[str, Score]
     sample: tuple[str, str, str] | None
+    parts: Mapping[str, Evaluation] = field(default_factory=dict)
+
+    @classmethod
+    def mean(cls, parts: Mapping[str, Evaluation]) -> Evaluation:
+        """The mean over several corpora, each with the same weight."""
+        first, count = next(iter(parts.values())), len(parts)
+        scores = {}
+        for name, score in first.scores.items():
+            value = sum(part.scores[name].value for part in parts.values()) / count
+            signatures = list(dict.fromkeys(part.scores[name].signature for part in parts.values()))
+            words = f"mean of {count}: " + ", ".join(f"{part} {parts[part].scores[name].value:.2f}" for part in parts)
+            scores[name] = Score(score.name, value, "; ".join(signatures), words)
+        return cls(sum(part.nll for part in parts.values()) / count, scores, first.sample, parts)
 
     def value(self, recipe: Recipe) -> float:
         """The score by which the recipe compares models; higher is better."""
+        if recipe.validation.corpus is not None and recipe.validation.corpus in self.parts:
+            return self.parts[recipe.validation.corpus].value(recipe)
         name = recipe.validation.metric
         if name == "bleu" and recipe.validation.lowercase:
             name = "bleu_lowercase"
@@ -131,6 +148,8 @@ class Validator:
         progress.validated, progress.stale = progress.step, 0 if best else progress.stale + patience
         if best:
             progress.best, progress.best_step = value, progress.step
+        reduced = patience and reduces_at_plateau(self.step.recipe, progress, value)
+        next_rate = rate_of(self.step.recipe, progress.step + 1, self.step.width, progress.reductions) if reduced else None
         return ValidationResult(
             step=progress.step,
             epoch=progress.epoch if progress.batch else max(1, progress.epoch - 1),
@@ -140,13 +159,43 @@ class Validator:
             best=best,
             seconds=time.perf_counter() - start,
             sample=evaluation.sample,
+            corpora={
+                name: {"nll": part.nll, **{score.name: score.value for score in part.scores.values()}}
+                for name, part in evaluation.parts.items()
+            },
+            rate=next_rate,
         )
 
 
+def reduces_at_plateau(recipe: Recipe, progress: Progress, value: float) -> bool:
+    """Count a validation with this score, larger is better; returns whether the learning rate is now reduced once more.
+
+    It is the rule of torch.optim.lr_scheduler.ReduceLROnPlateau, mode `min` for the loss and `max` for other scores.
+    """
+    if recipe.schedule.kind != "plateau":
+        return False
+    options, best = recipe.schedule.options, progress.plateau_best
+    if best is None or value > best + options.threshold * abs(best):
+        progress.plateau_best, progress.plateau_stale = value, 0
+        return False
+    progress.plateau_stale += 1
+    if progress.plateau_stale <= options.patience:
+        return False
+    progress.reductions, progress.plateau_stale = progress.reductions + 1, 0
+    return True
+
+
 def evaluate(model: Model, step: TrainStep) -> Evaluation:
-    """Evaluate a model on the validation data of a run; all processes share the work."""
+    """Evaluate a model on the validation data of a run; all processes share the work. Of several corpora it is the mean."""
+    assert step.data.validation is not None, "the caller checks that there are validation data"
+    parts = step.data.validation_parts()
+    if not parts:
+        return _evaluate(model, step, step.data.validation)
+    return Evaluation.mean({name: _evaluate(model, step, corpus) for name, corpus in parts.items()})
+
+
+def _evaluate(model: Model, step: TrainStep, corpus: Corpus) -> Evaluation:
     recipe, data = step.recipe, step.data
-    assert data.validation is not None, "the caller checks that there are validation data"
     counts: list[tuple[int, int, int]] = []
 
     def count_entities(predicted: Tensor, labels: Tensor) -> None:
@@ -154,7 +203,7 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
 
     entities = KINDS[recipe.data.kind].tagged and marks_entities(data.labels)
     counter = count_entities if entities else None
-    nll, accuracies = validation_nll(model, data.validation, step.task, recipe, step.batches.device, step.processes, counter)
+    nll, accuracies = validation_nll(model, corpus, step.task, recipe, step.batches.device, step.processes, counter)
     if KINDS[recipe.data.kind].spans:
         return Evaluation(nll, scores_of_answers(model, data, recipe, step.processes), None)
     if KINDS[recipe.data.kind].labelled or len(accuracies) > 1:
@@ -169,7 +218,7 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
         return Evaluation(nll, scores, None)
     if recipe.validation.metric == "loss":
         return Evaluation(nll, {}, None)
-    return Evaluation(nll, *validation_scores(model, data.validation, data.tokenisers, recipe, step.processes))
+    return Evaluation(nll, *validation_scores(model, corpus, data.tokenisers, recipe, step.processes))
 
 
 @torch.no_grad()

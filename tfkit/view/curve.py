@@ -63,7 +63,7 @@ def curve_page(entries: Sequence[Entry], title: str) -> str:
         for name, colour in zip(names, "abc", strict=False)
     ]
     rates = [Line("learning rate", "a", _mean(steps, [entry.rate for entry in steps]))]
-    charts = [_chart("nats per target token", losses, last), _chart("scores of validation, 0 to 100", scores, last)]
+    charts = [chart_of("nats per target token", losses, last), chart_of("scores of validation, 0 to 100", scores, last)]
     best = next((entry for entry in reversed(validations) if entry.best), None)
     signatures = {name: text for entry in validations for name, text in entry.signatures.items()}
     return page(
@@ -73,7 +73,7 @@ def curve_page(entries: Sequence[Entry], title: str) -> str:
         width=WIDTH,
         height=HEIGHT,
         left=LEFT,
-        charts=[chart for chart in [*charts, _chart("learning rate", rates, last)] if chart is not None],
+        charts=[chart for chart in [*charts, chart_of("learning rate", rates, last)] if chart is not None],
         columns=["step", "epoch", "perplexity", *(SCORES.get(name, name) for name in names)],
         rows=[(_cells(entry, names), entry is best) for entry in validations],
         signatures=[(SCORES.get(name, name), text) for name, text in signatures.items()],
@@ -109,7 +109,7 @@ def _mean(steps: Sequence[StepEntry], values: Sequence[float | None]) -> list[tu
     return [(steps[group[-1]].step, sum(_number(values[at]) for at in group) / len(group)) for group in groups]
 
 
-def _chart(label: str, lines: Sequence[Line], last: int) -> Chart | None:
+def chart_of(label: str, lines: Sequence[Line], last: int) -> Chart | None:
     """The chart, or None if no line has a finite point."""
     points = [point for line in lines for point in line.points if math.isfinite(point[1])]
     if not points:

@@ -20,6 +20,9 @@ MOST_LISTED = 2
 def load_report_text(report: LoadReport) -> str:
     """The number of loaded weights, and one line per reason for those that were skipped."""
     rows = [f"pretrained: {report.loaded:,} of {report.total:,} weights are loaded from {report.place}"]
+    for name, old, new in report.extended:
+        means = f"{new:,} new ones are means of the old pieces that spell them"
+        rows.append(f"  extended: {name.removeprefix('nodes.')}: {old:,} rows are loaded, {means}")
     reasons: dict[tuple[str, str], list[SkippedTensor]] = {}
     for skipped_tensor in sorted(report.skipped, key=lambda tensor: not tensor.initialised):
         reasons.setdefault(("initialised" if skipped_tensor.initialised else "not used", skipped_tensor.reason), []).append(
@@ -79,4 +82,6 @@ def _folded(items: list[tuple[str, str]]) -> list[str]:
 def load_report_data(report: LoadReport) -> dict[str, Any]:
     """The report as JSON data; `skipped` holds the fields of every `SkippedTensor`."""
     skipped = [asdict(tensor) for tensor in report.skipped]
-    return {"model": str(report.place), "loaded": report.loaded, "weights": report.total, "skipped": skipped}
+    data = {"model": str(report.place), "loaded": report.loaded, "weights": report.total, "skipped": skipped}
+    extended = [{"name": name, "loaded_rows": old, "new_rows": new} for name, old, new in report.extended]
+    return data | ({"extended": extended} if extended else {})

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.live import Live
@@ -34,9 +35,15 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
     recipe, data, model = trainer.recipe, trainer.data, trainer.model
     epoch = trainer.epoch()
     steps = steps_per_epoch(trainer)
-    rows = [f"train: {describe_counts(data.facts['train'])}"]
-    if "validation" in data.facts:
-        rows.append(f"validation: {describe_counts(data.facts['validation'])}")
+    rows = []
+    for name in ("train", "validation"):
+        if name in data.facts:
+            rows.append(f"{name}: {describe_counts(data.facts[name])}")
+            rows += [f"  {part}: {describe_counts(counts)}" for part, counts in data.parts.get(name, {}).items()]
+    if (mixture := trainer.batches.mixture) is not None:
+        parts = zip(data.parts["train"], mixture.counts, strict=True)
+        total = sum(mixture.counts)
+        rows.append("an epoch has " + ", ".join(f"{count:,} rows of {name} ({count / total:.1%})" for name, count in parts))
     if recipe.batching.max_length == min(model.plan.max_input_lengths.values(), default=None):
         rows.append(f"rows: at most {recipe.batching.max_length:,} tokens, the positions of the model")
     sizes = {column: tokeniser.size for column, tokeniser in data.tokenisers.items()}
@@ -45,6 +52,8 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
         f"{sizes['target']:,} ids, joint" if joint else ", ".join(f"{name} {size:,} ids" for name, size in sizes.items())
     )
     tokens = data.facts["train"].tokens
+    if trainer.batches.mixture is not None:
+        tokens = trainer.batches.tokens_by_column(trainer.progress.epoch)
     mean = {column: count / steps for column, count in tokens.items()}
     kind = recipe.tokeniser.kind if recipe.pretrained is None else f"that of {recipe.pretrained}"
     rows.append(f"vocabulary: {kind}, {vocabulary}" if sizes else f"labels: {', '.join(data.labels)}")
@@ -52,6 +61,11 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
     rows.append(f"model: {model.plan.name}, {model.parameter_count():,} parameters{changed}")
     if trainer.load_report is not None:
         rows += load_report_text(trainer.load_report).splitlines()
+    if recipe.lora is not None:
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        alpha = recipe.lora.alpha or recipe.lora.rank
+        targets = ", ".join(recipe.lora.targets)
+        rows.append(f"lora: rank {recipe.lora.rank}, alpha {alpha:g}, of {targets}; {trained:,} weights are trained")
     rows.append(
         f"a step: {' and '.join(f'{count:,.0f} {column} tokens' for column, count in mean.items())} on average, "
         f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"
@@ -91,10 +105,19 @@ def validation_text(result: ValidationResult) -> str:
         f"{SCORES.get(name, name)} {value:.2f}{_tokeniser(result, name)}" for name, value in result.scores.items()
     )
     best = ", the best so far" if result.best else ""
+    parts = "".join(f"\n  {name}: {_part_scores(part)}" for name, part in result.corpora.items())
+    mean = "mean of " + ("corpora" if len(result.corpora) > 2 else "both") + ": " if parts else ""
     return (
-        f"step {result.step:,}, epoch {result.epoch}: validation ppl {result.perplexity:.2f}"
-        f"{', ' if scores else ''}{scores}{best} ({result.seconds:.0f} s)"
+        f"step {result.step:,}, epoch {result.epoch}: validation {mean}ppl {result.perplexity:.2f}"
+        f"{', ' if scores else ''}{scores}{best} ({result.seconds:.0f} s){parts}"
+        + (f"\na plateau: the learning rate is reduced to {result.rate:.3g}" if result.rate is not None else "")
     )
+
+
+def _part_scores(scores: Mapping[str, float]) -> str:
+    """The scores of one corpus of several."""
+    others = [f"{SCORES.get(name, name)} {value:.2f}" for name, value in scores.items() if name != "nll"]
+    return ", ".join([f"ppl {math.exp(min(scores['nll'], 700.0)):.2f}", *others])
 
 
 def _tokeniser(result: ValidationResult, score: str) -> str:
