@@ -6,7 +6,7 @@ On the meta device modules have no storage. They get it once, on their device, s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from ..catalogue import Catalogue, load_catalogue
 from ..errors import BuildError, Diagnostic, InputError
 from ..errors.arguments import check_whole
 from ..graph import Graph, Node, graph_of, max_input_lengths
-from ..graph.model_graph import base, layers_of
+from ..graph.model_graph import base
+from ..graph.refused_arguments import followers as nodes_after, refused_arguments
 from ..nn.device_moves import device_here
 from ..nn.heads import Classify
 from ..nn.labels import label_rule
@@ -26,10 +27,8 @@ from ..nn.model_plan import LabelRule, ModelPlan, Wire
 from ..nn.multi_head import MultiHeadAttention
 from ..nn.span_logits import SpanLogits
 from ..nn.tokens import TokenLogits
-from ..slots.layer import leaves
 from ..slots.lazy import load
 from ..slots.node import AnyInputRule, InputRule
-from ..slots.options import Component
 from ..spec import load_spec, parse_spec
 from ..spec.model import ModelSpec
 from .backends import BackendResolver
@@ -168,7 +167,7 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
         for node in graph.inputs()
         if node.kind.input_rule is not None
     }
-    followers = {name: _followers(graph, name) for name in inputs}
+    followers = {name: nodes_after(graph, name) for name in inputs}
     undecodable = {}
     for name, following in followers.items():
         reason = _undecodable(graph, following) if isinstance(inputs[name], InputRule) else "it has no token ids"
@@ -183,15 +182,18 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
         if name in graph.outputs and isinstance(module, (TokenLogits, Classify, SpanLogits))
     }
     sequences = frozenset(name for name, signal in signals.items() if signal.length is not None)
-    refused = {
-        (argument, name): reason
-        for name, rule in inputs.items()
-        if isinstance(rule, InputRule)
-        for argument, reason in _refused(graph, name, followers[name]).items()
-        if reason
-    }
     return ModelPlan(
-        graph.name, wires, inputs, graph.outputs, widths, followers, undecodable, limits, labels, sequences, refused
+        graph.name,
+        wires,
+        inputs,
+        graph.outputs,
+        widths,
+        followers,
+        undecodable,
+        limits,
+        labels,
+        sequences,
+        refused_arguments(graph),
     )
 
 
@@ -205,51 +207,6 @@ def _labels(
     rule = inputs.get(tokens or "")
     assert rule is None or isinstance(rule, InputRule), "logits follow token ids"
     return label_rule(rule, tokens, tokens not in undecodable, len(inputs) == 1)
-
-
-def _followers(graph: Graph, name: str) -> frozenset[str]:
-    """The nodes whose output depends on an input node, itself included."""
-    followers = {name}
-    for other, node in graph.nodes.items():
-        if followers & {base(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)}:
-            followers.add(other)
-    return frozenset(followers)
-
-
-def _refused(graph: Graph, name: str, following: frozenset[str]) -> dict[str, str | None]:
-    """Why the rows of an input cannot hold several documents, have positions of their own, or start with a prefix."""
-    nodes = [node for node in graph.nodes.values() if node.name in following]
-    same = [node for node in nodes if node.signal.length == graph.nodes[name].signal.length]
-    schemes = [(node, scheme, cross) for node in nodes for scheme, cross in _schemes(node)]
-    positions = next(
-        (
-            f"the position scheme `{scheme.kind}` of `{node.name}` "
-            + ("acts on cross-attention" if cross else "does not take positions by row (`row_positions`)")
-            for node, scheme, cross in schemes
-            if cross or not scheme.entry.row_positions
-        ),
-        None,
-    )
-    mixing = next((node for node in nodes if not node.kind.attends_only(node.options, node.context)), None)
-    documents = f"`{mixing.name}` ({mixing.part.kind}) mixes tokens by more than attention" if mixing else positions
-    causal = [node for node in same if layers_of(node.options) and node.options.causal]
-    windowed = [node.name for node in causal if any("window" in site.mask_terms for _, site in node.sites())]
-    return {
-        "documents": documents,
-        "positions": positions or (None if any(node in same for node, _, _ in schemes) else "no position scheme reads them"),
-        "prefixes": f"`{windowed[0]}` has attention windows" if windowed else None if causal else "no causal stack reads it",
-    }
-
-
-def _schemes(node: Node) -> Iterator[tuple[Component, bool]]:
-    """The position schemes that act in a node, and whether they act on cross-attention."""
-    of_node = getattr(node.options, "position", None)
-    written = [] if of_node is None else [(of_node, False)]
-    for leaf in leaves(layers_of(node.options)):
-        written.append((leaf.layer.position, False))
-        parts = (part.options for part in leaf.layer.sublayers or () if part.entry.reads == "memory")
-        written += [(options.position, True) for options in parts if getattr(options, "position", None) is not None]
-    return ((scheme, cross) for scheme, cross in written if scheme.entry.acts)
 
 
 def _undecodable(graph: Graph, following: frozenset[str]) -> str | None:

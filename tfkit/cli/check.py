@@ -59,7 +59,16 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
     try:
         text = read_source(file, Diagnostics())  # once: it may come through a pipe
         if _describes_training(text, file):
-            from ..recipe import check_corpora, check_metric, check_sampling, check_teacher_forcing, recipe_of, schedule_warning
+            from ..graph import refused_arguments
+            from ..recipe import (
+                check_corpora,
+                check_metric,
+                check_packing,
+                check_sampling,
+                check_teacher_forcing,
+                recipe_of,
+                schedule_warning,
+            )
 
             recipe = recipe_of(text, file, overrides)
             check_metric(recipe)
@@ -68,6 +77,7 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
             check_teacher_forcing(recipe)
             warning = schedule_warning(recipe, recipe.stopping.max_steps)
             spec, name = load_spec(recipe.model, catalogue, recipe.changes, named_by=recipe.names("model")), recipe.name
+            check_packing(recipe, refused_arguments(graph_of(spec)))
             use = Target(device=None, dtype=recipe.precision, training=True, compiled=recipe.compile)
         else:
             spec = parse_spec(text, catalogue, overrides, file)

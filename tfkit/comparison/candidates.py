@@ -15,7 +15,7 @@ from ..files import file_record
 from ..recipe import FILES, Recipe, files_in, load_recipe
 from ..spec import load_spec, to_json
 
-TOKEN_LOSS = ("parallel", "language", "masked", "masked_pairs")
+TOKEN_LOSS = ("parallel", "language", "texts", "masked", "masked_pairs")
 """The kinds of data whose loss is per token, and so depends on the tokeniser."""
 
 

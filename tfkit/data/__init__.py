@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .kinds import KINDS as KINDS
     from .labels import check_labels as check_labels
     from .mixture import Mixture as Mixture, shares_of as shares_of
+    from .packing import Packing as Packing
     from .preparation import (
         TRAIN as TRAIN,
         VALIDATION as VALIDATION,

@@ -77,7 +77,7 @@ class BatchShapes:
         """A batch of some rows, padded to its shape. Added rows are copies of the first row without labels, so that they are
         valid inputs of any model."""
         shape = self.of(rows)
-        labels_only = int(task.kind == "language")  # the last token of a row is a label and no input
+        labels_only = int(task.kind in ("language", "texts"))  # the last token of a row is a label and no input
         widths = {task.roles.of(column): length - labels_only for column, length in shape.lengths.items()}
         inputs = {
             name: _fill(tensor, shape.rows, widths[name], PAD) if tensor.dim() == 2 else _repeat(tensor, shape.rows)

@@ -2,6 +2,7 @@
 
 parallel         source s1 .. sn </s>, target t1 .. tm </s>
 language         target t1 .. tn+1, n tokens of the running text and the next one
+texts            target t1 .. tn </s>
 masked           target <s> t1 .. tn </s>
 masked_pairs     target <s> a1 .. am </s> b1 .. bn </s>, and whether b follows a (sentence_pairs.py)
 classification   target <s> t1 .. tn </s>, and a label
@@ -193,6 +194,12 @@ def _language(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recip
         yield Row(at, ("",), (rest,), (len(rest),))
 
 
+def _texts(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
+    for group in groups(numbered, GROUP):
+        for (number, texts), ids in zip(group, tokenisers["target"].encode([texts[0] for _, texts in group]), strict=True):
+            yield Row(number + 1, texts, (_framed(tokenisers["target"], ids),), (len(ids),))
+
+
 def _whole(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
     for group in groups(numbered, GROUP):
         for (number, texts), ids in zip(group, tokenisers["target"].encode([texts[0] for _, texts in group]), strict=True):
@@ -218,6 +225,7 @@ def _framed(tokeniser: TextTokeniser, ids: list[int]) -> list[int]:
 KINDS = {
     "parallel": DataKind({"source": "source", "target": "target"}, _parallel, texts=2),
     "language": DataKind({"target": "text"}, _language, sentences=False, continued=True),
+    "texts": DataKind({"target": "text"}, _texts),
     "masked": DataKind({"target": "text"}, _whole, masks=True),
     "masked_pairs": DataKind({"target": "text"}, sentence_pairs, continued=True, masks=True),
     "classification": DataKind({"target": "table"}, _whole, labelled=True),

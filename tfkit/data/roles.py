@@ -59,6 +59,7 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
     predicted, sources, required = {
         "parallel": (decoded, read, "a source that is read as a whole and a target that is predicted token by token"),
         "language": (decoded, [], "one input that is predicted token by token"),
+        "texts": (decoded, [], "one input that is predicted token by token"),
         "masked": (read, [], "one input that is read as a whole"),
         "masked_pairs": (read, [], "one input that is read as a whole"),
         "classification": (list(plan.inputs), [], "one input of token ids"),

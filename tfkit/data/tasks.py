@@ -2,6 +2,7 @@
 
 parallel         source s1 .. sn </s>, target <s> t1 .. tm       labels t1 .. tm </s>   (teacher forcing)
 language         target t1 .. tn                                 labels t2 .. tn+1
+texts            target t1 .. tn                                 labels t2 .. tn </s>
 masked           target <s> .. <mask> .. </s>                    labels of the masked positions
 masked_pairs     target <s> a1 .. <mask> .. </s> b1 .. bn </s>   labels of the masked positions, and one label
 classification   target <s> t1 .. tn </s>                        one label
@@ -42,6 +43,7 @@ class Batch:
         source_tokens: The number of input tokens that are not predicted one by one.
         target_tokens: The number of labels.
         segments: (B, L) int64, by input node that has segments.
+        documents: (B, L) int64, by input node of packed rows.
         other_labels: Labels of further outputs, by output.
     """
 
@@ -52,11 +54,13 @@ class Batch:
     target_tokens: int
     segments: dict[str, Tensor] = field(default_factory=dict)
     other_labels: dict[str, Tensor] = field(default_factory=dict)
+    documents: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of the model."""
-        return {"lengths": self.lengths, **({"segments": self.segments} if self.segments else {}), **self.inputs}
+        tables = {"segments": self.segments, "documents": self.documents}
+        return {"lengths": self.lengths, **{name: table for name, table in tables.items() if table}, **self.inputs}
 
     def to(self, device: torch.device) -> Batch:
         if device.type == "cpu":
@@ -66,8 +70,9 @@ class Batch:
             return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
 
         labels = self.labels.to(device, non_blocking=True)
-        inputs, lengths, segments, others = map(moved, (self.inputs, self.lengths, self.segments, self.other_labels))
-        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments, others)
+        tables = map(moved, (self.inputs, self.lengths, self.segments, self.other_labels, self.documents))
+        inputs, lengths, segments, others, documents = tables
+        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments, others, documents)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from .from_spec import graph_of
 from .input_lengths import max_input_lengths
 from .model_graph import Graph, Node
 from .plan import SitePlan, Target, plan, refusals
+from .refused_arguments import refused_arguments
 from .rules import check_sublayers
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "node_costs",
     "plan",
     "refusals",
+    "refused_arguments",
     "total_elements",
     "total_flops",
 ]

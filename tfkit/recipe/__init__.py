@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         check_corpora as check_corpora,
         check_image_settings as check_image_settings,
         check_metric as check_metric,
+        check_packing as check_packing,
         check_sampling as check_sampling,
         check_teacher_forcing as check_teacher_forcing,
         schedule_warning as schedule_warning,

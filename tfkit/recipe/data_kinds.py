@@ -118,6 +118,13 @@ class LanguageText(MayHaveCorpora):
     ] = None
 
 
+class Texts(LanguageText):
+    """Texts, one per line; the model learns to predict each token of a text after its first, and its end. A line that is longer
+    than `batching.max_length` is left out."""
+
+    held_out: HeldOut | None = None
+
+
 class MaskedText(LanguageText):
     """Running text, one row per line; the model learns to predict hidden tokens. Of these 80 % become `<mask>`, 10 % a random
     token, and 10 % stay. They are drawn again in each epoch. https://aclanthology.org/N19-1423/"""
@@ -221,6 +228,7 @@ class LabelledImages(Options):
 DATA = (
     Entry(name="parallel", summary="sentences and their translations: an encoder-decoder", options=ParallelText),
     Entry(name="language", summary="running text: a decoder that predicts the next token", options=LanguageText),
+    Entry(name="texts", summary="texts, one per line: a decoder that predicts the next token, and the end", options=Texts),
     Entry(name="masked", summary="lines of text: an encoder that predicts hidden tokens", options=MaskedText),
     Entry(
         name="masked_pairs", summary="documents: an encoder that predicts hidden tokens and the next sentence",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -69,6 +70,9 @@ class Batching(Options):
     accumulate: Annotated[int, Field(ge=1, description="batches per step")] = 1
     max_length: Annotated[int, Field(ge=2, description="rows with more tokens are left out; the end token counts")] = 256
     max_ratio: Annotated[float | None, Field(ge=1.0, description="pairs with a larger ratio of lengths are left out")] = None
+    pack: Annotated[
+        bool | None, Field(description="put several rows into one, as documents that do not see each other; no unless written")
+    ] = None
 
 
 class Loss(Options):
@@ -363,6 +367,28 @@ def check_sampling(recipe: Recipe) -> None:
             raise InputError(recipe.diagnostic("TFK108", key, message, "remove it, or `compile`"))
 
 
+PACKED = ("parallel", "texts", "masked")
+"""The kinds of data whose labels belong to tokens, so that several rows can share one."""
+
+
+def check_packing(recipe: Recipe, refused: Mapping[tuple[str, str], str]) -> None:
+    """Raises InputError if a recipe cannot pack rows. `refused`: why inputs of its model cannot have documents."""
+    if not recipe.batching.pack:
+        return
+    reasons = [reason for (argument, _), reason in refused.items() if argument == "documents"]
+    if recipe.data.kind == "language":
+        reason, fix = "rows of running text are full", "remove it, or write `kind: texts` for one text per line"
+    elif recipe.data.kind not in PACKED:
+        reason, fix = f"rows of data of kind `{recipe.data.kind}` have labels of their own", "remove it"
+    elif recipe.teacher_forcing is not None:
+        reason, fix = "`teacher_forcing` predicts the tokens of whole rows", "remove one of them"
+    elif reasons:
+        reason, fix = reasons[0], "remove it, or use another model"
+    else:
+        return
+    raise InputError(recipe.diagnostic("TFK108", "batching.pack", f"rows cannot be packed: {reason}", fix))
+
+
 def without_smoothing(recipe: Recipe) -> Recipe:
     """The recipe with unsmoothed labels, for answers: some positions cannot be chosen, and smoothing would choose them too.
     Raises InputError if the recipe sets it."""
@@ -376,7 +402,7 @@ def without_smoothing(recipe: Recipe) -> Recipe:
 
 def check_teacher_forcing(recipe: Recipe) -> None:
     """Raises InputError for data whose tokens are not predicted one after another."""
-    if recipe.teacher_forcing is not None and recipe.data.kind not in ("parallel", "language"):
+    if recipe.teacher_forcing is not None and recipe.data.kind not in ("parallel", "language", "texts"):
         message = f"data of kind `{recipe.data.kind}` have no input tokens that a model predicts one after another"
         raise InputError(recipe.diagnostic("TFK108", "teacher_forcing", message, "remove it"))
 

@@ -7,20 +7,27 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..data import Batch, BatchShapes, Data, Epoch, ImageTask, Mixture, Task, epoch_of, shares_of
+from ..data import Batch, BatchShapes, Data, Epoch, ImageTask, Mixture, Packing, Task, epoch_of, shares_of
 from ..recipe import Recipe
 
 
 class TrainingBatches:
-    """The batches of every epoch. With `compile: true` they have few shapes (`BatchShapes`)."""
+    """The batches of every epoch. With `compile: true` they have few shapes (`BatchShapes`), with `batching.pack: true` one."""
 
     def __init__(self, recipe: Recipe, data: Data, task: Task | ImageTask, device: torch.device) -> None:
         self.recipe, self.data, self.task, self.device = recipe, data, task, device
-        self.shapes = BatchShapes(data.train.lengths, recipe.batch_limit) if recipe.compile else None
+        lengths, batching = data.train.lengths, recipe.batching
+        self.packing = Packing.of(lengths, batching.tokens, batching.max_length) if batching.pack else None
+        self.shapes = BatchShapes(lengths, recipe.batch_limit) if recipe.compile and not batching.pack else None
         sizes = {name: counts.kept for name, counts in data.parts.get("train", {}).items()}
         shares = shares_of(recipe, sizes) if sizes else None
         self.mixture = None if shares is None else Mixture.of(list(sizes.values()), shares)
         self._epoch: tuple[int, Epoch] | None = None
+
+    @property
+    def shape_count(self) -> int:
+        """The number of shapes of batches, 0 if it is not limited."""
+        return len(self.shapes) if self.shapes is not None else int(self.packing is not None and self.recipe.compile)
 
     @property
     def rows(self) -> int:
@@ -42,7 +49,8 @@ class TrainingBatches:
             seed, tokens = self.recipe.seed, self.recipe.batch_limit
             lengths = self.data.train.lengths
             rows = None if self.mixture is None else self.mixture.rows(seed, number)
-            epoch = self.shapes.epoch(seed, number, rows) if self.shapes else epoch_of(lengths, tokens, seed, number, rows)
+            grouping = self.packing or self.shapes
+            epoch = grouping.epoch(seed, number, rows) if grouping else epoch_of(lengths, tokens, seed, number, rows)
             self._epoch = number, epoch
         return self._epoch[1]
 
@@ -60,7 +68,12 @@ class TrainingBatches:
         draw = np.random.Generator(np.random.PCG64([self.recipe.seed, epoch, number]))
         rows = self.epoch(epoch).batches[number].tolist()
         batch = self.task.batch(self.data.train, rows, draw, epoch)
-        return (self.shapes.padded(batch, rows, self.task) if self.shapes else batch).to(self.device)
+        if self.packing is not None:
+            assert isinstance(self.task, Task), "images are not packed"
+            batch = self.packing.packed(batch, rows, self.task, self.recipe.compile)
+        elif self.shapes is not None:
+            batch = self.shapes.padded(batch, rows, self.task)
+        return batch.to(self.device)
 
     def seed(self, epoch: int, number: int) -> int:
         """The seed of dropout in the forward pass of a batch."""

@@ -10,7 +10,7 @@ from ..catalogue import Catalogue
 from ..data import KINDS, Roles, TextTokeniser, check_ids, fits, roles_of
 from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
-from ..recipe import Recipe
+from ..recipe import Recipe, check_packing
 from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
 from .lora import check_lora
@@ -62,10 +62,11 @@ def check_weights(recipe: Recipe, roles: Roles) -> None:
 
 
 def check_trained(recipe: Recipe, catalogue: Catalogue) -> None:
-    """Raises InputError if `parameters` or `lora` of a recipe does not fit its model."""
+    """Raises InputError if `parameters`, `lora` or `batching.pack` of a recipe does not fit its model."""
     model = build(_spec(recipe, catalogue, []), catalogue, device="meta")
     check_parameters(recipe, model)
     check_lora(recipe, model)
+    check_packing(recipe, model.plan.refused)
 
 
 def check_sharded_sampling(recipe: Recipe, catalogue: Catalogue) -> None:

@@ -111,7 +111,7 @@ class TrainStep:
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
         owner: Any = model.nodes[model.plan.wires[roles.target].owner or roles.target]
         self.width: int = owner.width if isinstance(owner, Patches) else owner.embedding.weight.shape[1]
-        self.compiled = CompiledModel(model, len(self.batches.shapes)) if self.batches.shapes else None
+        self.compiled = CompiledModel(model, self.batches.shape_count) if self.batches.shape_count else None
         self._runner: nn.Module = model if self.compiled is None else self.compiled.module
         if self.processes.count > 1 and not fsdp:
             self._runner = replicated(self._runner, self._has_unused_parameters())

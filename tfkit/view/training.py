@@ -73,8 +73,10 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
         else f"a step: {recipe.batching.accumulate} x at most {recipe.batch_limit:,} images"
     )
     rows.append(f"an epoch: {steps:,} steps")
-    if trainer.batches.shapes is not None:
-        rows.append(f"compiled: batches have {len(trainer.batches.shapes)} shapes; the first step of each takes long")
+    if packing := trainer.batches.packing:
+        rows.append(f"packed: batches of {packing.rows} rows of {packing.width} tokens, each with several documents")
+    if shapes := trainer.batches.shape_count:
+        rows.append(f"compiled: batches have {shapes} shape{'s' * (shapes > 1)}; the first step of each takes long")
     rows.append(recipe_line(recipe))
     if trainer.processes.count > 1:
         weights = "the weights are sharded (FSDP2)" if trainer.fsdp else "each has all weights (DDP)"
