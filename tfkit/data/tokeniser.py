@@ -19,14 +19,14 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list
-from ..files import TOKENISER_VALUES, parse_json, read_text
+from ..files import TOKENISER_BYTES, TOKENISER_VALUES, parse_json, read_text
 from ..slots.options import Component
 from .huggingface_file import Imported, check_imported
 from .huggingface_steps import faster
 from .symbols import SPLIT, characters, first_steps, last_steps, symbols_in
 from .text_bounds import TextBounds, normaliser_steps
 from .text_frame import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN, Frame, PairFrame
-from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser, refusal
+from .tokeniser_file import MAX_PIECE, check_tokeniser, refusal
 
 MODELS = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "characters"}
 Ranges = list[tuple[int, int]]
@@ -258,7 +258,7 @@ class TextTokeniser:
     def load(cls, path: str | Path, *, links: bool = True) -> TextTokeniser:
         """The tokeniser in a file; `links`: whether this may be a symbolic link. Raises InputError."""
         try:
-            text = read_text(path, MAX_FILE, links=links)
+            text = read_text(path, TOKENISER_BYTES, links=links)
         except OSError as reason:
             raise InputError(Diagnostic("TFK104", f"{path} cannot be read: {reason.strerror}")) from None
         return cls.from_json(text, str(path))
