@@ -60,6 +60,9 @@ HOSTILE: dict[str, tuple[str, str, Any, str]] = {
     "growth": (
         "bert", "normalizer", sequence(*[replace({"String": "a"}, "aaaa")] * 8), "a text up to 65,536 times as long",
     ),
+    "doubled ten times": (
+        "bert", "normalizer", sequence(*[replace({"String": "a"}, "aa")] * 10), "replacements make a text up to 1,024 times",
+    ),
     "growth after NFKC": (
         "bert", "normalizer", sequence({"type": "NFKC"}, replace({"String": "a"}, "a" * 64)), "text up to 1,152 times as long",
     ),
