@@ -106,4 +106,4 @@ class Unpacked(io.RawIOBase):
 
 def unpacked(packed: BinaryIO) -> BinaryIO:
     """The bytes in a file of gzip, as a file. Errors as `Unpacked`."""
-    return io.BufferedReader(Unpacked(packed), CHUNK)  # type: ignore[return-value]
+    return io.BufferedReader(Unpacked(packed), CHUNK)
