@@ -345,6 +345,13 @@ def test_no_shard_is_read_after_one_with_many_other_tensors(gpt2, catalogue):
     assert all(" is not listed for a.safetensors, which holds it" in each.message for each in error.value.diagnostics)
 
 
+def test_an_index_of_very_many_tensors_is_refused(gpt2, catalogue):
+    names = {f"{number}": f"{number}.safetensors" for number in range(200_001)}
+    (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(TfkitError, match=r"TFK082 .*index.json is not valid JSON: it holds more than 200,000 values"):
+        plan_import(gpt2, catalogue)
+
+
 def test_an_index_that_points_outside_and_a_pointer_of_git_lfs_are_named(gpt2, catalogue):
     weights = gpt2 / "model.safetensors"
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n")

@@ -44,6 +44,18 @@ def read_huggingface(directory: Path, rows: int | Mapping[str, int]) -> dict[str
         InputError: no tokeniser is there, it has parts that tfkit does not run, or ids beyond `rows`.
     """
     files = _Directory(directory, rows if isinstance(rows, int) else max(rows.values()))
+    try:
+        texts = _saved(files, rows)
+    except InputError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as reason:  # files of JSON hold values of any type
+        message = f"a part of its tokeniser files is of another type than such a file has ({type(reason).__name__})"
+        raise refusal(str(directory), "", message) from None
+    return texts | original_files(directory)
+
+
+def _saved(files: _Directory, rows: int | Mapping[str, int]) -> dict[str, Content]:
+    """What `read_tokenisers` reads, by file name."""
     texts: dict[str, Content] = {}
     for column, parts in _tokenisers(files).items():
         name = SEPARATE.get(column, JOINT)
@@ -51,9 +63,9 @@ def read_huggingface(directory: Path, rows: int | Mapping[str, int]) -> dict[str
         tokeniser = _with_special_tokens(parts.tokenizer, parts.roles)
         saved = {"roles": parts.roles, "rows": size, "tokenizer": tokeniser}
         text = json.dumps(saved, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        TextTokeniser.from_json(text, str(directory / parts.file))
+        TextTokeniser.from_json(text, files.path(parts.file))
         texts[name] = text.encode()
-    return texts | original_files(directory)
+    return texts
 
 
 def original_files(directory: Path) -> dict[str, Path]:
@@ -178,7 +190,8 @@ def _modern(data: dict[str, Any], roles: dict[str, str], settings: Mapping[str, 
         model["dropout"] = None
     added = data.get("added_tokens")
     vocab = model.get("vocab")
-    pieces = [piece[0] for piece in vocab if isinstance(piece, list) and piece] if isinstance(vocab, list) else vocab or ()
+    pieces = [piece[0] for piece in vocab if isinstance(piece, list) and piece] if isinstance(vocab, list) else vocab
+    pieces = pieces if isinstance(pieces, (list, dict)) else ()
     known = set(map(str, pieces)) | {str(entry.get("content")) for entry in added or () if isinstance(entry, dict)}
     for role in [role for role, token in roles.items() if token not in known]:
         del roles[role]  # a name that no id has

@@ -14,7 +14,7 @@ from .unpacked import TooFar, unpacked
 
 MAX_LINE = 1 << 20
 """The longest line, in bytes."""
-MAX_EMPTY = 1_000_000
+MAX_EMPTY = 100_000
 """The longest run of empty lines in a file."""
 MAX_GROUP = 2 << 20
 """The most characters of a group of texts that has more than one."""

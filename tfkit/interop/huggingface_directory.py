@@ -55,8 +55,10 @@ class _Config(FileRoot[dict[str, Any]]):
 WORDS = {list: "list", str: "text", dict: "object"}
 
 
-INDEX_VALUES = 1_000_000
-"""Files of tensors that an index lists; the largest models have about 100,000."""
+INDEX_VALUES = 200_000
+"""Tensors that an index lists; the largest models have about 100,000."""
+LARGEST_INDEX = 32 << 20
+"""The size limit of an index, in bytes."""
 
 
 class Index(FileModel):
@@ -147,7 +149,7 @@ class HuggingFaceDirectory:
         if not os.path.lexists(self.path / INDEX):
             self.shards[WEIGHTS] = read_places(self._file(WEIGHTS), LARGEST_HEADER)
             return
-        listed = read_model(self._file(INDEX), Index, limit=LARGEST_HEADER, values=INDEX_VALUES).weight_map
+        listed = read_model(self._file(INDEX), Index, limit=LARGEST_INDEX, values=INDEX_VALUES).weight_map
         problems: list[str] = []
         enough = 20  # so many are shown, and no further file is read
         by_file: dict[str, set[str]] = {}
