@@ -10,7 +10,7 @@ from kinds_task import recipe_for
 from tfkit import InputError, load_recipe
 from tfkit.data import corpora_of, count_rows, describe_counts, prepare, read_facts
 from tfkit.data.kinds import MAX_WORD
-from tfkit.data.preparation import held_out_rows
+from tfkit.data.text_corpora import held_out_rows
 from tfkit.train.run_recipe import fixed_settings
 from translation_task import write_task
 
@@ -71,7 +71,7 @@ def test_a_row_of_validation_has_no_more_tokens_than_a_batch(tmp_path):
         prepare(load_recipe(recipe, ["data.held_out=null", *files]), tmp_path / "refused", 90)
     for seed in range(50):  # until the row is held out
         changed = load_recipe(recipe, [f"seed={seed}", "data.held_out=60"])
-        if 3 in held_out_rows(changed, 120, False):
+        if 3 in held_out_rows(changed, 120, False, 60, "data"):
             break
     data = prepare(changed, tmp_path / "data", 90)
     assert [*data.facts["validation"].left_out] == ["longer than 1,024 tokens, which a batch of validation has at most"]
