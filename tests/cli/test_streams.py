@@ -136,6 +136,7 @@ def test_a_full_disk_is_one_error(words, tmp_path):
     [
         (">&-", "--version", 1, "TFK081 standard output could not be written: Bad file descriptor\n"),
         (">&-", "check nowhere.yaml", 2, "nowhere.yaml:1:1: TFK000 the file cannot be read: no such file or directory\n"),
+        (">&-", f"diff {SPEC} {SPEC}", 2, "TFK081 standard output could not be written: Bad file descriptor\n"),
         ("2>&-", "check nowhere.yaml", 2, ""),
         ("2>/dev/full", "check nowhere.yaml", 2, ""),
         ("<&- >&- 2>&-", "check nowhere.yaml", 2, ""),

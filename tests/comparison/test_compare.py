@@ -89,6 +89,11 @@ def test_recipes_that_cannot_be_compared(task, tmp_path, changes, message):
     assert not (tmp_path / "runs").exists()
 
 
+def test_more_seeds_than_anybody_trains_are_refused(task, tmp_path):
+    with pytest.raises(InputError, match=r"TFK160 100,000,000,000,000,000 seeds are more than the 10,000 of a comparison"):
+        compare_recipes(candidates(task, plain=[]), tmp_path / "runs", seeds=range(10**17))
+
+
 def test_two_tokenisers_may_be_compared_by_bleu(task, tmp_path, in_process):
     metric = ["validation.metric=bleu", "stopping.max_steps=1"]
     given = candidates(task, plain=metric, other=[*metric, "tokeniser.vocab_size=80"])

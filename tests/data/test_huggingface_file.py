@@ -60,6 +60,9 @@ HOSTILE: dict[str, tuple[str, str, Any, str]] = {
     "growth": (
         "bert", "normalizer", sequence(*[replace({"String": "a"}, "aaaa")] * 8), "a text up to 65,536 times as long",
     ),
+    "doubled ten times": (
+        "bert", "normalizer", sequence(*[replace({"String": "a"}, "aa")] * 10), "replacements make a text up to 1,024 times",
+    ),
     "growth after NFKC": (
         "bert", "normalizer", sequence({"type": "NFKC"}, replace({"String": "a"}, "a" * 64)), "text up to 1,152 times as long",
     ),
@@ -204,6 +207,20 @@ def _seconds(split: Any, text: str) -> float:
 
 
 LINES = 300_001
+
+
+@pytest.mark.parametrize("place", ["model.vocab", "model.vocab.5.0", "added_tokens.0.content", "model.type", "model"])
+@pytest.mark.parametrize("value", [7, {"a": 1}, [[]]], ids=json.dumps)
+def test_values_of_another_type_are_errors(place: str, value: Any, tmp_path: Path) -> None:
+    MADE["t5"](tmp_path).save_pretrained(tmp_path)
+    data = at = json.loads((tmp_path / "tokenizer.json").read_text())
+    *keys, last = (int(key) if key.isdigit() else key for key in place.split("."))
+    for key in keys:
+        at = at[key]
+    at[last] = value
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"TFK104 .*holds no tokeniser that tfkit runs"):
+        read_huggingface(tmp_path, 2000)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from huggingface_tokenisers import MADE, PAIRS, SETTINGS, TEXTS, TYPES, bert, co
 from tfkit import InputError
 from tfkit.data import TextTokeniser, original_files, read_huggingface, read_tokenisers
 from tfkit.data.sentencepiece_file import parse_sentencepiece
+from tfkit.files import write_content
 
 
 def compare(theirs: Any, place: Path, tmp_path: Path, rows: int = 2000) -> TextTokeniser:
@@ -21,8 +23,10 @@ def compare(theirs: Any, place: Path, tmp_path: Path, rows: int = 2000) -> TextT
     saved = tmp_path / "saved"
     saved.mkdir()
     for name, content in read_huggingface(place, rows).items():
-        (saved / name).write_bytes(content)
-    assert original_files(saved) == original_files(place)
+        write_content(saved / name, content)
+    copies, originals = original_files(saved), original_files(place)
+    assert copies.keys() == originals.keys()
+    assert all(copies[name].read_bytes() == path.read_bytes() for name, path in originals.items())
     ours = read_tokenisers(saved, ("target",))["target"]
     for text, ids in zip(TEXTS, ours.encode(TEXTS), strict=True):
         assert ours.text_frame(ids) == theirs(text)["input_ids"], text
@@ -75,7 +79,7 @@ def test_m2m_has_one_model_and_a_list_of_ids(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     saved.mkdir()
     for name, content in read_huggingface(place, 2000).items():
-        (saved / name).write_bytes(content)
+        write_content(saved / name, content)
     ours = read_tokenisers(saved, ("target",))["target"]
     for text, ids in zip(TEXTS, ours.encode(TEXTS), strict=True):
         assert ours.source_frame(ids) == theirs(text)["input_ids"], text
@@ -88,7 +92,7 @@ def test_marian_has_two_models_and_one_list_of_ids(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     saved.mkdir()
     for name, content in read_huggingface(place, len(theirs.get_vocab())).items():
-        (saved / name).write_bytes(content)
+        write_content(saved / name, content)
     ours = read_tokenisers(saved, ("source", "target"))
     for text in [text for text in TEXTS if "<" not in text] + [">>fra<< A man"]:
         source, target = ours["source"].encode([text])[0], ours["target"].encode([text])[0]
@@ -96,6 +100,26 @@ def test_marian_has_two_models_and_one_list_of_ids(tmp_path: Path) -> None:
         assert ours["target"].source_frame(target) == theirs(text_target=text)["input_ids"], text
         decoded = theirs.decode(target, skip_special_tokens=True)
         assert ours["target"].decode(target).split() == decoded.split(), text
+
+
+def test_files_that_no_tokeniser_is_made_of_are_not_held(tmp_path: Path) -> None:
+    place = tmp_path / "theirs"
+    bert(place).save_pretrained(place)
+    unread = [name for name in ("target.spm", "tokenizer.model", "sentencepiece.bpe.model") if not (place / name).exists()]
+    for name in unread:
+        with (place / name).open("wb") as file:
+            file.truncate(40 << 20)
+    tracemalloc.start()
+    try:
+        contents = read_huggingface(place, 2000)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert {*unread} <= contents.keys()
+    with (place / "target.spm").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match=r"TFK104 .*target\.spm cannot be read: it has more than [0-9,]+ bytes"):
+        read_huggingface(place, 2000)
 
 
 def test_ids_beyond_the_model_are_an_error(tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 import gzip
 import importlib
+import io
 import os
+import random
 import socket
 
 import pytest
 
 from tfkit import InputError
 from tfkit.data import groups, lines, lines_of, rows
-from tfkit.data.text_lines import FREE_BYTES, MAX_EMPTY
+from tfkit.data.text_lines import MAX_EMPTY
+from tfkit.data.unpacked import FREE_BYTES
 
 
 def test_a_line_ends_at_a_line_feed_only(tmp_path):
@@ -115,6 +118,26 @@ def test_a_gzip_file_that_unpacks_to_far_more_than_text_does_is_refused_early(tm
     assert "more than 100 times as many" in message
     line = int(message.split(":")[1])
     assert FREE_BYTES // 5 < line < 30_000_000 // 5
+
+
+def test_members_of_a_gzip_file_are_read_on_and_very_many_are_refused(tmp_path):
+    parts = [random.Random(1).randbytes(3000).hex().encode() + b"\n" for _ in range(5)]
+    (tmp_path / "several.gz").write_bytes(b"".join(map(gzip.compress, parts)) + bytes(100) + gzip.compress(b"end\n") + bytes(5))
+    assert list(lines(tmp_path / "several.gz")) == [*(part.decode().strip() for part in parts), "end"]
+    whole = io.BytesIO()
+    with gzip.GzipFile("x" * (8 << 20), "wb", fileobj=whole) as file:
+        file.write(b"one\n")
+    (tmp_path / "named.gz").write_bytes(whole.getvalue())
+    assert list(lines(tmp_path / "named.gz")) == ["one"]
+    (tmp_path / "many.gz").write_bytes(gzip.compress(b"", mtime=0) * 200_000)
+    assert "bytes are 1,020 members, and gzip writes one for a file" in describe_counts(tmp_path / "many.gz")
+
+
+def test_letters_on_lines_of_their_own_are_no_more_than_the_free_bytes(tmp_path):
+    (tmp_path / "letters.gz").write_bytes(gzip.compress(b"a\n" * (FREE_BYTES + (8 << 20)), mtime=0))
+    message = describe_counts(tmp_path / "letters.gz")
+    assert "more than 100 times as many" in message
+    assert FREE_BYTES // 2 < int(message.split(":")[1]) < FREE_BYTES
 
 
 def test_repeated_text_is_read_as_long_as_it_is_small(tmp_path):

@@ -10,6 +10,7 @@ from kinds_task import recipe_for
 from tfkit import InputError, load_recipe
 from tfkit.data import corpora_of, count_rows, describe_counts, prepare, read_facts
 from tfkit.data.kinds import MAX_WORD
+from tfkit.data.text_corpora import held_out_rows
 from tfkit.train.run_recipe import fixed_settings
 from translation_task import write_task
 
@@ -55,6 +56,25 @@ def test_standard_input_is_no_file_that_can_be_read_twice(tmp_path):
         InputError, match="- cannot be read: text is read several times, but standard input can be read only once"
     ):
         corpora_of(recipe)
+
+
+def test_a_row_of_validation_has_no_more_tokens_than_a_batch(tmp_path):
+    recipe = write_task(tmp_path)
+    source, target = ((tmp_path / f"train.{side}").read_text().splitlines() for side in ("src", "trg"))
+    source[3] = "the old dog " * 2_000
+    for side, lines in (("src", source), ("trg", target)):
+        (tmp_path / f"train.{side}").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / f"valid.{side}").write_text("".join(f"{line}\n" for line in lines[:20]))
+    files = [f"data.validation_{name}={tmp_path / 'valid'}.{side}" for name, side in (("source", "src"), ("target", "trg"))]
+    expected = r"valid\.src:4:1: TFK101 a row of 6,001 tokens ends here, and a batch of validation has at most 1,024"
+    with pytest.raises(InputError, match=expected):
+        prepare(load_recipe(recipe, ["data.held_out=null", *files]), tmp_path / "refused", 90)
+    for seed in range(50):  # until the row is held out
+        changed = load_recipe(recipe, [f"seed={seed}", "data.held_out=60"])
+        if 3 in held_out_rows(changed, 120, False, 60, "data"):
+            break
+    data = prepare(changed, tmp_path / "data", 90)
+    assert [*data.facts["validation"].left_out] == ["longer than 1,024 tokens, which a batch of validation has at most"]
 
 
 @pytest.mark.parametrize("kind", ["parallel", "language", "masked"])

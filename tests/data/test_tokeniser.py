@@ -5,7 +5,7 @@ from hypothesis import given, settings, strategies as st
 
 from tfkit import InputError
 from tfkit.data import TextTokeniser
-from tfkit.data.tokeniser import train_tokeniser
+from tfkit.data.tokeniser import divided, train_tokeniser
 from tfkit.plugin import Component
 from tfkit.recipe.parts import PARTS
 
@@ -103,3 +103,22 @@ def test_an_invalid_tokeniser_is_reported(text, tmp_path):
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(InputError, match="TFK104"):
         TextTokeniser.load(tmp_path / "t.json")
+
+
+def test_a_text_without_room_for_its_characters_is_refused():
+    with pytest.raises(
+        InputError, match=r"TFK105 no tokeniser is learnt from this text: .*not large enough.*vocab_size` larger"
+    ):
+        made("unigram", 300, texts=["".join(map(chr, range(0x4E00, 0x5000)))] * 3)
+
+
+@pytest.mark.parametrize("sentences", [True, False])
+def test_a_long_text_is_learnt_from_in_parts_with_the_same_words(sentences, monkeypatch):
+    text = [" ".join(TEXT * 9), "one  two   three", "x" * 50, ""]
+    whole = made("bpe", texts=text, sentences=sentences).to_json()
+    monkeypatch.setattr("tfkit.data.tokeniser.PART", 10)
+    parts = list(divided(text[0]))
+    assert "".join(parts) == text[0]
+    assert max(map(len, parts)) <= 10
+    assert list(divided(text[2])) == [text[2]]
+    assert made("bpe", texts=text, sentences=sentences).to_json() == whole

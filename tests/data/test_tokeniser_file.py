@@ -13,7 +13,8 @@ from tfkit import InputError
 from tfkit.data import TextTokeniser
 from tfkit.data.text_bounds import TextBounds
 from tfkit.data.tokeniser import train_tokeniser
-from tfkit.data.tokeniser_file import MAX_FILE, MAX_IDS, MAX_PIECE, STEPS, WordLevel
+from tfkit.data.tokeniser_file import MAX_IDS, MAX_PIECE, STEPS, WordLevel
+from tfkit.files import TOKENISER_BYTES
 from tfkit.plugin import Component
 from tfkit.recipe.parts import PARTS
 
@@ -160,8 +161,8 @@ def test_the_file_is_a_regular_one_of_a_bounded_size(tmp_path):
     (tmp_path / "device.json").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pipe.json")
     with (tmp_path / "large.json").open("wb") as file:
-        file.truncate(MAX_FILE + 1)
-    reasons = {"device": "it is a link", "pipe": "it is a named pipe", "large": f"it has more than {MAX_FILE:,} bytes"}
+        file.truncate(TOKENISER_BYTES + 1)
+    reasons = {"device": "it is a link", "pipe": "it is a named pipe", "large": f"it has more than {TOKENISER_BYTES:,} bytes"}
     for name, reason in reasons.items():
         with pytest.raises(InputError, match=f"TFK104 .*{name}.json cannot be read: {reason}"):
             TextTokeniser.load(tmp_path / f"{name}.json", links=False)

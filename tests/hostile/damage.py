@@ -242,7 +242,7 @@ def tensors(good: bytes) -> Iterator[tuple[str, Made]]:
 
 
 NAMES = (
-    "new\nline",
+    "new\nTFK000 forged",
     "escape\x1b[31m",
     "x" * 255,
     "x" * 300,

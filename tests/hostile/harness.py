@@ -37,6 +37,8 @@ class Ended:
         for bad in ("Traceback", "TFK099", "Exception ignored", "MemoryError", "TFK045"):
             if bad in progress:
                 return f"says {bad}: {progress[max(0, progress.index(bad) - 200) :][:600]}"
+        if re.search("^TFK000 forged", progress, re.MULTILINE):
+            return f"prints a line of an argument as its own: {progress[-300:]!r}"
         if self.code in (0, 3):
             return "was accepted" if refused else ""
         if not re.search(r"TFK\d{3}", progress):

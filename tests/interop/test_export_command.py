@@ -6,6 +6,7 @@ import io
 import json
 import runpy
 import sys
+import tracemalloc
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
@@ -88,6 +89,20 @@ def test_the_other_files_of_a_model_are_copied(catalogue, tmp_path):
     saved = tfkit.save(built(catalogue), tmp_path / "other", texts={"config.json": "{}"})
     assert main(["export", str(saved), "--to", "ctranslate2", "-o", str(tmp_path / "none")]) == 1
     assert names(tmp_path) == ["model", "other", "out"]
+
+
+def test_a_large_file_of_a_model_is_copied_and_never_held(catalogue, tmp_path):
+    with (tmp_path / "notes").open("wb") as file:
+        file.truncate(64 << 20)
+        file.write("\U0001f600".encode())  # a text of Python would take four bytes for each character
+    saved = tfkit.save(built(catalogue), tmp_path / "model", texts={"notes.txt": tmp_path / "notes"})
+    tracemalloc.start()
+    try:
+        assert main(["export", str(saved), "--to", "ctranslate2", "-o", str(tmp_path / "out")]) == 0
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "out" / "notes.txt").stat().st_size == 64 << 20
 
 
 @pytest.mark.parametrize("what", ["a foreign file", "a saved model", "a listing of somebody else"])

@@ -116,6 +116,18 @@ def test_clients_that_send_a_body_slowly_keep_nobody_out():
     served(scenario, connections=4, requests=1)
 
 
+def test_bodies_that_are_arriving_are_bounded_together():
+    async def scenario(client, task):
+        parts = [await client.open(post(b" " * 900, "/translate")[:-1]) for _ in range(3)]
+        await until(lambda: sum(client.server.arriving.values()) == 3 * 899)
+        answer = client.all(post({"texts": ["a" * 500]}, "/translate", b"Connection: close"))
+        assert parsed(await answer)[0] == 200
+        assert (await parts[0][0].read(13)).endswith(b"503 ")  # the one that has been arriving for the longest time
+        assert len(client.server.arriving) == 2
+
+    served(scenario, body=1000, bodies=3000)
+
+
 def test_a_connection_beyond_the_limit_is_refused_while_all_are_answered():
     async def scenario(client, task):
         task.computing.clear()

@@ -127,6 +127,7 @@ def test_the_model_of_the_sublayer_is_that_of_the_tutorial():
         ("tanh", "has no prefix"), ("acme.class", "is a word of Python"), ("None.x", "is a word of Python"),
         ("acme..x", "cannot name a part"), ("Acme.x", "cannot name a part"), ("acme.a-b", "cannot name a part"),
         ("acme.é", "cannot name a part"), ("acme./x", "cannot name a part"), ("../x.y", "cannot name a part"),
+        ("tfkit.x", "the prefix `tfkit.` is reserved"), ("torch.nn.x", "the prefix `torch.` is reserved"),
         ("", "cannot name a part"), ("acme.x\n", "cannot name a part"), ("acme." + "x" * 80, "at most 60 are allowed"),
         ("pytest.x", ""), ("example.online", "tfkit-example-backend has a backend `example.online`"),
     ],

@@ -149,6 +149,18 @@ def test_names_are_inert(catalogue):
     assert "http" not in re.sub(r'"http://www.w3.org/2000/svg"', "", svg(drawing(data, "", Marks())))
 
 
+@pytest.mark.parametrize("name", ["ends in \ufffe", "\uffff", "\x0c"], ids=["U+FFFE", "U+FFFF", "form feed"])
+def test_a_character_that_xml_may_not_have_is_replaced(tfkit, tmp_path, name):
+    text = (ROOT / BASE).read_text().replace("name: transformer-base", f"name: {json.dumps(name)}", 1)
+    (tmp_path / "a.yaml").write_text(text)
+    for words in (["show", tmp_path / "a.yaml", "--svg"], ["diff", tmp_path / "a.yaml", BASE, "--svg"]):
+        drawn = tfkit(*words)
+        if drawn.out:
+            ElementTree.fromstring(drawn.out)
+        else:
+            assert drawn.err.startswith(f"{tmp_path / 'a.yaml'}:3:")
+
+
 def test_a_diff_marks_what_differs(tfkit, tmp_path):
     place = tmp_path / "diff.html"
     done = tfkit("diff", BASE, BASE, "--set", "encoder.ffn.d_ff=1024", "--set", "expect=null", "-o", place)

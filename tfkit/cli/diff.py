@@ -31,7 +31,8 @@ expect are not compared. Of saved models, dtype and values of the weights
 are compared too.
 --json prints an object with `equal`, `a`, `b`, `fields` (`field`, `a`, `b`,
 `where`), `tensors` (`name`, `a`, `b`), `saved`, `counts` and `nodes`.
-Exit code 0 if the models are equal, 1 if they differ, 2 for a wrong input.
+Exit code 0 if the models are equal, 1 if they differ, 2 for a wrong input
+or an output that cannot be written.
 """
 
 

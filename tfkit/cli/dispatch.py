@@ -60,6 +60,9 @@ MODULES = {"import": "import_model"}
 MAX_SUMMARY = 1000
 """Characters of the first sentence about a plugin's command: `tfkit --help` shows it whole, on several lines if need be."""
 
+ANSWER_BY_ONE = ("diff", "doctor")
+"""Commands whose exit code 1 is an answer: the models differ, something is broken. If they cannot write it, the code is 2."""
+
 EXTRAS = {"verify": "conformance", "conformance": "conformance", "bench": "conformance"}
 """Commands of other distributions of this project, with the extra that installs each."""
 
@@ -122,7 +125,7 @@ def run(words: list[str]) -> int:
             return 141
         except OutputError as failed:
             print_diagnostics([failed.diagnostic], as_json=False)  # also with --json: standard output is what failed
-            return 1
+            return _unanswered(words)
 
 
 NO_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory|Storage size calculation overflowed")
@@ -153,7 +156,7 @@ def _report(error: Exception, words: list[str], as_json: bool) -> int:
     if isinstance(error, TfkitError):
         if not error.reported_by_other_rank:
             print_diagnostics(error.diagnostics, as_json)
-        return exit_code(error)
+        return max(exit_code(error), _unanswered(words))
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(str(error))):
         fix = "make the model smaller, or choose a smaller dtype"
         print_diagnostics([Diagnostic("TFK045", "there is not enough memory", fix)], as_json)
@@ -170,6 +173,11 @@ def _report(error: Exception, words: list[str], as_json: bool) -> int:
         return 2
     print_bug(error, as_json, "--traceback" in words)
     return 1
+
+
+def _unanswered(words: list[str]) -> int:
+    """The exit code of a command that could not write its answer."""
+    return 2 if words[:1] and words[0] in ANSWER_BY_ONE else 1
 
 
 def exit_code(error: Exception) -> int:

@@ -91,7 +91,7 @@ def command(
     )  # fmt: skip
     saved = figure.save(place, lines)
     for notice in dict.fromkeys([*(notice for observation in figure.observations for notice in observation.notices), *saved]):
-        print(notice, file=sys.stderr)
+        print(shown(notice), file=sys.stderr)
     rows: list[dict[str, Any]] = [
         {
             "model": observation.model,

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ..starters import STARTERS, Name, check_name, write_starter
+from ..view.terminal import shown
 from .options import WRITE, OneOf, common
 from .output import print_json, print_text
 from .usage import usage_error
@@ -49,5 +50,5 @@ def command(slot: str, name: Name, output: str | None, as_json: bool) -> int:
         print_json({"slot": slot, "name": name.part, "directory": str(directory), "files": files, "next": then})
     else:
         lines = [f"{directory}:", *(f"  {file}" for file in files), "", "Next:", *(f"  {line}" for line in then)]
-        print_text("\n".join(lines))
+        print_text("\n".join(map(shown, lines)))
     return 0

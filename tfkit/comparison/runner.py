@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MARK = "comparison.json"
 """The file that shows that a directory holds a comparison."""
 MAX_SEED = 2**32 - 1
+MOST_SEEDS = 10_000
 _RESULT_BYTES = 100_000
 
 
@@ -142,6 +143,8 @@ def compare_recipes(
     candidates = [recipe if isinstance(recipe, Candidate) else Candidate(os.fspath(recipe)) for recipe in recipes]
     if not candidates or not seeds:
         raise InputError(Diagnostic("TFK160", "a comparison needs a recipe and a seed"))
+    if len(seeds) > MOST_SEEDS:
+        raise InputError(Diagnostic("TFK160", f"{len(seeds):,} seeds are more than the {MOST_SEEDS:,} of a comparison"))
     for seed in seeds:
         check_whole("a seed", seed, 0, MAX_SEED, "TFK160")
     if workers is not None:

@@ -37,6 +37,10 @@ class TooLong:
         return Diagnostic("TFK061", message, fix, "batching.max_length" if filtered else "", Location(self.path, self.line))
 
 
+LONGEST_UNBATCHED = 1024
+"""Rows of validation may have as many tokens as a batch, and at least so many."""
+
+
 @dataclass(frozen=True)
 class Normalisation:
     """What a tokeniser of tfkit changes in a text before it divides it: the Unicode `form`, unless it is "", and `spaces`, if
@@ -81,7 +85,8 @@ class SelectedRows:
     Attributes:
         files: The text files, by column.
         rows: Their selected rows.
-        held_out: Whether to leave out rows that are longer than the model's positions; otherwise they raise InputError.
+        held_out: Whether to leave out rows that are longer than the model's positions or than a batch; otherwise they raise
+            InputError.
     """
 
     files: Mapping[str, str]
@@ -128,6 +133,10 @@ class CorpusEncoder:
                 if not part.held_out:
                     raise InputError(too_long.diagnostic(filtered))
                 reason = f"longer than the {too_long.positions:,} positions of the model"
+            if reason is None and not filtered and (count := max(map(len, row.ids))) > self.longest:
+                if not part.held_out:
+                    raise InputError(self._beyond_a_batch(count, Location(next(iter(files.values())), row.line)))
+                reason = f"longer than {self.longest:,} tokens, which a batch of validation has at most"
             if reason is not None:
                 counted.leave_out(reason, row.line)
                 continue
@@ -154,6 +163,15 @@ class CorpusEncoder:
                     )
                 counted.normalised[column].rows += 1
             yield number, texts
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a row of validation: its memory may grow with their square."""
+        return max(self.recipe.batching.tokens, self.recipe.batching.max_length, LONGEST_UNBATCHED)
+
+    def _beyond_a_batch(self, tokens: int, location: Location) -> Diagnostic:
+        message = f"a row of {tokens:,} tokens ends here, and a batch of validation has at most {self.longest:,}"
+        return Diagnostic("TFK101", message, "divide the line, or write a larger `batching.tokens`", location=location)
 
     @property
     def span_facts(self) -> SpanFacts | None:

@@ -20,6 +20,8 @@ MAX_MERGES = 8
 """The most merges for each piece; Gemma's tokeniser, with all splits of its pieces, has 2."""
 MAX_GROWTH = {"normalizer": 1024, "decoder": 64}
 """How many times as many characters the steps of a part may make of a text; those of ALBERT 648."""
+MAX_REPLACED = 64
+"""The same of its replacements: one may write as many characters for one, and several together no more."""
 FIX = "the guide to tokenisers lists the parts that tfkit runs from a file"
 Role = Literal["bos", "eos", "unk", "sep", "pad", "cls", "mask"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -179,7 +181,7 @@ def check_imported(data: Any, name: str) -> Imported:
 
 def _check_part(written: Mapping[str, Any] | None, part: str, name: str) -> None:
     """Raises InputError for a part with unknown steps, or with steps that make a text too long."""
-    growth = 1
+    growth = replaced = 1
     for number, step in enumerate(_steps(written, part, name), 1):
         place = f"{part}, step {number}"
         if number > MAX_STEPS:
@@ -189,8 +191,12 @@ def _check_part(written: Mapping[str, Any] | None, part: str, name: str) -> None
             raise refusal(name, place, f"{shown(step)} is none of {', '.join(STEPS[part])}")
         checked = _validated(STEPS[part][kind], step, name, f"{place}, {kind}: ")
         growth *= checked.growth
+        replaced *= checked.growth if kind == "Replace" else 1
     if part in MAX_GROWTH and growth > MAX_GROWTH[part]:
         message = f"the steps make a text up to {growth:,} times as long, and {MAX_GROWTH[part]:,} is the limit"
+        raise refusal(name, part, message)
+    if replaced > MAX_REPLACED:
+        message = f"the replacements make a text up to {replaced:,} times as long, and {MAX_REPLACED} is the limit"
         raise refusal(name, part, message)
 
 

@@ -7,9 +7,7 @@ The type is 8, unsigned bytes. Images are (N, rows, columns), labels are (N,).
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -18,7 +16,7 @@ from typing import BinaryIO
 
 from ..errors import Diagnostic, InputError
 from ..files import open_regular
-from .text_lines import FREE_BYTES, MAX_RATIO
+from .unpacked import FREE_BYTES, MAX_RATIO, unpacked
 
 UNSIGNED_BYTES = 8
 MAX_IMAGE = 1 << 26
@@ -60,10 +58,10 @@ def _opened(path: str) -> Iterator[tuple[BinaryIO, int]]:
         with open_regular(path) as raw:
             size = os.fstat(raw.fileno()).st_size
             if Path(path).suffix == ".gz":
-                yield gzip.GzipFile(fileobj=raw, mode="rb"), FREE_BYTES + MAX_RATIO * size  # type: ignore[misc]
+                yield unpacked(raw), FREE_BYTES + MAX_RATIO * size
             else:
                 yield raw, size
-    except (OSError, EOFError, zlib.error) as reason:
+    except OSError as reason:
         raise unreadable(path, getattr(reason, "strerror", None) or str(reason)) from None
 
 

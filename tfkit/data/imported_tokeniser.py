@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Diagnostic, InputError
-from ..files import TOKENISER_VALUES, parse_json, read_bytes
+from ..files import TOKENISER_BYTES, TOKENISER_VALUES, Content, open_regular, parse_json, read_bytes
 from .huggingface_file import ROLES, refusal
 from .tokeniser import TextTokeniser
 from .tokeniser_directory import JOINT, SEPARATE
-from .tokeniser_file import MAX_FILE, MAX_IDS, SEQUENCES
+from .tokeniser_file import MAX_IDS, SEQUENCES
 from .vocabulary_files import BUILDERS, Files, Parts, added_token, check_count
 
 ORIGINAL_FILES = (
@@ -29,7 +29,7 @@ ORIGINAL_FILES = (
 FIX = "write `tokenizer.json` with transformers: `AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)`"
 
 
-def read_huggingface(directory: Path, rows: int | Mapping[str, int]) -> dict[str, bytes]:
+def read_huggingface(directory: Path, rows: int | Mapping[str, int]) -> dict[str, Content]:
     """The tokeniser files of an imported model.
 
     Args:
@@ -37,32 +37,48 @@ def read_huggingface(directory: Path, rows: int | Mapping[str, int]) -> dict[str
         rows: the vocabulary size of the model; of `source` and `target` where they differ.
 
     Returns:
-        The content by file name, for `texts` of `tfkit.save`: what `read_tokenisers` reads, and the original files.
+        The content by file name, for `texts` of `tfkit.save`: what `read_tokenisers` reads, and the original files, whose
+        bytes are not held.
 
     Raises:
         InputError: no tokeniser is there, it has parts that tfkit does not run, or ids beyond `rows`.
     """
     files = _Directory(directory, rows if isinstance(rows, int) else max(rows.values()))
-    texts = {}
+    try:
+        texts = _saved(files, rows)
+    except InputError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as reason:  # files of JSON hold values of any type
+        message = f"a part of its tokeniser files is of another type than such a file has ({type(reason).__name__})"
+        raise refusal(str(directory), "", message) from None
+    return texts | original_files(directory)
+
+
+def _saved(files: _Directory, rows: int | Mapping[str, int]) -> dict[str, Content]:
+    """What `read_tokenisers` reads, by file name."""
+    texts: dict[str, Content] = {}
     for column, parts in _tokenisers(files).items():
         name = SEPARATE.get(column, JOINT)
         size = rows if isinstance(rows, int) else rows[column if column in rows else "target"]
         tokeniser = _with_special_tokens(parts.tokenizer, parts.roles)
         saved = {"roles": parts.roles, "rows": size, "tokenizer": tokeniser}
         text = json.dumps(saved, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        TextTokeniser.from_json(text, str(directory / parts.file))
+        TextTokeniser.from_json(text, files.path(parts.file))
         texts[name] = text.encode()
-    return texts | original_files(directory)
+    return texts
 
 
-def original_files(directory: Path) -> dict[str, bytes]:
-    """The original tokeniser files in a directory of Hugging Face, or in that of an imported model. Raises InputError."""
+def original_files(directory: Path) -> dict[str, Path]:
+    """The original tokeniser files in a directory of Hugging Face, or in that of an imported model, by name. Raises InputError
+    for one that is no regular file or too large."""
     files = _Directory(directory, MAX_IDS)
-    return {name: files.read(name) for name in ORIGINAL_FILES if name in files}
+    return {name: files.checked(name) for name in ORIGINAL_FILES if name in files}
 
 
-MAX_SIZES = dict.fromkeys(("vocab.txt", "vocab.json", "target_vocab.json", "merges.txt"), 16 << 20)
-"""The most bytes of files that have pieces alone: several times those of the largest that are published."""
+FIELDS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "config.json")
+PIECES = ("vocab.txt", "vocab.json", "target_vocab.json", "merges.txt")
+MAX_SIZES = dict.fromkeys((*FIELDS, *PIECES), 16 << 20)
+"""The most bytes of files without a whole tokeniser: several times those of the largest that are published."""
 MAX_LINES = 300_000
 """The most pieces or merges of one: each has a line of its own, or a key of its own in JSON."""
 
@@ -79,17 +95,32 @@ class _Directory(Files):
     def path(self, name: str) -> str:
         return str(self.directory / name)
 
+    def checked(self, name: str) -> Path:
+        """The path of a regular file that is not too large."""
+        path, limit = self.directory / name, MAX_SIZES.get(name, TOKENISER_BYTES)
+        try:
+            with open_regular(path, links=False) as file:
+                size = os.fstat(file.fileno()).st_size
+        except OSError as reason:
+            raise self._unread(name, str(reason.strerror)) from None
+        if size > limit:
+            raise self._unread(name, f"it has more than {limit:,} bytes, the limit for this file")
+        return path
+
+    def _unread(self, name: str, why: str) -> InputError:
+        return InputError(Diagnostic("TFK104", f"{self.directory / name} cannot be read: {why}"))
+
     def read(self, name: str) -> bytes:
         try:
-            data = read_bytes(self.directory / name, MAX_SIZES.get(name, MAX_FILE), links=False)
+            data = read_bytes(self.checked(name), MAX_SIZES.get(name, TOKENISER_BYTES), links=False)
         except OSError as reason:
-            raise InputError(Diagnostic("TFK104", f"{self.directory / name} cannot be read: {reason.strerror}")) from None
+            raise self._unread(name, str(reason.strerror)) from None
         if name.endswith(".txt") and (lines := data.count(b"\n")) > MAX_LINES:
             raise refusal(self.path(name), "", f"it has {lines:,} lines, and at most {MAX_LINES:,} are read")
         return data
 
     def json(self, name: str) -> dict[str, Any]:
-        values = MAX_LINES if name in MAX_SIZES else TOKENISER_VALUES
+        values = MAX_LINES if name in PIECES else TOKENISER_VALUES
         try:
             data = parse_json(self.read(name), values=values)
         except ValueError as reason:
@@ -159,7 +190,8 @@ def _modern(data: dict[str, Any], roles: dict[str, str], settings: Mapping[str, 
         model["dropout"] = None
     added = data.get("added_tokens")
     vocab = model.get("vocab")
-    pieces = [piece[0] for piece in vocab if isinstance(piece, list) and piece] if isinstance(vocab, list) else vocab or ()
+    pieces = [piece[0] for piece in vocab if isinstance(piece, list) and piece] if isinstance(vocab, list) else vocab
+    pieces = pieces if isinstance(pieces, (list, dict)) else ()
     known = set(map(str, pieces)) | {str(entry.get("content")) for entry in added or () if isinstance(entry, dict)}
     for role in [role for role, token in roles.items() if token not in known]:
         del roles[role]  # a name that no id has

@@ -3,8 +3,6 @@ numbers agree with editors and with the other file of a parallel corpus."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -12,15 +10,14 @@ from typing import BinaryIO, TypeVar
 from ..errors import Diagnostic, InputError, Location
 from ..errors.arguments import check_list, check_whole
 from ..files import open_regular
+from .unpacked import TooFar, unpacked
 
 MAX_LINE = 1 << 20
 """The longest line, in bytes."""
-MAX_EMPTY = 1_000_000
+MAX_EMPTY = 100_000
 """The longest run of empty lines in a file."""
 MAX_GROUP = 2 << 20
 """The most characters of a group of texts that has more than one."""
-MAX_RATIO, FREE_BYTES = 100, 4 << 20
-"""A gzip file may unpack to `FREE_BYTES`, and beyond that to `MAX_RATIO` times the bytes read. Text compresses 2 to 10 fold."""
 Item = TypeVar("Item")
 
 
@@ -38,11 +35,9 @@ def lines(path: str | Path, *, descriptors: bool = False) -> Iterator[str]:
     packed = Path(path).suffix == ".gz"
     try:
         with open_regular(path, descriptors=descriptors) as raw:
-            file = gzip.GzipFile(fileobj=raw, mode="rb") if packed else raw
+            file = unpacked(raw) if packed else raw
             empty = 0
             for number, line in enumerate(lines_of(file, str(path)), 1):
-                if packed and file.tell() > FREE_BYTES + MAX_RATIO * raw.tell():
-                    raise _bomb(path, number, file.tell(), raw.tell())
                 empty = 0 if line else empty + 1
                 if empty > MAX_EMPTY:
                     message = f"more than {MAX_EMPTY:,} lines in a row are empty"
@@ -52,7 +47,7 @@ def lines(path: str | Path, *, descriptors: bool = False) -> Iterator[str]:
                         )
                     )
                 yield line
-    except (OSError, EOFError, zlib.error) as reason:
+    except OSError as reason:
         raise unreadable(path, reason) from None
 
 
@@ -63,18 +58,18 @@ def unreadable(path: str | Path, reason: Exception) -> InputError:
     return InputError(Diagnostic("TFK100", f"{path} cannot be read: {words}", fix))
 
 
-def _bomb(path: str | Path, number: int, unpacked: int, read: int) -> InputError:
-    message = f"{unpacked:,} bytes come out of the first {read:,} bytes, more than {MAX_RATIO} times as many"
-    fix = "text packs 2 to 10 times; if it is text, unpack it first: `gunzip FILE`"
-    return InputError(Diagnostic("TFK100", message, fix, location=Location(str(path), number)))
-
-
-def lines_of(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
+def lines_of(file: BinaryIO, name: str) -> Iterator[str]:
     """The lines of an open file, one at a time; `name` is its name in errors. Raises InputError."""
+
+    number = 0
 
     def read() -> bytes:
         try:
             return file.readline(MAX_LINE + 1)
+        except TooFar as reason:
+            fix = "text packs 2 to 10 times; if it is text, unpack it first: `gunzip FILE`"
+            location = Location(name, number + 1)
+            raise InputError(Diagnostic("TFK100", str(reason.strerror), fix, location=location)) from None
         except OSError as reason:
             raise unreadable(name, reason) from None
 

@@ -19,14 +19,14 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list
-from ..files import TOKENISER_VALUES, parse_json, read_text
+from ..files import TOKENISER_BYTES, TOKENISER_VALUES, parse_json, read_text
 from ..slots.options import Component
 from .huggingface_file import Imported, check_imported
 from .huggingface_steps import faster
 from .symbols import SPLIT, characters, first_steps, last_steps, symbols_in
 from .text_bounds import TextBounds, normaliser_steps
 from .text_frame import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN, Frame, PairFrame
-from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser, refusal
+from .tokeniser_file import MAX_PIECE, check_tokeniser, refusal
 
 MODELS = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "characters"}
 Ranges = list[tuple[int, int]]
@@ -258,7 +258,7 @@ class TextTokeniser:
     def load(cls, path: str | Path, *, links: bool = True) -> TextTokeniser:
         """The tokeniser in a file; `links`: whether this may be a symbolic link. Raises InputError."""
         try:
-            text = read_text(path, MAX_FILE, links=links)
+            text = read_text(path, TOKENISER_BYTES, links=links)
         except OSError as reason:
             raise InputError(Diagnostic("TFK104", f"{path} cannot be read: {reason.strerror}")) from None
         return cls.from_json(text, str(path))
@@ -339,7 +339,7 @@ def train_tokeniser(
             pre_tokenizers.Punctuation("isolated"),
         ]
     )
-    tokeniser.train_from_iterator(texts, trainer)
+    _train(tokeniser, trainer, texts)
     data = json.loads(tokeniser.to_str())
     data["model"] = _in_order(data["model"], len(specials))
     data["model"] = _with_byte_pieces(data["model"], len(specials)) if byte_pieces else data["model"]
@@ -356,13 +356,44 @@ def _characters(options: Any, texts: Iterable[str], specials: list[str]) -> Toke
     tokeniser.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     symbols = options.symbols or ()
     trainer = trainers.WordLevelTrainer(special_tokens=specials, show_progress=False)
-    tokeniser.train_from_iterator(chain(texts, symbols), trainer)
+    _train(tokeniser, trainer, chain(texts, symbols))
     tokeniser.decoder = decoders.Sequence([decoders.Fuse(), *_restored(symbols)]) if symbols else decoders.Fuse()
     return tokeniser
 
 
 def _restored(symbols: Sequence[str]) -> list[Any]:
     return [decoders.Replace(step["pattern"]["String"], step["content"]) for step in last_steps(symbols)]
+
+
+PART = 1 << 16
+"""The library takes 370 bytes of memory for a character of each text that it learns from: a longer one is divided at spaces."""
+
+
+def _train(tokeniser: Tokenizer, trainer: Any, texts: Iterable[str]) -> None:
+    """Raises InputError if the library fails, as it does for more characters than a unigram vocabulary has pieces."""
+    try:
+        tokeniser.train_from_iterator((part for text in texts for part in divided(text)), trainer)
+    except InputError:
+        raise
+    except Exception as reason:
+        if type(reason) is not Exception:  # of the texts: the library raises plain Exception
+            raise
+        words = " ".join(str(reason).split())
+        fix = "make `tokeniser.vocab_size` larger, or choose `byte_fallback` or another kind of tokeniser"
+        raise InputError(Diagnostic("TFK105", f"no tokeniser is learnt from this text: {words}", fix)) from None
+
+
+def divided(text: str) -> Iterator[str]:
+    """The text in parts of about `PART` characters, each but the first with the space before it: the words stay the same."""
+    start = 0
+    while len(text) - start > PART:
+        at = text.rfind(" ", start + 1, start + PART)
+        at = at if at > 0 else text.find(" ", start + PART)
+        if at < 0:
+            break
+        yield text[start:at]
+        start = at
+    yield text[start:]
 
 
 def _untrained(kind: str, size: int, specials: list[str], alphabet: list[str]) -> tuple[Tokenizer, Any]:

@@ -17,8 +17,6 @@ from ..files import FileModel
 from .symbols import MAX_SYMBOLS, is_step
 from .text_frame import MASK, SPECIALS
 
-MAX_FILE = 48 << 20
-"""The size limit of a tokeniser file, in bytes."""
 MAX_IDS = 500_000
 """The most pieces of a tokeniser: twice as many as the large published ones have."""
 MAX_ALL_MERGES = 1_000_000

@@ -18,6 +18,7 @@ from .listing import (
 from .read import (
     LABELS,
     PAIR_LABELS,
+    TOKENISER_BYTES,
     TOKENISER_VALUES,
     FileModel,
     FileRoot,
@@ -31,13 +32,15 @@ from .read import (
     refusals,
 )
 from .tensors import Place, check_header, compare_tensors, not_finite, read_header, read_places, write_tensors
-from .write import check_writable, replace_file, umask, write_whole
+from .write import Content, check_writable, content_bytes, replace_file, umask, write_content, write_whole
 from .write_directory import make_draft, make_folders, replace_directory
 
 __all__ = [
+    "Content",
     "FileRecord",
     "LABELS",
     "PAIR_LABELS",
+    "TOKENISER_BYTES",
     "TOKENISER_VALUES",
     "FileModel",
     "FileRoot",
@@ -51,6 +54,7 @@ __all__ = [
     "check_writable",
     "child",
     "compare_tensors",
+    "content_bytes",
     "file_record",
     "foreign",
     "make_draft",
@@ -69,6 +73,7 @@ __all__ = [
     "replace_directory",
     "replace_file",
     "umask",
+    "write_content",
     "write_tensors",
     "write_whole",
 ]

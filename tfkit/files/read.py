@@ -30,6 +30,8 @@ LABELS, PAIR_LABELS = "labels.json", "pair-labels.json"
 """The classes of a classifier, in the order of its output. One of pairs of texts has the second file."""
 TOKENISER_VALUES = 1_900_000
 """The same for a tokeniser: 256,000 pieces and twice as many merges are 1.8 million."""
+TOKENISER_BYTES = 48 << 20
+"""The size limit of a tokeniser file, in bytes."""
 MAX_STRING = 4 << 20
 """How many characters a string of JSON may have: as many as the table of characters of a tokeniser."""
 MAX_ESCAPES = 1_000_000

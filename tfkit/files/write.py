@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 
 from ..errors import Diagnostic, StoreError
-from .read import not_regular
+from .read import MAX_BYTES, not_regular, open_regular, read_bytes
+
+Content = str | bytes | Path
+"""The content of a file: text, which is written as UTF-8, bytes, or those of another file, which are copied and never held."""
+
+
+def write_content(path: Path, content: Content) -> None:
+    """Write a new file. Raises OSError, also if the file exists, or the content is that of a link."""
+    with path.open("xb") as file:
+        if isinstance(content, Path):
+            with open_regular(content, links=False) as source:
+                shutil.copyfileobj(source, file, 1 << 20)
+        else:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def content_bytes(content: Content, limit: int = MAX_BYTES) -> bytes:
+    """The bytes of a content, of a file no more than `limit`. Raises StoreError."""
+    if not isinstance(content, Path):
+        return content.encode("utf-8") if isinstance(content, str) else content
+    try:
+        return read_bytes(content, limit, links=False)
+    except OSError as reason:
+        raise StoreError(Diagnostic("TFK082", f"{content} cannot be read: {reason.strerror}")) from None
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:

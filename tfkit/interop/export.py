@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import BuildError, Diagnostic, InputError
-from ..files import FileModel, FileRecord, file_record
+from ..files import Content, FileModel, FileRecord, file_record
 from ..io.replacing import Kind, check_place, write_directory
 from ..nn.model import Model
 from ..slots.lazy import load
@@ -120,7 +120,7 @@ def export(
     directory: str | Path,
     target: str,
     *,
-    texts: Mapping[str, str | bytes] | None = None,
+    texts: Mapping[str, Content] | None = None,
     overwrite: bool = False,
     **options: Any,
 ) -> Path:
@@ -155,7 +155,7 @@ def export(
     return directory
 
 
-def _write(model: Model, texts: Mapping[str, str | bytes], target: str, options: Mapping[str, Any], draft: Path) -> None:
+def _write(model: Model, texts: Mapping[str, Content], target: str, options: Mapping[str, Any], draft: Path) -> None:
     records = load(TARGETS[target].write)(model, texts, draft, **options) or {}
     names = sorted(path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file())
     listing = {

@@ -21,12 +21,16 @@ from ..errors import Diagnostic, InputError, StoreError
 from ..files import (
     LABELS,
     PAIR_LABELS,
+    TOKENISER_BYTES,
     TOKENISER_VALUES,
+    Content,
     FileModel,
     FileRecord,
     child,
+    content_bytes,
     parse_json,
     refusals as refusals_of,
+    write_content,
     write_tensors,
 )
 from ..graph import graph_of
@@ -95,12 +99,12 @@ class Origin(FileModel):
         return config
 
 
-def read_origin(texts: Mapping[str, str | bytes]) -> Origin | None:
+def read_origin(texts: Mapping[str, Content]) -> Origin | None:
     """What an import kept, or None for another model. Raises StoreError."""
     if ORIGIN not in texts:
         return None
     try:
-        return Origin.model_validate(parse_json(texts[ORIGIN]))
+        return Origin.model_validate(parse_json(content_bytes(texts[ORIGIN])))
     except ValidationError as error:
         raise StoreError([_altered(reason) for reason in refusals_of(error)[:3]]) from None
     except ValueError as reason:
@@ -130,9 +134,7 @@ class Target:
     reasons: list[str]
 
 
-def find_target(
-    spec: ModelSpec, texts: Mapping[str, str | bytes], catalogue: Catalogue, architecture: str | None = None
-) -> Target:
+def find_target(spec: ModelSpec, texts: Mapping[str, Content], catalogue: Catalogue, architecture: str | None = None) -> Target:
     """The architecture whose configuration gives a spec, or the nearest one with the reasons.
 
     Args:
@@ -213,7 +215,7 @@ def _renamed(spec: ModelSpec, names: Mapping[str, str], catalogue: Catalogue) ->
     return parse_spec({**data, "nodes": nodes, "outputs": rename(data["outputs"], "outputs")}, catalogue)
 
 
-def refusals(model: Model, texts: Mapping[str, str | bytes] | None = None, architecture: str | None = None) -> list[str]:
+def refusals(model: Model, texts: Mapping[str, Content] | None = None, architecture: str | None = None) -> list[str]:
     """Why transformers cannot have a model, all reasons; none if it can."""
     target = find_target(model.spec, texts or {}, load_catalogue(), architecture)
     if not target.reasons:
@@ -225,7 +227,7 @@ def refusals(model: Model, texts: Mapping[str, str | bytes] | None = None, archi
 
 def write(
     model: Model,
-    texts: Mapping[str, str | bytes],
+    texts: Mapping[str, Content],
     directory: Path,
     *,
     architecture: str | None = None,
@@ -256,11 +258,10 @@ def write(
     for name in target.origin.files if target.origin else ():
         if name not in texts:
             raise StoreError(_altered(f"it lists {name[:80]}, which the model does not have"))
-        content = texts[name]
-        child(directory, name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        write_content(child(directory, name), texts[name])
     if "tokeniser.json" in texts and not target.origin:
         try:
-            files = tokeniser_files(texts["tokeniser.json"], target.config)
+            files = tokeniser_files(content_bytes(texts["tokeniser.json"], TOKENISER_BYTES), target.config)
         except (AttributeError, LookupError, TypeError, ValueError):
             message = "tokeniser.json holds no tokeniser that `tfkit train` wrote"
             raise StoreError(Diagnostic("TFK082", message, "it was altered")) from None
@@ -273,7 +274,7 @@ def write(
     return _write_weights(target, _renamed(model.spec, target.names, catalogue), state, dtype, kept, directory, shard_bytes)
 
 
-def _configuration(target: Target, texts: Mapping[str, str | bytes]) -> dict[str, Any]:
+def _configuration(target: Target, texts: Mapping[str, Content]) -> dict[str, Any]:
     """The configuration with the class that goes out, and the names of its labels."""
     config = {"model_type": target.map_file.model_type_of(target.architecture), **target.config}
     if (config.get("architectures") or [None])[0] != target.architecture:  # the import chose another class than the file
@@ -282,7 +283,7 @@ def _configuration(target: Target, texts: Mapping[str, str | bytes]) -> dict[str
     if text is None:
         return config
     try:
-        names = {str(number): name for number, name in enumerate(parse_json(text))}
+        names = {str(number): name for number, name in enumerate(parse_json(content_bytes(text)))}
     except (TypeError, ValueError):
         raise StoreError(Diagnostic("TFK082", "the file of labels holds no list of texts", "it was altered")) from None
     default = {number: f"LABEL_{number}" for number in names}

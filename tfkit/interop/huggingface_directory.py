@@ -5,10 +5,8 @@ The directory is not trusted: no link is followed, sizes are bounded, nothing is
 
 from __future__ import annotations
 
-import io
 import os
 import re
-import zipfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +17,7 @@ from pydantic import model_validator
 
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import FileModel, FileRoot, Place, child, open_regular, read_model, read_places
+from .pickled_weights import load_pickled
 from .views import Array
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -29,8 +28,6 @@ BITS = {
     "int32": np.int32, "int16": np.int16,
 }  # fmt: skip
 """Elements are moved as bits, so that no dtype is ever rounded."""
-LARGEST_LIST = 2 << 20
-"""The most bytes of the list of members of pickled weights, and of the pickle that names their tensors."""
 LARGEST_HEADER = 64 << 20
 """The size limit of the header of one file of tensors, in bytes."""
 NAME_IT = "name a directory that `save_pretrained` of Hugging Face transformers wrote"
@@ -58,8 +55,10 @@ class _Config(FileRoot[dict[str, Any]]):
 WORDS = {list: "list", str: "text", dict: "object"}
 
 
-INDEX_VALUES = 1_000_000
-"""Files of tensors that an index lists; the largest models have about 100,000."""
+INDEX_VALUES = 200_000
+"""Tensors that an index lists; the largest models have about 100,000."""
+LARGEST_INDEX = 32 << 20
+"""The size limit of an index, in bytes."""
 
 
 class Index(FileModel):
@@ -67,39 +66,6 @@ class Index(FileModel):
 
     model_config = {"extra": "ignore", "frozen": True}
     weight_map: dict[str, str]
-
-
-class _Archive(io.BufferedReader):
-    """A file whose list of members is bounded: zipfile reads it at once."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > LARGEST_LIST:
-            raise ValueError(f"its list of members has {size:,} bytes, and at most {LARGEST_LIST:,} are expected")
-        return super().read(size)
-
-
-def _check_archive(path: Path) -> None:
-    """Raises ValueError for a file of torch.save whose members may have more bytes than the file: torch would unpack them.
-
-    A file of torch before 1.6 is no archive.
-    """
-    with open_regular(path, links=False) as opened:
-        if opened.read(4) != b"PK\3\4":
-            return
-        size = os.fstat(opened.fileno()).st_size
-        with zipfile.ZipFile(_Archive(io.FileIO(opened.fileno(), closefd=False))) as archive:
-            members = archive.infolist()
-            if archive.comment:
-                raise ValueError("it has a comment, and torch writes none")
-    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        raise ValueError("its members are compressed, and torch writes none that are")
-    if (total := sum(member.file_size for member in members)) > size:
-        raise ValueError(f"its members have {total:,} bytes, the file {size:,}")
-    for member in members:
-        if member.filename.endswith(".pkl") and member.file_size > LARGEST_LIST:
-            raise ValueError(
-                f"{member.filename[:80]} has {member.file_size:,} bytes, and at most {LARGEST_LIST:,} are expected"
-            )
 
 
 def _is_plain(value: Any) -> bool:
@@ -183,7 +149,7 @@ class HuggingFaceDirectory:
         if not os.path.lexists(self.path / INDEX):
             self.shards[WEIGHTS] = read_places(self._file(WEIGHTS), LARGEST_HEADER)
             return
-        listed = read_model(self._file(INDEX), Index, limit=LARGEST_HEADER, values=INDEX_VALUES).weight_map
+        listed = read_model(self._file(INDEX), Index, limit=LARGEST_INDEX, values=INDEX_VALUES).weight_map
         problems: list[str] = []
         enough = 20  # so many are shown, and no further file is read
         by_file: dict[str, set[str]] = {}
@@ -223,16 +189,13 @@ class HuggingFaceDirectory:
 
     @cached_property
     def _unpickled(self) -> Mapping[str, Any]:
-        import torch  # only for pickled weights
-
         names = [PICKLED]
         if os.path.lexists(self.path / PICKLED_INDEX):
             names = sorted(set(read_model(self._file(PICKLED_INDEX), Index, values=INDEX_VALUES).weight_map.values()))
         tensors: dict[str, Any] = {}
         for name in names:
             try:
-                _check_archive(self._file(name))
-                tensors |= torch.load(self._file(name), map_location="cpu", weights_only=True)
+                tensors |= load_pickled(self._file(name))
             except StoreError:
                 raise
             except Exception as reason:  # the unpickler raises many kinds
@@ -245,6 +208,9 @@ class HuggingFaceDirectory:
             form = _form_of(tensors[other])
             message = f"{self.path}: `{str(other)[:80]}` of the pickled weights is {form}, no tensor with its numbers"
             raise StoreError(Diagnostic("TFK143", message, "write the weights alone: `torch.save(model.state_dict(), FILE)`"))
+        if other := next((name for name, value in tensors.items() if value.nbytes > value.untyped_storage().nbytes()), None):
+            message = f"{self.path}: `{other[:80]}` of the pickled weights is a view that repeats the numbers of the file"
+            raise StoreError(Diagnostic("TFK143", message, "write it as it is: `tensor.contiguous()`"))
         return tensors
 
     def file_of(self, name: str) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError, StoreError
-from ..files import FileRecord, not_finite, write_tensors
+from ..files import Content, FileRecord, not_finite, write_tensors
 from ..graph import graph_of
 from ..slots.node import InputRule
 from ..spec import ModelSpec
@@ -44,7 +44,7 @@ class ImportPlan:
     unknown: list[str]
     dtype: str
     dtypes: tuple[str, ...]
-    texts: dict[str, str | bytes] = field(default_factory=dict)
+    texts: dict[str, Content] = field(default_factory=dict)
 
     @property
     def directory(self) -> HuggingFaceDirectory:
@@ -176,7 +176,7 @@ def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: 
     }
     graph = graph_of(plan.spec)
     backends = {name: [part.written() for part in site.backend] for name, site in graph.sites()}
-    texts: dict[str, str | bytes] = {
+    texts: dict[str, Content] = {
         **plan.texts,
         ORIGIN: json.dumps(origin, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
     }

@@ -13,6 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ..errors import Diagnostic, StoreError
+from ..files import Content, content_bytes
 from ..files.tensors import DTYPES
 from .huggingface_directory import HuggingFaceDirectory
 
@@ -20,6 +21,8 @@ KEPT_FILE = "huggingface.safetensors"
 """The file of an imported model that holds them."""
 LARGEST = 64 << 20
 """At most this many bytes of buffers are kept; masks and tables of positions are smaller."""
+LARGEST_FILE = 1 << 30
+"""The size limit of the file, in bytes."""
 
 
 def pack(directory: HuggingFaceDirectory, tables: list[str], buffers: list[str]) -> bytes | None:
@@ -31,11 +34,11 @@ def pack(directory: HuggingFaceDirectory, tables: list[str], buffers: list[str])
     return save(tensors) if tensors else None
 
 
-def unpack(texts: Mapping[str, str | bytes]) -> dict[str, Tensor]:
+def unpack(texts: Mapping[str, Content]) -> dict[str, Tensor]:
     """The tensors by name, from the files of a model. Raises StoreError for an altered file."""
     content = texts.get(KEPT_FILE, b"")
     try:
-        tensors = load(content.encode() if isinstance(content, str) else content) if content else {}
+        tensors = load(content_bytes(content, LARGEST_FILE)) if content else {}
     except (SafetensorError, KeyError) as reason:  # a KeyError names a dtype that torch does not have
         raise StoreError(altered(str(reason))) from None
     for name, tensor in tensors.items():

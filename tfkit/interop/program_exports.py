@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import BuildError, Diagnostic
+from ..files import Content
 from ..nn.model import Model
 from ..nn.recurrent import Recurrent
 from .programs import ProgramFacts, targets_of
@@ -25,7 +26,7 @@ def torch_export_refusals(model: Model) -> list[str]:
     return program_refusals(model) + backend_refusals(model)
 
 
-def write_torch_export(model: Model, texts: Mapping[str, str | bytes], directory: Path) -> None:
+def write_torch_export(model: Model, texts: Mapping[str, Content], directory: Path) -> None:
     """Write the programs of a model, `program.json` and the other files of the model.
 
     Raises:
@@ -64,7 +65,7 @@ def check_compiler() -> None:
         ) from None
 
 
-def write_aot_inductor(model: Model, texts: Mapping[str, str | bytes], directory: Path) -> None:
+def write_aot_inductor(model: Model, texts: Mapping[str, Content], directory: Path) -> None:
     """Compile the programs of a model; write them, `program.json` and the other files of the model.
 
     Raises:
@@ -89,7 +90,7 @@ def onnx_refusals(model: Model) -> list[str]:
     return program_refusals(model)
 
 
-def write_onnx(model: Model, texts: Mapping[str, str | bytes], directory: Path) -> None:
+def write_onnx(model: Model, texts: Mapping[str, Content], directory: Path) -> None:
     """Write the programs of a model, `program.json` and the other files of the model.
 
     Raises:

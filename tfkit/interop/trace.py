@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from ..errors import BuildError, Diagnostic, TfkitError
+from ..files import Content, child, write_content
 from ..nn.model import Model
 from ..slots.node import InputRule
 from .programs import ProgramFacts, programs_of, shortest_inputs, targets_of
@@ -115,7 +116,7 @@ def describe(
     directory: Path,
     target: str,
     programs: Mapping[str, ProgramFacts],
-    texts: Mapping[str, str | bytes],
+    texts: Mapping[str, Content],
     **more: Any,
 ) -> None:
     """Write `program.json` and the other files of the model.
@@ -155,4 +156,4 @@ def describe(
     }
     (directory / PROGRAM).write_text(json.dumps(described, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     for name, text in texts.items():
-        (directory / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        write_content(child(directory, name), text)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, StoreError
-from ..files import check_digest, check_header, check_sizes, read_bytes, read_model
+from ..files import check_digest, check_files, check_header, check_sizes, read_bytes, read_model
 from ..graph import Graph, graph_of
 from ..spec import ModelSpec, parse_spec
 from ..spec.located import Diagnostics
@@ -111,23 +110,14 @@ def check_room(path: Path, versions: Versions, graph: Graph) -> None:
         raise StoreError(Diagnostic("TFK082", message, "it was altered"))
 
 
-def other_files(directory: Path) -> dict[str, str | bytes]:
-    """The files of a saved model that its caller gave to `save` (tokenisers, labels), by name; bytes where they are no UTF-8.
+def other_files(directory: Path) -> dict[str, Path]:
+    """The files of a saved model that its caller gave to `save` (tokenisers, labels), by name. They are not held in memory.
 
     Raises:
         StoreError: a file is missing or was altered.
     """
     directory = model_in(directory)
     files = read_model(directory / VERSIONS, Versions).files
-    contents: dict[str, str | bytes] = {}
-    for name, record in files.items():
-        if name in (SPEC, WEIGHTS, PLAN, ADAPTER, ADAPTER_CONFIG):
-            continue
-        check_digest(directory / name, record)
-        try:
-            contents[name] = content = read_bytes(directory / name, record.bytes, links=False)
-        except OSError as reason:
-            raise StoreError(Diagnostic("TFK082", f"{directory / name} cannot be read: {reason.strerror}")) from None
-        with suppress(UnicodeDecodeError):
-            contents[name] = content.decode("utf-8")
-    return contents
+    others = {name: record for name, record in files.items() if name not in (SPEC, WEIGHTS, PLAN, ADAPTER, ADAPTER_CONFIG)}
+    check_files(directory / VERSIONS, others)
+    return {name: directory / name for name in others}

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from ..catalogue import Catalogue, load_catalogue
-from ..files import FileRecord, child, file_record
+from ..files import Content, FileRecord, child, file_record, write_content
 from ..graph import Target, graph_of, plan
 from ..graph.flash_implementation import flash_implementation
 from ..nn.model import Model
@@ -30,7 +30,7 @@ def save(
     *,
     overwrite: bool = False,
     catalogue: Catalogue | None = None,
-    texts: Mapping[str, str | bytes] | None = None,
+    texts: Mapping[str, Content] | None = None,
 ) -> Path:
     """Save a model. The directory is written under another name and then renamed, so that it is never incomplete.
 
@@ -93,7 +93,7 @@ class ModelFiles:
     requested_backends: Mapping[str, list[Any]]
     device: str
     dtype: str
-    texts: Mapping[str, str | bytes]
+    texts: Mapping[str, Content]
     write_weights: Callable[[Path], FileRecord]
     dtypes: Mapping[str, str] = field(default_factory=dict)
     base: FileRecord | None = None
@@ -111,7 +111,7 @@ def _write(contents: ModelFiles, draft: Path, catalogue: Catalogue) -> None:
     for name, text in contents.texts.items():
         if name in (SPEC, WEIGHTS, PLAN, VERSIONS, ADAPTER):
             raise ValueError(f"`texts` may not have the name {name}, which every saved model has")
-        child(draft, name).write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+        write_content(child(draft, name), text)
     (draft / SPEC).write_text(to_yaml(contents.spec), encoding="utf-8")
     weights_file = WEIGHTS if contents.base is None else ADAPTER
     weights = contents.write_weights(draft / weights_file)

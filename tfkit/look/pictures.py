@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import Diagnostic, InputError
 from ..files import write_whole
+from ..view.xml_text import xml_text
 from .forms import check_matplotlib
 from .labels import short
 from .observation import Observation, SiteWeights
@@ -96,7 +97,10 @@ def write_figure(figure: Any, place: Path) -> list[str]:
         metadata = {"Date": None} if place.suffix == ".svg" else {}
         dpi = min(150, math.floor(20000 / max(width, height)))
         figure.savefig(stream, format=place.suffix[1:], dpi=dpi, metadata=metadata)
-    write_whole(place, stream.getvalue())
+    content = stream.getvalue()
+    if place.suffix == ".svg":
+        content = xml_text(content.decode()).encode()
+    write_whole(place, content)
     messages = [str(warning.message) for warning in caught]
     missing = dict.fromkeys(chr(int(match[1])) for match in map(GLYPH.match, messages) if match)
     for warning, text in zip(caught, messages, strict=True):

@@ -106,6 +106,7 @@ class Server:
             "max_items": max_batch, "max_size": batch_tokens, "max_queue": max_queue, "max_wait": max_wait,
             "watch": self.metrics.batches.observe,
         }  # fmt: skip
+        self.arriving: dict[asyncio.Task[bytes], int] = {}
         self.batcher: Batcher[Any, Any] | None = None
         self.reader: ThreadPoolExecutor | None = None
         self.metrics.waiting.set_function(lambda: self.batcher.waiting if self.batcher else 0)
@@ -262,12 +263,29 @@ class Server:
                 body += part
                 if len(body) > limit:
                     raise too_large
+                self._arrived(reading, len(body))
             return bytes(body)
 
+        reading = asyncio.create_task(read())
         try:
-            return await asyncio.wait_for(read(), self.limits.seconds)
-        except asyncio.TimeoutError:
-            raise Refusal(408, "timeout", f"the body did not arrive in {self.limits.seconds:g} s") from None
+            await asyncio.wait((reading,), timeout=self.limits.seconds)
+            if not reading.done():
+                raise Refusal(408, "timeout", f"the body did not arrive in {self.limits.seconds:g} s")
+            if reading.cancelled():
+                raise busy("the bodies of other requests are larger together than the server holds")
+            return reading.result()
+        finally:
+            reading.cancel()
+            self.arriving.pop(reading, None)
+
+    def _arrived(self, reading: asyncio.Task[bytes], size: int) -> None:
+        """Count what has arrived of a body. If all are too large together, those end that have been arriving for the longest
+        time: slow clients keep nobody out."""
+        self.arriving[reading] = size
+        while len(self.arriving) > 1 and sum(self.arriving.values()) > max(self.limits.bodies, self.limits.body):
+            oldest = next(other for other in self.arriving if other is not reading)
+            del self.arriving[oldest]
+            oldest.cancel()
 
 
 async def _unless_gone(request: HttpRequest, answer: Coroutine[Any, Any, Response]) -> Response:

@@ -12,6 +12,7 @@ class Limits:
     Attributes:
         head: Bytes of the request line and the headers of a request.
         body: Bytes of the body of a request.
+        bodies: Bytes of all bodies that are arriving, or of one that may be larger.
         texts: Texts of a request.
         length: Tokens of a text, special tokens included.
         characters: Characters of a text, as it is sent and as the tokeniser normalises it.
@@ -24,6 +25,7 @@ class Limits:
 
     head: int = 16 << 10
     body: int = 1 << 20
+    bodies: int = 128 << 20
     texts: int = 64
     length: int = 1024
     characters: int = 16 * 1024

@@ -21,6 +21,8 @@ from ..slots.options import CONTRACT
 FILES = Path(__file__).parent / "files"
 LONGEST = 60
 """The largest length of a name: it becomes part of file names."""
+RESERVED = ("tfkit", "torch")
+"""Prefixes that say that a part is one of tfkit or of PyTorch."""
 _PIECE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
@@ -91,6 +93,8 @@ def check_name(text: str) -> Name:
             raise ValueError(f"`{text}` cannot name a part: its words have {rule}, as in `acme.flash`")
     if len(pieces) < 2:
         raise ValueError(f"`{text}` has no prefix; the names of plugins have one that says whose they are: `acme.{text}`")
+    if pieces[0] in RESERVED:
+        raise ValueError(f"the prefix `{pieces[0]}.` is reserved; the prefix of a plugin says whose it is: `acme.{pieces[-1]}`")
     return Name(text)
 
 

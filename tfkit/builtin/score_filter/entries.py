@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...plugin import Options, Positive, ScoreFilter, Size
+from ...plugin import Options, ScoreFilter, Size
 
 TokenId = Annotated[int, Field(ge=0)]
 TokenIds = Annotated[tuple[TokenId, ...], Field(strict=False, min_length=1, max_length=10_000)]
@@ -53,7 +53,7 @@ class NgramOptions(Options):
 class PenaltyOptions(Options):
     """Options of `repetition_penalty`."""
 
-    factor: Annotated[Positive, Field(description="above 1 makes repetition rarer, below 1 more frequent")]
+    factor: Annotated[float, Field(ge=1e-6, le=1e6, description="above 1 makes repetition rarer, below 1 more frequent")]
 
 
 def _filter(name: str, summary: str, options: type[Options], reference: str = "") -> ScoreFilter:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...files import Content
 from .refusals import refusals
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ __all__ = ["QUANTIZATIONS", "refusals", "write"]
 QUANTIZATIONS = ("float32", "int8", "int8_float32")
 
 
-def write(model: Model, texts: Mapping[str, str | bytes], directory: Path, *, quantization: str = "float32") -> None:
+def write(model: Model, texts: Mapping[str, Content], directory: Path, *, quantization: str = "float32") -> None:
     """Write a model that `refusals` accepts into an empty directory: `model.bin`, `config.json`, vocabularies and `texts`.
 
     Args:

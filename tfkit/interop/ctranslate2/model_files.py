@@ -13,7 +13,7 @@ from ctranslate2.specs import common_spec, transformer_spec
 
 from ...attention.positions import PositionRange
 from ...errors import Diagnostic, InputError
-from ...files import TOKENISER_VALUES, child, parse_json
+from ...files import TOKENISER_BYTES, TOKENISER_VALUES, Content, child, content_bytes, parse_json, write_content
 from ...graph import Graph, graph_of
 from ...graph.model_graph import Node
 from ...nn.model import Model
@@ -25,7 +25,7 @@ SIDES = {"source": "source.json", "target": "target.json"}
 """The tokenisers of a model with two vocabularies. Other models have `tokeniser.json`."""
 
 
-def tokenisers(texts: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
+def tokenisers(texts: Mapping[str, Content]) -> dict[str, str | bytes]:
     """The imported tokenisers as JSON of the `tokenizers` library, by name; a saved model has further facts around it."""
     json_texts: dict[str, str | bytes] = {}
     for name in ("tokeniser.json", *SIDES.values()):
@@ -35,9 +35,9 @@ def tokenisers(texts: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
     return json_texts
 
 
-def _parsed(name: str, content: str | bytes) -> dict[str, Any]:
+def _parsed(name: str, content: Content) -> dict[str, Any]:
     try:
-        data = parse_json(content, values=TOKENISER_VALUES)
+        data = parse_json(content_bytes(content, TOKENISER_BYTES), values=TOKENISER_VALUES)
     except ValueError:
         data = None
     if not isinstance(data, dict):
@@ -56,7 +56,7 @@ class Vocabulary:
         InputError: the tokeniser is not one of the `tokenizers` library.
     """
 
-    def __init__(self, texts: Mapping[str, str | bytes], side: str) -> None:
+    def __init__(self, texts: Mapping[str, Content], side: str) -> None:
         name = next((name for name in ("tokeniser.json", SIDES[side]) if name in texts), None)
         self.pieces: dict[int, str] = {}
         self.unknown: str | None = None
@@ -102,7 +102,7 @@ POSITIONS = 2048
 
 
 @torch.no_grad()
-def write_files(model: Model, texts: dict[str, str | bytes], directory: Path, quantization: str) -> None:
+def write_files(model: Model, texts: dict[str, Content], directory: Path, quantization: str) -> None:
     """Write the files of an exported model into an empty directory."""
     graph = graph_of(model.spec)
     shape = shape_of(graph)
@@ -127,7 +127,7 @@ def write_files(model: Model, texts: dict[str, str | bytes], directory: Path, qu
         path = child(directory, name)
         if path.exists():
             raise ValueError(f"the model has a file {name} of its own, and the engine another one")
-        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+        write_content(path, content)
 
 
 def _stack(model: Model, graph: Graph, spec: Any, tokens: Node, stack: Node, embeddings: Any) -> None:
@@ -214,7 +214,7 @@ def _table(model: Model, graph: Graph, tokens: Node) -> Any:
     return model.nodes[tokens.name].table()  # type: ignore[operator]
 
 
-def _register_tokens(spec: Any, model: Model, shape: Shape, texts: Mapping[str, str | bytes]) -> None:
+def _register_tokens(spec: Any, model: Model, shape: Shape, texts: Mapping[str, Content]) -> None:
     """The vocabularies, and the start, end and unknown tokens in config.json."""
     sides = {"source": shape.source, "target": shape.target}
     vocabularies = {side: Vocabulary(texts, side) for side in sides}

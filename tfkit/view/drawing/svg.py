@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..xml_text import xml_text
 from .boxes import PAD, WIDTH, Rectangle
 from .layout import FACTS, GAP, LEGEND, MARGIN, Drawing, Edge
 
@@ -55,7 +56,7 @@ def _rendered(template: str, **values: Any) -> Markup:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["n"] = lambda number: f"{number:.1f}".removesuffix(".0")
-    return Markup(environment.get_template(template).render(**values))
+    return Markup(xml_text(environment.get_template(template).render(**values)))
 
 
 def style(edge: Edge) -> str:
