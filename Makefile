@@ -51,6 +51,7 @@ docs: .venv/.docs  ## the documentation as a site in build/docs; warnings are er
 	$(BIN)/pip install --quiet 'pip>=25.1'  # the first with --group
 
 .venv/.demo: $(SOURCES) | .venv/bin/python
+	@! $(BIN)/pip show --quiet tfkit 2>/dev/null || $(BIN)/pip uninstall --quiet --yes tfkit  # the former name of tfkit-core
 	$(BIN)/pip install --quiet 'setuptools>=77'  # once, and not for each package that is built
 	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt -e '.[all]' -e ./plugins/tfkit-conformance
 	touch $@

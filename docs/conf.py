@@ -12,7 +12,7 @@ from sphinx.errors import SphinxError
 
 project = "tfkit"
 copyright = "the authors of tfkit"
-release = metadata.version("tfkit")
+release = metadata.version("tfkit-core")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]

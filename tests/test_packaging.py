@@ -20,7 +20,7 @@ def names(requirements):
 
 
 def test_all_is_everything_that_commands_need():
-    assert EXTRAS["all"] == ["tfkit[conformance,images,pictures,serve,train]"]
+    assert EXTRAS["all"] == ["tfkit-core[conformance,images,pictures,serve,train]"]
     assert {"tfkit-conformance", "tokenizers", "sacrebleu"} <= names(EXTRAS["conformance"]) | names(EXTRAS["train"])
     assert {"train", "conformance", "all"} <= EXTRAS.keys()
 
@@ -29,7 +29,7 @@ def test_every_requirement_has_the_version_that_is_tested():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     fixed = names(line for line in lines if line and not line.startswith("#"))
     optional = [each for found in (EXTRAS, GROUPS) for requirements in found.values() for each in requirements]
-    assert names([*PROJECT["dependencies"], *optional]) - {"tfkit", "tfkit-conformance"} <= fixed
+    assert names([*PROJECT["dependencies"], *optional]) - {"tfkit-core", "tfkit-conformance"} <= fixed
 
 
 def test_development_dependencies_are_no_extra():
@@ -49,7 +49,7 @@ def test_classifiers_agree_with_the_project_metadata():
 
 
 def test_the_installed_distribution_is_this_project():
-    installed = metadata("tfkit")
+    installed = metadata("tfkit-core")
     assert installed["Name"] == PROJECT["name"]
     assert installed["Version"] == PROJECT["version"]
     assert installed["Requires-Python"] == PROJECT["requires-python"]

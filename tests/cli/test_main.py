@@ -49,7 +49,7 @@ def test_no_line_about_a_command_is_cut(tfkit, columns, plugin, monkeypatch):
 def test_version(tfkit):
     from importlib.metadata import version
 
-    assert tfkit("--version").out == f"tfkit {version('tfkit')}\n"
+    assert tfkit("--version").out == f"tfkit {version('tfkit-core')}\n"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,8 @@ def test_a_command_of_a_missing_distribution_names_the_extra(tfkit, monkeypatch)
     monkeypatch.setattr(dispatch, "_entry_points", dict)
     done = tfkit("verify", "x.yaml")
     assert (done.code, done.err) == (
-        2, "TFK090 `tfkit verify` belongs to tfkit-conformance, which is not installed; pip install 'tfkit[conformance]'\n",
+        2, "TFK090 `tfkit verify` belongs to tfkit-conformance, which is not installed; "
+        "pip install 'tfkit-core[conformance]'\n",
     )  # fmt: skip
 
 

@@ -10,13 +10,17 @@ import os
 import re
 import shlex
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from traceback import walk_tb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import BackendRefused, Diagnostic, InputError, SpecError, StoreError, TfkitError
+from ..distribution import install_line, version
+from ..errors import BackendRefused, Diagnostic, InputError, InstallationWarning, SpecError, StoreError, TfkitError
 from ..view.terminal import OutputError, standard_streams
 from .output import print_bug, print_diagnostics
 from .usage import UsageError, from_click, nearest, usage_error, wants_json
@@ -99,6 +103,12 @@ class CommandGroup(click.Group):
         return command.get_short_help_str(MAX_SUMMARY) if command else ""
 
 
+def _print_version(context: click.Context, option: click.Parameter, chosen: bool) -> None:
+    if chosen:
+        click.echo(f"tfkit {version()}")
+        context.exit()
+
+
 @click.group(
     cls=CommandGroup,
     no_args_is_help=False,
@@ -106,14 +116,14 @@ class CommandGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="Exit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete.",
 )
-@click.version_option(package_name="tfkit", message="%(prog)s %(version)s", help="Print the version.")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
 def commands() -> None:
     """A spec becomes a running Transformer in which every part is a plugin."""
 
 
 def run(words: list[str]) -> int:
     """Run the command line `tfkit WORDS...` and return its exit code. It raises no exception but KeyboardInterrupt."""
-    with standard_streams():
+    with standard_streams(), _short_warnings():
         try:
             code = _run(words)
             sys.stdout.flush()
@@ -123,6 +133,23 @@ def run(words: list[str]) -> int:
         except OutputError as failed:
             print_diagnostics([failed.diagnostic], as_json=False)  # also with --json: standard output is what failed
             return 1
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Warnings about the installation are one line, without the place in tfkit's source."""
+    usual = warnings.formatwarning
+
+    def formatted(message: Any, category: type[Warning], *place: Any, **more: Any) -> str:
+        if issubclass(category, InstallationWarning):
+            return f"warning: {message}\n"
+        return usual(message, category, *place, **more)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 NO_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory|Storage size calculation overflowed")
@@ -200,5 +227,5 @@ def _entry_points() -> dict[str, EntryPoint]:
 def _no_such_command(word: str, known: list[str]) -> UsageError:
     if word in EXTRAS:
         extra = EXTRAS[word]
-        return usage_error(f"`tfkit {word}` belongs to tfkit-{extra}, which is not installed", f"pip install 'tfkit[{extra}]'")
+        return usage_error(f"`tfkit {word}` belongs to tfkit-{extra}, which is not installed", install_line(extra))
     return usage_error(f"there is no command `{word}`", nearest(word, known) or f"commands: {', '.join(known)}")

@@ -41,6 +41,9 @@ def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
             {"plugin": plugin.plugin, "distribution": plugin.distribution, "reason": plugin.reason}
             for plugin in catalogue.broken
         ],
+        "disabled": [
+            {"slot": clash.slot, "name": clash.name, "distributions": list(clash.distributions)} for clash in catalogue.disabled
+        ],
         "certificates": [_certificate(installed) for installed in installed_certificates(catalogue)],
     }
 
