@@ -52,16 +52,18 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
     from ..graph import Target, graph_of
     from ..spec import load_spec, parse_spec
     from ..spec.located import Diagnostics
+    from ..spec.published import file_named
     from ..spec.reader import read_source
     from .backend_args import check_possible
 
     warning = None
     try:
-        text = read_source(file, Diagnostics())  # once: it may come through a pipe
-        if _describes_training(text, file):
+        place = file_named(file, "spec", "recipe")
+        text = read_source(place, Diagnostics())  # once: it may come through a pipe
+        if _describes_training(text, place):
             from ..recipe import check_corpora, check_metric, check_sampling, check_teacher_forcing, recipe_of, schedule_warning
 
-            recipe = recipe_of(text, file, overrides)
+            recipe = recipe_of(text, place, overrides)
             check_metric(recipe)
             check_corpora(recipe)
             check_sampling(recipe)
@@ -70,7 +72,7 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
             spec, name = load_spec(recipe.model, catalogue, recipe.changes, named_by=recipe.names("model")), recipe.name
             use = Target(device=None, dtype=recipe.precision, training=True, compiled=recipe.compile)
         else:
-            spec = parse_spec(text, catalogue, overrides, file)
+            spec = parse_spec(text, catalogue, overrides, place)
             name = spec.name
             use = Target(device=None, dtype=None, training=False)
         graph = graph_of(spec)

@@ -52,7 +52,8 @@ COMMANDS = {
     "import": "a model of Hugging Face transformers, with its tokeniser",
     "plugins": "what is installed, slot by slot",
     "doctor": "what is installed here, what is broken, how to repair it",
-    "new": "a plugin to start from: declaration, mathematics, tests",
+    "specs": "the specs and recipes that come with tfkit, by name",
+    "new": "a plugin to start from, or a copy of a spec or a recipe",
     "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
 }

@@ -195,7 +195,7 @@ def lengths_by_input(text: str) -> dict[str, int]:
 TRACEBACK = "Print the traceback of a bug in tfkit, for a report."
 traceback_option = click.option("--traceback", is_flag=True, expose_value=False, help=TRACEBACK)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, errors too.")
-spec_argument = click.argument("spec", type=READ, help="A spec, YAML or JSON.")
+spec_argument = click.argument("spec", type=READ, help="A spec, YAML or JSON, or its name (`tfkit specs`).")
 set_option = click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True,
     help="Change one value, for instance encoder.num_layers=12. May be repeated.",
