@@ -1,6 +1,7 @@
 """What `pip install` makes of this distribution: its extras and what an index shows of it."""
 
 import re
+import subprocess
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -62,3 +63,30 @@ def test_the_same_versions_are_named_everywhere():
     assert re.search(r"ruff-pre-commit\n +rev: v(\S+)", hooks)[1] == ruff
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.search(r"^version: (\S+)", citation, flags=re.M)[1] == PROJECT["version"]
+
+
+def make(*words):
+    return subprocess.run(["make", "--dry-run", "--always-make", *words], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_make_demo_says_what_it_downloads_and_how_the_command_is_reached():
+    lines = make("demo", "TORCH=cpu").stdout.splitlines()
+    assert any("PyTorch 2.13.0 for cpu (200 MB)" in line for line in lines)
+    assert sum("source .venv/bin/activate" in line for line in lines[-3:]) == 1
+    assert [
+        line
+        for line in lines
+        if "pip install" in line and "--quiet" in line and "setuptools" not in line and "pip>" not in line
+    ] == []
+
+
+def test_make_has_a_choice_of_the_build_of_pytorch():
+    [version] = re.findall(r"(?m)^torch==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    cpu, cuda = make("torch-cpu").stdout, make("torch-cuda").stdout
+    assert re.findall(r"torch==(\S+)", cpu)[:2] == [f"{version}+cpu"] * 2
+    assert cpu.rstrip().endswith("--constraint constraints.txt torch")  # if neither place has that build
+    assert cuda.split() == [".venv/bin/pip", "install", "--constraint", "constraints.txt", "torch"]
+    for path in ("README.md", "docs/quickstart.md", "docs/ko/quickstart.md"):
+        assert f"pip install torch=={version}+cpu --extra-index-url" in (ROOT / path).read_text(encoding="utf-8")
+    wrong = make("demo", "TORCH=gpu")
+    assert (wrong.returncode, "TORCH=gpu: write TORCH=cpu or TORCH=cuda" in wrong.stderr) == (2, True)

@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from traceback import walk_tb
@@ -69,8 +69,29 @@ EXTRAS = {"verify": "conformance", "conformance": "conformance", "bench": "confo
 """Commands of other distributions of this project, with the extra that installs each."""
 
 
+class WholeWords(click.HelpFormatter):
+    """Wraps help between words. Python's wrapping also cuts words at their hyphens: `--max-` `length`."""
+
+    UNCUT = "\N{NON-BREAKING HYPHEN}"
+
+    def write(self, string: str) -> None:
+        super().write(string.replace(self.UNCUT, "-"))
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", self.UNCUT))
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(name, text.replace("-", self.UNCUT)) for name, text in rows], col_max, col_spacing)
+
+
+class CommandContext(click.Context):
+    formatter_class = WholeWords
+
+
 class CommandGroup(click.Group):
     """All commands. Neither `list_commands` nor `get_command` imports other commands than the requested one."""
+
+    context_class = CommandContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name in _entry_points() if name not in COMMANDS)]
@@ -83,6 +104,7 @@ class CommandGroup(click.Group):
         else:
             return None
         command: click.Command = loaded if isinstance(loaded, click.Command) else loaded.command
+        command.context_class = CommandContext
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str, click.Command, list[str]]:
@@ -161,8 +183,7 @@ def _run(words: list[str]) -> int:
     command = None
     try:
         _check_working_directory()
-        if not words:
-            raise usage_error("a command is missing", "`tfkit --help` lists them")
+        words = words or ["--help"]
         command = commands.get_command(click.Context(commands), words[0])
         with commands.make_context("tfkit", list(words), obj=shlex.join(["tfkit", *words])) as context:
             return int(commands.invoke(context) or 0)
