@@ -173,6 +173,21 @@ def test_pip_installs_a_starter(tfkit, tmp_path):
     assert "1 passed" in done.stdout
 
 
+def test_the_tests_of_a_starter_run_inside_the_checkout_of_another_project(tfkit, tmp_path, monkeypatch):
+    """Its `pytest` step, with a project around it whose settings only fit that project."""
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = "--no-such-option"\ntestpaths = ["src"]\n')
+    (tmp_path / "conftest.py").write_text("raise RuntimeError('of the other project')\n")
+    directory = tmp_path / "plugins" / "new"
+    directory.parent.mkdir()
+    assert tfkit("new", "activation", NAME, "-o", directory).code == 0
+    installed(directory, monkeypatch)
+    environment = {"PYTHONPATH": f"{directory}:{ROOT}:{ROOT / 'plugins' / 'tfkit-conformance'}", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
 def test_the_plugins_of_the_documentation_can_be_installed_together(tfkit, tmp_path):
     """Whoever follows one tutorial after another gets every plugin of both: those that `tfkit new` writes and the examples."""
     written = "".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

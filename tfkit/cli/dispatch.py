@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from traceback import walk_tb
@@ -54,6 +54,7 @@ COMMANDS = {
     "doctor": "what is installed here, what is broken, how to repair it",
     "specs": "the specs and recipes that come with tfkit, by name",
     "new": "a plugin to start from, or a copy of a spec or a recipe",
+    "completion": "the script that completes commands in a shell",
     "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
 }
@@ -80,7 +81,7 @@ class WholeWords(click.HelpFormatter):
     def write_text(self, text: str) -> None:
         super().write_text(text.replace("-", self.UNCUT))
 
-    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
         super().write_dl([(name, text.replace("-", self.UNCUT)) for name, text in rows], col_max, col_spacing)
 
 
@@ -146,6 +147,10 @@ def commands() -> None:
 
 def run(words: list[str]) -> int:
     """Run the command line `tfkit WORDS...` and return its exit code. It raises no exception but KeyboardInterrupt."""
+    if "_TFKIT_COMPLETE" in os.environ:  # the shell asks what may follow: `tfkit completion`
+        from click.shell_completion import shell_complete
+
+        return shell_complete(commands, {}, "tfkit", "_TFKIT_COMPLETE", os.environ["_TFKIT_COMPLETE"])
     with standard_streams(), _short_warnings():
         try:
             code = _run(words)
