@@ -83,7 +83,7 @@ def check_site(app: Sphinx, failed: Exception | None) -> None:
 
 SEARCHED = {
     "multi gpu": "faq", "quantization": "guides/decoding", "early stopping": "guides/training",
-    "learning rate": "guides/training", "fairseq": "guides/migrating", "install": "quickstart", "beam search": "guides/decoding",
+    "learning rate": "guides/training", "fairseq": "guides/migrating", "beam search": "guides/decoding",
 }  # fmt: skip
 """What readers search for, and a page that the search must find: it holds every word."""
 
