@@ -39,7 +39,8 @@ MAY_IMPORT = {
     "text": "errors files slots catalogue nn io recipe data generate lazy_names",
     "images": "errors catalogue slots nn io data",
     "serve": "errors files io nn data generate text",
-    "train": "errors files slots attention cpu catalogue spec graph nn builder io recipe data generate text metrics lazy_names",
+    "train": "distribution errors files slots attention cpu catalogue spec graph nn builder io recipe data generate text "
+    "metrics lazy_names",
     "comparison": "errors files catalogue recipe spec train",
     "doctor": "distribution errors slots cpu catalogue graph nn view",
     "starters": "errors files slots catalogue hooks plugin",

@@ -3,6 +3,7 @@
 plugins     name, distribution, version
 entries     slot, name, summary, reference (a link or null), plugin, distribution, version
 broken      plugin, distribution, reason: plugins that failed to import; an error only if a spec names one of their parts
+disabled    slot, name, distributions: names that two plugins register
 certificates  distribution, file, slot, name, profile, device, dtypes, suite, environment (versions, machine, instruction set),
             state (valid, outdated, made elsewhere, unusable), changed and elsewhere (lists of what differs), reason (why it is
             unusable): the certificates that plugins ship, compared with what is installed
