@@ -44,4 +44,4 @@ def test_every_command_that_runs_a_model_has_it(small, monkeypatch, capsys):
     assert main(["build", str(small)]) == 1  # it asked for CUDA
     assert "ZeroDivisionError" in capsys.readouterr().err
     assert main(["build", str(small), "--device", "tpu"]) == 2
-    assert "unknown device `tpu`; write cpu, cuda or cuda:1" in capsys.readouterr().err
+    assert "unknown device `tpu`; write auto, cpu, cuda or cuda:1" in capsys.readouterr().err

@@ -81,6 +81,8 @@ def test_a_file_of_the_name_wins_and_a_directory_of_it_does_not(here):
     [
         ("transformer-bse", "did you mean `transformer-base`? `tfkit specs` lists"),
         ("zzz", "; `tfkit specs` lists"),
+        ("sample", "; `sample` is a recipe; `tfkit specs` lists"),
+        ("elsewhere/gpt2.yaml", "; the one that comes with tfkit has the name `gpt2`"),
         ("../transformer-bse", "no such file or directory"),
         ("a\nb", "no such file or directory"),
     ],

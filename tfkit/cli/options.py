@@ -201,7 +201,12 @@ def run_device(text: str) -> str:
     Raises:
         ValueError: the text is no such device.
     """
-    return text if text == "auto" else device(text)
+    if text == "auto":
+        return text
+    try:
+        return device(text)
+    except ValueError:
+        raise ValueError(f"unknown device `{text}`; write auto, cpu, cuda or cuda:1") from None
 
 
 def lengths_by_input(text: str) -> dict[str, int]:

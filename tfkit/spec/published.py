@@ -46,9 +46,15 @@ def is_published(path: str) -> bool:
 
 
 def nearest_published(text: str, *kinds: str) -> str:
-    """The fix for a name that is neither a file nor shipped; empty if it cannot be a name."""
+    """The fix for a file that does not exist: the shipped one that may be meant. Empty if the text can be no name."""
+    stem, suffix = os.path.splitext(os.path.basename(text))
+    if suffix.lower() in _SUFFIXES and published_file(stem, *kinds):
+        return f"the one that comes with tfkit has the name `{stem}`"
     if not is_name(text):
         return ""
+    for kind in kinds:
+        if text in published(kind):
+            return f"`{text}` is a {kind}; `tfkit specs` lists the names of specs and recipes"
     known = [name for kind in kinds for name in published(kind)]
     near = difflib.get_close_matches(text, known, 1)
     return (f"did you mean `{near[0]}`? " if near else "") + "`tfkit specs` lists the names of specs and recipes"
