@@ -1,6 +1,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt
+
+# The build of PyTorch: `make demo TORCH=cpu` or `TORCH=cuda`. By default the one with CUDA if there is an NVIDIA driver.
+TORCH := $(if $(wildcard /proc/driver/nvidia/version /dev/nvidiactl /dev/dxg),cuda,cpu)
+TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
+CPU_BUILDS := https://download.pytorch.org/whl/cpu
+$(if $(filter cpu cuda,$(TORCH)),,$(error TORCH=$(TORCH): write TORCH=cpu or TORCH=cuda))
+SIZE_cpu := 200 MB
+SIZE_cuda := 3 GB, with CUDA's libraries
 PLUGINS := $(patsubst %/,-e ./%,$(sort $(dir $(wildcard plugins/*/pyproject.toml))))
 
 # One more than there are processors, because tests of several processes wait.
@@ -18,7 +26,7 @@ NUMBERS := $(patsubst %,tests/%.py, \
   $(addprefix parity/test_,bert decoders losses torch) generate/test_batched train/test_loss) \
   $(addprefix tests/builtin/,activation norm position score)
 
-.PHONY: demo test test-all lint docs clean
+.PHONY: demo test test-all lint docs clean torch-cpu torch-cuda
 
 demo: .venv/.demo  ## build the paper's base model, train a tiny one for a minute, translate with it
 	$(BIN)/tfkit build specs/transformer-base.yaml
@@ -27,6 +35,10 @@ demo: .venv/.demo  ## build the paper's base model, train a tiny one for a minut
 	@echo "Does the doctor play the piano in the garden?" > build/question.txt
 	cat build/question.txt
 	$(BIN)/tfkit translate build/demo < build/question.txt
+	@echo
+	@echo "The command tfkit is in .venv. This line makes it reachable in your shell:"
+	@echo "    source .venv/bin/activate"
+	@echo "Then: tfkit translate build/demo, tfkit specs, tfkit --help"
 
 test: .venv/.test  ## the tests of every part, without the exhaustive ones
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not exhaustive"
@@ -51,9 +63,21 @@ docs: .venv/.docs  ## the documentation as a site in build/docs; warnings are er
 	$(BIN)/pip install --quiet 'pip>=25.1'  # the first with --group
 
 .venv/.demo: $(SOURCES) | .venv/bin/python
+	@! $(BIN)/pip show --quiet tfkit 2>/dev/null || $(BIN)/pip uninstall --quiet --yes tfkit  # the former name of tfkit-core
+	@echo "Installing into .venv. What is not there yet is downloaded: PyTorch $(TORCH_VERSION) for $(TORCH) ($(SIZE_$(TORCH))), and"
+	@echo "other packages (120 MB). \`make demo TORCH=cpu\` and \`make demo TORCH=cuda\` choose the build of PyTorch."
+	$(BIN)/pip show --quiet torch 2>/dev/null || $(MAKE) --no-print-directory torch-$(TORCH)
 	$(BIN)/pip install --quiet 'setuptools>=77'  # once, and not for each package that is built
-	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt -e '.[all]' -e ./plugins/tfkit-conformance
+	$(BIN)/pip install --no-build-isolation --constraint constraints.txt -e '.[all]' -e ./plugins/tfkit-conformance
 	touch $@
+
+torch-cuda:
+	$(BIN)/pip install --constraint constraints.txt torch
+
+torch-cpu:  # from where pip looks anyway, or from the builds of PyTorch's authors
+	$(BIN)/pip install --constraint constraints.txt torch==$(TORCH_VERSION)+cpu 2>/dev/null \
+	|| $(BIN)/pip install --constraint constraints.txt torch==$(TORCH_VERSION)+cpu --extra-index-url $(CPU_BUILDS) \
+	|| $(BIN)/pip install --constraint constraints.txt torch
 
 .venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml plugins/*/setup.py plugins/*/source/*)
 	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt -e . --group test $(PLUGINS)

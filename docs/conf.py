@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib import metadata
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
+from sphinx.search.en import SearchEnglish
 
 project = "tfkit"
 copyright = "the authors of tfkit"
-release = metadata.version("tfkit")
+release = metadata.version("tfkit-core")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["examples"]
@@ -24,6 +26,10 @@ html_title = f"tfkit {release}"
 html_static_path = ["_static"]
 html_css_files = ["tfkit.css"]
 html_extra_path = ["llms.txt"]
+copybutton_prompt_text = "$ "  # what is copied of a console block: its commands, without the prompt and without their outputs
+copybutton_copy_empty_lines = False  # where outputs were
+copybutton_line_continuation_character = "\\"
+copybutton_exclude = ".linenos"
 html_copy_source = False
 html_show_sourcelink = False
 
@@ -69,9 +75,31 @@ def check_site(app: Sphinx, failed: Exception | None) -> None:
         if online:
             raise SphinxError(f"these load something from the network: {', '.join(online)}")
     listed = (site / "llms.txt").read_text("utf-8")
+    check_search(site)
     missing = [name for name in sorted(app.env.found_docs) if name != "index" and f"({name}.html)" not in listed]
     if missing:
         raise SphinxError(f"docs/llms.txt does not list: {', '.join(missing)}")
+
+
+SEARCHED = {
+    "multi gpu": "faq", "quantization": "guides/decoding", "early stopping": "guides/training",
+    "learning rate": "guides/training", "fairseq": "guides/migrating", "beam search": "guides/decoding",
+}  # fmt: skip
+"""What readers search for, and a page that the search must find: it holds every word."""
+
+
+def check_search(site: Path) -> None:
+    text = (site / "searchindex.js").read_text("utf-8")
+    index = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    stem = SearchEnglish({}).stem
+    for words, page in SEARCHED.items():
+        pages = [set[int]() for _ in words.split()]
+        for held, word in zip(pages, words.split(), strict=True):
+            for table in (index["terms"], index["titleterms"]):
+                entry = table.get(stem(word), [])
+                held |= {entry} if isinstance(entry, int) else set(entry)
+        if index["docnames"].index(page) not in set.intersection(*pages):
+            raise SphinxError(f"a search for `{words}` does not find {page}")
 
 
 def setup(app: Sphinx) -> None:

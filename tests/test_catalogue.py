@@ -46,7 +46,7 @@ def test_the_built_in_parts_come_by_entry_point():
     assert load_catalogue([]).names("backend") == []
     catalogue = load_catalogue()
     assert {"eager", "sdpa", "flex"} <= set(catalogue.names("backend"))
-    assert catalogue.registered["backend"]["eager"].distribution == "tfkit"
+    assert catalogue.registered["backend"]["eager"].distribution == "tfkit-core"
 
 
 def test_it_cannot_be_changed():

@@ -15,45 +15,60 @@ CORE = ROOT / "tfkit"
 
 MAY_IMPORT = {
     "errors": "",
+    "distribution": "",
     "files": "errors",
     "slots": "errors files",
     "attention": "errors files slots",
     "lazy_names": "",
     "hooks": "slots attention",
-    "catalogue": "errors files slots attention hooks",
+    "catalogue": "distribution errors files slots attention hooks",
     "cpu": "errors files slots attention",
-    "certificate": "errors files catalogue cpu",
+    "certificate": "distribution errors files catalogue cpu",
     "spec": "errors files slots attention catalogue",
     "metrics": "errors",
-    "recipe": "errors files slots catalogue spec metrics lazy_names",
+    "recipe": "distribution errors files slots catalogue spec metrics lazy_names",
     "graph": "errors slots attention catalogue spec",
     "nn": "errors slots attention cpu",
     "plugin": "errors slots attention cpu hooks nn lazy_names",
     "builtin": "slots attention cpu nn plugin",
     "builder": "errors slots attention catalogue spec graph nn",
     "io": "errors files slots catalogue spec graph nn builder lazy_names",
-    "interop": "errors files slots attention catalogue spec graph nn builtin builder io lazy_names",
-    "data": "errors files slots nn recipe lazy_names",
+    "interop": "distribution errors files slots attention catalogue spec graph nn builtin builder io lazy_names",
+    "data": "distribution errors files slots nn recipe lazy_names",
     "generate": "errors slots cpu nn builder",
     "text": "errors files slots catalogue nn io recipe data generate lazy_names",
     "images": "errors catalogue slots nn io data",
     "serve": "errors files io nn data generate text",
-    "train": "errors files slots attention cpu catalogue spec graph nn builder io recipe data generate text metrics lazy_names",
+    "train": "distribution errors files slots attention cpu catalogue spec graph nn builder io recipe data generate text "
+    "metrics lazy_names",
     "comparison": "errors files catalogue recipe spec train",
-    "doctor": "errors slots cpu catalogue graph nn view",
+    "doctor": "distribution errors slots cpu catalogue graph nn view",
     "starters": "errors files slots catalogue hooks plugin",
     "view": "errors files slots attention catalogue certificate spec graph nn recipe train comparison",
-    "cli": "errors files slots attention cpu catalogue certificate spec graph nn builder io interop recipe data generate text "
-    "images metrics serve train comparison starters doctor view look",
-    "look": "errors files slots catalogue spec data generate builder io nn view lazy_names",
+    "cli": "distribution errors files slots attention cpu catalogue certificate spec graph nn builder io interop recipe data "
+    "generate text images metrics serve train comparison starters doctor view look",
+    "look": "distribution errors files slots catalogue spec data generate builder io nn view lazy_names",
     "inspection": "slots attention cpu catalogue certificate graph nn builder io lazy_names",
     "commands": "files graph view cli lazy_names",
     "__main__": "cli",
-    "__init__": "lazy_names errors cpu catalogue spec graph nn builder io recipe generate text images metrics comparison",
+    "__init__": "distribution lazy_names errors cpu catalogue spec graph nn builder io recipe generate text images metrics "
+    "comparison",
 }
 """Every package of the core, and those that it may import."""
 
-TORCH_FREE = {"errors", "files", "slots", "hooks", "catalogue", "certificate", "spec", "metrics", "recipe", "graph"}
+TORCH_FREE = {
+    "distribution",
+    "errors",
+    "files",
+    "slots",
+    "hooks",
+    "catalogue",
+    "certificate",
+    "spec",
+    "metrics",
+    "recipe",
+    "graph",
+}
 TORCH_FREE_MODULES = {
     "attention": {"__init__", "auto_table", "backend", "capabilities", "features", "rules", "selection"},
     "cpu": {"__init__", "instruction_set"},

@@ -1,6 +1,7 @@
 """What `pip install` makes of this distribution: its extras and what an index shows of it."""
 
 import re
+import subprocess
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def names(requirements):
 
 
 def test_all_is_everything_that_commands_need():
-    assert EXTRAS["all"] == ["tfkit[conformance,images,pictures,serve,train]"]
+    assert EXTRAS["all"] == ["tfkit-core[conformance,images,pictures,serve,train]"]
     assert {"tfkit-conformance", "tokenizers", "sacrebleu"} <= names(EXTRAS["conformance"]) | names(EXTRAS["train"])
     assert {"train", "conformance", "all"} <= EXTRAS.keys()
 
@@ -29,7 +30,7 @@ def test_every_requirement_has_the_version_that_is_tested():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     fixed = names(line for line in lines if line and not line.startswith("#"))
     optional = [each for found in (EXTRAS, GROUPS) for requirements in found.values() for each in requirements]
-    assert names([*PROJECT["dependencies"], *optional]) - {"tfkit", "tfkit-conformance"} <= fixed
+    assert names([*PROJECT["dependencies"], *optional]) - {"tfkit-core", "tfkit-conformance"} <= fixed
 
 
 def test_development_dependencies_are_no_extra():
@@ -49,7 +50,7 @@ def test_classifiers_agree_with_the_project_metadata():
 
 
 def test_the_installed_distribution_is_this_project():
-    installed = metadata("tfkit")
+    installed = metadata("tfkit-core")
     assert installed["Name"] == PROJECT["name"]
     assert installed["Version"] == PROJECT["version"]
     assert installed["Requires-Python"] == PROJECT["requires-python"]
@@ -62,3 +63,30 @@ def test_the_same_versions_are_named_everywhere():
     assert re.search(r"ruff-pre-commit\n +rev: v(\S+)", hooks)[1] == ruff
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.search(r"^version: (\S+)", citation, flags=re.M)[1] == PROJECT["version"]
+
+
+def make(*words):
+    return subprocess.run(["make", "--dry-run", "--always-make", *words], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_make_demo_says_what_it_downloads_and_how_the_command_is_reached():
+    lines = make("demo", "TORCH=cpu").stdout.splitlines()
+    assert any("PyTorch 2.13.0 for cpu (200 MB)" in line for line in lines)
+    assert sum("source .venv/bin/activate" in line for line in lines[-3:]) == 1
+    assert [
+        line
+        for line in lines
+        if "pip install" in line and "--quiet" in line and "setuptools" not in line and "pip>" not in line
+    ] == []
+
+
+def test_make_has_a_choice_of_the_build_of_pytorch():
+    [version] = re.findall(r"(?m)^torch==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    cpu, cuda = make("torch-cpu").stdout, make("torch-cuda").stdout
+    assert re.findall(r"torch==(\S+)", cpu)[:2] == [f"{version}+cpu"] * 2
+    assert cpu.rstrip().endswith("--constraint constraints.txt torch")  # if neither place has that build
+    assert cuda.split() == [".venv/bin/pip", "install", "--constraint", "constraints.txt", "torch"]
+    for path in ("README.md", "docs/quickstart.md", "docs/ko/quickstart.md"):
+        assert f"pip install torch=={version}+cpu --extra-index-url" in (ROOT / path).read_text(encoding="utf-8")
+    wrong = make("demo", "TORCH=gpu")
+    assert (wrong.returncode, "TORCH=gpu: write TORCH=cpu or TORCH=cuda" in wrong.stderr) == (2, True)

@@ -63,7 +63,7 @@ def test_importing_public_modules_imports_no_torch(module):
 def test_the_version_is_that_of_the_distribution():
     from importlib.metadata import version
 
-    assert tfkit.__version__ == version("tfkit")
+    assert tfkit.__version__ == version("tfkit-core")
 
 
 @pytest.mark.slow

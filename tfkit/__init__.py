@@ -70,13 +70,15 @@ def _verify() -> Any:
 
     for point in entry_points(group="tfkit.functions", name="verify"):
         return point.load()
-    raise ImportError("`tfkit.verify` belongs to tfkit-conformance: pip install 'tfkit[conformance]'")
+    from .distribution import install_line
+
+    raise ImportError(f"`tfkit.verify` belongs to tfkit-conformance: {install_line('conformance')}")
 
 
 def _version() -> str:
-    from importlib.metadata import version
+    from .distribution import version
 
-    return version("tfkit")
+    return version()
 
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, computed={"verify": _verify, "__version__": _version})

@@ -11,6 +11,7 @@ import difflib
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -27,7 +28,8 @@ from . import hooks
 from .attention.auto_table import parse_table
 from .attention.backend import AUTO, AttentionBackend
 from .attention.capabilities import BIAS_KINDS, MASK_TERMS
-from .errors import Diagnostic, InputError, PluginError
+from .distribution import GROUP, is_installed_twice, other_project
+from .errors import Diagnostic, InputError, InstallationWarning, PluginError
 from .errors.arguments import in_words
 from .files import read_text
 from .hooks import SLOTS
@@ -56,6 +58,21 @@ class BrokenPlugin:
     reason: str
 
 
+@dataclass(frozen=True)
+class DisabledEntry:
+    """A name that several plugins register, so that it says nothing."""
+
+    slot: str
+    name: str
+    distributions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.slot} `{self.name}` is registered by {' and '.join(self.distributions)}"
+
+
+UNINSTALL_ONE = "uninstall one, or rename its entry with a prefix"
+
+
 @dataclass(frozen=True, eq=False)
 class Catalogue:
     """Every entry by slot and name. Immutable and compared by identity; passed as an argument, never global.
@@ -64,11 +81,13 @@ class Catalogue:
         registered: by slot and name, each entry with its plugin.
         broken: the plugins that could not be loaded.
         plugins: name, distribution and version of each loaded plugin.
+        disabled: the names that several plugins register. Built-in entries keep theirs.
     """
 
     registered: Mapping[str, Mapping[str, Registration]]
     broken: tuple[BrokenPlugin, ...] = ()
     plugins: tuple[tuple[str, str, str], ...] = field(default=())
+    disabled: tuple[DisabledEntry, ...] = ()
 
     def find(self, slot: str, name: str) -> Any:
         """Look up an entry. The backend `auto` belongs to the spec language and always exists.
@@ -135,6 +154,9 @@ class Catalogue:
         Returns:
             The fix for an error message: the broken plugin, the name that was probably meant, or all known names.
         """
+        for clash in self.disabled:
+            if (clash.slot, clash.name) == (slot, name) and name not in self.registered[slot]:
+                return f"{clash}; {UNINSTALL_ONE}"
         stem = name.split(".")[0]
         for plugin in self.broken:
             if plugin.plugin in (name, stem, name.replace(".", "_")) or plugin.distribution in (f"tfkit-{stem}", stem):
@@ -186,8 +208,9 @@ class Catalogue:
         manager = _manager()
         manager.register(plugin, name)
         registered = {slot: dict(table) for slot, table in self.registered.items()}
-        _collect(manager, {name: name}, registered, [])
-        return Catalogue(_frozen(registered), self.broken, (*self.plugins, (name, name, "")))
+        for clash in _collect(manager, {name: name}, registered, []):
+            raise PluginError(Diagnostic("TFK052", str(clash), UNINSTALL_ONE))
+        return Catalogue(_frozen(registered), self.broken, (*self.plugins, (name, name, "")), self.disabled)
 
     def with_auto_table(self, path: str | Path) -> Catalogue:
         """A catalogue in which `auto` reads a user's table before those of the plugins.
@@ -226,7 +249,10 @@ def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
         The catalogue, which also lists the plugins that failed to import.
 
     Raises:
-        PluginError: two plugins register one name, a hook's name is misspelt, or an entry is invalid for its slot.
+        PluginError: a hook's name is misspelt, or an entry is invalid for its slot.
+
+    Warns:
+        InstallationWarning: two plugins register one name (TFK052), or another project has tfkit's modules (TFK057).
     """
     return _installed(entry_points, _places()) if points is None else _collected(points)
 
@@ -258,7 +284,14 @@ def _places() -> tuple[tuple[str, int], ...]:
 
 @lru_cache(maxsize=1)
 def _installed(find: Callable[..., Iterable[EntryPoint]], places: tuple[tuple[str, int], ...]) -> Catalogue:
-    return _collected(find(group="tfkit"))
+    other = other_project()
+    if other is not None:
+        warnings.warn(str(Diagnostic("TFK057", *other)), InstallationWarning, stacklevel=3)
+    catalogue = _collected(find(group=GROUP))
+    for clash in catalogue.disabled:
+        kept = "the built-in one is used" if clash.name in catalogue.registered[clash.slot] else "neither is used"
+        warnings.warn(str(Diagnostic("TFK052", f"{clash}: {kept}", UNINSTALL_ONE)), InstallationWarning, stacklevel=3)
+    return catalogue
 
 
 def _collected(points: Iterable[EntryPoint]) -> Catalogue:
@@ -267,6 +300,8 @@ def _collected(points: Iterable[EntryPoint]) -> Catalogue:
     owners: dict[str, str] = {}
     plugins: list[tuple[str, str, str]] = []
     for point in sorted(points, key=lambda point: point.name != "builtin"):
+        if is_installed_twice(point):
+            continue
         dist = point.dist
         distribution, version = (dist.name, dist.version) if dist else (point.name, "")
         try:
@@ -277,8 +312,8 @@ def _collected(points: Iterable[EntryPoint]) -> Catalogue:
         owners[point.name] = distribution
         plugins.append((point.name, distribution, version))
     registered: dict[str, dict[str, Registration]] = {slot: {} for slot in SLOTS}
-    _collect(manager, owners, registered, broken)
-    return Catalogue(_frozen(registered), tuple(broken), tuple(plugins))
+    disabled = _collect(manager, owners, registered, broken)
+    return Catalogue(_frozen(registered), tuple(broken), tuple(plugins), tuple(disabled))
 
 
 def _manager() -> pluggy.PluginManager:
@@ -296,7 +331,8 @@ def _collect(
     owners: dict[str, str],
     registered: dict[str, dict[str, Registration]],
     broken: list[BrokenPlugin],
-) -> None:
+) -> list[DisabledEntry]:
+    """Adds the entries of the plugins to `registered`, and returns the names that several register."""
     known = [hook for hook, _ in SLOTS.values()]
     for plugin in manager.get_plugins():
         for name in dir(plugin):
@@ -305,6 +341,7 @@ def _collect(
                 near = difflib.get_close_matches(name, known, 1)
                 fix = f"did you mean `{near[0]}`?" if near else f"hooks: {', '.join(known)}"
                 raise PluginError(Diagnostic("TFK051", f"{owner} implements `{name}`, which is not a hook of tfkit", fix))
+    clashes: dict[tuple[str, str], list[Registration]] = {}
     for slot, (hook, kind) in SLOTS.items():
         for implementation in getattr(manager.hook, hook).get_hookimpls():
             plugin = implementation.plugin_name
@@ -319,11 +356,17 @@ def _collect(
                 raise PluginError(Diagnostic("TFK050", message, f"return a list of {kind.__name__} entries"))
             for entry in entries:
                 _check_entry(entry, kind, slot, hook, distribution)
-                other = registered[slot].get(entry.name)
-                if other:
-                    message = f"{slot} `{entry.name}` is registered by both {other.distribution} and {distribution}"
-                    raise PluginError(Diagnostic("TFK052", message, "uninstall one, or rename its entry with a prefix"))
-                registered[slot][entry.name] = Registration(entry, plugin, distribution)
+                registration = Registration(entry, plugin, distribution)
+                other = registered[slot].setdefault(entry.name, registration)
+                if other is not registration:
+                    clashes.setdefault((slot, entry.name), [other]).append(registration)
+    for (slot, name), several in clashes.items():
+        if several[0].plugin != "builtin":
+            del registered[slot][name]
+    return [
+        DisabledEntry(slot, name, tuple(dict.fromkeys(registration.distribution for registration in several)))
+        for (slot, name), several in clashes.items()
+    ]
 
 
 def _describe(reason: BaseException) -> str:

@@ -36,7 +36,7 @@ def changed(catalogue, **fields):
 
 def test_a_certificate_comes_back_equal_and_is_valid_here(file, catalogue):
     found = read_certificate(file)
-    assert (found.slot, found.name, found.distribution, found.verdict) == ("backend", "eager", "tfkit", "CONFORMANT")
+    assert (found.slot, found.name, found.distribution, found.verdict) == ("backend", "eager", "tfkit-core", "CONFORMANT")
     assert found.source.keys() == {"tfkit.builtin.attention.eager"}
     assert found.environment["torch"] == torch.__version__.partition("+")[0]
     assert certificate_text(found) == file.read_text()
@@ -148,7 +148,7 @@ def test_installed_certificates_are_found_without_importing_their_plugin(file, t
     found = {os.path.basename(each.file)[0]: each for each in installed_certificates(loaded)}
     assert found.keys() == set("abc")
     assert found["a"].comparison.state == "outdated", "it is of another distribution"
-    assert "distribution: tfkit, shipped by acme-shipped" in found["a"].comparison.changed
+    assert "distribution: tfkit-core, shipped by acme-shipped" in found["a"].comparison.changed
     assert "certificate: Field required" in found["b"].reason
     assert "named pipe" in found["c"].reason
 
@@ -163,6 +163,6 @@ def test_a_gpu_is_named_by_its_driver(tmp_path, monkeypatch):
     (tmp_path / "0000").mkdir()
     (tmp_path / "0000" / "information").write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ: 1\n")
     monkeypatch.setattr(environment_module, "_GPUS", str(tmp_path))
-    assert environment("cuda", "tfkit")["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert environment("cuda", "tfkit-core")["gpu"] == "NVIDIA H100 80GB HBM3"
     monkeypatch.setattr(environment_module, "_GPUS", str(tmp_path / "none"))
-    assert environment("cuda:1", "tfkit")["gpu"] == ""
+    assert environment("cuda:1", "tfkit-core")["gpu"] == ""

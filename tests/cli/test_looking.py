@@ -213,7 +213,7 @@ def test_a_picture_without_matplotlib_names_the_extra(look, monkeypatch):
     monkeypatch.setattr("tfkit.look.forms.find_spec", lambda name: None)
     code, _, err, _ = look("run", "--text", "dog", output="heads.png")
     assert code == 2
-    assert "pip install 'tfkit[pictures]'" in err
+    assert "pip install 'tfkit-core[pictures]'" in err
 
 
 def test_a_model_with_positions_cuts_at_them(folder, tmp_path):

@@ -30,7 +30,7 @@ def test_json_lists_every_entry_with_its_distribution(tfkit, acme, catalogue):
     data = tfkit("plugins", "--json").json()
     assert len(data["entries"]) == 1 + sum(len(registered) for registered in catalogue.registered.values())
     eager = next(entry for entry in data["entries"] if entry["name"] == "eager")
-    assert (eager["slot"], eager["distribution"], eager["plugin"]) == ("backend", "tfkit", "builtin")
+    assert (eager["slot"], eager["distribution"], eager["plugin"]) == ("backend", "tfkit-core", "builtin")
     assert eager["version"]
     mine = next(entry for entry in data["entries"] if entry["name"] == "acme.scale")
     assert (mine["slot"], mine["summary"], mine["distribution"]) == ("norm", "one scale", "acme")

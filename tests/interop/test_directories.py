@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save, save_file
 
 import tfkit
 from tfkit import InputError, TfkitError
+from tfkit.cli import main
 from tfkit.files import write_tensors
 from tfkit.interop.export import export
 from tfkit.interop.huggingface import write
@@ -53,6 +54,21 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def rename(directory: Path, change: Any) -> None:
     tensors = load_file(directory / "model.safetensors")
     save_file({change(name): tensor for name, tensor in tensors.items()}, directory / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("Helsinki-NLP/opus-mt-en-de", "hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de"),
+        ("bert", "hf download OWNER/bert --local-dir bert"),
+        ("../bert", ""), ("a/b/c", ""), ("a b", ""), ("-rf", ""), ("there", ""),
+    ],
+)  # fmt: skip
+def test_what_is_no_directory_may_be_the_id_of_a_published_model(place, line, tmp_path, monkeypatch, catalogue, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("there").touch()
+    assert main(["import", "-o", "x", "--", place]) == 2
+    assert capsys.readouterr().err.rstrip().partition("wrote")[2] == (f", or download a model: {line}" if line else "")
 
 
 def test_known_spellings_give_the_same_weights(gpt2, bert, tmp_path, catalogue):

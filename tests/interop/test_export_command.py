@@ -167,7 +167,7 @@ def test_a_missing_package_is_named_with_its_extra(saved, tmp_path, monkeypatch,
     find_spec = util.find_spec
     monkeypatch.setattr("tfkit.interop.export.find_spec", lambda name: None if name == "ctranslate2" else find_spec(name))
     assert main(["export", str(saved), "--to", "ctranslate2", "-o", str(tmp_path / "out")]) == 2
-    assert "needs the package ctranslate2, not installed here; pip install 'tfkit[ctranslate2]'" in capsys.readouterr().err
+    assert "needs the package ctranslate2, not installed here; pip install 'tfkit-core[ctranslate2]'" in capsys.readouterr().err
 
 
 def test_every_target_has_its_module_and_its_place_on_the_command_line():

@@ -124,7 +124,7 @@ def test_it_can_be_read_by_others(model: Model, tmp_path: Path, catalogue: tfkit
     assert tfkit.load_spec(where / "spec.yaml", catalogue) == model.spec
     versions = json.loads((where / "versions.json").read_text())
     assert versions["torch"] == torch.__version__
-    assert versions["plugins"]["tfkit"] == tfkit.__version__
+    assert versions["plugins"]["tfkit-core"] == tfkit.__version__
     assert {row["site"] for row in json.loads((where / "plan.json").read_text())["table"]} == set(model.sites)
 
 

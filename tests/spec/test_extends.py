@@ -183,7 +183,7 @@ def test_a_file_is_no_neighbour_for_its_ending_alone(
     diagnostics: Callable[[str], tuple[Diagnostic, ...]], tmp_path: Path
 ) -> None:
     (tmp_path / "tabs.yaml").write_text("")
-    [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: transformer-base.yaml\n")
+    [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: another-base.yaml\n")
     assert diagnostic.fix == ""
     [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: tab.yml\n")
     assert diagnostic.fix == "did you mean `tabs.yaml`?"

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -171,3 +172,43 @@ def test_pip_installs_a_starter(tfkit, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "acme-fresh 0.1.0" in done.stdout
     assert "1 passed" in done.stdout
+
+
+def test_the_tests_of_a_starter_run_inside_the_checkout_of_another_project(tfkit, tmp_path, monkeypatch):
+    """Its `pytest` step, with a project around it whose settings only fit that project."""
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = "--no-such-option"\ntestpaths = ["src"]\n')
+    (tmp_path / "conftest.py").write_text("raise RuntimeError('of the other project')\n")
+    directory = tmp_path / "plugins" / "new"
+    directory.parent.mkdir()
+    assert tfkit("new", "activation", NAME, "-o", directory).code == 0
+    installed(directory, monkeypatch)
+    environment = {"PYTHONPATH": f"{directory}:{ROOT}:{ROOT / 'plugins' / 'tfkit-conformance'}", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
+def test_the_plugins_of_the_documentation_can_be_installed_together(tfkit, tmp_path):
+    """Whoever follows one tutorial after another gets every plugin of both: those that `tfkit new` writes and the examples."""
+    written = "".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    commands = set(re.findall(r"tfkit new (\w+) (acme[\w.]+)", written))
+    assert ("backend", "acme.flash") in commands
+    places = sorted(path.parent for path in (ROOT / "docs/examples").glob("*/pyproject.toml"))
+    for slot, name in sorted(commands):
+        places.append(tmp_path / name)
+        assert tfkit("new", slot, name, "-o", places[-1]).code == 0
+    site = tmp_path / "site"
+    for place in places:
+        text = (place / "pyproject.toml").read_text(encoding="utf-8")
+        info = site / f"{re.search(r'(?m)^name = .(.*).$', text)[1].replace('-', '_')}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {info.name[:-14].replace('_', '-')}\nVersion: 1.0\n")
+        points = re.search(r"entry-points\.tfkit\]\n((?:\w.*\n)+)", text)[1].replace('"', "")
+        (info / "entry_points.txt").write_text(f"[tfkit]\n{points}")
+    command = [sys.executable, "-m", "tfkit", "plugins", "--json"]
+    environment = {"PYTHONPATH": ":".join(map(str, [ROOT, site, *places])), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    found = json.loads(done.stdout)
+    assert (found["broken"], found["disabled"], done.stderr) == ([], [], "")
+    assert {name for _, name in commands} <= {entry["name"] for entry in found["entries"]}

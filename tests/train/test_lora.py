@@ -165,7 +165,7 @@ def test_adapters_need_a_base_with_whole_weights_and_peft(parent, child, task, t
     with pytest.raises(StoreError, match=r"has adapters, and the mean of their factors is not that of the weights"):
         average_checkpoints(child, None, tmp_path / "mean")
     monkeypatch.setattr("tfkit.train.lora.find_spec", lambda name: None)
-    with pytest.raises(BuildError, match=r"needs the package peft.*pip install 'tfkit\[lora\]'"):
+    with pytest.raises(BuildError, match=r"needs the package peft.*pip install 'tfkit-core\[lora\]'"):
         train(load_recipe(task, [LORA, f"pretrained={parent}"]), tmp_path / "run")
 
 

@@ -245,7 +245,7 @@ def test_a_missing_package_names_the_extra(tfkit, tmp_path, monkeypatch):
     for command in (["show", BASE], ["positions", BASE]):
         done = tfkit(*command, "-o", tmp_path / "model.png")
         assert done.code == 2
-        assert "pip install 'tfkit[pictures]'" in done.err
+        assert "pip install 'tfkit-core[pictures]'" in done.err
 
 
 def test_a_notebook_shows_a_model_and_a_graph(catalogue):

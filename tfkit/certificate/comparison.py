@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from ..catalogue import Catalogue
+from ..distribution import NAME, OTHER
 from ..errors import Diagnostic, InputError
 from .certificate import SUFFIX, Certificate, read_certificate, subject_of
 from .part_identity import NOTED, environment, flattened, locate
@@ -49,7 +50,8 @@ def compare_certificate(certificate: Certificate, catalogue: Catalogue, suite: i
     """
     here = _installed(certificate, catalogue)
     changed = []
-    if certificate.distribution != here["distribution"]:
+    recorded = NAME if certificate.distribution == OTHER else certificate.distribution
+    if recorded != here["distribution"]:
         changed.append(f"distribution: {certificate.distribution or 'none'}, installed {here['distribution'] or 'none'}")
     changed += _declared(certificate.declaration, here["declaration"])
     changed += _modules(certificate.source, here["source"])

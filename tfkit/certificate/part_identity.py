@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from ..cpu.instruction_set import instruction_set
+from ..distribution import NAME, version as tfkit_version
 from ..errors import Diagnostic, InputError
 from ..files import file_record, read_bytes
 
@@ -247,11 +248,11 @@ def environment(device: str, distribution: str, gpu: str = "") -> dict[str, str]
     """
     facts = {"python": platform.python_version(), "machine": platform.machine()}
     packages = {"tfkit", "torch"}
-    if distribution not in ("", "tfkit"):
-        packages |= _required_by(distribution)
+    if distribution not in ("", NAME):
+        packages |= _required_by(distribution) - {NAME}
     for package in sorted(packages):
         with suppress(PackageNotFoundError):
-            facts[package] = version(package).partition("+")[0]
+            facts[package] = (tfkit_version() if package == "tfkit" else version(package)).partition("+")[0]
     if device == "cpu":
         facts["instruction set"] = instruction_set()
     else:

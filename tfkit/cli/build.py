@@ -11,9 +11,9 @@ from .options import (
     auto_table_option,
     backend_option,
     common,
-    device_option,
     dtype_option,
     large_option,
+    run_device_option,
     seed,
     set_option,
     spec_argument,
@@ -34,7 +34,7 @@ of equal sites, the backend chosen for training) and `directory` (null without
 @set_option
 @click.option("-o", "--output", metavar="DIR", type=WRITE, help="Save the model: resolved spec, weights, plan, versions.")
 @click.option("--force", is_flag=True, help="Replace a model that is saved there already.")
-@device_option
+@run_device_option
 @dtype_option
 @click.option("--seed", "number", metavar="N", type=seed, default=0, help="Seed of the initial weights.")
 @backend_option
@@ -65,9 +65,10 @@ def command(
     from ..io import save
     from ..io.replacing import check_place
     from ..view.build_data import build_data
-    from .device import allocating, check_output, device_here, target_of
+    from .device import allocating, check_output, chosen_device, device_here, target_of
     from .dry_run import trial_batch, try_once
 
+    device = chosen_device(device)
     device_here(device)
     target = target_of(device, dtype)
     check_served(model_spec, graph, catalogue, target, requested)

@@ -52,13 +52,15 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
     from ..graph import Target, graph_of
     from ..spec import load_spec, parse_spec
     from ..spec.located import Diagnostics
+    from ..spec.published import file_named
     from ..spec.reader import read_source
     from .backend_args import check_possible
 
     warning = None
     try:
-        text = read_source(file, Diagnostics())  # once: it may come through a pipe
-        if _describes_training(text, file):
+        place = file_named(file, "spec", "recipe")
+        text = read_source(place, Diagnostics())  # once: it may come through a pipe
+        if _describes_training(text, place):
             from ..graph import refused_arguments
             from ..recipe import (
                 check_corpora,
@@ -70,7 +72,7 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
                 schedule_warning,
             )
 
-            recipe = recipe_of(text, file, overrides)
+            recipe = recipe_of(text, place, overrides)
             check_metric(recipe)
             check_corpora(recipe)
             check_sampling(recipe)
@@ -80,7 +82,7 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
             check_packing(recipe, refused_arguments(graph_of(spec)))
             use = Target(device=None, dtype=recipe.precision, training=True, compiled=recipe.compile)
         else:
-            spec = parse_spec(text, catalogue, overrides, file)
+            spec = parse_spec(text, catalogue, overrides, place)
             name = spec.name
             use = Target(device=None, dtype=None, training=False)
         graph = graph_of(spec)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import Diagnostic, StoreError
 from ..view.terminal import shown
-from .options import READ, WRITE, common, device_option, set_option, whole
+from .options import READ, WRITE, common, run_device_option, set_option, whole
 from .output import check_place, print_json, print_rich, print_text, write_whole
 from .packages import TEXT, need_packages
 
@@ -36,7 +36,7 @@ Exit code 1: a run failed; the others were compared.
 @click.option("-o", "--output", metavar="FILE", type=WRITE, help="A page (.html) with scores and curves.")
 @click.option("--force", is_flag=True, help="Replace a page that exists.")
 @click.option("--workers", type=whole, metavar="N", help="Runs at once (default: one per core; on CUDA one).")
-@device_option
+@run_device_option
 @set_option
 @common
 def command(
@@ -56,6 +56,7 @@ def command(
             )
     from ..comparison import Candidate, compare_recipes
     from ..view.comparison import comparison_data, comparison_page, comparison_table, notes
+    from .device import chosen_device
 
     def report(name: str, seed: int, outcome: RunResult | str) -> None:
         text = (
@@ -64,9 +65,8 @@ def command(
         print(shown(f"{name}, seed {seed}: {text}"), file=sys.stderr, flush=True)
 
     candidates = [Candidate(recipe, overrides) for recipe in recipes]
-    compared = compare_recipes(
-        candidates, directory, seeds=range(seeds), workers=workers, device=device, on_run_end=None if as_json else report
-    )
+    settings: dict[str, Any] = {"seeds": range(seeds), "workers": workers, "device": chosen_device(device)}
+    compared = compare_recipes(candidates, directory, **settings, on_run_end=None if as_json else report)
     if output is not None:
         write_whole(output, comparison_page(compared, Path(output).stem))
     if as_json:

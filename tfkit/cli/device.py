@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +13,26 @@ import torch
 from ..errors import BuildError, Diagnostic
 from ..graph import Target
 from ..nn.device_moves import device_here as device_here
+from ..view.terminal import shown
 from .backend_args import catalogue_with, check_auto
 from .usage import usage_error
+
+
+def chosen_device(device: str, cpu: object = False) -> str:
+    """The device of a command. `auto` is a CPU if the command has what only a CPU can do, and where torch can use no CUDA
+    device; any other choice is reported on standard error.
+
+    Args:
+        device: `auto`, or the device.
+        cpu: true if the command needs a CPU.
+    """
+    if device != "auto":
+        return device
+    if cpu or not torch.cuda.is_available():
+        return "cpu"
+    if os.environ.get("RANK", "0") == "0":
+        print(shown(f"device: cuda ({torch.cuda.get_device_name()}); --device cpu uses the CPU"), file=sys.stderr)
+    return "cuda"
 
 
 def placed(device: str, backend: list[str] | None, auto_table: str | None) -> dict[str, Any]:
@@ -23,6 +43,7 @@ def placed(device: str, backend: list[str] | None, auto_table: str | None) -> di
         UsageError: the table would not be used.
         InputError: the file is not a valid table.
     """
+    device = chosen_device(device)
     device_here(device)
     check_auto(backend, auto_table)
     return {"device": device, "backend": backend, "catalogue": catalogue_with(auto_table)}

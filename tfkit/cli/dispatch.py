@@ -10,13 +10,17 @@ import os
 import re
 import shlex
 import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from traceback import walk_tb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import BackendRefused, Diagnostic, InputError, SpecError, StoreError, TfkitError
+from ..distribution import install_line, version
+from ..errors import BackendRefused, Diagnostic, InputError, InstallationWarning, SpecError, StoreError, TfkitError
 from ..view.terminal import OutputError, standard_streams
 from .output import print_bug, print_diagnostics
 from .usage import UsageError, from_click, nearest, usage_error, wants_json
@@ -48,7 +52,9 @@ COMMANDS = {
     "import": "a model of Hugging Face transformers, with its tokeniser",
     "plugins": "what is installed, slot by slot",
     "doctor": "what is installed here, what is broken, how to repair it",
-    "new": "a plugin to start from: declaration, mathematics, tests",
+    "specs": "the specs and recipes that come with tfkit, by name",
+    "new": "a plugin to start from, or a copy of a spec or a recipe",
+    "completion": "the script that completes commands in a shell",
     "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
 }
@@ -67,8 +73,29 @@ EXTRAS = {"verify": "conformance", "conformance": "conformance", "bench": "confo
 """Commands of other distributions of this project, with the extra that installs each."""
 
 
+class WholeWords(click.HelpFormatter):
+    """Wraps help between words. Python's wrapping also cuts words at their hyphens: `--max-` `length`."""
+
+    UNCUT = "\N{NON-BREAKING HYPHEN}"
+
+    def write(self, string: str) -> None:
+        super().write(string.replace(self.UNCUT, "-"))
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", self.UNCUT))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(name, text.replace("-", self.UNCUT)) for name, text in rows], col_max, col_spacing)
+
+
+class CommandContext(click.Context):
+    formatter_class = WholeWords
+
+
 class CommandGroup(click.Group):
     """All commands. Neither `list_commands` nor `get_command` imports other commands than the requested one."""
+
+    context_class = CommandContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name in _entry_points() if name not in COMMANDS)]
@@ -81,6 +108,7 @@ class CommandGroup(click.Group):
         else:
             return None
         command: click.Command = loaded if isinstance(loaded, click.Command) else loaded.command
+        command.context_class = CommandContext
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str, click.Command, list[str]]:
@@ -102,6 +130,12 @@ class CommandGroup(click.Group):
         return command.get_short_help_str(MAX_SUMMARY) if command else ""
 
 
+def _print_version(context: click.Context, option: click.Parameter, chosen: bool) -> None:
+    if chosen:
+        click.echo(f"tfkit {version()}")
+        context.exit()
+
+
 @click.group(
     cls=CommandGroup,
     no_args_is_help=False,
@@ -109,14 +143,18 @@ class CommandGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="Exit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete.",
 )
-@click.version_option(package_name="tfkit", message="%(prog)s %(version)s", help="Print the version.")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
 def commands() -> None:
     """A spec becomes a running Transformer in which every part is a plugin."""
 
 
 def run(words: list[str]) -> int:
     """Run the command line `tfkit WORDS...` and return its exit code. It raises no exception but KeyboardInterrupt."""
-    with standard_streams():
+    if "_TFKIT_COMPLETE" in os.environ:  # the shell asks what may follow: `tfkit completion`
+        from click.shell_completion import shell_complete
+
+        return shell_complete(commands, {}, "tfkit", "_TFKIT_COMPLETE", os.environ["_TFKIT_COMPLETE"])
+    with standard_streams(), _short_warnings():
         try:
             code = _run(words)
             sys.stdout.flush()
@@ -128,6 +166,23 @@ def run(words: list[str]) -> int:
             return _unanswered(words)
 
 
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Warnings about the installation are one line, without the place in tfkit's source."""
+    usual = warnings.formatwarning
+
+    def formatted(message: Any, category: type[Warning], *place: Any, **more: Any) -> str:
+        if issubclass(category, InstallationWarning):
+            return f"warning: {message}\n"
+        return usual(message, category, *place, **more)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
+
+
 NO_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory|Storage size calculation overflowed")
 """How torch says that memory does not suffice; its exception has a type only on CUDA."""
 
@@ -136,8 +191,7 @@ def _run(words: list[str]) -> int:
     command = None
     try:
         _check_working_directory()
-        if not words:
-            raise usage_error("a command is missing", "`tfkit --help` lists them")
+        words = words or ["--help"]
         command = commands.get_command(click.Context(commands), words[0])
         with commands.make_context("tfkit", list(words), obj=shlex.join(["tfkit", *words])) as context:
             return int(commands.invoke(context) or 0)
@@ -208,5 +262,5 @@ def _entry_points() -> dict[str, EntryPoint]:
 def _no_such_command(word: str, known: list[str]) -> UsageError:
     if word in EXTRAS:
         extra = EXTRAS[word]
-        return usage_error(f"`tfkit {word}` belongs to tfkit-{extra}, which is not installed", f"pip install 'tfkit[{extra}]'")
+        return usage_error(f"`tfkit {word}` belongs to tfkit-{extra}, which is not installed", install_line(extra))
     return usage_error(f"there is no command `{word}`", nearest(word, known) or f"commands: {', '.join(known)}")

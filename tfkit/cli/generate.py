@@ -72,11 +72,12 @@ def command(
     from ..generate import StepGraphs
     from ..generate.step_graphs import check_device
     from ..text import TextGenerator
-    from .device import loaded, use_cpu_table
+    from .device import chosen_device, loaded, use_cpu_table
 
     saved = saved_search_of(model)
     limit = tokens or (saved.extra_length if saved is not None and saved.length_factor == 0 else TOKENS)
     settings = search_of(1, saved, n_best=n_best, length_factor=0.0, extra_length=limit, **search)
+    device = chosen_device(device, precision != "float32" or cpu_table or (workers or 1) > 1)
     threads = workers_of(workers, device)
     if cuda_graphs:
         check_device(device)

@@ -34,6 +34,7 @@ READ_KEYS = frozenset({
 """Keys of the preprocessor that are read, and those without effect."""
 
 EPILOG = """\b
+hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de
 tfkit import opus-mt-en-de --dry-run
 tfkit import opus-mt-en-de -o en-de
 tfkit import Llama-3.2-1B --dtype float32 -o llama
@@ -41,8 +42,8 @@ tfkit import Llama-3.2-1B --dtype float32 -o llama
 tfkit import bert-base-uncased --class BertForSequenceClassification \\
     --initialise -o classifier
 
-The directory is one that `save_pretrained` wrote, or a download of it:
-config.json, safetensors files, the tokeniser. --dry-run reads only the
+The directory is one that `save_pretrained` wrote, or a download of it (`hf` is
+of the package huggingface-hub): config.json, safetensors files, the tokeniser. --dry-run reads only the
 configuration and the headers of the files.
 
 A configuration without a class gets the one whose tensors are those of the

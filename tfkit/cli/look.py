@@ -31,7 +31,7 @@ tfkit look whisper --features log-mel.npy -o page.html
 Without --target, a translation or a continuation is searched. A pair of texts
 has a tab between them. A page shows one of several texts at a time; a picture
 draws them below each other. The page is one file that loads nothing; .png and
-.svg need matplotlib: pip install 'tfkit[pictures]'.
+.svg need matplotlib: pip install 'tfkit-core[pictures]'.
 """
 
 

@@ -1,17 +1,23 @@
-"""`tfkit new`: a plugin to start from."""
+"""`tfkit new`: a plugin to start from, or a copy of a spec or a recipe."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
 import click
 
+from ..errors import Diagnostic, StoreError
+from ..files import write_whole
+from ..spec.published import copies, nearest_published, published
 from ..starters import STARTERS, Name, check_name, write_starter
 from ..view.terminal import shown
 from .options import WRITE, OneOf, common
 from .output import print_json, print_text
 from .usage import usage_error
+
+COPIED = ("spec", "recipe")
 
 EPILOG = f"""\b
 SLOT is one of {", ".join(list(STARTERS)[:6])},
@@ -25,18 +31,59 @@ The plugin works as it is: it can be installed, `tfkit plugins` lists it, and
 its tests pass. Replace its mathematics with yours.
 
 \b
+tfkit new spec transformer-base -o my.yaml
+tfkit new recipe sample -o my.yaml    also its text, sample/train.en and .de
+
+A copy of a spec or a recipe that comes with tfkit (`tfkit specs`), to edit.
+
+\b
 --json prints an object with `slot`, `name`, `directory`, `files` and `next`,
-the commands to run next.
+the commands to run next; of a copy `kind`, `name`, `files` and `next`.
 """
 
 
+def _name(context: click.Context, parameter: click.Parameter, text: str) -> Name | str:
+    """The name of a part, or of a spec or a recipe to copy."""
+    if context.params.get("slot") not in COPIED:
+        try:
+            return check_name(text)
+        except ValueError as reason:
+            raise click.BadParameter(str(reason), context, parameter) from None
+    if text not in published(context.params["slot"]):
+        known = nearest_published(text, context.params["slot"]) or "`tfkit specs` lists them"
+        raise click.BadParameter(f"there is no {context.params['slot']} `{text[:80]}`; {known}", context, parameter)
+    return text
+
+
+def _copy(kind: str, name: str, place: Path, as_json: bool) -> int:
+    first, *others = copies(kind, name).items()
+    files = {place: first[1], **{place.parent / path: content for path, content in others}}
+    for file in files:
+        if os.path.lexists(file):
+            raise StoreError(Diagnostic("TFK080", f"{file} exists", "name another file: -o FILE"))
+    for file, content in files.items():
+        if file is not place:
+            file.parent.mkdir(exist_ok=True)
+        write_whole(file, content)
+    then = [f"tfkit check {shlex.quote(str(place))}"]
+    if as_json:
+        print_json({"kind": kind, "name": name, "files": [str(file) for file in files], "next": then})
+    else:
+        print_text("\n".join([*map(str, files), "", "Next:", *(f"  {line}" for line in then)]))
+    return 0
+
+
 @click.command("new", epilog=EPILOG)
-@click.argument("slot", type=OneOf("slot", list(STARTERS)), help="What the plugin adds.")
-@click.argument("name", type=check_name, help="How specs will name it, with a prefix: acme.flash.")
-@click.option("-o", "--output", metavar="DIR", type=WRITE, help="A new directory (default: the name with hyphens).")
+@click.argument(
+    "slot", type=OneOf("slot", [*STARTERS, *COPIED]), is_eager=True, metavar="SLOT|spec|recipe", help="What the plugin adds."
+)
+@click.argument("name", callback=_name, help="How specs will name it, with a prefix: acme.flash. Or what is copied.")
+@click.option("-o", "--output", metavar="PLACE", type=WRITE, help="A new directory (default: the name with hyphens), or file.")
 @common
-def command(slot: str, name: Name, output: str | None, as_json: bool) -> int:
-    """Write a plugin to start from: declaration, mathematics, tests."""
+def command(slot: str, name: Name | str, output: str | None, as_json: bool) -> int:
+    """Write a plugin to start from, or a copy of a spec or a recipe."""
+    if isinstance(name, str):
+        return _copy(slot, name, Path(output or f"{name}.yaml"), as_json)
     from ..catalogue import load_catalogue
     from ..starters.starter import proof, taken
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from .usage import nearest
 
@@ -34,9 +35,24 @@ class _Path(click.ParamType[str, str]):
                 self.fail(f"`{value[:40]}...` has {len(value):,} characters, more than a path may have here", param, ctx)
         return value
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
+
+
+NAMED = {"spec": ("spec",), "first": ("spec",), "second": ("spec",), "before": ("spec",), "subject": ("spec",),
+         "specs": ("spec", "recipe"), "recipe": ("recipe", "spec"), "recipes": ("recipe",)}  # fmt: skip
+"""Parameters that may name what tfkit ships, for the shell."""
+
 
 class InputPath(_Path):
     """A file or directory that the command reads. The tests with hostile input find such parameters by this type."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The names of shipped specs or recipes that the parameter may have, and files."""
+        from ..spec.published import published
+
+        names = [name for kind in NAMED.get(param.name or "", ()) for name in published(kind) if name.startswith(incomplete)]
+        return [*super().shell_complete(ctx, param, incomplete), *map(CompletionItem, dict.fromkeys(names))]
 
 
 class OutputPath(_Path):
@@ -74,6 +90,10 @@ class OneOf(click.ParamType[str, str]):
             known = f"known: {', '.join(self.words)}"
             self.fail(f"unknown {self.kind} `{value}`; {nearest(value, self.words) or known}", param, ctx)
         return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The words that begin as written."""
+        return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
 
 
 READ, WRITE, DTYPE = InputPath(), OutputPath(), OneOf("dtype", DTYPES)
@@ -169,6 +189,26 @@ def device(text: str) -> str:
     return text
 
 
+def run_device(text: str) -> str:
+    """Parse the device of a command that runs a model; `tfkit.cli.device.chosen_device` says what `auto` is.
+
+    Args:
+        text: `auto`, `cpu`, `cuda` or `cuda:1`.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: the text is no such device.
+    """
+    if text == "auto":
+        return text
+    try:
+        return device(text)
+    except ValueError:
+        raise ValueError(f"unknown device `{text}`; write auto, cpu, cuda or cuda:1") from None
+
+
 def lengths_by_input(text: str) -> dict[str, int]:
     """Parse the lengths of inputs.
 
@@ -195,12 +235,16 @@ def lengths_by_input(text: str) -> dict[str, int]:
 TRACEBACK = "Print the traceback of a bug in tfkit, for a report."
 traceback_option = click.option("--traceback", is_flag=True, expose_value=False, help=TRACEBACK)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, errors too.")
-spec_argument = click.argument("spec", type=READ, help="A spec, YAML or JSON.")
+spec_argument = click.argument("spec", type=READ, help="A spec, YAML or JSON, or its name (`tfkit specs`).")
 set_option = click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True,
     help="Change one value, for instance encoder.num_layers=12. May be repeated.",
 )  # fmt: skip
 device_option = click.option("--device", type=device, metavar="DEVICE", default="cpu", help="cpu, cuda or cuda:1.")
+run_device_option = click.option(
+    "--device", type=run_device, metavar="DEVICE", default="auto",
+    help="auto, cpu, cuda or cuda:1; auto is cuda if torch can use one.",
+)  # fmt: skip
 dtype_option = click.option("--dtype", type=DTYPE, metavar="DTYPE", default="float32", help=f"{', '.join(DTYPES)}.")
 backend_option = click.option(
     "--backend", type=names, metavar="NAME[,NAME]", help="Attention backend for every site; further names are fallbacks."
@@ -245,7 +289,7 @@ large_option = click.option(
 
 def placement(command: Declared) -> Declared:
     """Add the options of device and attention backends, the arguments of `tfkit.cli.device.placed`."""
-    return device_option(backend_option(auto_table_option(command)))
+    return run_device_option(backend_option(auto_table_option(command)))
 
 
 def loading(command: Declared) -> Declared:

@@ -6,6 +6,7 @@ import gc
 import sys
 from importlib.util import find_spec
 
+from ..distribution import install_line
 from ..errors import BuildError, Diagnostic
 
 TEXT = ("tokenizers", "pyarrow")
@@ -17,7 +18,7 @@ def need_packages(extra: str, *names: str) -> None:
     if missing:
         several = "packages" if len(missing) > 1 else "package"
         message = f"this needs the {several} {', '.join(missing)}, not installed here"
-        raise BuildError(Diagnostic("TFK097", message, f"pip install 'tfkit[{extra}]'"))
+        raise BuildError(Diagnostic("TFK097", message, install_line(extra)))
 
 
 def import_torch() -> None:

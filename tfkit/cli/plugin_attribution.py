@@ -27,9 +27,10 @@ def innermost_plugin(frames: Iterable[tuple[str, int]]) -> str | None:
     owners = {
         point.module.partition(".")[0]: point.dist.name if point.dist else point.name for point in entry_points(group=OURS)
     }
+    owners.pop(OURS, None)
     plugin = None
     for module, line in frames:
         owner = owners.get(module.partition(".")[0])
-        if owner is not None and owner != OURS:
+        if owner is not None:
             plugin = f"{owner} ({module}, line {line})"
     return plugin

@@ -10,9 +10,9 @@ from .output import print_json, print_rich
 EPILOG = """\b
 --json prints an object with `plugins` (`name`, `distribution`, `version`),
 `entries` (`slot`, `name`, `summary`, `reference`, `plugin`, `distribution`,
-`version`), `broken` (`plugin`, `distribution`, `reason`) and `certificates`
-(`name`, `state`, ...); with --backends also `backends`, their declared
-capabilities.
+`version`), `broken` (`plugin`, `distribution`, `reason`), `disabled` (`slot`,
+`name`, `distributions`) and `certificates` (`name`, `state`, ...); with
+--backends also `backends`, their declared capabilities.
 
 \b
 A plugin can ship certificates: files NAME.certificate.json, written by

@@ -94,7 +94,7 @@ def command(
     from ..serve.limits import Limits
     from ..serve.listen import serve
     from ..serve.tasks import Generate, Translate, load_task
-    from .device import placed, use_cpu_table
+    from .device import chosen_device, placed, use_cpu_table
 
     saved = saved_search_of(model)
     saved = None if saved is not None and saved.kind == "sample" else saved  # a translation does not depend on its batch
@@ -106,6 +106,7 @@ def command(
         body=max_body, texts=max_texts, length=max_length, new_tokens=max_tokens, requests=max_requests,
         characters=16 * max_length if max_characters is None else max_characters, connections=max_connections,
     )  # fmt: skip
+    device = chosen_device(device, precision != "float32" or cpu_table or (workers or 1) > 1)
     use_cpu_table(cpu_table, device)
     place: dict[str, Any] = {"precision": precision, **placed(device, backend, auto_table)}
     task = load_task(model, limits, search, batch_tokens=batch_tokens, workers=workers_of(workers, device), **place)

@@ -94,7 +94,7 @@ def command(
 ) -> int:  # fmt: skip
     """Train a model from text, or resume a run.
 
-    A RECIPE holds all settings (`specs/recipes/` has examples). For a SPEC, tfkit chooses the settings by the size of the
+    A RECIPE holds all settings (`tfkit specs` lists examples). For a SPEC, tfkit chooses the settings by the size of the
     corpus and prints them. --resume continues a run that was stopped or killed.
     """
     since = time.monotonic()
@@ -209,15 +209,17 @@ def _recipe(
     """The recipe in the file, or one for the spec in it and a corpus of this size."""
     from ..recipe import describes_model, recipe_of, recipe_text
     from ..spec.located import Diagnostics
+    from ..spec.published import file_named
     from ..spec.reader import read_source
 
+    file = file_named(file, "recipe", "spec")
     changes = [*overrides, *option_changes]  # the kind of data is set before its files
     text = read_source(file, Diagnostics())  # once: it may come through a pipe
     if not describes_model(text, file):
         return recipe_of(text, file, changes)
     if data["images"]:
         raise usage_error(
-            "images need a RECIPE, and a SPEC is given", "copy specs/recipes/vit-mnist.yaml and name the spec in it"
+            "images need a RECIPE, and a SPEC is given", "name the spec in a copy: tfkit new recipe vit-mnist -o my.yaml"
         )
     from ..catalogue import load_catalogue
     from ..data import count_rows

@@ -88,9 +88,10 @@ def command(
     from ..data import lines
     from ..text import Translator
     from ..text.translator import one_line
-    from .device import loaded, use_cpu_table
+    from .device import chosen_device, loaded, use_cpu_table
     from .line_stream import streamed
 
+    device = chosen_device(device, precision != "float32" or cpu_table or (workers or 1) > 1)
     use_cpu_table(cpu_table, device)
     saved = saved_search_of(model)
     search |= lengths_of(saved, extra_length)

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..distribution import install_line
 from ..errors import BuildError, Diagnostic, InputError
 from ..files import read_bytes
 from ..recipe import Recipe
@@ -115,9 +116,7 @@ def _names(folder: str) -> list[str]:
 def read_image(path: str, rule: ImageRule) -> Pixels:
     """The pixels (C, H, W) of a PNG or JPEG file. Raises InputError where it cannot be read or does not fit the model."""
     if find_spec("PIL") is None:
-        raise BuildError(
-            Diagnostic("TFK097", "this needs the package pillow, not installed here", "pip install 'tfkit[images]'")
-        )
+        raise BuildError(Diagnostic("TFK097", "this needs the package pillow, not installed here", install_line("images")))
     from PIL import Image, UnidentifiedImageError
 
     try:

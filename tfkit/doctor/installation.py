@@ -11,12 +11,13 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from importlib import import_module
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import LAZY, BrokenPlugin, Catalogue, load_catalogue
-from ..errors import PluginError
+from ..catalogue import LAZY, UNINSTALL_ONE, BrokenPlugin, Catalogue, load_catalogue
+from ..distribution import install_line, installed, other_project, reinstall_line
+from ..errors import InstallationWarning, PluginError
 from ..slots.lazy import load
 from ..view.matplotlib_import import import_matplotlib
 
@@ -100,17 +101,20 @@ _TESTS = {
 
 
 def tfkit_version(findings: Findings) -> str | None:
+    other = other_project()
+    if other is not None:
+        findings.problem(*other)
     try:
-        return version("tfkit")
+        return installed().version
     except PackageNotFoundError:
-        findings.problem("tfkit is imported but not installed, so that no plugin is found", "pip install . in its directory")
+        findings.problem("tfkit is imported but not installed, so that no plugin is found", "`pip install .` in its directory")
         return None
 
 
 def extras(findings: Findings) -> list[dict[str, Any]]:
     """The extras of tfkit with their packages. What tfkit itself needs is checked too."""
     try:
-        written = requires("tfkit") or []
+        written = installed().requires or []
     except PackageNotFoundError:
         return []
     by_extra: dict[str, list[dict[str, Any]]] = {}
@@ -119,14 +123,15 @@ def extras(findings: Findings) -> list[dict[str, Any]]:
         if match is None or match["extras"]:  # an extra made of other extras
             continue
         extra = match["extra"] or ""
-        install = f"pip install 'tfkit[{extra}]'" if extra else "pip install --upgrade tfkit"
-        package = _package(match["name"], match["range"].strip(), install, findings, optional=bool(extra))
+        needed = match["range"].strip()
+        install = install_line(extra) if extra else f"pip install '{match['name']}{needed}'"
+        package = _package(match["name"], needed, install, findings, optional=bool(extra))
         by_extra.setdefault(extra, []).append(package)
     return [
         {
             "name": extra,
             "installed": all(package["version"] is not None for package in packages),
-            "install": f"pip install 'tfkit[{extra}]'",
+            "install": install_line(extra),
             "packages": packages,
         }
         for extra, packages in sorted(by_extra.items())
@@ -184,11 +189,15 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 def catalogue_here(findings: Findings) -> Catalogue:
     """All entries, or the built-in ones if the plugins contradict each other. A broken plugin is a problem."""
     try:
-        catalogue = load_catalogue()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InstallationWarning)  # they are problems here
+            catalogue = load_catalogue()
     except PluginError as error:
         for diagnostic in error.diagnostics:
             findings.problem(f"no model can be built: {diagnostic.message}", diagnostic.fix)
         return load_catalogue(point for point in entry_points(group="tfkit") if point.name == "builtin")
+    for clash in catalogue.disabled:
+        findings.problem(str(clash), UNINSTALL_ONE)
     for plugin in catalogue.broken:
         findings.problem(f"the plugin {plugin.plugin} of {plugin.distribution} is broken: {plugin.reason}", repair(plugin))
     return catalogue
@@ -205,7 +214,7 @@ def plugins_here(catalogue: Catalogue, findings: Findings, with_code: bool = Tru
             missing = cause.name.partition(".")[0] if isinstance(cause, ModuleNotFoundError) and cause.name else ""
             what = f"`{name}` of {distribution} cannot run"
             if missing and missing != reference.partition(".")[0].partition(":")[0]:
-                findings.note(f"{what}: the package {missing} is not installed", f"pip install {missing}")
+                findings.note(f"{what}: {missing} is not installed", f"install the package that provides `{missing}`")
             else:
                 fix = f"reinstall {distribution}, or report it to its authors"
                 findings.problem(f"{what}: {reference}: {in_one_line(cause or error)}", fix)
@@ -221,7 +230,7 @@ def repair(plugin: BrokenPlugin) -> str:
     missing = _MISSING.search(plugin.reason)
     if missing:
         return f"install the package that provides `{missing[1].partition('.')[0]}`, or remove the plugin: {remove}"
-    return f"pip install --force-reinstall --no-deps {plugin.distribution}, or remove the plugin: {remove}"
+    return f"{reinstall_line(plugin.distribution)}, or remove the plugin: {remove}"
 
 
 def _references(catalogue: Catalogue) -> Iterator[tuple[str, str, str]]:
@@ -242,4 +251,4 @@ def _try(point: EntryPoint, findings: Findings) -> None:
         point.load()
     except (Exception, SystemExit) as reason:  # an import of a plugin may raise anything
         what = f"`{point.name}` of {owner} ({point.group}) cannot be imported: {in_one_line(reason)}"
-        findings.problem(what, f"pip install --force-reinstall {owner}")
+        findings.problem(what, reinstall_line(owner))

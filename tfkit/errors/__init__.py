@@ -13,13 +13,24 @@ The text of a message may change between releases. A code and its meaning do not
 """
 
 from .diagnostic import Diagnostic, Location
-from .exceptions import BackendRefused, BuildError, InputError, PluginError, SpecError, StoreError, TfkitError, TrainingError
+from .exceptions import (
+    BackendRefused,
+    BuildError,
+    InputError,
+    InstallationWarning,
+    PluginError,
+    SpecError,
+    StoreError,
+    TfkitError,
+    TrainingError,
+)
 
 __all__ = [
     "BackendRefused",
     "BuildError",
     "Diagnostic",
     "InputError",
+    "InstallationWarning",
     "Location",
     "PluginError",
     "SpecError",

@@ -26,6 +26,10 @@ class TfkitError(Exception):
         return (type(self), (self.diagnostics,))
 
 
+class InstallationWarning(UserWarning):
+    """Something that is installed is not used, or may be mixed with another project."""
+
+
 class SpecError(TfkitError):
     """The spec, the recipe or an override is wrong.
 

@@ -15,11 +15,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from ..distribution import install_line, version
 from ..errors import BuildError, Diagnostic, InputError
 from ..files import Content, FileModel, FileRecord, file_record
 from ..io.replacing import Kind, check_place, write_directory
@@ -112,7 +112,7 @@ def check_target(target: str) -> None:
     missing = [name for name in export_target.packages if find_spec(name) is None]
     if missing:
         message = f"an export to {export_target.title} needs the package {', '.join(missing)}, not installed here"
-        raise BuildError(Diagnostic("TFK097", message, f"pip install 'tfkit[{export_target.extra}]'"))
+        raise BuildError(Diagnostic("TFK097", message, install_line(export_target.extra)))
 
 
 def export(
@@ -160,7 +160,7 @@ def _write(model: Model, texts: Mapping[str, Content], target: str, options: Map
     names = sorted(path.relative_to(draft).as_posix() for path in draft.rglob("*") if path.is_file())
     listing = {
         "format": 1,
-        "tfkit": version("tfkit"),
+        "tfkit": version(),
         "target": target,
         "options": dict(options),
         "files": {name: records[name].model_dump() if name in records else file_record(draft / name) for name in names},

@@ -99,6 +99,14 @@ def _why_unread(reason: Exception) -> str:
     return "is no file that torch.save wrote, or was cut off"
 
 
+def _download(path: Path) -> str:
+    """How to get the files of a model, if the name of no directory may be the id of one on the Hugging Face hub."""
+    if os.path.lexists(path) or not re.fullmatch(r"(?:\w[\w.-]*/)?\w[\w.-]*", str(path)):
+        return ""
+    model = str(path) if "/" in str(path) else f"OWNER/{path}"
+    return f", or download a model: hf download {model} --local-dir {path.name}"
+
+
 class HuggingFaceDirectory:
     """The files of a model.
 
@@ -113,7 +121,7 @@ class HuggingFaceDirectory:
     def __init__(self, path: Path, allow_pickle: bool = False) -> None:
         self.path = path
         if not path.is_dir():
-            raise InputError(Diagnostic("TFK141", f"{path} is no directory", NAME_IT))
+            raise InputError(Diagnostic("TFK141", f"{path} is no directory", f"{NAME_IT}{_download(path)}"))
         if not os.path.lexists(path / CONFIG):
             raise InputError(Diagnostic("TFK141", f"{path} has no {CONFIG}", NAME_IT))
         self.config = read_model(self._file(CONFIG), _Config, fix=NAME_IT).root

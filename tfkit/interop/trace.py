@@ -15,6 +15,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from ..distribution import version as tfkit_version
 from ..errors import BuildError, Diagnostic, TfkitError
 from ..files import Content, child, write_content
 from ..nn.model import Model
@@ -137,7 +138,7 @@ def describe(
         "format": 1,
         "model": plan.name,
         "target": target,
-        "versions": {name: version(name) for name in ("tfkit", "torch")},
+        "versions": {"tfkit": tfkit_version(), "torch": version("torch")},
         **more,
         "decoded": targets[0] if targets else None,
         "ids": ids,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..distribution import install_line
 from ..errors import BuildError, Diagnostic, InputError
 from ..view.matplotlib_import import import_matplotlib
 
@@ -16,7 +17,7 @@ def check_matplotlib() -> None:
     """Raises BuildError if matplotlib is not installed, and imports it otherwise."""
     if find_spec("matplotlib") is None:
         message = "pictures need the package matplotlib, not installed here"
-        raise BuildError(Diagnostic("TFK097", message, "pip install 'tfkit[pictures]', or write a page: -o page.html"))
+        raise BuildError(Diagnostic("TFK097", message, f"{install_line('pictures')}, or write a page: -o page.html"))
     import_matplotlib()
 
 

@@ -11,6 +11,7 @@ from ..files import open_regular
 from ..spec.extends import extended, read_extended
 from ..spec.located import Diagnostics, Located, short
 from ..spec.overrides import apply
+from ..spec.published import file_named, published_file
 from ..spec.reader import read_text
 from ..spec.validate import validate
 from ..spec.versions import migrate
@@ -29,6 +30,7 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     """Read a YAML or JSON recipe. File names in it are relative to the recipe.
 
     Args:
+        path: the file, or the name of a shipped recipe (`sample`, see `tfkit specs`).
         overrides: changes in the form of `--set`, such as `batching.tokens=8192`. An override that starts with `model.` changes
             the spec (`model.defaults.dropout=0.1`).
 
@@ -38,7 +40,8 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     Raises:
         SpecError: all errors at once, each located in the file or the override that caused it.
     """
-    return _recipe(read_extended(os.fspath(path), recipe_grammar().slots, diagnostics := Diagnostics()), overrides, diagnostics)
+    file = file_named(os.fspath(path), "recipe")
+    return _recipe(read_extended(file, recipe_grammar().slots, diagnostics := Diagnostics()), overrides, diagnostics)
 
 
 def recipe_of(text: str | bytes, file: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -70,6 +73,7 @@ def _recipe(root: Located, overrides: Sequence[str], diagnostics: Diagnostics) -
     for name in fields.keys() & {"model", "pretrained"}:
         fields[name] = _relative_to_cwd(fields[name])
     if "model" in fields:
+        fields["model"] = _published(root.mapping["model"], fields["model"])
         _check_regular(fields["model"], diagnostics)
     if "tokeniser" in fields and (file := fields["tokeniser"].mapping.get("extend")) is not None:
         tokeniser = fields["tokeniser"]
@@ -127,6 +131,12 @@ def files_in(data: Mapping[str, Any]) -> dict[str, str]:
     for number, corpus in enumerate(data.get("corpora") or ()):
         files |= {f"corpora.{number}.{name}": path for name, path in files_in(corpus).items()}
     return files
+
+
+def _published(written: Located, placed: Located) -> Located:
+    """`model`, which may name a shipped spec: the file of it, if there is none of that name."""
+    shipped = published_file(written.value, "spec") if isinstance(written.value, str) else None
+    return placed if shipped is None or os.path.lexists(placed.value) else placed.holding(shipped)
 
 
 def _relative_to_cwd(name: Located) -> Located:

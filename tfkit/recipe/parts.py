@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from ..catalogue import Catalogue, Registration, load_catalogue
+from ..distribution import NAME
 from ..slots.options import AsTuple, Entry, OneOf, Options, Positive, Probability, Size
 from ..spec.grammar import Grammar
 from ..spec.schema_writer import Schema, SchemaWriter, document, required
@@ -304,7 +305,7 @@ PARTS: dict[str, tuple[Entry, ...]] = {
 def recipe_grammar() -> Grammar:
     """The grammar of recipes: the parts above, the score filters that are installed, and no nodes."""
     registered: dict[str, Mapping[str, Registration]] = {
-        slot: MappingProxyType({entry.name: Registration(entry, "builtin", "tfkit") for entry in entries})
+        slot: MappingProxyType({entry.name: Registration(entry, "builtin", NAME) for entry in entries})
         for slot, entries in {**PARTS, "node": (), "sublayer": ()}.items()
     }
     registered["score_filter"] = load_catalogue().registered["score_filter"]

@@ -7,8 +7,10 @@ import os
 from collections.abc import Collection, Mapping
 
 from ..errors.elsewhere import is_beside
+from .grammar import TOP
 from .located import Diagnostics, Located, short
 from .merge import over
+from .published import is_published, nearest_published, published_file
 from .reader import read_file
 from .versions import migrate
 
@@ -41,7 +43,7 @@ def extended(
     if not isinstance(link.value, str) or not link.value:
         diagnostics.fatal("TFK020", link.location, "extends", f"`extends` names one file, {link.shown}")
     chain = (*chain, os.path.realpath(path))
-    base_path = os.path.join(os.path.dirname(path), link.value)
+    base_path = _base_path(path, link.value, root)
     _check_place(base_path, named_by, diagnostics)
     base = _base(base_path, link, chain, diagnostics)
     base = extended(migrate(base, diagnostics), base_path, slots, diagnostics, named_by, chain)
@@ -50,16 +52,25 @@ def extended(
     return over(inherited, _without_ineffective_nulls(inherited, written, base_path, diagnostics), slots, removing=True)
 
 
+def _base_path(path: str, name: str, root: Located) -> str:
+    """The file that `extends` names: relative to the one that it is written in, or a shipped one."""
+    beside = os.path.join(os.path.dirname(path), name)
+    kinds = ("spec", "recipe") if root.mapping.keys() <= {*TOP} else ("recipe", "spec")
+    return beside if os.path.lexists(beside) else published_file(name, *kinds) or beside
+
+
 def _check_place(path: str, named_by: str, diagnostics: Diagnostics) -> None:
     """Forbids errors to quote a file that lies elsewhere than the one that the user named."""
-    if not is_beside(path, os.path.dirname(named_by)):
+    if not is_beside(path, os.path.dirname(named_by)) and not is_published(path):
         diagnostics.elsewhere[path] = named_by
 
 
 def _base(path: str, link: Located, chain: tuple[str, ...], diagnostics: Diagnostics) -> Located:
     if not os.path.isfile(path):
         kind = "is not a regular file" if os.path.exists(path) else "does not exist"
-        fix = "" if path in diagnostics.elsewhere else _neighbour(path, chain)
+        fix = nearest_published(link.value, "spec", "recipe")
+        if path not in diagnostics.elsewhere:
+            fix = _neighbour(path, chain) or fix
         diagnostics.fatal("TFK016", link.location, "extends", f"`{short(link.text)}` {kind}", fix)
     if os.path.realpath(path) in chain:
         names = " -> ".join(map(os.path.basename, (*chain, path)))

@@ -21,6 +21,7 @@ from .located import INVALID, Diagnostics, Located
 from .mapping import read_mapping
 from .model import ModelSpec
 from .overrides import apply
+from .published import file_named
 from .reader import read_text
 from .stack import resolve_stack
 from .structure import Structure
@@ -38,7 +39,7 @@ def load_spec(
     """Read a YAML or JSON spec.
 
     Args:
-        path: the file.
+        path: the file, or the name of a shipped spec (`transformer-base`, see `tfkit specs`).
         catalogue: the entries that names refer to; those of the installed plugins by default.
         overrides: changes in the form of `--set`, such as `encoder.num_layers=12`.
         named_by: the file that names this one, if the user did not. Errors quote no text of files that lie elsewhere than
@@ -51,7 +52,12 @@ def load_spec(
         SpecError: all errors at once, each located in the file or the override that caused it.
     """
     diagnostics, grammar = Diagnostics(), grammar_of(catalogue or load_catalogue())
-    return _resolve(read_extended(os.fspath(path), grammar.slots, diagnostics, named_by), overrides, grammar, diagnostics)
+    return _resolve(
+        read_extended(file_named(os.fspath(path), "spec"), grammar.slots, diagnostics, named_by),
+        overrides,
+        grammar,
+        diagnostics,
+    )
 
 
 def parse_spec(

@@ -18,6 +18,7 @@ from ..files import open_regular
 from .hints import glued
 from .json_text import check_json
 from .located import INVALID, Diagnostics, Located, child_path, short
+from .published import nearest_published
 from .scalars import BadNumber, resolve
 
 MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_KEYS = 1 << 20, 40, 20_000, 1_000
@@ -47,7 +48,7 @@ def read_source(path: str, diagnostics: Diagnostics) -> bytes:
             return file.read(MAX_BYTES + 1)
     except OSError as reason:
         words = reason.strerror or str(reason)
-        fix = "standard input is /dev/stdin" if path == "-" else ""
+        fix = "standard input is /dev/stdin" if path == "-" else nearest_published(path, "spec", "recipe")
         diagnostics.fatal("TFK000", Location(path), "", f"the file cannot be read: {words[0].lower()}{words[1:]}", fix)
 
 

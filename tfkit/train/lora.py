@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..catalogue import Catalogue
+from ..distribution import install_line
 from ..errors import BuildError, Diagnostic, InputError
 from ..files import FileRecord, file_record
 from ..io.adapter import PREFIX
@@ -44,7 +45,7 @@ def check_lora(recipe: Recipe, model: Model) -> None:
         message = "adapters change the weights of another model, and the recipe names none"
         raise InputError(recipe.diagnostic("TFK132", "lora", message, "write `pretrained`, or give `--from DIR`"))
     if find_spec("peft") is None:
-        raise BuildError(Diagnostic("TFK097", "`lora` needs the package peft, not installed here", "pip install 'tfkit[lora]'"))
+        raise BuildError(Diagnostic("TFK097", "`lora` needs the package peft, not installed here", install_line("lora")))
     modules = dict(model.named_modules())
     linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
     diagnostics = []

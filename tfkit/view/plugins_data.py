@@ -3,6 +3,7 @@
 plugins     name, distribution, version
 entries     slot, name, summary, reference (a link or null), plugin, distribution, version
 broken      plugin, distribution, reason: plugins that failed to import; an error only if a spec names one of their parts
+disabled    slot, name, distributions: names that two plugins register
 certificates  distribution, file, slot, name, profile, device, dtypes, suite, environment (versions, machine, instruction set),
             state (valid, outdated, made elsewhere, unusable), changed and elsewhere (lists of what differs), reason (why it is
             unusable): the certificates that plugins ship, compared with what is installed
@@ -40,6 +41,9 @@ def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
         "broken": [
             {"plugin": plugin.plugin, "distribution": plugin.distribution, "reason": plugin.reason}
             for plugin in catalogue.broken
+        ],
+        "disabled": [
+            {"slot": clash.slot, "name": clash.name, "distributions": list(clash.distributions)} for clash in catalogue.disabled
         ],
         "certificates": [_certificate(installed) for installed in installed_certificates(catalogue)],
     }

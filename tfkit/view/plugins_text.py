@@ -31,6 +31,9 @@ def plugins_text(data: Mapping[str, Any]) -> list[RenderableType]:
     for plugin in data["broken"]:
         line = Text("broken: ", "bold red").append(f"{plugin['plugin']} of {plugin['distribution']}: {plugin['reason']}", "")
         parts += ["", line]
+    for clash in data["disabled"]:
+        same = f"{clash['slot']} {clash['name']} of {' and '.join(clash['distributions'])}: the same name"
+        parts += ["", Text("disabled: ", "bold red").append(same, "")]
     if data["certificates"]:
         parts += ["", Text("certificates: what the authors of plugins state; `tfkit conformance` finds out", "bold")]
         parts += [_certificate(certificate) for certificate in data["certificates"]]

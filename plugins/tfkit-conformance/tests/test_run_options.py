@@ -113,7 +113,7 @@ def test_an_unknown_profile_or_dtype_is_an_error(wrong, words):
 def test_a_backend_is_given_by_name_entry_or_subject(catalogue, few, monkeypatch):
     monkeypatch.setattr(grade, "cells", lambda can, gradients: cells.cells(can, gradients)[:2])
     report = check_backend("sdpa", profile="quick", dtypes=["float32"], catalogue=catalogue, options={"kernel": "math"})
-    assert (report.verdict, report.name, report.distribution) == ("CONFORMANT", "sdpa", "tfkit")
+    assert (report.verdict, report.name, report.distribution) == ("CONFORMANT", "sdpa", "tfkit-core")
     assert report.options == {"kernel": "math"}
     assert set(report.versions) >= {"tfkit", "torch", "python", "machine"}
     assert resolve(EAGER, None, "cpu", None)[0].name == "eager"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Any
 
 import torch
 
+import tfkit
 from tfkit import BuildError, Catalogue, Diagnostic, InputError, load_catalogue
 from tfkit.inspection import flash_implementation
 from tfkit.plugin import AttentionBackend
@@ -72,7 +72,7 @@ def why_not_run(subject: BackendUnderTest) -> str:
 
 def versions(device: str) -> dict[str, str]:
     """tfkit, torch, Python, and the machine."""
-    environment = {"tfkit": version("tfkit"), "torch": torch.__version__, "python": platform.python_version()}
+    environment = {"tfkit": tfkit.__version__, "torch": torch.__version__, "python": platform.python_version()}
     if device.startswith("cuda") and torch.cuda.is_available():
         environment["device"] = torch.cuda.get_device_name(device)
     if implementation := flash_implementation():

@@ -1,4 +1,4 @@
-"""A backend in a hurry: `acme.draft` has a mistake in its mask, `acme.flash` is correct."""
+"""A backend in a hurry: `acme.draft` has a mistake in its mask, `acme.fixed` is correct."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def tfkit_attention_backends() -> list[AttentionBackend]:
             attend=f"acme_attention.kernel:{name}",
             capabilities=CAPABILITIES,
         )
-        for name in ("draft", "flash")
+        for name in ("draft", "fixed")
     ]

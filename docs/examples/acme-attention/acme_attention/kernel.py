@@ -9,14 +9,14 @@ from tfkit.plugin import AttentionInputs, AttentionOutput, NoOptions, require_ca
 
 from . import CAPABILITIES
 
-check = require_capabilities("acme.flash", CAPABILITIES)
+check = require_capabilities("acme.fixed", CAPABILITIES)
 
 
 def draft(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
     return _attend(inputs, _offsets(inputs)[0])  # wrong: the offset of the first row, for every row
 
 
-def flash(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
+def fixed(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
     return _attend(inputs, _offsets(inputs))
 
 

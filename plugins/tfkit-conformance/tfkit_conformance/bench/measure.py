@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import tfkit
 from tfkit import Catalogue
 
 from .call import Call, call_of, request_of
@@ -74,7 +75,7 @@ def _versions(catalogue: Catalogue) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         for package in PACKAGES:
             try:
-                versions[package] = version(package)
+                versions[package] = tfkit.__version__ if package == "tfkit" else version(package)
             except PackageNotFoundError:
                 continue
     versions["torch"] = torch.__version__

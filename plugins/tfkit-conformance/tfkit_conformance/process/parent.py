@@ -320,7 +320,7 @@ def _examples(child_run: ChildRun) -> dict[str, int]:
 
 def _versions() -> dict[str, str]:
     versions = {}
-    for name in ("tfkit", "torch"):
+    for name, version_of in (("tfkit", lambda name: tfkit.__version__), ("torch", version)):
         with suppress(PackageNotFoundError):
-            versions[name] = version(name)
+            versions[name] = version_of(name)
     return versions | {"python": platform.python_version(), "machine": platform.machine()}

@@ -12,13 +12,13 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import tfkit
 from tfkit import Catalogue, Diagnostic, Graph, InputError, Model, ModelSpec, TfkitError, build, graph_of, load_catalogue
 from tfkit.inspection import (
     CONTRACT,
@@ -304,7 +304,7 @@ def versions(catalogue: Catalogue) -> dict[str, str]:
     """What a table was made with."""
     plugins = {distribution: number for _, distribution, number in catalogue.plugins}
     return {
-        "tfkit": version("tfkit"),
+        "tfkit": tfkit.__version__,
         "contract": str(CONTRACT),
         "torch": torch.__version__,
         "python": platform.python_version(),
