@@ -37,7 +37,7 @@ class Bins:
 
     def place(self, lengths: npt.NDArray[np.int64]) -> int | None:
         """The row that takes one with these lengths, by side; None if it fits nowhere."""
-        fits = (self.room >= lengths).all(1)
+        fits: npt.NDArray[np.bool_] = np.all(self.room >= lengths, axis=1)
         row = int(fits.argmax())
         if not fits[row]:
             return None
