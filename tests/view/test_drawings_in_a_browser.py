@@ -43,7 +43,7 @@ def test_the_words_of_a_curve_can_be_read_on_a_phone(tmp_path):
         words = page.locator("svg text").evaluate_all("all => all.map(text => text.getBoundingClientRect().toJSON())")
         assert len(words) > 6
         assert min(word["height"] for word in words) >= 10, "pixels"
-        assert all(0 <= word["left"] and word["right"] <= 390 for word in words)
+        assert all(word["left"] >= 0 and word["right"] <= 390 for word in words)
 
 
 def test_the_page_of_a_model_folds_by_click_and_by_keyboard(tfkit, tmp_path):
