@@ -150,6 +150,15 @@ def test_without_metadata_there_is_no_version(monkeypatch):
         distribution.installed()
 
 
+def test_the_suite_is_installed_from_the_clone_that_tfkit_came_from(tmp_path, monkeypatch):
+    """An index need not have it. A wheel says nothing of a clone."""
+    assert distribution.install_line("train", "serve") == "pip install 'tfkit-core[train,serve]'"
+    monkeypatch.setattr(distribution, "_source", lambda name: str(ROOT))
+    assert distribution.install_line("conformance") == f"pip install {ROOT / 'plugins' / 'tfkit-conformance'}"
+    monkeypatch.setattr(distribution, "_source", lambda name: str(tmp_path / "tfkit_core-0.2.0-py3-none-any.whl"))
+    assert distribution.install_line("conformance") == "pip install 'tfkit-core[conformance]'"
+
+
 def test_a_distribution_is_installed_again_from_where_it_came(tmp_path, monkeypatch):
     for name, record in {"acme-a": '{"url": "file:///home/a%20b/acme"}', "acme-b": '{"url": "https://x.org/b.whl"}'}.items():
         info = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"

@@ -7,6 +7,7 @@ import json
 import shlex
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
+from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -18,7 +19,11 @@ GROUP = "tfkit"
 
 
 def install_line(*extras: str) -> str:
-    """The command that installs extras of tfkit."""
+    """The command that installs extras of tfkit. The conformance suite comes from the clone that tfkit came from, if there is
+    one: no index need have it."""
+    suite = _clone() / "plugins" / "tfkit-conformance"
+    if extras == ("conformance",) and (suite / "pyproject.toml").is_file():
+        return f"pip install {shlex.quote(str(suite))}"
     return f"pip install '{NAME}[{','.join(extras)}]'"
 
 
@@ -37,10 +42,7 @@ def version() -> str:
 def reinstall_line(name: str) -> str:
     """The command that installs a distribution again: from where it came, if pip recorded that. Its name on an index may be
     another project's."""
-    ours = _named(name)
-    record = None if ours is None else ours.read_text("direct_url.json")
-    source = url2pathname(urlsplit(url).path) if (url := json.loads(record or "{}").get("url", "")).startswith("file:") else url
-    return f"pip install --force-reinstall --no-deps {shlex.quote(source or name)}"
+    return f"pip install --force-reinstall --no-deps {shlex.quote(_source(name) or name)}"
 
 
 def other_project() -> tuple[str, str] | None:
@@ -56,6 +58,19 @@ def other_project() -> tuple[str, str] | None:
 def is_installed_twice(point: EntryPoint) -> bool:
     """Whether an entry point is of tfkit's former name, and its plugin is also installed under the present one."""
     return point.dist is not None and point.dist.name == OTHER and _former() is not None and _named(NAME) is not None
+
+
+def _source(name: str) -> str:
+    """The path or address that pip installed a distribution from; empty if it recorded none."""
+    ours = _named(name)
+    record = None if ours is None else ours.read_text("direct_url.json")
+    url = json.loads(record or "{}").get("url", "")
+    return url2pathname(urlsplit(url).path) if url.startswith("file:") else url
+
+
+def _clone() -> Path:
+    """The directory that tfkit was installed from, or that its package is in."""
+    return Path(_source(NAME) or Path(__file__).parents[1])
 
 
 def _named(name: str) -> Distribution | None:

@@ -10,6 +10,7 @@ import sys
 import click
 import pytest
 
+from command_line import ROOT
 from tfkit import BackendRefused, BuildError, Diagnostic, InputError, PluginError, SpecError, StoreError
 from tfkit.cli import dispatch, main
 from tfkit.cli.dispatch import COMMANDS, commands, exit_code
@@ -221,7 +222,7 @@ def test_a_command_of_a_missing_distribution_names_the_extra(tfkit, monkeypatch)
     done = tfkit("verify", "x.yaml")
     assert (done.code, done.err) == (
         2, "TFK090 `tfkit verify` belongs to tfkit-conformance, which is not installed; "
-        "pip install 'tfkit-core[conformance]'\n",
+        f"pip install {ROOT / 'plugins' / 'tfkit-conformance'}\n",
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from browser import missing_browser, opened, violations
 from tfkit import Comparison
 from tfkit.comparison.results import CandidateResult, RunResult
 from tfkit.view.comparison import comparison_page
+from tfkit.view.curve import draw_curve
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,6 +29,21 @@ def check_everywhere(page):
         page.emulate_media(color_scheme=scheme)
         assert violations(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_words_of_a_curve_can_be_read_on_a_phone(tmp_path):
+    log, place = tmp_path / "log.jsonl", tmp_path / "curve.html"
+    same = {"kind": "step", "epoch": 1, "norm": 1.0, "source_tokens": 10, "target_tokens": 12, "seconds": 0.5}
+    steps = [{**same, "step": step, "loss": 9 / step, "nll": 8 / step, "rate": step / 400000} for step in range(1, 40)]
+    log.write_text("".join(f"{json.dumps(entry)}\n" for entry in steps))
+    draw_curve(log, place, "run")
+    with opened(place) as page:
+        check_everywhere(page)
+        page.set_viewport_size({"width": 390, "height": 900})
+        words = page.locator("svg text").evaluate_all("all => all.map(text => text.getBoundingClientRect().toJSON())")
+        assert len(words) > 6
+        assert min(word["height"] for word in words) >= 10, "pixels"
+        assert all(word["left"] >= 0 and word["right"] <= 390 for word in words)
 
 
 def test_the_page_of_a_model_folds_by_click_and_by_keyboard(tfkit, tmp_path):
