@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -200,10 +200,21 @@ def recipe_keys(run: Run) -> str:
         if "properties" in inner:
             sections.append(f"## {name}\n\n{_keys(inner)}")
         for kind in kinds:
-            sections.append(f"## {name}: {kind}\n\n{_keys(known[f'part.{name}.{kind}'])}")
+            part = known[f"part.{name}.{kind}"]
+            sections.append(f"## {name}: {kind}\n\n{_keys(part)}")
+            sections += [f"### {name}: {kind}, {key}\n\n{_keys(inside)}" for key, inside in _inside(part, known)]
         if "properties" not in inner:
             top.append((name, {**field, "enum": kinds} if kinds else field))
     return "\n\n".join([_keys({"properties": dict(top)}), *sections])
+
+
+def _inside(part: dict[str, Any], known: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The mappings that a part holds, or lists of them, by key."""
+    for key, field in part["properties"].items():
+        for choice in (field, *field.get("anyOf", [])):
+            reference = choice.get("$ref") or choice.get("items", {}).get("$ref")
+            if reference and "properties" in (inside := known[reference.removeprefix("#/$defs/")]):
+                yield key, inside
 
 
 def _keys(schema: dict[str, Any]) -> str:

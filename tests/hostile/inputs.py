@@ -32,9 +32,10 @@ from translation_task import write_task
 ROOT = Path(__file__).parents[2]
 BY_NAME = {
     "recipe": ("small-recipe.yaml",), "reference": ("train.trg",),
-    "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run"),
+    "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run", "adapted/run"),
     "recipes": ("small-recipe.yaml",),
-    "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
+    "models": ("run",), "base": ("run",), "start": ("run",),
+    "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
     "cpu_table": ("cpu.json",),
     "second": ("model", "run"), "subject": ("model",), "replay": ("replay.json",),
     "check_certificate": ("eager.certificate.json",), "translations": ("train.trg",),
@@ -75,6 +76,8 @@ BESIDE = {
     ("bench", "spec"): ["cpu", "--rounds", "1", "--threads", "1"],
     ("compare", "recipes"): ["--seeds", "1", "--directory", "new", "--set", "stopping.max_steps=1"],
     ("average", "models"): ["-o", "new"],
+    ("merge", "model"): ["-o", "new"],
+    ("merge", "base"): ["adapted/run", "-o", "new"],
     ("look", "model"): ["--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "second"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "image"): ["images/run", "-o", "new"],
@@ -107,6 +110,7 @@ WRITING = {
     "export": ["run", "--to", "ctranslate2"],
     "import": ["huggingface", "--without-tokeniser"],
     "look": ["run", "--text", "dog", "--beams", "1"],
+    "merge": ["adapted/run"],
     "new": ["norm", "acme.part"],
     "positions": ["small.yaml"],
     "schema": [],
@@ -219,6 +223,9 @@ def make_good(folder: Path) -> None:
     train(load_recipe(write_recipe(folder / "images"), files), folder / "images" / "run")
     Image.fromarray(bars(1)[0][0]).save(folder / "images" / "bar.png")
     train(load_recipe(recipe, ["stopping.max_steps=4", "validation.every_steps=2", "keeping.every_steps=2"]), folder / "run")
+    (folder / "adapted").mkdir()
+    adapters = ["lora={rank: 2}", f"pretrained={folder / 'run'}", "stopping.max_steps=2", "validation.every_steps=2"]
+    train(load_recipe(recipe, adapters), folder / "adapted" / "run")
     for side in ("src", "trg"):
         (folder / f"few.{side}").write_text("".join((folder / f"train.{side}").read_text().splitlines(keepends=True)[:2]))
     (folder / "one.trg").write_text("la\n")  # as many lines as standard input has

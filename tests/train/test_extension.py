@@ -121,6 +121,28 @@ def test_new_rows_below_adapters_are_trained_and_saved(parent, tmp_path):
     assert len(table) == tokeniser_of(tmp_path / "run").size
 
 
+def test_new_symbols_get_the_mean_of_the_pieces_that_spelled_them(parent, tmp_path):
+    changes = [f"pretrained={parent}", "tokeniser.symbols=['<2x>', '<2y>']", "tokeniser.extend=3", *STILL]
+    train(load_recipe(new_task(tmp_path), changes), tmp_path / "run")
+    old, new = tokeniser_of(parent), tokeniser_of(tmp_path / "run")
+    assert new.symbols == ("<2x>", "<2y>")
+    assert new.pieces([old.size, old.size + 1]) == ["<2x>", "<2y>"]
+    [ids] = new.encode(["<2x> the old<2y>cat"])
+    assert [piece for piece in new.pieces(ids) if "<" in piece] == ["<2x>", "<2y>"]
+    assert new.decode(ids) == "<2x> the old<2y>cat"
+    before, after = (load_file(model_in(run) / "model.safetensors") for run in (parent, tmp_path / "run"))
+    [spelled] = old.encode(["<2x>"])
+    mean = before["nodes.source.embedding.weight"][spelled].double().mean(0)
+    torch.testing.assert_close(after["nodes.source.embedding.weight"][old.size].double(), mean, rtol=1e-5, atol=1e-6)
+    more = [f"pretrained={tmp_path / 'run'}", *STILL]
+    train(load_recipe(tmp_path / "small-recipe.yaml", [*more, "tokeniser.symbols=['<2x>', '<2y>', '<2z>']"]), tmp_path / "more")
+    assert tokeniser_of(tmp_path / "more").pieces([new.size]) == ["<2z>"]
+    with pytest.raises(
+        InputError, match=r"TFK117 tokeniser.symbols: `symbols: \[<2y>\]` is written, but .* has `symbols: \[<2x>, <2y>\]`"
+    ):
+        train(load_recipe(tmp_path / "small-recipe.yaml", [*more, "tokeniser.symbols=['<2y>']"]), tmp_path / "other")
+
+
 def test_wrong_extensions_are_refused(parent, tmp_path):
     path = new_task(tmp_path)
     with pytest.raises(InputError, match=r"TFK117 tokeniser.extend: .* `pretrained`, which is not written"):

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import huggingface_tokenisers
 import tfkit
-from tfkit import BuildError, Classifier, InputError, StoreError, Translator, load_recipe
+from tfkit import BuildError, InputError, StoreError, load_recipe
 from tfkit.cli import main
 from tfkit.files import file_record
 from tfkit.text import model_in
@@ -75,7 +75,7 @@ def test_merged_weights_are_w_plus_alpha_over_rank_b_a(parent, child, tmp_path):
         moved.add(layer.rpartition("branches.")[2])
     assert moved == {"self_attention.query", "cross_attention.query", "ffn.input"}
     texts = ["the old dog sees", "one red house"]
-    mine, theirs = (list(Translator.load(each).translate(texts)) for each in (tmp_path / "merged", child))
+    mine, theirs = (list(tfkit.Translator.load(each).translate(texts)) for each in (tmp_path / "merged", child))
     assert [each.text for each in mine] == [each.text for each in theirs]
 
 
@@ -200,5 +200,5 @@ def test_an_imported_classifier_is_tuned_with_adapters_and_a_new_head(tmp_path, 
     inside = "nodes.encoder.layers.0.branches.self_attention"
     head = {name for name in after if after[name].shape[:1] == (3,)}
     assert changed == {f"{inside}.query.weight", f"{inside}.value.weight", *head}
-    [answer] = Classifier.load(tmp_path / "run").classify(["the dog runs here"])
+    [answer] = tfkit.Classifier.load(tmp_path / "run").classify(["the dog runs here"])
     assert answer.label in ("dog", "cat", "man")

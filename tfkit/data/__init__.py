@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         describe_counts as describe_counts,
         read_facts as read_facts,
     )
-    from .extension import Spelling as Spelling
+    from .extension import Spelling as Spelling, adds_symbols as adds_symbols
     from .image_directory import (
         IMAGES as IMAGES,
         ImageFacts as ImageFacts,

@@ -20,6 +20,8 @@ from ..recipe import Recipe
 from ..recipe.parts import TOKENISERS
 from ..slots.options import Component
 from .subword_sampling import bpe_dropout, draw_of
+from .symbols import SPLIT, characters, first_steps, is_step, last_steps
+from .text_bounds import normaliser_steps
 from .text_frame import UNKNOWN
 from .text_lines import lines
 from .tokeniser import BYTES, TextTokeniser, train_tokeniser
@@ -32,21 +34,27 @@ MAX_LISTED = 100_000
 
 
 def extended(recipe: Recipe, tokeniser: TextTokeniser, texts: Callable[[], Iterator[str]]) -> TextTokeniser:
-    """A tokeniser with the new pieces that a recipe asks for.
+    """A tokeniser with the new pieces and symbols that a recipe asks for.
 
     Args:
-        recipe: Its `tokeniser.extend` is the number of pieces, or a file with one on each line.
+        recipe: Its `tokeniser.extend` is the number of pieces, or a file with one on each line; its `symbols` begin with those
+            of the tokeniser.
         tokeniser: The tokeniser of the pretrained model.
         texts: The training text, each time it is called.
 
     Raises:
         InputError: The tokeniser was imported or has other parts than pieces, or a piece of the file cannot be one.
     """
-    extend = recipe.tokeniser.options.extend
+    extend, symbols = getattr(recipe.tokeniser.options, "extend", None), recipe.tokeniser.options.symbols or tokeniser.symbols
+    name = "symbols" if extend is None else "extend"
     if tokeniser.imported or tokeniser.kind == "characters":
         kind = "an imported tokeniser" if tokeniser.imported else "a tokeniser of characters"
         message = f"the model has {kind}; only `bpe` and `unigram` of tfkit get more pieces"
-        raise InputError(recipe.diagnostic("TFK117", "tokeniser.extend", message, "remove it"))
+        raise InputError(recipe.diagnostic("TFK117", f"tokeniser.{name}", message, "remove it"))
+    if symbols != tokeniser.symbols:
+        tokeniser = _with_symbols(tokeniser, symbols)
+    if extend is None:
+        return tokeniser
     data = json.loads(tokeniser.to_json())
     if isinstance(extend, str):
         pieces = _listed(extend, tokeniser)
@@ -58,6 +66,31 @@ def extended(recipe: Recipe, tokeniser: TextTokeniser, texts: Callable[[], Itera
     else:
         model = _with_probable(data["model"], tokeniser, texts(), extend)
     return TextTokeniser.from_json(json.dumps({**data, "model": model}, allow_nan=False), "the extended tokeniser")
+
+
+def adds_symbols(recipe: Recipe, tokeniser: TextTokeniser) -> bool:
+    """Whether a recipe has further symbols behind those of a tokeniser."""
+    symbols = recipe.tokeniser.options.symbols or ()
+    return len(symbols) > len(tokeniser.symbols) and symbols[: len(tokeniser.symbols)] == tokeniser.symbols
+
+
+def _with_symbols(tokeniser: TextTokeniser, symbols: Sequence[str]) -> TextTokeniser:
+    """A tokeniser with further symbols, which get the ids behind its pieces."""
+    data = json.loads(tokeniser.to_json())
+    before = len(tokeniser.symbols)
+    plain = [step for step in normaliser_steps(data["normalizer"]) if not is_step(step, "normalizer")]
+    data["normalizer"] = {"type": "Sequence", "normalizers": [*first_steps(symbols), *plain]}
+    splits = data["pre_tokenizer"]["pretokenizers"]
+    if SPLIT not in splits:
+        splits.insert(len(splits) - 1, SPLIT)  # before punctuation
+    data["decoder"]["decoders"] += last_steps(symbols)[before:]
+    model, new = data["model"], characters(symbols)[before:]
+    if model["type"] == "BPE":
+        model["vocab"] |= {character: number for number, character in enumerate(new, tokeniser.size)}
+    else:
+        best = max(score for _, score in model["vocab"] if score < 0)
+        model["vocab"] += [[character, best] for character in new]
+    return TextTokeniser.from_json(json.dumps(data, allow_nan=False), "the extended tokeniser")
 
 
 def _listed(path: str, tokeniser: TextTokeniser) -> list[str]:
@@ -197,7 +230,11 @@ class Spelling:
             scores = {piece: score for piece, score in model["vocab"] if piece not in BYTES}
             divide = lambda word, draw: _best(word, scores)  # noqa: E731
         spelled = []
+        symbols = dict(zip(characters(self.new.symbols), self.new.symbols, strict=True))
         for number in range(self.old.size, self.new.size):
+            if pieces[number] in symbols:
+                spelled += self.old.encode([symbols[pieces[number]]])
+                continue
             parts = divide(pieces[number], draw_of(0, 0, number, ""))
             spelled.append([at for part in parts for at in _old_ids(part, vocabulary)])
         return spelled

@@ -19,7 +19,7 @@ from ..recipe import Recipe
 from .corpus import TAGS, Corpus
 from .corpus_facts import FACTS, CorpusCounts, Facts, describe_counts, read_facts
 from .encode import CorpusEncoder, SelectedRows
-from .extension import extended
+from .extension import adds_symbols, extended
 from .kinds import KINDS
 from .sources import sources_of
 from .spans import SpanFacts
@@ -102,7 +102,8 @@ def prepare(
         make_folders(directory)
     except OSError as reason:
         raise StoreError(Diagnostic("TFK081", f"{directory} cannot be created: {reason.strerror}")) from None
-    if tokenisers and getattr(recipe.tokeniser.options, "extend", None) is not None:
+    more = getattr(recipe.tokeniser.options, "extend", None) is not None
+    if tokenisers and (more or any(adds_symbols(recipe, tokeniser) for tokeniser in tokenisers.values())):
         tokenisers = _extended(recipe, tokenisers, corpora, held_out)
     tokenisers = tokenisers or _tokenisers(recipe, corpora, vocab_size, held_out)
     encode = CorpusEncoder(recipe, tokenisers, labels, positions or {})

@@ -15,6 +15,7 @@ from ..data import (
     MASK,
     Data,
     TextTokeniser,
+    adds_symbols,
     check_images,
     corpora_of,
     count_rows,
@@ -75,6 +76,8 @@ def _compare(recipe: Recipe, place: Path, tokenisers: list[TextTokeniser]) -> li
     written_keys = recipe.written_keys("tokeniser")
     diagnostics: list[Diagnostic] = []
     for name, value in written_keys.items():
+        if name == "symbols" and all(adds_symbols(recipe, tokeniser) for tokeniser in tokenisers):
+            continue
         if name in ("dropout", "sampling", "extend"):  # how rows are read, not what the tokeniser is
             continue
         if value != has.get(name) and not (name == "vocab_size" and value == _requested_size(place)):

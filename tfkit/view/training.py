@@ -58,7 +58,10 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
     kind = recipe.tokeniser.kind if recipe.pretrained is None else f"that of {recipe.pretrained}"
     rows.append(f"vocabulary: {kind}, {vocabulary}" if sizes else f"labels: {', '.join(data.labels)}")
     changed = f"; changed: {', '.join(changes)}" if changes else ""
-    rows.append(f"model: {model.plan.name}, {model.parameter_count():,} parameters{changed}")
+    count = model.parameter_count()
+    if recipe.lora is not None:
+        count = sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" not in name)
+    rows.append(f"model: {model.plan.name}, {count:,} parameters{changed}")
     if trainer.load_report is not None:
         rows += load_report_text(trainer.load_report).splitlines()
     if recipe.lora is not None:
