@@ -39,7 +39,7 @@ def lines(step):
 
 
 def test_every_input_is_used_and_none_is_pasted_into_a_shell():
-    used = set(re.findall(r"\binputs\.(\w+)", str(STEPS)))
+    used = set(re.findall(r"\binputs\.([\w-]+)", str(STEPS)))
     assert used == set(ACTION["inputs"])
     for step in STEPS.values():
         assert step["shell"] == "bash"
@@ -48,11 +48,17 @@ def test_every_input_is_used_and_none_is_pasted_into_a_shell():
 
 
 def test_the_suite_runs_with_words_that_the_command_has(shell):
-    given = {"NAME": "acme.flash $(id)", "SLOT": "norm", "PROFILE": "deep", "DEVICE": "cpu", "REPORT": "r.json"}
-    code, called, _ = shell(lines("suite"), 3, **given)
-    wanted = ["acme.flash $(id)", "--slot", "norm", "--profile", "deep", "--device", "cpu", "--json", "r.json"]
-    assert (code, called) == (3, ["tfkit", "conformance", *wanted])
-    commands.get_command(None, "conformance").make_context("conformance", called[2:])
+    common = {"NAME": "acme.flash $(id)", "SLOT": "norm", "PROFILE": "deep", "DEVICE": "cpu"}
+    files = {"REPORT": "r.json", "JUNIT": "r.xml"}
+    options = ["--profile", "deep", "--device", "cpu", "--json", "r.json", "--junit", "r.xml"]
+    for hub, part in (
+        ({"HF_KERNEL": "", "SIGNATURE": ""}, ["acme.flash $(id)", "--slot", "norm"]),
+        ({"HF_KERNEL": ".:f $(id)", "SIGNATURE": ""}, ["--hf-kernel", ".:f $(id)"]),
+        ({"HF_KERNEL": ".:f", "SIGNATURE": "flash_attn"}, ["--hf-kernel", ".:f", "--signature", "flash_attn"]),
+    ):
+        code, called, _ = shell(lines("suite"), 3, **common, **files, **hub)
+        assert (code, called) == (3, ["tfkit", "conformance", *part, *options])
+        commands.get_command(None, "conformance").make_context("conformance", called[2:])
 
 
 @pytest.mark.parametrize(("code", "ends"), [(0, 0), (1, 1), (2, 2), (3, 0)])
@@ -68,7 +74,7 @@ def test_only_a_changed_source_fails_the_certificate(shell, code, ends):
 
 def test_tfkit_itself_is_installed_from_the_repository_of_the_action(shell):
     folder = ROOT / ".github/actions/conformance"
-    code, called, _ = shell(lines("install"), INSTALL="./my plugin", TFKIT=f"{folder}/../../..")
+    code, called, _ = shell(lines("install"), INSTALL="./my plugin", HF_KERNEL="", TFKIT=f"{folder}/../../..")
     assert (code, called[:4], called[-1]) == (0, ["python", "-m", "pip", "install"], "./my plugin")
     assert all((Path(each) / "pyproject.toml").exists() for each in called[4:6])
     assert STEPS["install"]["env"]["TFKIT"] == "${{ github.action_path }}/../../.."

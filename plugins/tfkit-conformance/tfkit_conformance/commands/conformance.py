@@ -100,7 +100,7 @@ def words(text: str) -> list[str]:
 @click.option("--cache", metavar="MODULE:NAME", help="A class of caches for decoding, without a plugin.")
 @click.option("--huggingface", metavar="NAME", help="A function of transformers' AttentionInterface, such as sdpa, or eager.")
 @click.option(
-    "--hf-kernel", metavar="DIR:FUNCTION", help="A function or a layer of a kernel in the form of Hugging Face's hub."
+    "--hf-kernel", metavar="KERNEL:FUNCTION", help="A function or a layer of a kernel in the form of Hugging Face's hub."
 )
 @click.option("--signature", metavar="FORM", help="How the function is called, such as sdpa or flash_attn.")
 @click.option("--supports", type=words, metavar="FEATURE,...", help="What the function supports, such as causal,gqa.")
