@@ -140,7 +140,10 @@ def test_a_fault_beside_every_fixed_size_is_found(fault):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", [EAGER, SDPA], ids=["eager", "sdpa"])
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["float32", "bfloat16", *(pytest.param(dtype, marks=pytest.mark.exhaustive) for dtype in ("float64", "float16"))],
+)
 def test_correct_kernels_pass(entry, dtype):
     _, violation = first_violation(backend_under_test(entry), dtype)
     assert violation is None, violation and violation.message

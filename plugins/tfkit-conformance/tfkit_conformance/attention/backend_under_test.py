@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -57,6 +58,14 @@ class BackendUnderTest:
         """What can be read of the kernel."""
         return read_source(*([self.attend, self.prepare] if self.kernel is None else [self.kernel]))
 
+    def note_lines(self) -> None:
+        """From here on, calls note which lines of the source run. Reading the source takes longer than a small call."""
+        assert self.source is not None
+
+    def traced(self) -> AbstractContextManager[None]:
+        """Notes which lines of the source run, if it was read."""
+        return self.source.traced() if "source" in vars(self) else nullcontext()
+
     def evaluate(self, request: AttentionRequest) -> Verdict:
         """What the declaration says to a request: accepted, or refused with reasons."""
         return check_request(self.entry, request, self.options)
@@ -69,7 +78,7 @@ class BackendUnderTest:
         """Calls the backend without autocast. Meanwhile the reference raises Violation if it is called."""
         _RUNNING.append(self.name)
         try:
-            with torch.autocast(inputs.query.device.type, enabled=False), self.source.traced():
+            with torch.autocast(inputs.query.device.type, enabled=False), self.traced():
                 return self.attend(inputs, self.options)
         finally:
             _RUNNING.remove(self.name)

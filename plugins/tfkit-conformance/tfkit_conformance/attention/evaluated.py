@@ -108,7 +108,7 @@ def run_backward(
     if not answer.output.requires_grad:
         raise Violation(check, "the output does not require gradients although its inputs do: they would be lost silently")
     try:
-        with subject.source.traced():
+        with subject.traced():
             return gradients_of(answer.output, inputs, grad_output)
     except Violation:
         raise

@@ -48,7 +48,7 @@ tiny calls find what it supports; an argument that it takes and ignores is a
 failure. The module is imported and run, from the working directory too.
 
 \b
---hf-kernel DIR:FUNCTION checks a kernel of Hugging Face's hub: a checkout
+--hf-kernel KERNEL:FUNCTION checks a kernel of Hugging Face's hub: a checkout
 with `torch-ext` or `build`, or OWNER/NAME, which the library kernels
 downloads and runs. FUNCTION may be a layer, such as layers.Attention.
 --signature may be missing for flash_attn_func and other usual names.

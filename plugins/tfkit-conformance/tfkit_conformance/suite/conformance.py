@@ -124,6 +124,7 @@ def _run_all(run: Run) -> None:
     if reason:
         return
     gradients = subject.capabilities.backward and _backward_here(subject, run.dtypes)
+    subject.note_lines()
     with _settings_kept():
         run.once("refusals", "A3", "undeclared features are refused", lambda dtype, tally: _refusals(run, dtype, tally))
         for turn, size in enumerate(run.profile.rounds):
