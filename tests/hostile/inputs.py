@@ -44,7 +44,8 @@ BY_NAME = {
     "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
     "directory": ("huggingface",), "image": ("images/bar.png",), "features": ("audio/frames.npy",),
-    "place": ("kernel.cubin",), "texts": ("few.src",), "targets": ("few.trg",), "prefixes": ("one.trg",),
+    "place": ("kernel.cubin",), "files": ("train.src",),
+    "texts": ("few.src",), "targets": ("few.trg",), "prefixes": ("one.trg",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
@@ -75,6 +76,8 @@ BESIDE = {
     ("bench", "spec"): ["cpu", "--rounds", "1", "--threads", "1"],
     ("compare", "recipes"): ["--seeds", "1", "--directory", "new", "--set", "stopping.max_steps=1"],
     ("average", "models"): ["-o", "new"],
+    ("rescore", "model"): ["train.src", "train.trg"],
+    ("rescore", "files"): ["run", "train.trg"],
     ("look", "model"): ["--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "second"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "image"): ["images/run", "-o", "new"],

@@ -40,6 +40,7 @@ COMMANDS = {
     "serve": "answer requests over HTTP with a trained model",
     "tag": "tag the words of lines with a trained tagger",
     "look": "what a model attends to, as a page or a picture",
+    "rescore": "the log-probability that a model gives to translations or texts",
     "score": "BLEU and chrF of translations against a reference",
     "average": "average the weights of several models",
     "eject": "a spec or a model as one readable file of PyTorch",

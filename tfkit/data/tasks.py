@@ -84,7 +84,9 @@ class Task:
         """The batch of some rows of a corpus. Random masks come from `draw`; `epoch` is for images alone."""
         target = corpus.rows("target", numbers)
         if self.kind == "parallel":
-            return self._parallel(corpus.rows("source", numbers), target)
+            return parallel_batch(self.roles, corpus.rows("source", numbers), target)
+        if self.kind == "language":
+            return language_batch(self.roles, target)
         whole, counts = padded(target)
         name = self.roles.target
         segments = (
@@ -101,31 +103,36 @@ class Task:
         if self.kind == "tagged":
             labels, _ = padded(corpus.rows(TAGS, numbers), NO_LABEL)
             return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
-        if self.kind in ("masked", "masked_pairs"):
-            assert self.masking is not None, "masked data have a masking"
-            read, hidden = self.masking(whole.numpy(), counts.numpy(), self.vocab_size, draw)
-            labels = torch.from_numpy(np.where(hidden, whole.numpy(), NO_LABEL))
-            others = {output: _numbers(corpus, column, numbers) for column, output in self.roles.others.items()}
-            target_tokens = int((labels != NO_LABEL).sum())
-            masked = {name: torch.from_numpy(read)}
-            return Batch(masked, {name: counts}, labels, int(counts.sum()), target_tokens, segments, others)
-        counts = counts - 1
-        is_padding = torch.arange(whole.shape[1] - 1, device="cpu") >= counts[:, None]
-        inputs, labels = whole[:, :-1].masked_fill(is_padding, PAD), whole[:, 1:].masked_fill(is_padding, NO_LABEL)
-        return Batch({name: inputs}, {name: counts}, labels, 0, int(counts.sum()))
+        assert self.masking is not None, "masked data have a masking"
+        read, hidden = self.masking(whole.numpy(), counts.numpy(), self.vocab_size, draw)
+        labels = torch.from_numpy(np.where(hidden, whole.numpy(), NO_LABEL))
+        others = {output: _numbers(corpus, column, numbers) for column, output in self.roles.others.items()}
+        target_tokens = int((labels != NO_LABEL).sum())
+        masked = {name: torch.from_numpy(read)}
+        return Batch(masked, {name: counts}, labels, int(counts.sum()), target_tokens, segments, others)
 
-    def _parallel(self, source: Sequence[Ids], target: Sequence[Ids]) -> Batch:
-        source_ids, source_counts = padded(source)
-        whole, counts = padded(target)
-        is_padding = torch.arange(whole.shape[1], device="cpu") >= counts[:, None]
-        shifted = torch.full_like(whole, self.roles.start_id)
-        shifted[:, 1:] = whole[:, :-1]
-        name = self.roles.target
-        assert self.roles.source is not None, "parallel data have a source"
-        inputs = {self.roles.source: source_ids, name: shifted.masked_fill(is_padding, PAD)}
-        lengths = {self.roles.source: source_counts, name: counts}
-        labels = whole.masked_fill(is_padding, NO_LABEL)
-        return Batch(inputs, lengths, labels, int(source_counts.sum()), int(counts.sum()))
+
+def parallel_batch(roles: Roles, source: Sequence[Ids | Sequence[int]], target: Sequence[Ids | Sequence[int]]) -> Batch:
+    """The batch of sources and targets with their special tokens: the target starts with `start_id`, its labels do not."""
+    source_ids, source_counts = padded(source)
+    whole, counts = padded(target)
+    is_padding = torch.arange(whole.shape[1], device="cpu") >= counts[:, None]
+    shifted = torch.full_like(whole, roles.start_id)
+    shifted[:, 1:] = whole[:, :-1]
+    assert roles.source is not None, "parallel data have a source"
+    inputs = {roles.source: source_ids, roles.target: shifted.masked_fill(is_padding, PAD)}
+    lengths = {roles.source: source_counts, roles.target: counts}
+    labels = whole.masked_fill(is_padding, NO_LABEL)
+    return Batch(inputs, lengths, labels, int(source_counts.sum()), int(counts.sum()))
+
+
+def language_batch(roles: Roles, rows: Sequence[Ids | Sequence[int]]) -> Batch:
+    """The batch of rows of at least two tokens: each token but the first is the label of the one before it."""
+    whole, counts = padded(rows)
+    counts = counts - 1
+    is_padding = torch.arange(whole.shape[1] - 1, device="cpu") >= counts[:, None]
+    inputs, labels = whole[:, :-1].masked_fill(is_padding, PAD), whole[:, 1:].masked_fill(is_padding, NO_LABEL)
+    return Batch({roles.target: inputs}, {roles.target: counts}, labels, 0, int(counts.sum()))
 
 
 def task_of(recipe: Recipe, roles: Roles, tokeniser: TextTokeniser) -> Task:
