@@ -1,7 +1,7 @@
 """Scores of translations by sacrebleu: of detokenised text against the raw reference, with sacrebleu's signature. Scores of
-answers, as SQuAD's evaluation script 2.0 computes them.
+answers, as SQuAD's evaluation script 2.0 computes them. Scores of word alignments.
 
-https://aclanthology.org/W18-6319/, https://aclanthology.org/P18-2124/
+https://aclanthology.org/W18-6319/, https://aclanthology.org/P18-2124/, https://aclanthology.org/J03-1002/
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -118,6 +118,46 @@ def bleu(tokenise: str, lowercase: bool = False) -> BLEU:
         package = "sentencepiece" if model else f"'sacrebleu[{tokenise[:2]}]'"
         message = f"sacrebleu's tokeniser `{tokenise}` needs a package that is not installed"
         raise BuildError(Diagnostic("TFK097", message, f"pip install {package}, or use `char`")) from None
+
+
+Links = Set[tuple[int, int]]
+"""Pairs of a source word and a target word."""
+
+
+def alignment_counts(links: Links, sure: Links, possible: Links) -> tuple[int, int, int, int]:
+    """|A|, |S|, |A and S|, |A and P| of a sentence, where P has the sure links S, too."""
+    return len(links), len(sure), len(links & sure), len(links & (possible | sure))
+
+
+def alignment_scores(links: int, sure: int, right_sure: int, right: int) -> dict[str, Score]:
+    """Compute the error rate, the precision and the recall of word alignments, in per cent, from the counts of a corpus.
+
+    precision = |A and P| / |A|,   recall = |A and S| / |S|,   AER = 1 - (|A and S| + |A and P|) / (|A| + |S|)
+
+    Args:
+        links: |A|, the links to score.
+        sure: |S|, the sure links of the gold alignment.
+        right_sure: |A and S|.
+        right: |A and P|, where P has the sure and the possible links.
+
+    Returns:
+        The scores `aer`, `precision` and `recall`.
+
+    Raises:
+        InputError: There is no link, and no sure one.
+
+    Reference:
+        https://aclanthology.org/J03-1002/
+    """
+    if not links + sure:
+        raise InputError(Diagnostic("TFK103", "there is no link to score", "name alignments that have links"))
+    values = {
+        "aer": (1 - (right_sure + right) / (links + sure), f"{links:,} links, {sure:,} sure ones in the gold alignment"),
+        "precision": (right / links if links else 0.0, f"{right:,} of {links:,} links are sure or possible"),
+        "recall": (right_sure / sure if sure else 0.0, f"{right_sure:,} of {sure:,} sure links are there"),
+    }
+    signature = "word alignment, Och and Ney 2003, in per cent"
+    return {name: Score(name, 100 * value, signature, words) for name, (value, words) in values.items()}
 
 
 def answer_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:

@@ -44,7 +44,7 @@ BY_NAME = {
     "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
     "directory": ("huggingface",), "image": ("images/bar.png",), "features": ("audio/frames.npy",),
-    "place": ("kernel.cubin",), "files": ("train.src",),
+    "hypothesis": ("links",), "gold": ("links",), "place": ("kernel.cubin",), "files": ("train.src",),
     "texts": ("few.src",), "targets": ("few.trg",), "prefixes": ("one.trg",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
@@ -224,6 +224,7 @@ def make_good(folder: Path) -> None:
     train(load_recipe(recipe, ["stopping.max_steps=4", "validation.every_steps=2", "keeping.every_steps=2"]), folder / "run")
     for side in ("src", "trg"):
         (folder / f"few.{side}").write_text("".join((folder / f"train.{side}").read_text().splitlines(keepends=True)[:2]))
+    (folder / "links").write_text("0-0 1-1\n\n2-1\n")
     (folder / "one.trg").write_text("la\n")  # as many lines as standard input has
     catalogue = load_catalogue()
     save(build(load_spec(folder / "small.yaml", catalogue), catalogue), folder / "model", catalogue=catalogue)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import READ, common, cpu_table_option, loading, precision_option, whole
+from .options import READ, common, cpu_table_option, loading, precision_option, seed, whole
 from .output import speak_utf8
 from .packages import TEXT, import_torch, need_packages
 from .search_args import (
@@ -35,7 +35,7 @@ tfkit translate MODEL < in.txt > out.txt
 
 {SAVED_SEARCH}\b
 With --n-best N a line of output is: number of the input line, score, text,
-with tabs between them.
+with tabs between them. --alignment adds a tab and the links of words.
 
 \b
 The text is what the tokeniser decodes. A space replaces each line feed and
@@ -45,7 +45,8 @@ each carriage return, with --n-best also each tab; with --json nothing.
 --json prints one object per line: line, source, and hypotheses with text,
 score, log_probability, finished, pieces and token_log_probabilities; with
 --attention SITE also the pieces of the source and the weights
-(heads x target x source).
+(heads x target x source); with --alignment the links of words (alignment),
+and the index of the source piece of each piece (piece_alignment).
 """
 
 
@@ -59,6 +60,9 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 @click.option("--prefixes", type=READ, metavar="FILE", help="A line for each line of input: what its translation begins with.")
 @click.option("--target-language", metavar="CODE", help="Of a model for several, as its tokeniser writes it: de_DE, de, deu.")
 @click.option("--attention", metavar="SITE", multiple=True, help="With --json: `decoder.*.cross_attention`.")
+@click.option("--alignment", is_flag=True, help="Also print which source word each word is aligned with: 0-0 1-2.")
+@click.option("--alignment-site", metavar="SITE", help="Align by this cross-attention, as decoder.4.cross_attention.")
+@click.option("--alignment-head", type=seed, metavar="N", help="Align by this head, from 0 (default: their mean).")
 @workers_option
 @precision_option
 @loading
@@ -67,6 +71,7 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 def command(
     model: str, n_best: int, extra_length: int | None, max_source: int, batch_tokens: int, prefix: str | None,
     prefixes: str | None, target_language: str | None, attention: tuple[str, ...],
+    alignment: bool, alignment_site: str | None, alignment_head: int | None,
     workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
     allow_nan: bool, cpu_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
@@ -86,6 +91,8 @@ def command(
         raise usage_error("--prefix is no UTF-8", "write it in the encoding of the terminal")
     import_torch()
     from ..data import lines
+    from ..data.pharaoh import links_text
+    from ..io.alignment_site import AlignmentSite
     from ..text import Translator
     from ..text.translator import one_line
     from .device import loaded, use_cpu_table
@@ -94,10 +101,13 @@ def command(
     use_cpu_table(cpu_table, device)
     saved = saved_search_of(model)
     search |= lengths_of(saved, extra_length)
+    if alignment_head is not None and alignment_site is None:
+        raise usage_error("--alignment-head needs --alignment-site", "a head is one of a site")
+    site = AlignmentSite(site=alignment_site, head=alignment_head) if alignment_site else alignment
     translator = Translator.load(
         model, search_of(BEAMS, saved, n_best=n_best, **search), max_source=max_source,
         batch_tokens=batch_tokens, attention=list(attention), workers=workers_of(workers, device),
-        precision=precision,
+        precision=precision, alignment=site,
         **loaded(device, backend, auto_table, allow_nan),
     )  # fmt: skip
     check_workers(workers, device, translator.model)
@@ -120,13 +130,16 @@ def command(
             print(f"<stdin>:{number}: the translation was cut off after {count:,} tokens; {fix}", file=sys.stderr)
         if as_json:
             print(json.dumps(_data(number, translation, translator), allow_nan=False))
-        elif n_best == 1:
+        elif n_best == 1 and not translation.alignments:
             print(one_line(translation.text))
+        elif n_best == 1:
+            print(one_line(translation.text).replace("\t", " "), links_text(translation.alignments[0]), sep="\t")
         else:
             # an empty line has no hypothesis
             scores = [f"{hypothesis.score:.4f}" for hypothesis in translation.hypotheses] or [""]
-            for text, score in zip(translation.texts, scores, strict=True):
-                print(number, score, one_line(text).replace("\t", " "), sep="\t")
+            links = [[links_text(one)] for one in translation.alignments] or [[]] * len(scores)
+            for text, score, more in zip(translation.texts, scores, links, strict=True):
+                print(number, score, one_line(text).replace("\t", " "), *more, sep="\t")
     return 0
 
 
@@ -148,5 +161,7 @@ def _data(number: int, translation: Translation, translator: Translator) -> dict
         }
         for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)
     ]
+    for fields, links, by_piece in zip(hypotheses, translation.alignments, translation.piece_alignments, strict=False):
+        fields |= {"alignment": links, "piece_alignment": by_piece}
     pieces = translator.tokenisers["source"].pieces(translation.source_ids)
     return {"line": number, "source": translation.source, "source_pieces": pieces, "hypotheses": hypotheses}

@@ -12,13 +12,17 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, groups, read_tokenisers, roles_for
+from ..data.pharaoh import Link
+from ..data.piece_words import Words, words_of_ids, words_of_ranges
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list, check_whole
 from ..generate import Hypothesis, Search, generate_batched
 from ..generate.score_filters import check_filters
 from ..io import load, model_in
+from ..io.alignment_site import AlignmentSite, read_alignment_site
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
+from .alignment import align, alignment_site, check_keys, word_links
 from .saved_search import saved_search
 from .search_tokens import language_ids, without_special_tokens
 
@@ -38,6 +42,9 @@ class Translation:
         source_ids: The ids that the model read, special tokens included.
         cut: The number of source tokens beyond the limit, which it did not read.
         unknown: The number of source tokens without a piece.
+        alignments: By hypothesis, the links of source words and words of its text, counted from 0 between white space; empty
+            unless requested.
+        piece_alignments: By hypothesis, the index into `source_ids` that each of its tokens is aligned with, or None.
     """
 
     source: str
@@ -47,6 +54,8 @@ class Translation:
     source_ids: tuple[int, ...]
     cut: int
     unknown: int = 0
+    alignments: tuple[tuple[Link, ...], ...] = ()
+    piece_alignments: tuple[tuple[int | None, ...], ...] = ()
 
     @property
     def text(self) -> str:
@@ -77,6 +86,8 @@ class Translator:
         batch_tokens: The limit of tokens of a batch, padding and beams included.
         attention: Sites whose weights every hypothesis holds.
         workers: Batches that are searched in parallel on a CPU.
+        alignment: The cross-attention whose weights align the words of translations and sources: True for the one that the model
+            was trained with, or else the mean over the heads of the last layer but one.
 
     Raises:
         InputError: The model is of another kind, or the tokenisers are not its own.
@@ -92,6 +103,7 @@ class Translator:
         batch_tokens: int = 4096,
         attention: Iterable[str] = (),
         workers: int = 1,
+        alignment: AlignmentSite | bool = False,
     ) -> None:
         self.model, self.tokenisers, self.search = model, tokenisers, search or Search()
         self.batch_tokens, self.attention, self.workers = batch_tokens, tuple(attention), workers
@@ -101,6 +113,10 @@ class Translator:
         self.roles = roles_for(model.plan, "parallel")
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, tokenisers)
+        self.alignment: AlignmentSite | None = None
+        if alignment:
+            wanted = () if alignment is True else (alignment.site, alignment.head)
+            self.alignment = alignment_site(model, self.roles.target, *wanted)
 
     @classmethod
     def load(
@@ -115,6 +131,7 @@ class Translator:
         batch_tokens: int = 4096,
         attention: Iterable[str] = (),
         workers: int = 1,
+        alignment: AlignmentSite | bool = False,
         allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Translator:
@@ -130,6 +147,7 @@ class Translator:
             batch_tokens: as in the constructor.
             attention: as in the constructor.
             workers: as in the constructor.
+            alignment: as in the constructor.
             allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
@@ -145,9 +163,12 @@ class Translator:
         model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
         tokenisers = read_tokenisers(place, ("source", "target"))
         search = search or saved_search(place, catalogue)
+        if alignment is True:
+            alignment = read_alignment_site(place) or True
         return cls(
-            model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers
-        )
+            model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers,
+            alignment=alignment,
+        )  # fmt: skip
 
     def translate(
         self,
@@ -239,12 +260,13 @@ class Translator:
         search, n_best = without_special_tokens(self.search, rule, target), self.search.n_best
         if n_best > 1 and search.kind == "beam":
             search = replace(search, n_best=search.beams)  # some may have the same text
+        sites = self.attention if self.alignment is None else (*self.attention, self.alignment.site)
         training = self.model.training
         self.model.eval()
         try:
             by_source = generate_batched(
                 self.model, [sources[number] for number in nonempty], search, batch_tokens=self.batch_tokens,
-                target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
+                target=self.roles.target, output=self.roles.output, attention=sites, workers=self.workers,
                 prefixes=[starts[number] for number in nonempty] if any(starts) else None,
             )  # fmt: skip
         finally:
@@ -258,10 +280,49 @@ class Translator:
                     best.setdefault(text, one)
                 pairs = list(best.items())[:n_best]
             texts, line_hypotheses = tuple(text for text, _ in pairs), tuple(one for _, one in pairs)
+            aligned = self._aligned(line, sources[number], len(frame.before) + len(before_source), room, line_hypotheses)
+            if aligned:
+                line_hypotheses = self._requested_weights(line_hypotheses)
             pieces = tuple(tuple(target.pieces(one.ids.tolist())) for one in line_hypotheses)
             cut = max(len(ids) - room, 0)
             unknown = self.tokenisers["source"].count_unknown(ids)
-            yield Translation(line, texts or ("",), line_hypotheses, pieces, tuple(sources[number]), cut, unknown)
+            links, by_piece = tuple(links for links, _ in aligned), tuple(by_piece for _, by_piece in aligned)
+            source = tuple(sources[number])
+            yield Translation(line, texts or ("",), line_hypotheses, pieces, source, cut, unknown, links, by_piece)
+
+    def _aligned(
+        self, line: str, source: list[int], before: int, room: int, hypotheses: tuple[Hypothesis, ...]
+    ) -> list[tuple[tuple[Link, ...], tuple[int | None, ...]]]:
+        """The links of words, and the aligned source tokens, of the hypotheses of a line; none unless requested.
+
+        Args:
+            line: The source.
+            source: The ids that the model read.
+            before: The special tokens before those of the line.
+            room: The most tokens of the line that were read.
+            hypotheses: The hypotheses, with the weights of the alignment.
+        """
+        if self.alignment is None or not hypotheses:
+            return []
+        ((ids, ranges),) = self.tokenisers["source"].encode_with_ranges([line])
+        words: list[Words] = [range(0)] * before + words_of_ranges(line, ranges)[: min(len(ids), room)]
+        words += [range(0)] * (len(source) - len(words))
+        aligned = []
+        for one in hypotheses:
+            weights = one.attention[self.alignment.site]
+            check_keys(self.alignment.site, weights.shape[2], len(source))
+            targets = words_of_ids(self.tokenisers["target"], one.ids.tolist())
+            by_piece = align(weights, self.alignment.head, words, targets)
+            aligned.append((word_links(by_piece, words, targets), tuple(by_piece)))
+        return aligned
+
+    def _requested_weights(self, hypotheses: tuple[Hypothesis, ...]) -> tuple[Hypothesis, ...]:
+        """The hypotheses with the weights of the requested sites alone."""
+        wanted = self.model.backends.matching(self.attention)
+        return tuple(
+            replace(one, attention={site: weights for site, weights in one.attention.items() if site in wanted})
+            for one in hypotheses
+        )
 
 
 def _short(prefix: Any, line: int) -> str:
