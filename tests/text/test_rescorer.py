@@ -115,6 +115,20 @@ def test_a_row_has_one_result_in_any_batch(rescorer):
     assert cut.reason.startswith("the source has ")
 
 
+def test_pairs_are_aligned_as_the_search_that_made_them(trained):
+    sources = [source for source, _ in sentences(6, seed=2)]
+    found = list(Translator.load(trained, Search(kind="greedy"), alignment=True).translate(sources))
+    rescorer = Rescorer.load(trained, alignment=True)
+    results = list(rescorer.rescore([(one.source, one.text) for one in found]))
+    same = [
+        result.alignment == one.alignments[0]
+        for one, result in zip(found, results, strict=True)
+        if result.pieces == one.pieces[0]
+    ]
+    assert len(same) > 2
+    assert all(same)
+
+
 @pytest.mark.parametrize("rows", ["the dog", [("a",)], ["ab"], [("a", None)]])
 def test_rows_that_are_no_pairs_are_refused(rescorer, rows):
     with pytest.raises(InputError):

@@ -10,7 +10,7 @@ from torch_ema import ExponentialMovingAverage
 
 from tfkit import InputError, Search, StoreError, TfkitError, Translator, corpus_scores, load, load_recipe, save, score_filter
 from tfkit.data import Corpus
-from tfkit.data.piece_words import words_of_ids, words_of_ranges
+from tfkit.data.piece_words import encode_with_words, words_of_ids
 from tfkit.data.tokeniser import TextTokeniser, train_tokeniser
 from tfkit.io.alignment_site import AlignmentSite
 from tfkit.plugin import Component
@@ -316,9 +316,9 @@ def test_alignments_follow_the_weights(trained):
     (one,) = plain.translate(["the dog"])
     assert plain.alignment == AlignmentSite(site=site)
     assert not one.hypotheses[0].attention
-    with pytest.raises(InputError, match="TFK076 `decoder.0.cross_attention` has no head 2; its heads are 0 to 1"):
+    with pytest.raises(InputError, match=r"TFK076 `decoder.0.cross_attention` has no head 2; its heads are 0 to 1"):
         Translator.load(trained, alignment=AlignmentSite(site=site, head=2))
-    with pytest.raises(InputError, match="TFK076 `.*` matches 3 sites, of which 1 align"):
+    with pytest.raises(InputError, match=r"TFK076 `.*` matches 3 sites, of which 1 align"):
         Translator.load(trained, alignment=AlignmentSite(site="*"))
 
 
@@ -337,9 +337,9 @@ def test_words_of_ids_and_of_ranges_agree_with_white_space(text):
     entry = PARTS["tokeniser"][0]
     for size in (300, 40):
         tokeniser = train_tokeniser(Component(entry, entry.options(byte_fallback=size == 300)), lines, size)
-        ((ids, ranges),) = tokeniser.encode_with_ranges([text])
+        ids, of_line = encode_with_words(tokeniser, text)
         decoded = tokeniser.decode(ids)
-        for of_text, words in ((text, words_of_ranges(text, ranges)), (decoded, words_of_ids(tokeniser, ids))):
+        for of_text, words in ((text, of_line), (decoded, words_of_ids(tokeniser, ids))):
             assert len(words) == len(ids)
             assert {word for of_piece in words for word in of_piece} == set(range(len(of_text.split())))
             assert [word for of_piece in words for word in of_piece] == sorted(word for of_piece in words for word in of_piece)

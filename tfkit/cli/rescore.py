@@ -12,6 +12,7 @@ from ..errors import Diagnostic, InputError, Location
 from .options import READ, common, loading, precision_option, whole
 from .output import speak_utf8
 from .packages import TEXT, import_torch, need_packages
+from .search_args import alignment_of, alignment_options
 from .usage import usage_error
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ tfkit rescore LANGUAGE-MODEL < texts.txt > scores.txt
 
 \b
 --json prints one object per line: line, source and target (or text),
-log_probability, pieces, token_log_probabilities, and reason if there is no
-log-probability.
+log_probability, pieces, token_log_probabilities, with --alignment the links of
+words (alignment), and reason if there is no log-probability.
 """
 
 
@@ -39,12 +40,13 @@ def _length(value: str | int) -> int:
 @click.option("--target-language", metavar="CODE", help="Of a model for several, as its tokeniser writes it: de_DE, de, deu.")
 @click.option("--max-length", type=_length, metavar="N", default=1024, help="Longest side of a row, in tokens.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
+@alignment_options
 @precision_option
 @loading
 @common
 def command(
     model: str, files: tuple[str, ...], target_language: str | None, max_length: int, batch_tokens: int, precision: str,
-    as_json: bool, **place: Any,
+    alignment: bool, alignment_site: str | None, alignment_head: int | None, as_json: bool, **place: Any,
 ) -> int:  # fmt: skip
     """Print the log-probability that a model gives to each translation, or to each text.
 
@@ -53,18 +55,22 @@ def command(
     standard input.
 
     Line n of the output is log P of row n: a sum over its tokens, in nats, the end token included. It is the unsmoothed loss of
-    training with the sign changed. A row with an empty side, or a longer one than --max-length or the position table of the
-    model, has an empty line, and is reported on standard error unless it is empty.
+    training with the sign changed. --alignment adds a tab and the links of words. A row with an empty side, or one longer
+    than --max-length or the position table of the model, has an empty line, and is reported on standard error unless it is empty.
     """
     need_packages("train", *TEXT)
     speak_utf8()
     import_torch()
     from ..data import lines, rows
+    from ..data.pharaoh import links_text
     from ..text import Rescorer
     from .device import loaded
     from .line_stream import streamed
 
-    rescorer = Rescorer.load(model, max_length=max_length, batch_tokens=batch_tokens, precision=precision, **loaded(**place))
+    rescorer = Rescorer.load(
+        model, max_length=max_length, batch_tokens=batch_tokens, precision=precision,
+        alignment=alignment_of(alignment, alignment_site, alignment_head), **loaded(**place),
+    )  # fmt: skip
     if files and len(files) != 1 + rescorer.pairs:
         needed = "two files, sources and translations" if rescorer.pairs else "one file of texts"
         raise usage_error(f"the model reads {needed}, and {len(files)} are named", "name these, or use standard input")
@@ -84,11 +90,13 @@ def command(
                 "log_probability": result.log_probability,
                 "pieces": result.pieces,
                 "token_log_probabilities": result.token_log_probabilities,
+                **({"alignment": result.alignment} if result.alignment is not None else {}),
                 **({"reason": result.reason} if result.reason else {}),
             }
             print(json.dumps({"line": number, **texts, **fields}, allow_nan=False))
         else:
-            print("" if result.log_probability is None else f"{result.log_probability:.4f}")
+            links = [] if result.alignment is None else [links_text(result.alignment)]
+            print("" if result.log_probability is None else f"{result.log_probability:.4f}", *links, sep="\t")
     return 0
 
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import READ, common, cpu_table_option, loading, precision_option, seed, whole
+from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8
 from .packages import TEXT, import_torch, need_packages
 from .search_args import (
     EXTRA_LENGTH,
     SAVED_SEARCH,
+    alignment_of,
+    alignment_options,
     check_workers,
     lengths_of,
     saved_search_of,
@@ -60,9 +62,7 @@ and the index of the source piece of each piece (piece_alignment).
 @click.option("--prefixes", type=READ, metavar="FILE", help="A line for each line of input: what its translation begins with.")
 @click.option("--target-language", metavar="CODE", help="Of a model for several, as its tokeniser writes it: de_DE, de, deu.")
 @click.option("--attention", metavar="SITE", multiple=True, help="With --json: `decoder.*.cross_attention`.")
-@click.option("--alignment", is_flag=True, help="Also print which source word each word is aligned with: 0-0 1-2.")
-@click.option("--alignment-site", metavar="SITE", help="Align by this cross-attention, as decoder.4.cross_attention.")
-@click.option("--alignment-head", type=seed, metavar="N", help="Align by this head, from 0 (default: their mean).")
+@alignment_options
 @workers_option
 @precision_option
 @loading
@@ -92,7 +92,6 @@ def command(
     import_torch()
     from ..data import lines
     from ..data.pharaoh import links_text
-    from ..io.alignment_site import AlignmentSite
     from ..text import Translator
     from ..text.translator import one_line
     from .device import loaded, use_cpu_table
@@ -101,13 +100,10 @@ def command(
     use_cpu_table(cpu_table, device)
     saved = saved_search_of(model)
     search |= lengths_of(saved, extra_length)
-    if alignment_head is not None and alignment_site is None:
-        raise usage_error("--alignment-head needs --alignment-site", "a head is one of a site")
-    site = AlignmentSite(site=alignment_site, head=alignment_head) if alignment_site else alignment
     translator = Translator.load(
         model, search_of(BEAMS, saved, n_best=n_best, **search), max_source=max_source,
         batch_tokens=batch_tokens, attention=list(attention), workers=workers_of(workers, device),
-        precision=precision, alignment=site,
+        precision=precision, alignment=alignment_of(alignment, alignment_site, alignment_head),
         **loaded(device, backend, auto_table, allow_nan),
     )  # fmt: skip
     check_workers(workers, device, translator.model)

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
-from .corpus import NO_LABEL, TAGS, CorpusWriter
+from .aligned_rows import AlignedRows
+from .corpus import GOLD, LINKS, NO_LABEL, TAGS, CorpusWriter
 from .corpus_facts import CorpusCounts, NormalisedRows
 from .corpus_row import Numbered, Row
 from .kinds import KINDS, text_rows
@@ -86,8 +87,9 @@ class CorpusEncoder:
         self.label_numbers = {label: number for number, label in enumerate(labels)}
 
     def __call__(
-        self, files: Mapping[str, str], path: Path, selected: Callable[[int], bool], filtered: bool, held_out: bool = False
-    ) -> CorpusCounts:
+        self, files: Mapping[str, str], path: Path, selected: Callable[[int], bool], filtered: bool, held_out: bool = False,
+        alignment: str | None = None,
+    ) -> CorpusCounts:  # fmt: skip
         """Write a corpus; returns the counts of its rows.
 
         Args:
@@ -96,10 +98,13 @@ class CorpusEncoder:
             selected: Whether the row with a number, from 0, belongs to the corpus.
             filtered: Whether to leave out rows that exceed a limit of the recipe, as for training data.
             held_out: Whether to leave out rows that are longer than the model's positions; otherwise they raise InputError.
+            alignment: The file of links of the words of all rows. A filtered corpus gets links of tokens, another of words.
         """
         counted = CorpusCounts()
         texts = () if filtered else tuple(f"{column}_text" for column in files)
         columns = (*files, TAGS) if self.kind.tagged else tuple(files)
+        aligned = None if alignment is None else AlignedRows(alignment, self.tokenisers)
+        columns += () if aligned is None else (LINKS if filtered else GOLD,)
         writer = CorpusWriter(path, columns, texts, self.kind.numbers)
         rows = ((number, row) for number, row in text_rows(self.recipe, files) if selected(number))
         assert self.kind.encode is not None, "images have a writer of their own"
@@ -115,6 +120,8 @@ class CorpusEncoder:
                 continue
             values: dict[str, Any] = dict(zip(files, row.ids, strict=True))
             values |= {f"{column}_text": text for column, text in zip(files, row.texts, strict=True)}
+            if aligned is not None:
+                values |= {LINKS: aligned.tokens(row)} if filtered else {GOLD: aligned.words(row)}
             writer.add(values | self._label(row, files))
             if filtered and row.span is not None:
                 self.longest_answer = max(self.longest_answer, row.span[1] - row.span[0] + 1)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 from .tokeniser import Ranges, TextTokeniser
 
 WORD = re.compile(r"\S+")
 Words = range
-"""The words that a piece has characters of: one, several where the piece has white space inside, none for white space alone and
-for special tokens."""
+"""The words that a piece has characters of: one, several where the piece has white space inside, none for white space, a mark
+of a word's start, or a special token."""
+
+
+def encode_with_words(tokeniser: TextTokeniser, text: str) -> tuple[list[int], list[Words]]:
+    """The ids of a text, without special tokens, and the words of each. Raises InputError as `encode_with_ranges`."""
+    ((ids, ranges),) = tokeniser.encode_with_ranges([text])
+    words = words_of_ranges(text, ranges)
+    marks = [not piece.strip(tokeniser.word_mark) for piece in tokeniser.pieces(ids)]
+    return ids, [range(0) if is_mark else of_piece for is_mark, of_piece in zip(marks, words, strict=True)]
 
 
 def words_of_ranges(text: str, ranges: Ranges) -> list[Words]:
@@ -29,7 +38,7 @@ def words_of_ids(tokeniser: TextTokeniser, ids: Sequence[int]) -> list[Words]:
     for count in range(1, len(ids) + 1):
         ends.append(max(ends[-1], _common_prefix(text, tokeniser.decode(ids[:count]))))
     ranges = []
-    for start, end in zip(ends, ends[1:], strict=False):
+    for start, end in pairwise(ends):
         part = text[start:end]
         ranges.append((end - len(part.lstrip()), start + len(part.rstrip())))
     return words_of_ranges(text, ranges)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,8 @@ import numpy as np
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import make_folders, open_regular, write_whole
 from ..recipe import Recipe
-from .corpus import TAGS, Corpus
+from .aligned_rows import check_links
+from .corpus import GOLD, LINKS, TAGS, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .encode import CorpusEncoder
 from .kinds import KINDS, text_rows
@@ -65,6 +66,7 @@ def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
         message = f"the recipe names no file for {' and '.join(f'`data.{name}`' for name in missing)}"
         raise InputError(recipe.diagnostic("TFK108", "data", message, f"write it there, or give {flags}"))
     named = [(f"data.{names[column]}", path) for column, path in train.items()]
+    named += [(f"data.{name}", getattr(options, name, None)) for name in ("alignment", "validation_alignment")]
     named += [(f"data.validation_{names[column]}", path) for column, path in validation.items()]
     diagnostics = [
         recipe.diagnostic("TFK100", key, f"{path} cannot be read: {reason}", "name a file of text, plain or `.gz`")
@@ -78,6 +80,15 @@ def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
         message = f"validation data need all of {', '.join(f'`data.validation_{name}`' for name in names.values())}"
         raise InputError(recipe.diagnostic("TFK108", "data", message))
     return train, validation if named_validation else {}
+
+
+def alignments_of(recipe: Recipe) -> tuple[str | None, str | None]:
+    """The files of links of the training and the validation rows. Rows that are held out have the file of all rows."""
+    options = recipe.data.options
+    links = getattr(options, "alignment", None)
+    if getattr(options, "validation_source", None) is None:
+        return links, links
+    return links, getattr(options, "validation_alignment", None)
 
 
 def _refused(path: str) -> str | None:
@@ -124,8 +135,13 @@ def prepare(
     """
     train, validation = files_of(recipe)
     held_out = held_out_rows(recipe, count_rows(recipe), bool(validation))
+    links, gold = alignments_of(recipe)
+    if links is not None:
+        check_links(links, count_rows(recipe), train["target"])
     if validation:
-        deque(text_rows(recipe, validation), 0)
+        rows = sum(1 for _ in text_rows(recipe, validation))
+        if gold is not None:
+            check_links(gold, rows, validation["target"])
     sources = sources_of(recipe)  # after the rows are read: a file that is no text is not read whole
     labels = _labels(recipe, train)
     try:
@@ -134,11 +150,13 @@ def prepare(
         raise StoreError(Diagnostic("TFK081", f"{directory} cannot be created: {reason.strerror}")) from None
     tokenisers = tokenisers or _tokenisers(recipe, train, vocab_size, held_out)
     encode = CorpusEncoder(recipe, tokenisers, labels, positions or {})
-    facts = {"train": encode(train, directory / TRAIN, lambda row: row not in held_out, True)}
+    facts = {"train": encode(train, directory / TRAIN, lambda row: row not in held_out, True, alignment=links)}
     if validation:
-        facts["validation"] = encode(validation, directory / VALIDATION, lambda row: True, False)
+        facts["validation"] = encode(validation, directory / VALIDATION, lambda row: True, False, alignment=gold)
     elif held_out:
-        facts["validation"] = encode(train, directory / VALIDATION, held_out.__contains__, False, held_out=True)
+        facts["validation"] = encode(
+            train, directory / VALIDATION, held_out.__contains__, False, held_out=True, alignment=links
+        )
     if not facts["train"].kept:
         raise InputError(
             recipe.diagnostic(
@@ -175,9 +193,11 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
     validation = Corpus(directory / VALIDATION) if "validation" in facts else None
     if validation is None and os.path.lexists(directory / VALIDATION):
         raise _other_counts(directory, f"it has no counts of {VALIDATION}, and the file is there")
+    links, gold = alignments_of(recipe)
     for name, corpus in (("train", train), ("validation", validation)):
         if corpus is not None:
-            corpus.check(sizes, kind.spans)
+            aligned = links if name == "train" else gold
+            corpus.check(sizes, kind.spans, None if aligned is None else LINKS if name == "train" else GOLD)
             _check_counts(directory, name, facts[name], corpus, tuple(kind.files))
     if (data_facts.spans is not None) != kind.spans:
         raise _other_counts(directory, f"`spans` is {'missing' if kind.spans else 'there'}")

@@ -13,7 +13,7 @@ spans            target <s> q1 .. qm </s> c1 .. cn </s>          the first and t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..recipe import Recipe
-from .corpus import NO_LABEL, TAGS, Corpus
+from .corpus import LINKS, NO_LABEL, TAGS, Corpus
 from .kinds import KINDS
 from .masking import Masking, masking_of
 from .roles import Roles
@@ -42,6 +42,8 @@ class Batch:
         target_tokens: The number of labels.
         segments: (B, L) int64, by input node that has segments.
         other_labels: Labels of further outputs, by output.
+        links: (N, 3) int64, row, target token and source token of each aligned pair of tokens; None for data without
+            an alignment.
     """
 
     inputs: dict[str, Tensor]
@@ -51,6 +53,7 @@ class Batch:
     target_tokens: int
     segments: dict[str, Tensor] = field(default_factory=dict)
     other_labels: dict[str, Tensor] = field(default_factory=dict)
+    links: Tensor | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -66,7 +69,8 @@ class Batch:
 
         labels = self.labels.to(device, non_blocking=True)
         inputs, lengths, segments, others = map(moved, (self.inputs, self.lengths, self.segments, self.other_labels))
-        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments, others)
+        links = None if self.links is None else self.links.to(device, non_blocking=True)
+        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments, others, links)
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ class Task:
         """The batch of some rows of a corpus. Random masks come from `draw`; `epoch` is for images alone."""
         target = corpus.rows("target", numbers)
         if self.kind == "parallel":
-            return parallel_batch(self.roles, corpus.rows("source", numbers), target)
+            batch = parallel_batch(self.roles, corpus.rows("source", numbers), target)
+            return replace(batch, links=_links(corpus.rows(LINKS, numbers))) if corpus.has(LINKS) else batch
         if self.kind == "language":
             return language_batch(self.roles, target)
         whole, counts = padded(target)
@@ -110,6 +115,13 @@ class Task:
         target_tokens = int((labels != NO_LABEL).sum())
         masked = {name: torch.from_numpy(read)}
         return Batch(masked, {name: counts}, labels, int(counts.sum()), target_tokens, segments, others)
+
+
+def _links(rows: Sequence[Ids]) -> Tensor:
+    """The row, the target token and the source token of each link (N, 3) of rows of pairs."""
+    pairs = np.concatenate([np.zeros((0, 2), np.int64), *(row.reshape(-1, 2) for row in rows)])
+    numbers = np.repeat(np.arange(len(rows)), [len(row) // 2 for row in rows])
+    return torch.from_numpy(np.stack([numbers, pairs[:, 1], pairs[:, 0]], 1).astype(np.int64))
 
 
 def parallel_batch(roles: Roles, source: Sequence[Ids | Sequence[int]], target: Sequence[Ids | Sequence[int]]) -> Batch:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     )
     from .parts import recipe_schema as recipe_schema
     from .recipe import (
+        GuidedAlignment as GuidedAlignment,
         Parameters as Parameters,
         Recipe as Recipe,
+        check_guided_alignment as check_guided_alignment,
         check_image_settings as check_image_settings,
         check_metric as check_metric,
         check_teacher_forcing as check_teacher_forcing,

@@ -19,6 +19,13 @@ class ParallelText(Options):
     target: Annotated[Path | None, Field(description="their translations, line by line")] = None
     validation_source: Annotated[Path | None, Field(description="as `source`, to choose the best model")] = None
     validation_target: Annotated[Path | None, Field(description="as `target`, to choose the best model")] = None
+    alignment: Annotated[
+        Path | None,
+        Field(description="links of their words, line by line (`0-0 1-2`), which a head learns: `loss.alignment`"),
+    ] = None
+    validation_alignment: Annotated[
+        Path | None, Field(description="a gold alignment of the validation files; possible links have `?` or `p`")
+    ] = None
     held_out: HeldOut | None = None
 
 

@@ -51,6 +51,18 @@ class Batching(Options):
     max_ratio: Annotated[float | None, Field(ge=1.0, description="pairs with a larger ratio of lengths are left out")] = None
 
 
+class GuidedAlignment(Options):
+    """The loss of word alignments, for data with `alignment`: `weight` times the cross-entropy of a head's weights of
+    cross-attention and the links, summed over target tokens with links; the links of a token share its probability equally. It
+    is added to the loss of the tokens. Links of words hold for all their pieces. https://aclanthology.org/D19-1453/"""
+
+    weight: Annotated[Positive, Field(description="factor of the loss of the alignment")] = 0.05
+    site: Annotated[
+        str | None, Field(min_length=1, max_length=200, description="the cross-attention site; the last but one unless written")
+    ] = None
+    head: Annotated[int, Field(ge=0, description="the head that learns to align, from 0")] = 0
+
+
 class Loss(Options):
     """Cross-entropy with smoothed labels. `uniform` adds smoothing / V to every id, the label included (the paper, torch);
     `others` gives smoothing / (V - 1) to each id except the label (fairseq). The unsmoothed loss is reported too. With several
@@ -64,6 +76,9 @@ class Loss(Options):
     ] = "uniform"
     weights: Annotated[
         dict[str, Positive] | None, Field(description="weights of the losses, by output of the spec; 1 unless written")
+    ] = None
+    alignment: Annotated[
+        GuidedAlignment | None, Field(description="how links of words are learnt, for data with `alignment`")
     ] = None
 
     def weight(self, output: str) -> float:
@@ -310,6 +325,22 @@ def without_smoothing(recipe: Recipe) -> Recipe:
         message = "labels are positions of answers, and some positions cannot be chosen"
         raise InputError(recipe.diagnostic("TFK108", "loss.label_smoothing", message, "remove it, or write 0"))
     return recipe.model_copy(update={"loss": recipe.loss.model_copy(update={"label_smoothing": 0.0})})
+
+
+def check_guided_alignment(recipe: Recipe) -> None:
+    """Raises InputError for settings of word alignments that do not fit each other."""
+    options = recipe.data.options
+    train, validation = (getattr(options, name, None) for name in ("alignment", "validation_alignment"))
+    if recipe.loss.alignment is not None and train is None:
+        fix = "write `data.alignment`, a file of links, or remove it"
+        raise InputError(recipe.diagnostic("TFK108", "loss.alignment", "the data have no links of words to learn", fix))
+    if validation is not None and options.validation_source is None:
+        message = "a gold alignment belongs to validation files, and none are named"
+        fix = "name them; rows that are held out are compared with their lines of `data.alignment`"
+        raise InputError(recipe.diagnostic("TFK108", "data.validation_alignment", message, fix))
+    if train is not None and recipe.compile:
+        message = "a compiled model returns no attention weights, which learn the links of words"
+        raise InputError(recipe.diagnostic("TFK108", "compile", message, "remove `compile`, or `data.alignment`"))
 
 
 def check_teacher_forcing(recipe: Recipe) -> None:

@@ -53,6 +53,14 @@ def alignment_site(model: Model, target: str, site: str | None = None, head: int
     return AlignmentSite(site=chosen[0], head=head)
 
 
+def requested_site(model: Model, target: str, requested: AlignmentSite | bool) -> AlignmentSite | None:
+    """The cross-attention that a caller asks for: True for the default one, False for none. Raises InputError as
+    `alignment_site`."""
+    if requested is False:
+        return None
+    return alignment_site(model, target, *(() if requested is True else (requested.site, requested.head)))
+
+
 def check_keys(site: str, keys: int, tokens: int) -> None:
     """Raises InputError unless a site has one key for each source token."""
     if keys != tokens:

@@ -13,11 +13,15 @@ from torch import Tensor
 
 from ..catalogue import Catalogue
 from ..data import NO_LABEL, TextTokeniser, check_ids, fits, groups, language_batch, parallel_batch, read_tokenisers, roles_for
+from ..data.pharaoh import Link
+from ..data.piece_words import encode_with_words
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_whole, in_words
 from ..generate.batched import batches_by_length
 from ..io import load, model_in
+from ..io.alignment_site import AlignmentSite, read_alignment_site
 from ..nn.model import Model
+from .alignment import align, check_keys, requested_site, word_links
 from .search_tokens import language_ids
 
 
@@ -32,6 +36,7 @@ class Rescored:
         token_log_probabilities: The log-probability of each of them, in nats.
         reason: Why there is no log-probability; "" if there is one, and for a row without text.
         unknown: The number of tokens without a piece, on both sides.
+        alignment: The links of source words and target words, counted from 0 between white space; None unless requested.
     """
 
     source: str
@@ -40,6 +45,7 @@ class Rescored:
     token_log_probabilities: tuple[float, ...] = ()
     reason: str = ""
     unknown: int = 0
+    alignment: tuple[Link, ...] | None = None
 
     @property
     def log_probability(self) -> float | None:
@@ -60,14 +66,16 @@ class Rescorer:
         max_length: The limit of tokens of a side, special tokens included; at most the positions of the model. A longer row has
             no log-probability, because a part of it is another text.
         batch_tokens: The limit of tokens of a batch on its longer side, padding included.
+        alignment: The cross-attention whose weights align the words of pairs, as in `Translator`.
 
     Raises:
         InputError: The model is of another kind, or the tokenisers are not its own.
     """
 
     def __init__(
-        self, model: Model, tokenisers: Mapping[str, TextTokeniser], *, max_length: int = 1024, batch_tokens: int = 4096
-    ) -> None:
+        self, model: Model, tokenisers: Mapping[str, TextTokeniser], *, max_length: int = 1024, batch_tokens: int = 4096,
+        alignment: AlignmentSite | bool = False,
+    ) -> None:  # fmt: skip
         self.model, self.tokenisers, self.batch_tokens = model, tokenisers, batch_tokens
         check_whole("max_length", max_length, 2)
         check_whole("batch_tokens", batch_tokens)
@@ -80,10 +88,13 @@ class Rescorer:
             column: min(max_length, positions.get(self.roles.of(column), max_length) + more) for column in tokenisers
         }
 
+        self.alignment = requested_site(model, self.roles.target, alignment)
+
     @classmethod
     def load(
         cls, directory: str | Path, *, device: str | torch.device = "cpu", backend: Any = None, precision: str = "float32",
-        max_length: int = 1024, batch_tokens: int = 4096, allow_nan: bool = False, catalogue: Catalogue | None = None,
+        max_length: int = 1024, batch_tokens: int = 4096, alignment: AlignmentSite | bool = False,
+        allow_nan: bool = False, catalogue: Catalogue | None = None,
     ) -> Rescorer:  # fmt: skip
         """Load a rescorer.
 
@@ -94,6 +105,7 @@ class Rescorer:
             precision: as in `tfkit.load`.
             max_length: as in the constructor.
             batch_tokens: as in the constructor.
+            alignment: as in the constructor.
             allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
@@ -109,7 +121,10 @@ class Rescorer:
         model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
         columns = ("target",) if fits(model.plan, "language") else ("source", "target")
         roles_for(model.plan, "language" if len(columns) == 1 else "parallel")  # its error names the right command
-        return cls(model, read_tokenisers(place, columns), max_length=max_length, batch_tokens=batch_tokens)
+        if alignment is True:
+            alignment = read_alignment_site(place) or True
+        tokenisers = read_tokenisers(place, columns)
+        return cls(model, tokenisers, max_length=max_length, batch_tokens=batch_tokens, alignment=alignment)
 
     def rescore(
         self, rows: Iterable[tuple[str, str]] | Iterable[str], *, chunk: int = 1000, target_language: str | None = None
@@ -168,7 +183,7 @@ class Rescorer:
             if (reason := self._reason(number, encoded, framed)) is not None:
                 reasons[number] = reason
         scored = [number for number in range(len(rows)) if number not in reasons]
-        values: dict[int, list[float]] = {}
+        values: dict[int, tuple[list[float], Tensor | None]] = {}
         training = self.model.training
         self.model.eval()
         try:
@@ -186,7 +201,20 @@ class Rescorer:
                 yield Rescored(source, text, reason=reasons[number], unknown=unknown)
                 continue
             pieces = target.pieces(framed["target"][number][0 if self.pairs else 1 :])
-            yield Rescored(source, text, tuple(pieces), tuple(values[number]), unknown=unknown)
+            log_probs, weights = values[number]
+            links = None if weights is None else self._links(rows[number], weights, before or ([], []))
+            yield Rescored(source, text, tuple(pieces), tuple(log_probs), unknown=unknown, alignment=links)
+
+    def _links(self, row: tuple[str, str], weights: Tensor, before: tuple[list[int], list[int]]) -> tuple[Link, ...]:
+        """The links of the words of a pair, from weights (H, N, K) of all its tokens."""
+        assert self.alignment is not None, "weights are requested for alignments alone"
+        sides = []
+        for column, text, first, size in zip(("source", "target"), row, before, weights.shape[:0:-1], strict=True):
+            tokeniser = self.tokenisers[column]
+            skipped = len(first) + (0 if column == "target" and first else len(tokeniser.source_frame.before))
+            words = [*[range(0)] * skipped, *encode_with_words(tokeniser, text)[1]]
+            sides.append([*words, *[range(0)] * (size - len(words))])
+        return word_links(align(weights, self.alignment.head, *sides), *sides)
 
     def _reason(self, number: int, encoded: Mapping[str, list[list[int]]], framed: Mapping[str, list[list[int]]]) -> str | None:
         """Why a row has no log-probability; "" for a row without text, None if it has one."""
@@ -202,17 +230,26 @@ class Rescorer:
         return None
 
     @torch.no_grad()
-    def _batch(self, ids: Mapping[str, list[list[int]]]) -> list[list[float]]:
-        """The log-probabilities of the labels of a batch."""
+    def _batch(self, ids: Mapping[str, list[list[int]]]) -> list[tuple[list[float], Tensor | None]]:
+        """The log-probabilities of the labels of each row of a batch, and the weights (H, N, K) that align its tokens."""
         roles = self.roles
         batch = parallel_batch(roles, ids["source"], ids["target"]) if self.pairs else language_batch(roles, ids["target"])
         batch = batch.to(self.model.device)
-        log_probs = log_probabilities(self.model(**batch.arguments)[roles.output], batch.labels)
+        site = None if self.alignment is None else self.alignment.site
+        outputs = self.model(**batch.arguments, **({} if site is None else {"weights": (site,)}))
+        log_probs = log_probabilities(outputs[roles.output], batch.labels)
         real = batch.labels != NO_LABEL
         if not bool(log_probs[real].isfinite().all()):
             message = "the logits are NaN or infinite"
             raise InputError(Diagnostic("TFK077", message, "the weights of the model hold NaN or infinities"))
-        return [row[mask].tolist() for row, mask in zip(log_probs, real, strict=True)]
+        result = [row[mask].tolist() for row, mask in zip(log_probs, real, strict=True)]
+        if site is None:
+            return [(row, None) for row in result]
+        weights = outputs["weights"][site].float().cpu()
+        check_keys(site, weights.shape[3], max(map(len, ids["source"])))
+        sizes = zip(ids["source"], ids["target"], strict=True)
+        of_rows = [weights[at, :, : len(target), : len(source)] for at, (source, target) in enumerate(sizes)]
+        return list(zip(result, of_rows, strict=True))
 
 
 def log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, groups, read_tokenisers, roles_for
 from ..data.pharaoh import Link
-from ..data.piece_words import Words, words_of_ids, words_of_ranges
+from ..data.piece_words import Words, encode_with_words, words_of_ids
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list, check_whole
 from ..generate import Hypothesis, Search, generate_batched
@@ -22,7 +22,7 @@ from ..io import load, model_in
 from ..io.alignment_site import AlignmentSite, read_alignment_site
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
-from .alignment import align, alignment_site, check_keys, word_links
+from .alignment import align, check_keys, requested_site, word_links
 from .saved_search import saved_search
 from .search_tokens import language_ids, without_special_tokens
 
@@ -86,7 +86,7 @@ class Translator:
         batch_tokens: The limit of tokens of a batch, padding and beams included.
         attention: Sites whose weights every hypothesis holds.
         workers: Batches that are searched in parallel on a CPU.
-        alignment: The cross-attention whose weights align the words of translations and sources: True for the one that the model
+        alignment: The cross-attention whose weights align words of sources and translations: True for the one that the model
             was trained with, or else the mean over the heads of the last layer but one.
 
     Raises:
@@ -113,10 +113,7 @@ class Translator:
         self.roles = roles_for(model.plan, "parallel")
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, tokenisers)
-        self.alignment: AlignmentSite | None = None
-        if alignment:
-            wanted = () if alignment is True else (alignment.site, alignment.head)
-            self.alignment = alignment_site(model, self.roles.target, *wanted)
+        self.alignment = requested_site(model, self.roles.target, alignment)
 
     @classmethod
     def load(
@@ -287,8 +284,8 @@ class Translator:
             cut = max(len(ids) - room, 0)
             unknown = self.tokenisers["source"].count_unknown(ids)
             links, by_piece = tuple(links for links, _ in aligned), tuple(by_piece for _, by_piece in aligned)
-            source = tuple(sources[number])
-            yield Translation(line, texts or ("",), line_hypotheses, pieces, source, cut, unknown, links, by_piece)
+            read = tuple(sources[number])
+            yield Translation(line, texts or ("",), line_hypotheses, pieces, read, cut, unknown, links, by_piece)
 
     def _aligned(
         self, line: str, source: list[int], before: int, room: int, hypotheses: tuple[Hypothesis, ...]
@@ -304,8 +301,8 @@ class Translator:
         """
         if self.alignment is None or not hypotheses:
             return []
-        ((ids, ranges),) = self.tokenisers["source"].encode_with_ranges([line])
-        words: list[Words] = [range(0)] * before + words_of_ranges(line, ranges)[: min(len(ids), room)]
+        _, of_line = encode_with_words(self.tokenisers["source"], line)
+        words: list[Words] = [range(0)] * before + of_line[:room]
         words += [range(0)] * (len(source) - len(words))
         aligned = []
         for one in hypotheses:

@@ -12,6 +12,7 @@ from ..data import image_texts, label_texts, span_texts, tokeniser_texts
 from ..errors import Diagnostic, StoreError
 from ..files import write_whole
 from ..io import save
+from ..io.alignment_site import ALIGNMENT, alignment_site_text
 from ..io.layout import BEST
 from ..nn.model import Model
 from . import checkpoint
@@ -44,6 +45,8 @@ class BestModels:
             data = self.step.data
             texts = tokeniser_texts(data.tokenisers) | image_texts(recipe) | span_texts(data.spans)
             texts |= label_texts(data.labels, recipe.data.kind == "pairs")
+            if self.step.alignment is not None and recipe.data.options.alignment is not None:
+                texts[ALIGNMENT] = alignment_site_text(self.step.alignment)
             try:
                 self.output.check()
                 save(model, self._path(progress.step), overwrite=True, catalogue=self.catalogue, texts=texts)

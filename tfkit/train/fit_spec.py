@@ -9,10 +9,13 @@ from ..builder import build
 from ..catalogue import Catalogue
 from ..data import KINDS, Roles, TextTokeniser, check_ids, fits, roles_of
 from ..errors import Diagnostic, InputError
+from ..io.alignment_site import AlignmentSite
+from ..nn.model import Model
 from ..nn.model_plan import ModelPlan
-from ..recipe import Recipe
+from ..recipe import GuidedAlignment, Recipe
 from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
+from ..text.alignment import alignment_site
 from .optimiser import check_parameters
 from .scheduled_sampling import is_stepwise
 
@@ -61,8 +64,31 @@ def check_weights(recipe: Recipe, roles: Roles) -> None:
 
 
 def check_trained(recipe: Recipe, catalogue: Catalogue) -> None:
-    """Raises InputError if `parameters` of a recipe does not fit its model."""
-    check_parameters(recipe, build(_spec(recipe, catalogue, []), catalogue, device="meta"))
+    """Raises InputError if `parameters` of a recipe, or the head that learns to align, does not fit its model."""
+    model = build(_spec(recipe, catalogue, []), catalogue, device="meta")
+    check_parameters(recipe, model)
+    alignment_in(recipe, model, roles_of(model.plan, recipe.data.kind))
+
+
+def guided_alignment(recipe: Recipe) -> GuidedAlignment:
+    """How links of words are learnt."""
+    return recipe.loss.alignment or GuidedAlignment()
+
+
+def alignment_in(recipe: Recipe, model: Model, roles: Roles) -> AlignmentSite | None:
+    """The cross-attention that learns the links of words of a recipe, or that validation compares with them: then the mean over
+    the heads of the last layer but one. None for data without links. Raises InputError if the model has no such site."""
+    options = recipe.data.options
+    learns = getattr(options, "alignment", None) is not None
+    if not learns and getattr(options, "validation_alignment", None) is None:
+        return None
+    guided = guided_alignment(recipe)
+    try:
+        return alignment_site(model, roles.target, guided.site, guided.head if learns else None)
+    except InputError as error:
+        first = error.diagnostics[0]
+        place = "loss.alignment" if recipe.loss.alignment is not None else "data.alignment"
+        raise InputError(recipe.diagnostic(first.code, place, first.message, first.fix)) from None
 
 
 def check_sharded_sampling(recipe: Recipe, catalogue: Catalogue) -> None:

@@ -26,7 +26,16 @@ from ..data import (
 from ..errors import Diagnostic, InputError, TfkitError
 from ..errors.elsewhere import without_quotes
 from ..files import write_whole
-from ..recipe import FILES, Recipe, check_image_settings, check_metric, check_teacher_forcing, chosen_for, load_recipe
+from ..recipe import (
+    FILES,
+    Recipe,
+    check_guided_alignment,
+    check_image_settings,
+    check_metric,
+    check_teacher_forcing,
+    chosen_for,
+    load_recipe,
+)
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
 from .fit_spec import check_trained, check_weights, fitted_spec, image_rule_in, roles_in
@@ -116,6 +125,7 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
     check_metric(recipe)
     check_bleu(recipe)
     check_teacher_forcing(recipe)
+    check_guided_alignment(recipe)
     check_processes(recipe, processes, fsdp)
 
 
