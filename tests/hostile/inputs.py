@@ -88,7 +88,7 @@ BESIDE = {
     ("build", "spec"): ["-o", "new"],
     ("export", "model"): ["--to", "ctranslate2", "-o", "new"],
     ("import", "directory"): ["-o", "new", "--without-tokeniser"],
-    ("serve", "model"): ["--dry-run"],
+    ("serve", "models"): ["--dry-run"],
     ("serve", "auto_table"): ["run", "--dry-run"],
     ("bench", "auto_table"): ["attention", "--list"],
     ("plan", "spec"): ["--gpus", "2", "--memory", "80GB"],

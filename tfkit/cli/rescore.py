@@ -56,7 +56,7 @@ def command(
 
     Line n of the output is log P of row n: a sum over its tokens, in nats, the end token included. It is the unsmoothed loss of
     training with the sign changed. --alignment adds a tab and the links of words. A row with an empty side, or one longer
-    than --max-length or the position table of the model, has an empty line, and is reported on standard error unless it is empty.
+    than --max-length or the position table of the model, has an empty line, and is named on standard error unless it is empty.
     """
     need_packages("train", *TEXT)
     speak_utf8()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import READ, common, cpu_table_option, loading, precision_option, whole
+from .options import READ, OneOf, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8
 from .packages import TEXT, import_torch, need_packages
 from .search_args import (
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from ..text import Translation, Translator
 
 BEAMS = 5
+AVERAGING = ("probabilities", "log_probabilities")
 EPILOG = f"""\b
 tfkit translate MODEL < in.txt > out.txt
+tfkit translate MODEL MODEL MODEL < in.txt > out.txt
 
 {SAVED_SEARCH}\b
 With --n-best N a line of output is: number of the input line, score, text,
@@ -53,7 +55,10 @@ and the index of the source piece of each piece (piece_alignment).
 
 
 @click.command("translate", epilog=EPILOG)
-@click.argument("model", type=READ, help="A directory that `tfkit train` wrote, or a model in it.")
+@click.argument(
+    "models", nargs=-1, required=True, type=READ, metavar="MODEL...",
+    help="A directory that `tfkit train` wrote, or a model in it; several translate together.",
+)  # fmt: skip
 @search_options(beams=BEAMS)
 @click.option("--extra-length", type=whole, metavar="N", help=f"Tokens more than the source at most (default: {EXTRA_LENGTH}).")
 @click.option("--max-source", type=whole, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
@@ -62,6 +67,11 @@ and the index of the source piece of each piece (piece_alignment).
 @click.option("--prefixes", type=READ, metavar="FILE", help="A line for each line of input: what its translation begins with.")
 @click.option("--target-language", metavar="CODE", help="Of a model for several, as its tokeniser writes it: de_DE, de, deu.")
 @click.option("--attention", metavar="SITE", multiple=True, help="With --json: `decoder.*.cross_attention`.")
+@click.option(
+    "--ensemble", type=OneOf("average", AVERAGING), metavar="NAME",
+    help="What several models average: probabilities, as fairseq, or log_probabilities, as OpenNMT-py "
+    "(default: probabilities).",
+)  # fmt: skip
 @alignment_options
 @workers_option
 @precision_option
@@ -69,9 +79,9 @@ and the index of the source piece of each piece (piece_alignment).
 @cpu_table_option
 @common
 def command(
-    model: str, n_best: int, extra_length: int | None, max_source: int, batch_tokens: int, prefix: str | None,
+    models: tuple[str, ...], n_best: int, extra_length: int | None, max_source: int, batch_tokens: int, prefix: str | None,
     prefixes: str | None, target_language: str | None, attention: tuple[str, ...],
-    alignment: bool, alignment_site: str | None, alignment_head: int | None,
+    ensemble: str | None, alignment: bool, alignment_site: str | None, alignment_head: int | None,
     workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
     allow_nan: bool, cpu_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
@@ -98,12 +108,15 @@ def command(
     from .line_stream import streamed
 
     use_cpu_table(cpu_table, device)
-    saved = saved_search_of(model)
+    if ensemble is not None and len(models) == 1:
+        raise usage_error("--ensemble is for several models, and one is named", "leave it out, or name another")
+    saved = saved_search_of(models[0])
     search |= lengths_of(saved, extra_length)
     translator = Translator.load(
-        model, search_of(BEAMS, saved, n_best=n_best, **search), max_source=max_source,
+        models, search_of(BEAMS, saved, n_best=n_best, **search), max_source=max_source,
         batch_tokens=batch_tokens, attention=list(attention), workers=workers_of(workers, device),
         precision=precision, alignment=alignment_of(alignment, alignment_site, alignment_head),
+        ensemble="log_probabilities" if ensemble == "log_probabilities" else "probabilities",
         **loaded(device, backend, auto_table, allow_nan),
     )  # fmt: skip
     check_workers(workers, device, translator.model)

@@ -359,11 +359,19 @@ class Generate(Task):
 KINDS = {"parallel": "translates", "language": "generates", "classification": "classifies", "pairs": "classifies"}
 
 
-def load_task(directory: str | Path, limits: Limits, search: Search, *, batch_tokens: int, workers: int, **place: Any) -> Task:
+def load_task(
+    directory: str | Path | Sequence[str | Path],
+    limits: Limits,
+    search: Search,
+    *,
+    batch_tokens: int,
+    workers: int,
+    **place: Any,
+) -> Task:
     """Load a model, and choose what it does.
 
     Args:
-        directory: directory of a saved model or of a training run.
+        directory: directory of a saved model or of a training run; several for models that translate together.
         limits: the limits of the server.
         search: the search of a translation.
         batch_tokens: as in `Translator`.
@@ -377,6 +385,11 @@ def load_task(directory: str | Path, limits: Limits, search: Search, *, batch_to
         StoreError: a file is missing or altered.
         InputError: the model neither translates, nor generates, nor classifies text.
     """
+    if not isinstance(directory, (str, Path)):
+        if len(directory) > 1:
+            several: dict[str, Any] = {"max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers}
+            return Translate(Translator.load(directory, search, **several, **place), limits)
+        (directory,) = directory
     path = model_in(Path(directory))
     model = load(path, **place)
     kind = next((name for name in KINDS if _roles(model, name) is not None), None)

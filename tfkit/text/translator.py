@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,6 +23,7 @@ from ..io.alignment_site import AlignmentSite, read_alignment_site
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
 from .alignment import align, check_keys, requested_site, word_links
+from .ensemble import Averaging, Ensemble, check_same_tokenisers
 from .saved_search import saved_search
 from .search_tokens import language_ids, without_special_tokens
 
@@ -79,7 +80,7 @@ class Translator:
     different texts: of hypotheses with one text the best is kept.
 
     Args:
-        model: A model with a source that is encoded, and a target that is decoded.
+        model: A model with a source that is encoded, and a target that is decoded; or several with one vocabulary, an ensemble.
         tokenisers: By column: `source` and `target`.
         search: The kind of search and its settings; a beam search by default.
         max_source: The limit of source tokens, special tokens included; at most the positions of the model.
@@ -87,7 +88,8 @@ class Translator:
         attention: Sites whose weights every hypothesis holds.
         workers: Batches that are searched in parallel on a CPU.
         alignment: The cross-attention whose weights align words of sources and translations: True for the one that the model
-            was trained with, or else the mean over the heads of the last layer but one.
+            was trained with, or else the mean over the heads of the last layer but one. An ensemble has that of the first.
+        ensemble: What several models average at each step: the probabilities of the next token, or their logarithms.
 
     Raises:
         InputError: The model is of another kind, or the tokenisers are not its own.
@@ -95,7 +97,7 @@ class Translator:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Sequence[Model],
         tokenisers: Mapping[str, TextTokeniser],
         search: Search | None = None,
         *,
@@ -104,7 +106,10 @@ class Translator:
         attention: Iterable[str] = (),
         workers: int = 1,
         alignment: AlignmentSite | bool = False,
+        ensemble: Averaging = "probabilities",
     ) -> None:
+        if isinstance(model, Sequence):
+            model = cast(Model, Ensemble(model, ensemble)) if len(model) != 1 else model[0]
         self.model, self.tokenisers, self.search = model, tokenisers, search or Search()
         self.batch_tokens, self.attention, self.workers = batch_tokens, tuple(attention), workers
         check_whole("max_source", max_source, 1 + len(tokenisers["source"].source_frame))  # the special tokens, and one more
@@ -118,7 +123,7 @@ class Translator:
     @classmethod
     def load(
         cls,
-        directory: str | Path,
+        directory: str | Path | Sequence[str | Path],
         search: Search | None = None,
         *,
         device: str | torch.device = "cpu",
@@ -129,14 +134,15 @@ class Translator:
         attention: Iterable[str] = (),
         workers: int = 1,
         alignment: AlignmentSite | bool = False,
+        ensemble: Averaging = "probabilities",
         allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Translator:
         """Load a translator.
 
         Args:
-            directory: directory of a saved model, or of a training run, whose best model is loaded.
-            search: as in the constructor; by default what `generation.json` of the model says, if it has one.
+            directory: directory of a saved model, or of a training run, whose best model is loaded; several for an ensemble.
+            search: as in the constructor; by default what `generation.json` of the (first) model says, if it has one.
             device: as in `tfkit.load`.
             backend: as in `tfkit.load`.
             precision: as in `tfkit.load`.
@@ -145,6 +151,7 @@ class Translator:
             attention: as in the constructor.
             workers: as in the constructor.
             alignment: as in the constructor.
+            ensemble: as in the constructor.
             allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
@@ -154,17 +161,25 @@ class Translator:
         Raises:
             StoreError: a file is missing or altered, or weights are NaN or infinite.
             BuildError: the precision cannot be computed here.
-            InputError: the model is of another kind.
+            InputError: the model is of another kind, or models of an ensemble have other tokenisers.
         """
-        place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
-        tokenisers = read_tokenisers(place, ("source", "target"))
+        directories = [directory] if isinstance(directory, (str, Path)) else list(directory)
+        if not directories:
+            raise InputError(Diagnostic("TFK078", "there is no model to load", "name at least one directory"))
+        places = [model_in(Path(one)) for one in directories]
+        options: dict[str, Any] = {"device": device, "backend": backend, "precision": precision}
+        models = [load(one, **options, allow_nan=allow_nan, catalogue=catalogue) for one in places]
+        for one in models:
+            roles_for(one.plan, "parallel")  # its error names the right command
+        of_models = [read_tokenisers(one, ("source", "target")) for one in places]
+        check_same_tokenisers(directories, of_models)
+        place, tokenisers = places[0], of_models[0]
         search = search or saved_search(place, catalogue)
         if alignment is True:
             alignment = read_alignment_site(place) or True
         return cls(
-            model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers,
-            alignment=alignment,
+            models, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers,
+            alignment=alignment, ensemble=ensemble,
         )  # fmt: skip
 
     def translate(
