@@ -41,7 +41,7 @@ COMMANDS = {
     "tag": "tag the words of lines with a trained tagger",
     "look": "what a model attends to, as a page or a picture",
     "rescore": "the log-probability that a model gives to translations or texts",
-    "score": "BLEU and chrF of translations against a reference",
+    "score": "BLEU, chrF and TER of translations against references",
     "aer": "the error rate of word alignments against a gold alignment",
     "average": "average the weights of several models",
     "eject": "a spec or a model as one readable file of PyTorch",
