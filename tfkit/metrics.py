@@ -12,7 +12,7 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import BuildError, Diagnostic, InputError
 from .errors.arguments import check_list, check_texts, check_whole
@@ -136,15 +136,15 @@ def _compared(
 
     systems = [("baseline", baseline), ("system", hypotheses)]
     try:
-        test = PairedTest(systems, {"metric": metric}, references, "bs", resamples)
+        test: Any = PairedTest(systems, {"metric": metric}, references, "bs", resamples)  # type: ignore[arg-type]
     except ValueError:
         message = f"SACREBLEU_SEED is {os.environ.get('SACREBLEU_SEED', '')[:60]!r}"
         raise InputError(Diagnostic("TFK078", message, "set it to a whole number, to `none`, or not at all")) from None
     signatures, results = test()
     ((name, signature),) = signatures.items()
     other, mine = results[name]
-    values = mine.p_value, mine.mean, mine.ci, other.mean, other.ci
-    return str(signature), Comparison(float(other.score), *map(float, values))
+    numbers = (other.score, mine.p_value, mine.mean, mine.ci, other.mean, other.ci)
+    return str(signature), Comparison(*(float(number) for number in numbers))
 
 
 def tokeniser_for(references: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
-WORDS = "der die alte Hund Katze läuft singt im Garten heute schnell".split()
+WORDS = ["der", "die", "alte", "Hund", "Katze", "läuft", "singt", "im", "Garten", "heute", "schnell"]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,10 @@
 
 import copy
 import json
+import re
 import shutil
+import sys
+import types
 
 import pytest
 import torch
@@ -343,3 +346,44 @@ def test_words_of_ids_and_of_ranges_agree_with_white_space(text):
             assert len(words) == len(ids)
             assert {word for of_piece in words for word in of_piece} == set(range(len(of_text.split())))
             assert [word for of_piece in words for word in of_piece] == sorted(word for of_piece in words for word in of_piece)
+
+
+def test_lines_are_divided_into_sentences_and_joined(translator, monkeypatch):
+    """With a stand-in for the library, which divides after full stops and keeps white space, as it does."""
+    library = types.ModuleType("sentencex")
+    library.segment = lambda language, text: re.findall(r"[^.]*\.\s*|[^.]+$", text)
+    monkeypatch.setitem(sys.modules, "sentencex", library)
+    lines = ["the dog. old cat.  red tree", "", "one house", ". .", "the old tree."]
+    parts = [["the dog.", "old cat.", "red tree"], [""], ["one house"], [".", "."], ["the old tree."]]
+    for chunk in (1, 2, 1000):
+        found = list(translator.translate(lines, split="en", chunk=chunk))
+        assert [one.source for one in found] == lines
+        for one, sentences_of_line in zip(found, parts, strict=True):
+            alone = list(translator.translate(sentences_of_line))
+            assert one.text == " ".join(part.text for part in alone)
+            assert one.unknown == sum(part.unknown for part in alone)
+            if one.hypotheses:
+                expected = sum(part.hypotheses[0].log_probability for part in alone)
+                assert one.hypotheses[0].log_probability == pytest.approx(expected)
+                assert one.hypotheses[0].finished == all(part.hypotheses[0].finished for part in alone)
+                assert len(one.pieces[0]) == len(one.hypotheses[0].ids) == sum(len(part.pieces[0]) for part in alone)
+    begun = list(translator.translate(lines[:3], split="en", prefixes=["granda", "", "eta"], chunk=2))
+    assert [one.text.split()[:1] for one in begun] == [["granda"], [], ["eta"]]
+    for prefixes, message in ((["la"], "1 prefixes, and more lines"), (["", "", "", ""], "3 lines, and more prefixes")):
+        with pytest.raises(InputError, match=f"TFK078 there are {message}"):
+            list(translator.translate(lines[:3], split="en", prefixes=prefixes))
+    with pytest.raises(InputError, match="TFK078 the language of the sentences is 'English'"):
+        list(translator.translate(lines, split="English"))
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    with pytest.raises(TfkitError, match="TFK097 dividing lines into sentences needs sentencex"):
+        list(translator.translate(lines, split="en"))
+
+
+def test_no_space_follows_a_full_width_character(translator, monkeypatch):
+    library = types.ModuleType("sentencex")
+    library.segment = lambda language, text: text.split("|")
+    monkeypatch.setitem(sys.modules, "sentencex", library)
+    texts = iter(["新的一天。", "我们", "Hello."])
+    monkeypatch.setattr(TextTokeniser, "decode", lambda self, ids: next(texts))
+    (one,) = translator.translate(["the|dog|cat"], split="zh", chunk=3)
+    assert one.text == "新的一天。我们Hello."

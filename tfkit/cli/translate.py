@@ -66,6 +66,7 @@ and the index of the source piece of each piece (piece_alignment).
 @click.option("--prefix", metavar="TEXT", help="Text that every translation begins with.")
 @click.option("--prefixes", type=READ, metavar="FILE", help="A line for each line of input: what its translation begins with.")
 @click.option("--target-language", metavar="CODE", help="Of a model for several, as its tokeniser writes it: de_DE, de, deu.")
+@click.option("--split", metavar="CODE", help="Divide lines into sentences of this language, as en, and join the translations.")
 @click.option("--attention", metavar="SITE", multiple=True, help="With --json: `decoder.*.cross_attention`.")
 @click.option(
     "--ensemble", type=OneOf("average", AVERAGING), metavar="NAME",
@@ -80,7 +81,7 @@ and the index of the source piece of each piece (piece_alignment).
 @common
 def command(
     models: tuple[str, ...], n_best: int, extra_length: int | None, max_source: int, batch_tokens: int, prefix: str | None,
-    prefixes: str | None, target_language: str | None, attention: tuple[str, ...],
+    prefixes: str | None, target_language: str | None, split: str | None, attention: tuple[str, ...],
     ensemble: str | None, alignment: bool, alignment_site: str | None, alignment_head: int | None,
     workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
     allow_nan: bool, cpu_table: str | None, as_json: bool, **search: Any,
@@ -99,6 +100,10 @@ def command(
         raise usage_error("--prefix and --prefixes exclude each other", "write one of them")
     if prefix is not None and not prefix.isascii() and prefix.encode("utf-8", "replace").decode() != prefix:
         raise usage_error("--prefix is no UTF-8", "write it in the encoding of the terminal")
+    if split is not None:
+        need_packages("split", "sentencex")
+        if n_best > 1 or attention or alignment or alignment_site:
+            raise usage_error("--split has one hypothesis, no weights and no alignment", "leave --n-best and --alignment out")
     import_torch()
     from ..data import lines
     from ..data.pharaoh import links_text
@@ -130,7 +135,7 @@ def command(
         elif prefix:
             read, copy = tee(read)
             starts = (prefix for _ in copy)
-        return translator.translate(read, chunk=chunk, prefixes=starts, target_language=target_language)
+        return translator.translate(read, chunk=chunk, prefixes=starts, target_language=target_language, split=split)
 
     for number, translation in streamed(translate):
         if translation.hypotheses and not translation.hypotheses[0].finished:

@@ -26,6 +26,7 @@ from .alignment import align, check_keys, requested_site, word_links
 from .ensemble import Averaging, Ensemble, check_same_tokenisers
 from .saved_search import saved_search
 from .search_tokens import language_ids, without_special_tokens
+from .sentences import SentenceSplitter
 
 MAX_PREFIX = 10_000
 """The most characters of the text that a translation begins with."""
@@ -189,6 +190,7 @@ class Translator:
         chunk: int = 1000,
         prefixes: Iterable[str] | None = None,
         target_language: str | None = None,
+        split: str | None = None,
     ) -> Iterator[Translation]:
         """Translate lines.
 
@@ -198,14 +200,29 @@ class Translator:
             prefixes: The text that the translation of each line begins with, which may be empty.
             target_language: The language of a model for several, as its tokeniser writes it: `de_DE` of mBART, `de` of M2M100,
                 `deu` of OPUS-MT.
+            split: The language of lines of several sentences, such as `en`. Each sentence is translated alone, and the texts are
+                joined with spaces, or with nothing after a full-width character. The one hypothesis of a line has the tokens of
+                all, and the sum of their log-probabilities as its score. A prefix is that of the first sentence.
 
         Yields:
             The translation of each line, in order. Its text has the prefix.
 
         Raises:
             InputError: There are not as many prefixes as lines, or one is as long as a translation may be; the tokenisers have
-                no token of the language.
+                no token of the language; `split` is no code of a language, or several hypotheses, weights or alignments are wanted.
+            BuildError: `split` is given, and sentencex is not installed.
         """
+        if split is not None:
+            if self.search.n_best > 1 or self.attention or self.alignment is not None:
+                message = "lines that are divided into sentences have one hypothesis, no attention weights and no alignment"
+                raise InputError(Diagnostic("TFK078", message, "leave `split` out, or give one sentence per line"))
+            splitter = SentenceSplitter(split)
+            check_list(lines)
+            check_list(prefixes)
+            lines, prefixes = splitter.sentences(lines), None if prefixes is None else splitter.prefixes(prefixes)
+            options: dict[str, Any] = {"chunk": chunk, "prefixes": prefixes, "target_language": target_language}
+            yield from splitter.joined(self.translate(lines, **options))
+            return
         tokens = ([], []) if target_language is None else self.language_ids(target_language)
         check_list(prefixes)
         remaining = None if prefixes is None else iter(prefixes)
