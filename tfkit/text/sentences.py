@@ -63,11 +63,8 @@ class SentenceSplitter:
         for number in count():
             prefix = next(remaining, None)
             if (prefix is None) != (not self._counts):
-                message = (
-                    f"there are {number:,} prefixes, and more lines"
-                    if prefix is None
-                    else f"there are {number:,} lines, and more prefixes"
-                )
+                which = ("prefixes", "lines") if prefix is None else ("lines", "prefixes")
+                message = f"there are {number:,} {which[0]}, and more {which[1]}"
                 raise InputError(Diagnostic("TFK078", message, "give one prefix for each line, which may be empty"))
             if prefix is None:
                 return
@@ -97,7 +94,12 @@ def _joined(line: str, parts: list[Translation]) -> Translation:
         torch.cat([one.token_log_probabilities for one in hypotheses]), all(one.finished for one in hypotheses),
     )  # fmt: skip
     return replace(
-        parts[0], source=line, texts=(text,), hypotheses=(joined,), pieces=(tuple(p for part in parts if part.pieces for p in part.pieces[0]),),
-        source_ids=tuple(number for part in parts for number in part.source_ids), cut=sum(part.cut for part in parts),
+        parts[0],
+        source=line,
+        texts=(text,),
+        hypotheses=(joined,),
+        pieces=(tuple(piece for part in parts if part.pieces for piece in part.pieces[0]),),
+        source_ids=tuple(number for part in parts for number in part.source_ids),
+        cut=sum(part.cut for part in parts),
         unknown=sum(part.unknown for part in parts),
-    )  # fmt: skip
+    )

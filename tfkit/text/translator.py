@@ -200,16 +200,16 @@ class Translator:
             prefixes: The text that the translation of each line begins with, which may be empty.
             target_language: The language of a model for several, as its tokeniser writes it: `de_DE` of mBART, `de` of M2M100,
                 `deu` of OPUS-MT.
-            split: The language of lines of several sentences, such as `en`. Each sentence is translated alone, and the texts are
-                joined with spaces, or with nothing after a full-width character. The one hypothesis of a line has the tokens of
-                all, and the sum of their log-probabilities as its score. A prefix is that of the first sentence.
+            split: The language of lines of several sentences, such as `en`. Each sentence is translated alone, and the texts
+                are joined with spaces, or with nothing after a full-width character. The one hypothesis of a line has the tokens
+                of all, and the sum of their log-probabilities as its score. A prefix is that of the first sentence.
 
         Yields:
             The translation of each line, in order. Its text has the prefix.
 
         Raises:
             InputError: There are not as many prefixes as lines, or one is as long as a translation may be; the tokenisers have
-                no token of the language; `split` is no code of a language, or several hypotheses, weights or alignments are wanted.
+                no token of the language; `split` is no code of a language, or is given with `n_best`, weights or alignments.
             BuildError: `split` is given, and sentencex is not installed.
         """
         if split is not None:
