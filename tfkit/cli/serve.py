@@ -60,7 +60,8 @@ def _milliseconds(value: str | int) -> int:
 @click.option(
     "--max-characters", type=whole, metavar="N", help="Longest text, in characters (default: 16 a token of --max-length)."
 )
-@click.option("--max-tokens", type=whole, metavar="N", default=1024, help="New tokens of a generation at most.")
+@click.option("--max-tokens", type=whole, metavar="N", default=1024, help="New tokens that a request may ask for at most.")
+@click.option("--max-beams", type=whole, metavar="N", default=16, help="Beams or samples that a request may ask for at most.")
 @click.option("--max-texts", type=whole, metavar="N", default=64, help="Texts of a request at most.")
 @click.option("--max-body", type=whole, metavar="BYTES", default=1 << 20, help="Bytes of a request at most.")
 @click.option("--max-requests", type=whole, metavar="N", default=256, help="Requests answered at once at most.")
@@ -78,7 +79,8 @@ def _milliseconds(value: str | int) -> int:
 def command(
     models: tuple[str, ...], host: str, port: int, beams: int | None, extra_length: int | None, max_length: int,
     max_characters: int | None,
-    max_tokens: int, max_texts: int, max_body: int, max_requests: int, max_connections: int, max_queue: int, max_batch: int,
+    max_tokens: int, max_beams: int, max_texts: int, max_body: int, max_requests: int, max_connections: int,
+    max_queue: int, max_batch: int,
     max_wait_ms: int, batch_tokens: int, dry_run: bool, workers: int | None, precision: str, device: str,
     backend: list[str] | None, auto_table: str | None, cpu_table: str | None,
     as_json: bool,
@@ -107,7 +109,7 @@ def command(
         seed=None, **lengths_of(saved, extra_length),
     )  # fmt: skip
     limits = Limits(
-        body=max_body, texts=max_texts, length=max_length, new_tokens=max_tokens, requests=max_requests,
+        body=max_body, texts=max_texts, length=max_length, new_tokens=max_tokens, beams=max_beams, requests=max_requests,
         characters=16 * max_length if max_characters is None else max_characters, connections=max_connections,
     )  # fmt: skip
     use_cpu_table(cpu_table, device)

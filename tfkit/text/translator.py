@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -183,6 +184,12 @@ class Translator:
             alignment=alignment, ensemble=ensemble,
         )  # fmt: skip
 
+    def with_search(self, search: Search) -> Translator:
+        """The same translator with another search."""
+        other = copy(self)
+        other.search = search
+        return other
+
     def translate(
         self,
         lines: Iterable[str],
@@ -201,8 +208,8 @@ class Translator:
             target_language: The language of a model for several, as its tokeniser writes it: `de_DE` of mBART, `de` of M2M100,
                 `deu` of OPUS-MT.
             split: The language of lines of several sentences, such as `en`. Each sentence is translated alone, and the texts
-                are joined with spaces, or with nothing after a full-width character. The one hypothesis of a line has the tokens
-                of all, and the sum of their log-probabilities as its score. A prefix is that of the first sentence.
+                are joined with spaces, or with nothing after a full-width character. The one hypothesis of a line has all their
+                tokens, and the sum of their log-probabilities as its score. A prefix is that of the first sentence.
 
         Yields:
             The translation of each line, in order. Its text has the prefix.
