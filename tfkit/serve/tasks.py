@@ -318,8 +318,7 @@ class Translate(Task):
             return Search(kind="greedy", **shared)
         rules: dict[str, Any] = {}
         if usual.kind == "beam":
-            names = ("length_penalty", "early_stopping", "unfinished")
-            rules = {name: getattr(usual, name) for name in names}
+            rules = {name: getattr(usual, name) for name in ("length_penalty", "early_stopping", "unfinished")}
         if request.penalty is not None or request.alpha is not None:
             penalty = PowerLengthPenalty if request.penalty == "power" else GnmtLengthPenalty
             rules["length_penalty"] = penalty(0.6 if request.alpha is None else request.alpha)

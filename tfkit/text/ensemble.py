@@ -1,7 +1,7 @@
 """Several models that translate together: at every step the searches see one distribution over the next token.
 
 probabilities       log p(y) = log (1 / N) sum_i p_i(y)              fairseq's rule
-log_probabilities   log p(y) = (1 / N) sum_i log p_i(y) - log Z      OpenNMT-py's and Marian's, normalised
+log_probabilities   log p(y) = (1 / N) sum_i log p_i(y) - log Z      that of OpenNMT-py and Marian, normalised
 """
 
 from __future__ import annotations
