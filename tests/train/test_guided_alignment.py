@@ -11,6 +11,7 @@ from tfkit.data import Corpus, read_data, read_tokenisers
 from tfkit.io.alignment_site import AlignmentSite
 from tfkit.text import model_in
 from tfkit.train import resume, train
+from tfkit.train.averaging import average_checkpoints, average_models
 from tfkit.train.loss import SMALLEST, alignment_loss
 from tfkit.train.step import TrainStep
 from translation_task import sentences, write_task
@@ -109,6 +110,16 @@ def test_a_resumed_run_ends_with_the_same_weights(guided, tmp_path):
         assert torch.equal(one, other), name
     with pytest.raises(InputError, match="TFK111"):
         resume(tmp_path / "cut", overrides=["loss.alignment.weight=2.0"])
+
+
+def test_every_saved_model_names_the_head_and_old_ones_are_removed(tmp_path):
+    changes = [f"data.alignment={tmp_path / 'train.links'}", "stopping.max_steps=6", "validation.every_steps=2"]
+    train(load_recipe(write_links(tmp_path), [*changes, "keeping.every_steps=2"]), tmp_path / "run")
+    assert len(list((tmp_path / "run" / "models").glob("step-*"))) == 1
+    average_checkpoints(tmp_path / "run", None, tmp_path / "checkpoints")
+    average_models([tmp_path / "run", tmp_path / "checkpoints"], tmp_path / "models")
+    for place in ("run", "checkpoints", "models"):
+        assert Translator.load(tmp_path / place, alignment=True).alignment.head == 0
 
 
 def test_a_gold_alignment_is_compared_without_a_head_that_learns(tmp_path):

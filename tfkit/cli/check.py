@@ -59,11 +59,18 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
     try:
         text = read_source(file, Diagnostics())  # once: it may come through a pipe
         if _describes_training(text, file):
-            from ..recipe import check_metric, check_teacher_forcing, recipe_of, schedule_warning
+            from ..recipe import (
+                check_guided_alignment,
+                check_metric,
+                check_teacher_forcing,
+                recipe_of,
+                schedule_warning,
+            )
 
             recipe = recipe_of(text, file, overrides)
             check_metric(recipe)
             check_teacher_forcing(recipe)
+            check_guided_alignment(recipe)
             warning = schedule_warning(recipe, recipe.stopping.max_steps)
             spec, name = load_spec(recipe.model, catalogue, recipe.changes, named_by=recipe.names("model")), recipe.name
             use = Target(device=None, dtype=recipe.precision, training=True, compiled=recipe.compile)

@@ -1,29 +1,22 @@
-"""Lines that are divided into sentences, and their translations joined again. The library sentencex of the Wikimedia Foundation
+"""Lines that are divided into sentences, and what belongs to them collected again. The library sentencex of the Wikimedia Foundation
 divides them, by rules and lists of abbreviations for some 300 languages."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
-
-import torch
+from typing import TypeVar
 
 from ..errors import BuildError, Diagnostic, InputError
-from ..generate import Hypothesis
 
-if TYPE_CHECKING:
-    from .translator import Translation
-
+Result = TypeVar("Result")
 CODE = re.compile(r"[a-z]{2,3}([-_]\w{2,8}){0,3}")
 
 
 class SentenceSplitter:
-    """Divides lines, and joins what became of their sentences.
+    """Divides lines, and collects what became of their sentences.
 
     Args:
         language: The code of the language of the lines, such as `en`.
@@ -71,35 +64,8 @@ class SentenceSplitter:
             yield prefix
             yield from [""] * (self._counts.popleft() - 1)
 
-    def joined(self, translations: Iterator[Translation]) -> Iterator[Translation]:
-        """The translation of each line from those of its sentences, in order."""
-        for first in translations:
+    def by_line(self, results: Iterator[Result]) -> Iterator[tuple[str, list[Result]]]:
+        """Each line with the results of its sentences, from the results of all sentences in their order."""
+        for first in results:
             line, size = self._lines.popleft()
-            parts = [first, *(next(translations) for _ in range(size - 1))]
-            yield replace(first, source=line) if size == 1 else _joined(line, parts)
-
-
-def _joined(line: str, parts: list[Translation]) -> Translation:
-    """One translation of several: texts with a space between them, sums of log-probabilities."""
-    text = ""
-    for part in parts:
-        wide = bool(text) and unicodedata.east_asian_width(text[-1]) in "WF"  # of scripts without spaces
-        text += part.text if wide or not text else f" {part.text}"
-    hypotheses = [part.hypotheses[0] for part in parts if part.hypotheses]
-    if not hypotheses:
-        return replace(parts[0], source=line)
-    total = sum(one.log_probability for one in hypotheses)
-    joined = Hypothesis(
-        torch.cat([one.ids for one in hypotheses]), total, total,
-        torch.cat([one.token_log_probabilities for one in hypotheses]), all(one.finished for one in hypotheses),
-    )  # fmt: skip
-    return replace(
-        parts[0],
-        source=line,
-        texts=(text,),
-        hypotheses=(joined,),
-        pieces=(tuple(piece for part in parts if part.pieces for piece in part.pieces[0]),),
-        source_ids=tuple(number for part in parts for number in part.source_ids),
-        cut=sum(part.cut for part in parts),
-        unknown=sum(part.unknown for part in parts),
-    )
+            yield line, [first, *(next(results) for _ in range(size - 1))]

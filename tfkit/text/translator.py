@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -228,7 +229,8 @@ class Translator:
             check_list(prefixes)
             lines, prefixes = splitter.sentences(lines), None if prefixes is None else splitter.prefixes(prefixes)
             options: dict[str, Any] = {"chunk": chunk, "prefixes": prefixes, "target_language": target_language}
-            yield from splitter.joined(self.translate(lines, **options))
+            for line, parts in splitter.by_line(self.translate(lines, **options)):
+                yield replace(parts[0], source=line) if len(parts) == 1 else _joined(line, parts)
             return
         tokens = ([], []) if target_language is None else self.language_ids(target_language)
         check_list(prefixes)
@@ -376,3 +378,29 @@ def one_line(text: str) -> str:
 
 
 LINE_ENDS = str.maketrans("\n\r", "  ")
+
+
+def _joined(line: str, parts: list[Translation]) -> Translation:
+    """One translation of several: texts with a space between them, sums of log-probabilities."""
+    text = ""
+    for part in parts:
+        wide = bool(text) and unicodedata.east_asian_width(text[-1]) in "WF"  # of scripts without spaces
+        text += part.text if wide or not text else f" {part.text}"
+    hypotheses = [part.hypotheses[0] for part in parts if part.hypotheses]
+    if not hypotheses:
+        return replace(parts[0], source=line)
+    total = sum(one.log_probability for one in hypotheses)
+    joined = Hypothesis(
+        torch.cat([one.ids for one in hypotheses]), total, total,
+        torch.cat([one.token_log_probabilities for one in hypotheses]), all(one.finished for one in hypotheses),
+    )  # fmt: skip
+    return replace(
+        parts[0],
+        source=line,
+        texts=(text,),
+        hypotheses=(joined,),
+        pieces=(tuple(piece for part in parts if part.pieces for piece in part.pieces[0]),),
+        source_ids=tuple(number for part in parts for number in part.source_ids),
+        cut=sum(part.cut for part in parts),
+        unknown=sum(part.unknown for part in parts),
+    )

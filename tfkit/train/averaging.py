@@ -25,18 +25,22 @@ from ..data import (
     read_span_facts,
     read_tokenisers,
     reads_pairs,
+    roles_of,
     span_texts,
     tokeniser_texts,
 )
 from ..errors import Diagnostic, StoreError
 from ..io import load, save
+from ..io.alignment_site import ALIGNMENT, alignment_site_text, read_alignment_site
 from ..nn.model import Model
+from ..recipe import load_recipe
 from ..slots.node import ImageRule
 from ..spec import load_spec
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
+from .fit_spec import alignment_in, learnt_alignment
 from .run_directory import check_inside, own_place
-from .run_files import CHECKPOINTS, DATA, SPEC
+from .run_files import CHECKPOINTS, DATA, RECIPE, SPEC
 
 
 def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite: bool = False) -> list[Path]:
@@ -68,6 +72,8 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     facts = read_facts(run / DATA)
     texts = tokeniser_texts(_tokenisers(run, model)) | _answers(run)
     texts |= label_texts(facts.labels, facts.pairs) | span_texts(facts.spans)
+    recipe = load_recipe(run / RECIPE)
+    texts |= learnt_alignment(recipe, alignment_in(recipe, model, roles_of(model.plan, recipe.data.kind)))
     return _save_mean(model, chosen, states, texts, output, overwrite)
 
 
@@ -115,13 +121,14 @@ def _unequal(message: str) -> StoreError:
 
 
 def _answers(place: Path) -> dict[str, str]:
-    """What the model in `place` says about its labels, its answers and its images, by file name."""
+    """What the model in `place` says about its labels, answers, images and alignments, by file name."""
     texts = label_texts(read_labels(place), reads_pairs(place)) if has_labels(place) else {}
     if os.path.lexists(place / SPANS):
         texts |= span_texts(read_span_facts(place))
     if os.path.lexists(place / IMAGES):
         texts[IMAGES] = read_image_facts(place).model_dump_json() + "\n"
-    return texts
+    site = read_alignment_site(place)
+    return texts if site is None else {**texts, ALIGNMENT: alignment_site_text(site)}
 
 
 def _save_mean(

@@ -12,12 +12,12 @@ from ..data import image_texts, label_texts, span_texts, tokeniser_texts
 from ..errors import Diagnostic, StoreError
 from ..files import write_whole
 from ..io import save
-from ..io.alignment_site import ALIGNMENT, alignment_site_text
 from ..io.layout import BEST
 from ..nn.model import Model
 from . import checkpoint
 from .callbacks import Callback
 from .checkpoint_state import State
+from .fit_spec import learnt_alignment
 from .run_directory import RunOutput
 from .run_files import CHECKPOINTS, MODELS, remove_saved, saved_steps
 from .step import TrainStep
@@ -45,8 +45,7 @@ class BestModels:
             data = self.step.data
             texts = tokeniser_texts(data.tokenisers) | image_texts(recipe) | span_texts(data.spans)
             texts |= label_texts(data.labels, recipe.data.kind == "pairs")
-            if self.step.alignment is not None and recipe.data.options.alignment is not None:
-                texts[ALIGNMENT] = alignment_site_text(self.step.alignment)
+            texts |= learnt_alignment(recipe, self.step.alignment)
             try:
                 self.output.check()
                 save(model, self._path(progress.step), overwrite=True, catalogue=self.catalogue, texts=texts)

@@ -9,7 +9,7 @@ from ..builder import build
 from ..catalogue import Catalogue
 from ..data import KINDS, Roles, TextTokeniser, check_ids, fits, roles_of
 from ..errors import Diagnostic, InputError
-from ..io.alignment_site import AlignmentSite
+from ..io.alignment_site import ALIGNMENT, AlignmentSite, alignment_site_text
 from ..nn.model import Model
 from ..nn.model_plan import ModelPlan
 from ..recipe import GuidedAlignment, Recipe
@@ -89,6 +89,12 @@ def alignment_in(recipe: Recipe, model: Model, roles: Roles) -> AlignmentSite | 
         first = error.diagnostics[0]
         place = "loss.alignment" if recipe.loss.alignment is not None else "data.alignment"
         raise InputError(recipe.diagnostic(first.code, place, first.message, first.fix)) from None
+
+
+def learnt_alignment(recipe: Recipe, site: AlignmentSite | None) -> dict[str, str]:
+    """The file of a saved model that names the head which learns to align, by its name; none if no head does."""
+    learns = site is not None and recipe.data.options.alignment is not None
+    return {ALIGNMENT: alignment_site_text(site)} if site is not None and learns else {}
 
 
 def check_sharded_sampling(recipe: Recipe, catalogue: Catalogue) -> None:
