@@ -29,6 +29,7 @@ from ..files import write_whole
 from ..recipe import (
     Recipe,
     check_corpora,
+    check_guided_alignment,
     check_image_settings,
     check_metric,
     check_sampling,
@@ -132,6 +133,7 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
     check_bleu(recipe)
     check_teacher_forcing(recipe)
     check_sampling(recipe)
+    check_guided_alignment(recipe)
     check_processes(recipe, processes, fsdp)
 
 
