@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tfkit import InputError, Rescorer, Search, Translator, load_recipe
+from tfkit.cli import main
 from tfkit.data import Corpus, task_of
 from tfkit.train import train
 from tfkit.train.distributed.process_group import ProcessGroup
@@ -67,10 +68,32 @@ def test_it_is_the_loss_of_a_validation(trained, rescorer):
     pairs = list(zip(corpus.text("source_text", 1000), corpus.text("target_text", 1000), strict=True))
     results = list(rescorer.rescore(pairs))
     recipe = load_recipe(trained / "recipe.yaml")
-    task = task_of(recipe, rescorer.roles, rescorer.tokenisers["target"])
+    task = task_of(recipe, rescorer.roles, rescorer.tokenisers)
     nll, _ = validation_nll(rescorer.model, corpus, task, recipe, torch.device("cpu"), ProcessGroup())
     count = sum(len(result.pieces) for result in results)
     assert -sum(result.log_probability for result in results) / count == pytest.approx(nll, rel=1e-5)
+
+
+def test_with_the_end_it_is_the_loss_of_rows_of_texts(tmp_path, language_run, capsys):
+    folder = language_run.parent
+    changes = [f"data={{kind: texts, text: {folder / 'text'}, held_out: 5}}", "batching.max_length=13", "stopping.max_steps=4"]
+    train(load_recipe(folder / "lm.yaml", changes), tmp_path / "run")
+    rescorer = Rescorer.load(tmp_path / "run", end=True)
+    corpus = Corpus(tmp_path / "run" / "data" / "validation.arrow")
+    texts = corpus.text("target_text", 100)
+    results = list(rescorer.rescore(texts))
+    recipe = load_recipe(tmp_path / "run" / "recipe.yaml")
+    task = task_of(recipe, rescorer.roles, rescorer.tokenisers)
+    nll, _ = validation_nll(rescorer.model, corpus, task, recipe, torch.device("cpu"), ProcessGroup())
+    assert all(result.pieces[-1] == "</s>" for result in results)
+    count = sum(len(result.pieces) for result in results)
+    assert -sum(result.log_probability for result in results) / count == pytest.approx(nll, rel=1e-5)
+    (tmp_path / "texts").write_text("".join(f"{text}\n" for text in texts))
+    assert main(["rescore", str(tmp_path / "run"), str(tmp_path / "texts"), "--end"]) == 0
+    printed = capsys.readouterr().out.split()
+    assert printed == [f"{result.log_probability:.4f}" for result in results]
+    without = list(Rescorer.load(tmp_path / "run").rescore(texts))
+    assert all(len(one.pieces) == len(other.pieces) - 1 for one, other in zip(without, results, strict=True))
 
 
 def test_it_is_the_loss_of_the_rows_of_a_language_model(language_run):

@@ -5,8 +5,10 @@ import shutil
 
 import pytest
 import torch
+import yaml
 
 from tfkit import InputError, Translator, load, load_recipe
+from tfkit.cli import main
 from tfkit.data import Corpus, read_data, read_tokenisers
 from tfkit.io.alignment_site import AlignmentSite
 from tfkit.text import model_in
@@ -149,6 +151,7 @@ def test_a_gold_alignment_is_compared_without_a_head_that_learns(tmp_path):
         (["data.alignment=null", "loss.alignment.weight=1"], None, "TFK108 .*the data have no links of words to learn"),
         (["data.validation_alignment=train.links"], None, "TFK108 .*a gold alignment belongs to validation files"),
         (["data.alignment=absent"], None, "TFK100"),
+        (["tokeniser.dropout=0.1"], None, "TFK108 tokeniser.dropout: other pieces are drawn, and links of words belong to"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_step(changes, text, message, tmp_path, monkeypatch):
@@ -158,6 +161,124 @@ def test_what_does_not_fit_is_refused_before_the_first_step(changes, text, messa
         (tmp_path / "train.links").write_text(text)
     with pytest.raises(InputError, match=message):
         train(load_recipe(recipe, ["data.alignment=train.links", *changes]), tmp_path / "run")
+
+
+CORPORA = [
+    {
+        "name": "linked", "source": "one.src", "target": "one.trg", "alignment": "one.links", "held_out": 5,
+        "source_prefix": "<2x> y",
+    },
+    {
+        "name": "plain", "source": "two.src", "target": "two.trg", "weight": 2,
+        "validation_source": "v.src", "validation_target": "v.trg",
+    },
+]  # fmt: skip
+
+
+def several(folder, **changes):
+    """A recipe of two corpora; one has links, and its sources a prefix of two words."""
+    recipe = yaml.safe_load(write_task(folder).read_text())
+    for name, rows, seed in (("one", 40, 1), ("two", 30, 2), ("v", 6, 3)):
+        pairs = [(f"{source} dog", target) for source, target in sentences(rows, seed)]
+        for side, suffix in enumerate(("src", "trg")):
+            (folder / f"{name}.{suffix}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+        links = [" ".join(f"{at}-{at}" for at in range(len(target.split()))) for _, target in pairs]
+        (folder / f"{name}.links").write_text("".join(f"{line}\n" for line in links))
+    recipe["data"] = {"kind": "parallel", "corpora": [CORPORA[0], CORPORA[1] | changes]}
+    recipe["stopping"], recipe["validation"] = {"max_steps": 2}, {"every_steps": 2}
+    (folder / "small-recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return folder / "small-recipe.yaml"
+
+
+def words_of(pieces):
+    """The word of each piece, None for the end and for a mark alone."""
+    word, of_pieces = -1, []
+    for piece in pieces:
+        word += piece.startswith("▁")
+        of_pieces.append(None if piece in ("</s>", "▁") else word)
+    return of_pieces
+
+
+def test_a_corpus_of_several_has_links_of_its_own(tmp_path):
+    train(load_recipe(several(tmp_path), ["batching.max_length=14"]), tmp_path / "run")
+    corpus = Corpus(tmp_path / "run" / "data" / "train.arrow")
+    pieces = read_tokenisers(tmp_path / "run", ("source", "target"))["source"].pieces
+    kept = json.loads((tmp_path / "run" / "data" / "facts.json").read_text())["parts"]["train"]["linked"]["kept"]
+    assert 5 < kept < 30  # rows were left out and held out
+    for row in range(len(corpus)):
+        (source,), (target,), (links,) = (corpus.rows(name, [row]) for name in ("source", "target", "links"))
+        one, other = words_of(pieces(source.tolist())), words_of(pieces(target.tolist()))
+        pairs = {(s, t) for s, a in enumerate(one) for t, b in enumerate(other) if None not in (a, b) and a == b + 2}
+        assert {(int(s), int(t)) for s, t in links.reshape(-1, 2)} == (pairs if row < kept else set())
+        assert row >= kept or pairs
+    (last,) = validations(tmp_path / "run")
+    assert "aer" not in last["corpora"]["plain"]
+    assert last["scores"]["aer"] == last["corpora"]["linked"]["aer"] > 0
+    resume(tmp_path / "run", overrides=["stopping.max_steps=3"])
+    assert Translator.load(tmp_path / "run", alignment=True).alignment.head == 0
+
+
+def test_a_gold_alignment_of_one_corpus_is_its_own(tmp_path):
+    """All links of the corpus are those of one word, so nearly all others that the model draws are wrong."""
+    (tmp_path / "v.gold").write_text("0-0\n" * 6)
+    path = several(tmp_path, validation_alignment="v.gold")
+    train(load_recipe(path, ["data.corpora.0.alignment=null"]), tmp_path / "run")
+    (last,) = validations(tmp_path / "run")
+    assert "aer" not in last["corpora"]["linked"]
+    assert last["scores"]["aer"] == last["corpora"]["plain"]["aer"] > 30
+    assert not (model_in(tmp_path / "run") / "alignment.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["data.corpora.0.validation_alignment=one.links"], "TFK108 data.corpora.0.validation_alignment: a gold alignment bel"),
+        (["data.alignment=one.links"], "`alignment` is written beside `corpora`"),
+        (["tokeniser={kind: unigram, sampling: {alpha: 0.2}}"], "or `data.corpora.0.alignment`"),
+        (["compile=true"], "or `data.corpora.0.alignment`"),
+        (["data.corpora.0.alignment=null", "loss.alignment.head=1"], "TFK108 loss.alignment: the data have no links"),
+    ],
+)
+def test_check_refuses_settings_of_several_corpora_that_do_not_fit(changes, message, tmp_path, capsys):
+    arguments = [word for change in changes for word in ("--set", change)]
+    assert main(["check", str(several(tmp_path)), *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_links_of_a_corpus_that_do_not_fit_are_located(tmp_path):
+    path = several(tmp_path)
+    (tmp_path / "one.links").write_text("0-0\n" * 6 + "8-0\n" + "0-0\n" * 33)
+    with pytest.raises(InputError, match=r"one.links:7:1: TFK137 a link names word 8 of the source, which has [3-8] words"):
+        train(load_recipe(path), tmp_path / "run")
+
+
+def test_packed_rows_have_the_loss_of_their_links(tmp_path):
+    pack = ["batching={tokens: 120, max_length: 40, pack: true}", "stopping.max_steps=1", "loss.alignment.weight=2"]
+    train(load_recipe(write_links(tmp_path), [f"data.alignment={tmp_path / 'train.links'}", *pack]), tmp_path / "run")
+    step = opened(tmp_path / "run")
+    step.model.eval().double()
+    for number in range(2):
+        rows = step.batches.epoch(1).batches[number].tolist()
+        alone, packed = step.task.batch(step.data.train, rows, None, 1), step.batches.batch(1, number)
+        assert len(packed.labels) < len(alone.labels)
+        assert len(packed.links) == len(alone.links) > 0
+        results = []
+        for batch in (alone, packed):
+            step.model.zero_grad()
+            loss = step._losses(step.model, batch, {"logits": 1.0}).loss
+            loss.backward()
+            results.append((loss.item(), [parameter.grad.clone() for parameter in step.model.parameters()]))
+        assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)  # the sums of the loss are float32
+        for one, other in zip(results[0][1], results[1][1], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_adapters_keep_the_head_and_merged_models_too(guided, tmp_path):
+    changes = [f"data.alignment={guided.parent / 'train.links'}", f"pretrained={guided}", "lora={rank: 2, targets: [query]}"]
+    train(load_recipe(guided.parent / "small-recipe.yaml", [*CHANGES, *changes, "stopping.max_steps=2"]), tmp_path / "run")
+    assert main(["merge", str(tmp_path / "run"), "-o", str(tmp_path / "merged")]) == 0
+    for place in ("run", "merged"):
+        assert Translator.load(tmp_path / place, alignment=True).alignment.head == 0
 
 
 def test_a_corpus_whose_links_were_altered_is_refused(guided, tmp_path):

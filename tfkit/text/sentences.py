@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import TypeVar
 
+from ..distribution import install_line
 from ..errors import BuildError, Diagnostic, InputError
 
 Result = TypeVar("Result")
@@ -35,7 +36,7 @@ class SentenceSplitter:
             from sentencex import segment
         except ImportError:
             message = "dividing lines into sentences needs sentencex, which is not installed"
-            raise BuildError(Diagnostic("TFK097", message, "pip install 'tfkit[split]'")) from None
+            raise BuildError(Diagnostic("TFK097", message, install_line("split"))) from None
         self.language = language
         self._segment: Callable[[str, str], list[str]] = segment
         self._lines: deque[tuple[str, int]] = deque()

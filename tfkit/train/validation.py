@@ -271,7 +271,9 @@ def validation_nll(
 @torch.no_grad()
 def scores_of_alignment(model: Model, corpus: Corpus, step: TrainStep, site: AlignmentSite) -> dict[str, Score]:
     """The alignment error rate of the validation rows: the reference translations are aligned by the weights with which the
-    model predicts them, as `tfkit translate --alignment` aligns. Nothing if there is no link."""
+    model predicts them, as `tfkit translate --alignment` aligns. Nothing if no row has a link."""
+    if not any(map(len, corpus.rows(GOLD, range(len(corpus))))):
+        return {}
     recipe, processes, task, tokenisers = step.recipe, step.processes, step.task, step.data.tokenisers
     texts = [corpus.text(f"{column}_text", len(corpus)) for column in ("source", "target")]
     longest = max(int(lengths.max()) for lengths in corpus.lengths.values())
