@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 import yaml
 
+from tfkit import Recipe, load_recipe
 from tfkit.cli.dispatch import COMMANDS, commands
-from tfkit.recipe import Recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "guides" / "you-know-it-as.md").read_text(encoding="utf-8")

@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 
 import huggingface_tokenisers
 import tfkit
-from tfkit import BuildError, InputError, StoreError, load_recipe
+from tfkit import BuildError, Classifier, InputError, StoreError, Translator, load_recipe
 from tfkit.cli import main
 from tfkit.files import file_record
-from tfkit.text import Classifier, Translator, model_in
+from tfkit.text import model_in
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from translation_task import write_task

@@ -25,8 +25,8 @@ tfkit rescore LANGUAGE-MODEL < texts.txt > scores.txt
 
 \b
 --json prints one object per line: line, source and target (or text),
-log_probability, pieces, token_log_probabilities, with --alignment the links of
-words (alignment), and reason if there is no log-probability.
+log_probability, pieces, token_log_probabilities, with --alignment the links
+of words (alignment), and reason if there is no log-probability.
 """
 
 

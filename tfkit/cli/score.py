@@ -25,8 +25,8 @@ tfkit score out.de reference-1.de reference-2.de --ter
 tfkit score new.de reference.de --baseline old.de
 
 \b
---baseline adds sacrebleu's paired bootstrap test: p is the probability of such
-a difference if both were equally good. SACREBLEU_SEED sets the seed.
+--baseline adds sacrebleu's paired bootstrap test: p is the probability of
+such a difference if both were equally good. SACREBLEU_SEED sets the seed.
 """
 
 
