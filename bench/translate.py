@@ -28,7 +28,7 @@ import tfkit
 from tfkit.cpu.packed_weight import PackedWeight, SearchProducts, searching
 from tfkit.cpu.small_batch import small_batch_linear
 from tfkit.doctor.installation import machine_here
-from tfkit.generate.batched import _batches, map_in_threads
+from tfkit.generate.batched import batches_by_length, map_in_threads
 from tfkit.nn.model import Model
 
 SPECS = Path(__file__).parent.parent / "specs"
@@ -74,7 +74,7 @@ def batches(options: argparse.Namespace, model: Model) -> list[tuple[list[int], 
         sources, targets = sources[::every][: options.sentences], targets[::every][: options.sentences]
     search = tfkit.Search(length_factor=1.2, extra_length=10)
     found = []
-    for rows in _batches(sources, options.beams, options.batch_tokens, same_length=False):
+    for rows in batches_by_length(list(map(len, sources)), options.beams, options.batch_tokens):
         ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(sources[row]) for row in rows], batch_first=True)
         limit = search.limit(ids.shape[1]) if options.model else max(len(targets[row]) for row in rows)
         found.append((rows, ids, limit))

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "interop": "distribution errors files slots attention catalogue spec graph nn builtin builder io lazy_names",
     "data": "distribution errors files slots nn recipe lazy_names",
     "generate": "errors slots cpu nn builder",
-    "text": "errors files slots catalogue nn io recipe data generate lazy_names",
+    "text": "distribution errors files slots catalogue nn io recipe data generate lazy_names",
     "images": "errors catalogue slots nn io data",
     "serve": "errors files io nn data generate text",
     "train": "distribution errors files slots attention cpu catalogue spec graph nn builder io recipe data generate text "

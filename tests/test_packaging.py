@@ -21,7 +21,7 @@ def names(requirements):
 
 
 def test_all_is_everything_that_commands_need():
-    assert EXTRAS["all"] == ["tfkit-core[conformance,images,pictures,serve,train]"]
+    assert EXTRAS["all"] == ["tfkit-core[conformance,images,pictures,serve,split,train]"]
     assert {"tfkit-conformance", "tokenizers", "sacrebleu"} <= names(EXTRAS["conformance"]) | names(EXTRAS["train"])
     assert {"train", "conformance", "all"} <= EXTRAS.keys()
 
@@ -34,7 +34,7 @@ def test_every_requirement_has_the_version_that_is_tested():
 
 
 def test_development_dependencies_are_no_extra():
-    assert set(EXTRAS) == {"all", "conformance", "ctranslate2", "images", "lora", "onnx", "pictures", "serve", "train"}
+    assert set(EXTRAS) == {"all", "conformance", "ctranslate2", "images", "lora", "onnx", "pictures", "serve", "split", "train"}
     assert set(GROUPS) == {"bench", "checkpoints", "docs", "hub", "lint", "test"}
 
 

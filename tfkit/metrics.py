@@ -1,7 +1,7 @@
 """Scores of translations by sacrebleu: of detokenised text against the raw reference, with sacrebleu's signature. Scores of
-answers, as SQuAD's evaluation script 2.0 computes them.
+answers, as SQuAD's evaluation script 2.0 computes them. Scores of word alignments.
 
-https://aclanthology.org/W18-6319/, https://aclanthology.org/P18-2124/
+https://aclanthology.org/W18-6319/, https://aclanthology.org/P18-2124/, https://aclanthology.org/J03-1002/
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ import os
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import BuildError, Diagnostic, InputError
-from .errors.arguments import check_list, check_texts
+from .errors.arguments import check_list, check_texts, check_whole
 
 if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import BLEU
 
 
 TOKENISERS = ("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores200", "flores101", "spm", "none")
 """sacrebleu's tokenisers of BLEU. `spm` is the older name of `flores101`."""
+MOST_RESAMPLES = 100_000
 HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 OTHERS_WITHOUT_SPACES = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff]")
 """Kana, Thai, Lao, Tibetan, Burmese and Khmer."""
@@ -38,49 +40,111 @@ class Score:
         value: 0 to 100.
         signature: sacrebleu's signature, which names all settings; of other scores, what they are.
         verbose: The score in words.
+        comparison: How it differs from the score of another system; None unless requested.
     """
 
     name: str
     value: float
     signature: str
     verbose: str
+    comparison: Comparison | None = None
 
 
-def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise: str | None = None) -> dict[str, Score]:
-    """Compute BLEU, lower-case BLEU and chrF2 of translations against one reference each.
+@dataclass(frozen=True)
+class Comparison:
+    """The difference of the scores of two systems by paired bootstrap resampling, as sacrebleu does it.
+
+    Attributes:
+        baseline: The score of the other system.
+        p_value: The probability of such a difference, or a larger one, if the systems were equally good.
+        mean: The mean score over the resamples.
+        interval: Half the width of its 95 % confidence interval.
+        baseline_mean: As `mean`, of the other system.
+        baseline_interval: As `interval`, of the other system.
+    """
+
+    baseline: float
+    p_value: float
+    mean: float
+    interval: float
+    baseline_mean: float
+    baseline_interval: float
+
+
+def corpus_scores(
+    hypotheses: Sequence[str], references: Sequence[str], tokenise: str | None = None, *,
+    more_references: Sequence[Sequence[str]] = (), ter: bool = False, baseline: Sequence[str] | None = None,
+    resamples: int = 1000,
+) -> dict[str, Score]:  # fmt: skip
+    """Compute BLEU, lower-case BLEU and chrF2 of translations, on request TER, against one reference each or several.
 
     Args:
         hypotheses: The translations.
         references: The references, in the same order.
         tokenise: sacrebleu's tokeniser of BLEU, one of `TOKENISERS`. By default the script of the references chooses it: `zh`
             for Chinese, `char` for Japanese, Thai, Lao, Tibetan, Burmese and Khmer, 13a for all others.
+        more_references: Further references of all translations, a list for each set; "" where a translation has none.
+        ter: Whether to compute TER, the translation edit rate, which is slow.
+        baseline: The translations of another system. Each score is then compared with the other's by paired bootstrap
+            resampling (Koehn 2004), with sacrebleu's seed, 12345, or that in `SACREBLEU_SEED`.
+        resamples: How often it resamples.
 
     Returns:
-        The scores `bleu`, `bleu_lowercase` and `chrf`.
+        The scores `bleu`, `bleu_lowercase` and `chrf`, and perhaps `ter`, of which a lower one is better.
 
     Raises:
         InputError: The numbers of translations and references differ, or are 0; or they are no lists of texts.
         BuildError: The tokeniser needs a package or a file that is not installed.
 
     Reference:
-        https://aclanthology.org/W18-6319/
+        https://aclanthology.org/W18-6319/, https://aclanthology.org/W04-3250/
     """
     from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
 
-    check_texts(hypotheses)
-    check_texts(references)
-    if len(hypotheses) != len(references):
-        message = f"{len(hypotheses):,} translations and {len(references):,} references"
+    check_list(more_references)
+    for texts in (hypotheses, references, *more_references, *([] if baseline is None else [baseline])):
+        check_texts(texts)
+    for what, texts in (("references", references), *(("further references", further) for further in more_references)):
+        if len(hypotheses) != len(texts):
+            message = f"{len(hypotheses):,} translations and {len(texts):,} {what}"
+            raise InputError(Diagnostic("TFK102", message, "line n of one belongs to line n of the other"))
+    if baseline is not None and len(baseline) != len(hypotheses):
+        message = f"{len(hypotheses):,} translations and {len(baseline):,} of the baseline"
         raise InputError(Diagnostic("TFK102", message, "line n of one belongs to line n of the other"))
+    check_whole("resamples", resamples, 1, MOST_RESAMPLES)
     if not references:
         raise InputError(Diagnostic("TFK103", "there is no line to score"))
     name = tokenise or tokeniser_for(references)
     metrics = {"bleu": bleu(name), "bleu_lowercase": bleu(name, lowercase=True), "chrf": CHRF()}
-    scores = {}
+    metrics |= {"ter": TER()} if ter else {}
+    scores, all_references = {}, [list(references), *map(list, more_references)]
     for name, metric in metrics.items():
-        result = metric.corpus_score(list(hypotheses), [list(references)])
-        scores[name] = Score(name, float(result.score), str(metric.get_signature()), str(result))
+        result = metric.corpus_score(list(hypotheses), all_references)
+        signature, comparison = str(metric.get_signature()), None
+        if baseline is not None:
+            signature, comparison = _compared(metric, list(hypotheses), list(baseline), all_references, resamples)
+        scores[name] = Score(name, float(result.score), signature, str(result), comparison)
     return scores
+
+
+def _compared(
+    metric: Metric, hypotheses: list[str], baseline: list[str], references: list[list[str]], resamples: int
+) -> tuple[str, Comparison]:
+    """sacrebleu's signature of a paired bootstrap test, and its result. Raises InputError for a seed that is no number."""
+    from sacrebleu.significance import PairedTest
+
+    systems = [("baseline", baseline), ("system", hypotheses)]
+    try:
+        test: Any = PairedTest(systems, {"metric": metric}, references, "bs", resamples)  # type: ignore[arg-type]
+    except ValueError:
+        message = f"SACREBLEU_SEED is {os.environ.get('SACREBLEU_SEED', '')[:60]!r}"
+        raise InputError(Diagnostic("TFK078", message, "set it to a whole number, to `none`, or not at all")) from None
+    signatures, results = test()
+    ((name, signature),) = signatures.items()
+    other, mine = results[name]
+    numbers = (other.score, mine.p_value, mine.mean, mine.ci, other.mean, other.ci)
+    return str(signature), Comparison(*(float(number) for number in numbers))
 
 
 def tokeniser_for(references: Iterable[str]) -> str:
@@ -118,6 +182,46 @@ def bleu(tokenise: str, lowercase: bool = False) -> BLEU:
         package = "sentencepiece" if model else f"'sacrebleu[{tokenise[:2]}]'"
         message = f"sacrebleu's tokeniser `{tokenise}` needs a package that is not installed"
         raise BuildError(Diagnostic("TFK097", message, f"pip install {package}, or use `char`")) from None
+
+
+Links = Set[tuple[int, int]]
+"""Pairs of a source word and a target word."""
+
+
+def alignment_counts(links: Links, sure: Links, possible: Links) -> tuple[int, int, int, int]:
+    """|A|, |S|, |A and S|, |A and P| of a sentence, where P has the sure links S, too."""
+    return len(links), len(sure), len(links & sure), len(links & (possible | sure))
+
+
+def alignment_scores(links: int, sure: int, right_sure: int, right: int) -> dict[str, Score]:
+    """Compute the error rate, the precision and the recall of word alignments, in per cent, from the counts of a corpus.
+
+    precision = |A and P| / |A|,   recall = |A and S| / |S|,   AER = 1 - (|A and S| + |A and P|) / (|A| + |S|)
+
+    Args:
+        links: |A|, the links to score.
+        sure: |S|, the sure links of the gold alignment.
+        right_sure: |A and S|.
+        right: |A and P|, where P has the sure and the possible links.
+
+    Returns:
+        The scores `aer`, `precision` and `recall`.
+
+    Raises:
+        InputError: There is no link, and no sure one.
+
+    Reference:
+        https://aclanthology.org/J03-1002/
+    """
+    if not links + sure:
+        raise InputError(Diagnostic("TFK103", "there is no link to score", "name alignments that have links"))
+    values = {
+        "aer": (1 - (right_sure + right) / (links + sure), f"{links:,} links, {sure:,} sure ones in the gold alignment"),
+        "precision": (right / links if links else 0.0, f"{right:,} of {links:,} links are sure or possible"),
+        "recall": (right_sure / sure if sure else 0.0, f"{right_sure:,} of {sure:,} sure links are there"),
+    }
+    signature = "word alignment, Och and Ney 2003, in per cent"
+    return {name: Score(name, 100 * value, signature, words) for name, (value, words) in values.items()}
 
 
 def answer_scores(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:

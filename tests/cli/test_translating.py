@@ -294,6 +294,28 @@ def test_json_has_pieces_scores_and_attention(run, monkeypatch, capsys):
     assert second["hypotheses"] == []
 
 
+def test_alignments_are_printed_with_their_words(run, monkeypatch, capsys):
+    def printed(*words):
+        typed(monkeypatch, "the dog\n\n")
+        assert main(["translate", str(run), *words]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    first, empty = printed("--alignment")
+    text, links = first.split("\t")
+    assert empty == ""
+    pairs = [tuple(map(int, link.split("-"))) for link in links.split()]
+    assert {target for _, target in pairs} == set(range(len(text.split())))
+    assert {source for source, _ in pairs} <= {0, 1}
+    assert printed("--alignment-site", "decoder.*.cross_attention", "--alignment-head", "1")[0].startswith(f"{text}\t")
+    best = printed("--n-best", "2", "--alignment")
+    assert best[0].split("\t")[2:] == [text, links]
+    assert best[2] == "2\t\t"
+    (data, _) = map(json.loads, printed("--alignment", "--json"))
+    assert [tuple(link) for link in data["hypotheses"][0]["alignment"]] == pairs
+    assert len(data["hypotheses"][0]["piece_alignment"]) == len(data["hypotheses"][0]["pieces"])
+    assert "attention" not in data["hypotheses"][0]
+
+
 def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys):
     assert main(["average", str(run), "-o", str(tmp_path / "mean")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'mean'}: the mean of 2: step-16, step-24\n"
@@ -334,6 +356,8 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["translate", "{run}", "--sample", "--beams", "3"], 2, "--beams belongs to beam search"),
         (["translate", "{run}", "--top-k", "3"], 2, "--top-k belongs to --sample"),
         (["translate", "{run}", "--attention", "x"], 2, "--attention needs --json"),
+        (["translate", "{run}", "--alignment-head", "0"], 2, "--alignment-head needs --alignment-site"),
+        (["translate", "{run}", "--alignment-site", "x"], 2, "`x` matches no attention site"),
         (["translate", "{run}", "--json", "--attention", "x"], 2, "`x` matches no attention site"),
         (["generate", "{run}", "--prompt", "x"], 2, "TFK107"),
         (["score", "{recipe}", "nowhere"], 2, "nowhere cannot be read"),

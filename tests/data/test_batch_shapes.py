@@ -82,6 +82,9 @@ class _Corpus:
         self.columns = columns
         self.numbers = {"label": np.arange(len(columns["target"]))}
 
+    def has(self, name):
+        return name in self.columns
+
     def rows(self, name, numbers):
         return [self.columns[name][number] for number in numbers]
 

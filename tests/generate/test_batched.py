@@ -54,7 +54,7 @@ def test_everything_is_found_as_alone_and_in_order(
 
 def test_batches_respect_the_token_limit_and_start_with_the_longest() -> None:
     for width, tokens in ((1, 1), (1, 20), (5, 60), (2, 10_000)):
-        batches = list(many._batches(SOURCES, width, tokens, same_length=False))
+        batches = list(many.batches_by_length(list(map(len, SOURCES)), width, tokens))
         assert sorted(row for batch in batches for row in batch) == list(range(len(SOURCES)))
         longest = [len(SOURCES[batch[0]]) for batch in batches]
         assert longest == sorted(longest, reverse=True)
@@ -62,7 +62,7 @@ def test_batches_respect_the_token_limit_and_start_with_the_longest() -> None:
             assert len(batch) == 1 or len(batch) * max(len(SOURCES[row]) for row in batch) * width <= tokens
         if tokens == 10_000:
             assert len(batches) == 1
-    for batch in many._batches(SOURCES, 1, 10_000, same_length=True):
+    for batch in many.batches_by_length(list(map(len, SOURCES)), 1, 10_000, same_length=True):
         assert len({len(SOURCES[row]) for row in batch}) == 1
 
 

@@ -39,13 +39,15 @@ BY_NAME = {
     "cpu_table": ("cpu.json",),
     "second": ("model", "run"), "subject": ("model",), "replay": ("replay.json",),
     "check_certificate": ("eager.certificate.json",), "translations": ("train.trg",),
+    "references": ("train.trg",), "baseline": ("train.trg",),
     "source": ("train.src",), "target": ("train.trg",), "text": ("train.src",), "table": ("text.tsv",),
     "validation_source": ("train.src",), "validation_target": ("train.trg",), "validation_text": ("train.src",),
     "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
     "questions": ("spans/train.jsonl",), "validation_questions": ("spans/train.jsonl",),
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
     "directory": ("huggingface",), "image": ("images/bar.png",), "features": ("audio/frames.npy",),
-    "place": ("kernel.cubin",), "texts": ("few.src",), "targets": ("few.trg",), "prefixes": ("one.trg",),
+    "hypothesis": ("links",), "gold": ("links",), "place": ("kernel.cubin",), "files": ("train.src",),
+    "texts": ("few.src",), "targets": ("few.trg",), "prefixes": ("one.trg",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
@@ -78,6 +80,10 @@ BESIDE = {
     ("average", "models"): ["-o", "new"],
     ("merge", "model"): ["-o", "new"],
     ("merge", "base"): ["adapted/run", "-o", "new"],
+    ("score", "references"): ["train.trg", "train.trg"],
+    ("score", "baseline"): ["train.trg", "train.trg"],
+    ("rescore", "model"): ["train.src", "train.trg"],
+    ("rescore", "files"): ["run", "train.trg"],
     ("look", "model"): ["--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "second"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "image"): ["images/run", "-o", "new"],
@@ -88,7 +94,7 @@ BESIDE = {
     ("build", "spec"): ["-o", "new"],
     ("export", "model"): ["--to", "ctranslate2", "-o", "new"],
     ("import", "directory"): ["-o", "new", "--without-tokeniser"],
-    ("serve", "model"): ["--dry-run"],
+    ("serve", "models"): ["--dry-run"],
     ("serve", "auto_table"): ["run", "--dry-run"],
     ("bench", "auto_table"): ["attention", "--list"],
     ("plan", "spec"): ["--gpus", "2", "--memory", "80GB"],
@@ -228,6 +234,7 @@ def make_good(folder: Path) -> None:
     train(load_recipe(recipe, adapters), folder / "adapted" / "run")
     for side in ("src", "trg"):
         (folder / f"few.{side}").write_text("".join((folder / f"train.{side}").read_text().splitlines(keepends=True)[:2]))
+    (folder / "links").write_text("0-0 1-1\n\n2-1\n")
     (folder / "one.trg").write_text("la\n")  # as many lines as standard input has
     catalogue = load_catalogue()
     save(build(load_spec(folder / "small.yaml", catalogue), catalogue), folder / "model", catalogue=catalogue)

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import tfkit
-from tfkit import Classifier, Search, TextGenerator, Translator
+from tfkit import Classifier, PowerLengthPenalty, Search, TextGenerator, Translator
 from tfkit.cpu import int8
 from tfkit.cpu.low_precision import LowPrecisionLinear
 from tfkit.data import TextTokeniser
@@ -19,6 +19,7 @@ from tfkit.text import model_in
 from translation_task import sentences
 
 pytestmark = pytest.mark.xdist_group("served")
+POWER = PowerLengthPenalty(1.0)
 LIMITS = Limits(body=4000, texts=8, length=60, characters=1000, new_tokens=15, requests=4)
 TEXTS = [source for source, _ in sentences(4, seed=5)]
 
@@ -138,7 +139,19 @@ def test_a_generation_without_a_number_of_tokens_has_as_many_as_are_allowed(clie
         ("translate", "/translate", {"json": ["a"]}, 422, "invalid_request"),
         ("translate", "/translate", {"json": {"texts": []}}, 422, "invalid_request"),
         ("translate", "/translate", {"json": {"texts": [1]}}, 422, "invalid_request"),
-        ("translate", "/translate", {"json": {"texts": ["a"], "beams": 9}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "beam": 9}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "beams": 17}}, 413, "too_many_beams"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "n_best": 10**9}}, 413, "too_many_beams"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "n_best": 17, "temperature": 1.0}}, 413, "too_many_beams"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "max_tokens": 16}}, 413, "too_many_tokens"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "beams": 0}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "beams": 2, "n_best": 3}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "beams": 1, "alpha": 1.0}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "top_k": 3}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "beams": 2, "temperature": 1.0}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "temperature": 1.0, "top_k": 2**63}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "alpha": 11}}, 422, "invalid_request"),
+        ("translate", "/translate", {"json": {"texts": ["a"], "prefixes": ["dog cat"], "max_tokens": 2}}, 413, "text_too_long"),
         ("translate", "/translate", {"json": {"texts": ["a"] * 9}}, 413, "too_many_texts"),
         ("translate", "/translate", {"json": {"texts": ["a"], "prefixes": []}}, 422, "invalid_request"),
         ("translate", "/translate", {"json": {"texts": ["a"], "prefixes": ["a", "b"]}}, 422, "invalid_request"),
@@ -260,3 +273,48 @@ def test_health_readiness_and_metrics(client_of):
     assert 'tfkit_requests_total{path="/translate",status="200"} 1.0' in lines
     assert "tfkit_batch_texts_sum 4.0" in lines
     assert "tfkit_running_requests 0.0" in lines
+
+
+@pytest.mark.parametrize(
+    ("asked", "search"),
+    [
+        ({"n_best": 3}, Search(n_best=3)),
+        ({"beams": 1}, Search(kind="greedy")),
+        ({"beams": 7, "n_best": 6, "penalty": "power", "alpha": 1}, Search(beams=7, n_best=6, length_penalty=POWER)),
+        ({"max_tokens": 2}, Search(length_factor=0.0, extra_length=2)),
+        ({"max_tokens": 15}, Search(length_factor=0.0, extra_length=15)),
+        (
+            {"temperature": 0.8, "top_k": 9, "seed": 4, "n_best": 2},
+            Search(kind="sample", temperature=0.8, top_k=9, seed=4, n_best=2),
+        ),
+    ],
+)
+def test_a_request_has_a_search_of_its_own(client_of, runs, asked, search):
+    results = client_of("translate").post("/translate", json={"texts": TEXTS[:2], **asked}).json()["results"]
+    library = Translator.load(runs["translate"], search)
+    for text, result in zip(TEXTS[:2], results, strict=True):
+        (expected,) = library.translate([text])
+        assert (result["text"], result["finished"]) == (expected.text, expected.hypotheses[0].finished)
+        assert result["score"] == pytest.approx(expected.hypotheses[0].score, rel=1e-4)
+        assert ("hypotheses" in result) == ("n_best" in asked)
+        if "n_best" in asked:
+            assert [one["text"] for one in result["hypotheses"]] == list(expected.texts)
+        assert result.get("seed") == asked.get("seed")
+
+
+def test_a_request_gets_no_more_tokens_than_without_settings(runs):
+    """The search of the server allows 3 tokens; a request that asks for 15 gets these, of each length of source."""
+    usual = Search(length_factor=0.0, extra_length=3)
+    with TestClient(Server(load_task(runs["translate"], LIMITS, usual, batch_tokens=400, workers=1)).app()) as client:
+        usually, asked = (client.post("/translate", json={"texts": TEXTS, **more}).json() for more in ({}, {"max_tokens": 15}))
+    assert usually == asked
+    assert not all(result["finished"] for result in usually["results"])
+
+
+def test_unknown_tokens_are_counted(client_of, runs):
+    text = "the 犬 dog"
+    for name, request in (("translate", {"texts": [text]}), ("classify", {"texts": [text]}), ("generate", {"prompt": text})):
+        answer = client_of(name).post(f"/{name}", json=request).json()
+        result = answer if name == "generate" else answer["results"][0]
+        tokeniser = TextTokeniser.load(model_in(runs[name]) / "tokeniser.json")
+        assert result["unknown"] == tokeniser.count_unknown(tokeniser.encode([text])[0])

@@ -11,7 +11,7 @@ import torch
 
 import tfkit
 from huggingface_tokenisers import MADE, PAIRS, TEXTS, m2m_100, marian, mbart
-from tfkit import Classifier, InputError, Search, Tagger, TextGenerator, Translator, greedy
+from tfkit import Classifier, InputError, Rescorer, Search, Tagger, TextGenerator, Translator, greedy
 from tfkit.data import label_texts, read_huggingface
 from tfkit.recipe import recipe_of
 from tfkit.train import train
@@ -169,6 +169,20 @@ def test_the_language_of_a_translation(
         assert found.hypotheses[0].ids[0] == number
     (begun,) = translator.translate([TEXTS[0]], target_language=code, prefixes=["Zwei Hunde"])
     assert begun.text.startswith("Zwei Hunde")
+    place = place.parent / "model"
+    aligned = Translator.load(place, Search(kind="greedy"), alignment=True, catalogue=catalogue)
+    (words,) = aligned.translate([TEXTS[0]], target_language=code)
+    assert len(words.piece_alignments[0]) == len(words.hypotheses[0].ids)
+    assert all(one < len(TEXTS[0].split()) and other < len(words.text.split()) for one, other in words.alignments[0])
+    assert {other for _, other in words.alignments[0]} == set(range(len(words.text.split())))
+    rescorer = Rescorer.load(place, catalogue=catalogue)
+    (rescored,) = rescorer.rescore([(TEXTS[0], "Zwei Hunde")], target_language=code)
+    target = translator.tokenisers["target"]
+    forced = [[] if made is marian else [number], target.encode(["Zwei Hunde"])[0], [theirs.eos_token_id]]
+    labels = torch.tensor([[token for part in forced for token in part]])
+    with torch.no_grad():
+        outputs = rescorer.model(source=torch.tensor([found.source_ids]), labels=labels)
+    assert rescored.log_probability == pytest.approx(-float(outputs.loss) * labels.shape[1], rel=1e-5)
     known = {marian: ">>fra<<", m2m_100: "__af__, __am__", mbart: "ar_AR, cs_CZ"}[made]
     token = {marian: ">>fra<<", m2m_100: "__fr__", mbart: "fr_XX"}[made]
     (again,) = translator.translate([TEXTS[0]], target_language=token)

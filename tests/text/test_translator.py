@@ -2,7 +2,10 @@
 
 import copy
 import json
+import re
 import shutil
+import sys
+import types
 
 import pytest
 import torch
@@ -10,7 +13,9 @@ from torch_ema import ExponentialMovingAverage
 
 from tfkit import InputError, Search, StoreError, TfkitError, Translator, corpus_scores, load, load_recipe, save, score_filter
 from tfkit.data import Corpus
+from tfkit.data.piece_words import encode_with_words, words_of_ids
 from tfkit.data.tokeniser import TextTokeniser, train_tokeniser
+from tfkit.io.alignment_site import AlignmentSite
 from tfkit.plugin import Component
 from tfkit.recipe.parts import PARTS
 from tfkit.text import model_in
@@ -289,3 +294,96 @@ def test_a_translator_that_lives_uses_the_weights_of_torch_ema_while_they_are_in
     assert scores(own) == raw
     average.copy_to()
     assert scores(own) == averaged
+
+
+def test_alignments_follow_the_weights(trained):
+    """Against a plain loop: pieces to words by their text, the largest weight of a head, links of words whose pieces are."""
+    site = "decoder.0.cross_attention"
+    for search in (Search(kind="greedy"), Search(beams=3, n_best=2)):
+        translator = Translator.load(trained, search, attention=[site], alignment=AlignmentSite(site=site, head=1))
+        found = list(translator.translate(["the  big dog sings", "", "new tree"]))
+        assert found[1].alignments == ()
+        for one in (found[0], found[2]):
+            sources = words_of(translator.tokenisers["source"].pieces(one.source_ids))
+            for hypothesis, pieces, links, by_piece in zip(
+                one.hypotheses, one.pieces, one.alignments, one.piece_alignments, strict=True
+            ):
+                weights, expected = hypothesis.attention[site][1].tolist(), set()
+                for at, word in enumerate(words_of(pieces)):
+                    real = [key for key, source in enumerate(sources) if source is not None]
+                    best = max(real, key=lambda key: weights[at][key])
+                    assert by_piece[at] == (None if word is None else best)
+                    expected |= set() if word is None else {(sources[best], word)}
+                assert links == tuple(sorted(expected))
+    plain = Translator.load(trained, Search(kind="greedy"), alignment=True)
+    (one,) = plain.translate(["the dog"])
+    assert plain.alignment == AlignmentSite(site=site)
+    assert not one.hypotheses[0].attention
+    with pytest.raises(InputError, match=r"TFK076 `decoder.0.cross_attention` has no head 2; its heads are 0 to 1"):
+        Translator.load(trained, alignment=AlignmentSite(site=site, head=2))
+    with pytest.raises(InputError, match=r"TFK076 `.*` matches 3 sites, of which 1 align"):
+        Translator.load(trained, alignment=AlignmentSite(site="*"))
+
+
+def words_of(pieces):
+    """The word of each piece by the marks at the start of words; None for special tokens and for marks alone."""
+    word, words = -1, []
+    for piece in pieces:
+        word += piece.startswith("▁")
+        words.append(None if piece in ("</s>", "▁") else word)
+    return words
+
+
+@pytest.mark.parametrize("text", ["der Hund ist  alt", "Straße, é 犬は \u00a0走る 😀!", "", "   ", "1\u20442 x\u0301y"])
+def test_words_of_ids_and_of_ranges_agree_with_white_space(text):
+    lines = ["der alte Hund läuft", "die Katze, das Haus!", "犬"]
+    entry = PARTS["tokeniser"][0]
+    for size in (300, 40):
+        tokeniser = train_tokeniser(Component(entry, entry.options(byte_fallback=size == 300)), lines, size)
+        ids, of_line = encode_with_words(tokeniser, text)
+        decoded = tokeniser.decode(ids)
+        for of_text, words in ((text, of_line), (decoded, words_of_ids(tokeniser, ids))):
+            assert len(words) == len(ids)
+            assert {word for of_piece in words for word in of_piece} == set(range(len(of_text.split())))
+            assert [word for of_piece in words for word in of_piece] == sorted(word for of_piece in words for word in of_piece)
+
+
+def test_lines_are_divided_into_sentences_and_joined(translator, monkeypatch):
+    """With a stand-in for the library, which divides after full stops and keeps white space, as it does."""
+    library = types.ModuleType("sentencex")
+    library.segment = lambda language, text: re.findall(r"[^.]*\.\s*|[^.]+$", text)
+    monkeypatch.setitem(sys.modules, "sentencex", library)
+    lines = ["the dog. old cat.  red tree", "", "one house", ". .", "the old tree."]
+    parts = [["the dog.", "old cat.", "red tree"], [""], ["one house"], [".", "."], ["the old tree."]]
+    for chunk in (1, 2, 1000):
+        found = list(translator.translate(lines, split="en", chunk=chunk))
+        assert [one.source for one in found] == lines
+        for one, sentences_of_line in zip(found, parts, strict=True):
+            alone = list(translator.translate(sentences_of_line))
+            assert one.text == " ".join(part.text for part in alone)
+            assert one.unknown == sum(part.unknown for part in alone)
+            if one.hypotheses:
+                expected = sum(part.hypotheses[0].log_probability for part in alone)
+                assert one.hypotheses[0].log_probability == pytest.approx(expected)
+                assert one.hypotheses[0].finished == all(part.hypotheses[0].finished for part in alone)
+                assert len(one.pieces[0]) == len(one.hypotheses[0].ids) == sum(len(part.pieces[0]) for part in alone)
+    begun = list(translator.translate(lines[:3], split="en", prefixes=["granda", "", "eta"], chunk=2))
+    assert [one.text.split()[:1] for one in begun] == [["granda"], [], ["eta"]]
+    for prefixes, message in ((["la"], "1 prefixes, and more lines"), (["", "", "", ""], "3 lines, and more prefixes")):
+        with pytest.raises(InputError, match=f"TFK078 there are {message}"):
+            list(translator.translate(lines[:3], split="en", prefixes=prefixes))
+    with pytest.raises(InputError, match="TFK078 the language of the sentences is 'English'"):
+        list(translator.translate(lines, split="English"))
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    with pytest.raises(TfkitError, match="TFK097 dividing lines into sentences needs sentencex"):
+        list(translator.translate(lines, split="en"))
+
+
+def test_no_space_follows_a_full_width_character(translator, monkeypatch):
+    library = types.ModuleType("sentencex")
+    library.segment = lambda language, text: text.split("|")
+    monkeypatch.setitem(sys.modules, "sentencex", library)
+    texts = iter(["新的一天。", "我们", "Hello."])
+    monkeypatch.setattr(TextTokeniser, "decode", lambda self, ids: next(texts))
+    (one,) = translator.translate(["the|dog|cat"], split="zh", chunk=3)
+    assert one.text == "新的一天。我们Hello."

@@ -64,6 +64,7 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
             from ..graph import refused_arguments
             from ..recipe import (
                 check_corpora,
+                check_guided_alignment,
                 check_metric,
                 check_packing,
                 check_sampling,
@@ -77,6 +78,7 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
             check_corpora(recipe)
             check_sampling(recipe)
             check_teacher_forcing(recipe)
+            check_guided_alignment(recipe)
             warning = schedule_warning(recipe, recipe.stopping.max_steps)
             spec, name = load_spec(recipe.model, catalogue, recipe.changes, named_by=recipe.names("model")), recipe.name
             check_packing(recipe, refused_arguments(graph_of(spec)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
 
 from .output import standard_input
 
@@ -14,14 +14,7 @@ CHUNK = 1000
 
 
 class LineResult(Protocol):
-    """The result of a line: the number of its tokens that were `read`, of those that were `cut` off, and of those that are
-    `unknown`."""
-
-    @property
-    def cut(self) -> int: ...
-
-    @property
-    def read(self) -> int: ...
+    """The result of a line, with the number of its tokens that are `unknown`."""
 
     @property
     def unknown(self) -> int: ...
@@ -36,19 +29,35 @@ class LineProcessor(Protocol[Result]):
     def __call__(self, lines: Iterator[str], /, *, chunk: int) -> Iterator[Result]: ...
 
 
-def streamed(process: LineProcessor[Result]) -> Iterator[tuple[int, Result]]:
-    """The results of the lines of standard input, with line numbers from 1. Standard error reports lines that were cut off, the
-    number of unknown tokens, and on a terminal the speed. Raises InputError."""
+def cut_off(result: Any) -> str:
+    """What standard error says of a line whose end the model did not read, "" for others."""
+    return f"{result.read + result.cut:,} tokens, the first {result.read:,} were read" if result.cut else ""
+
+
+def streamed(
+    process: LineProcessor[Result], notice: Callable[[Result], str] = cut_off, file: str | None = None,
+    lines: Iterator[str] | None = None,
+) -> Iterator[tuple[int, Result]]:  # fmt: skip
+    """The results of the lines of standard input, with line numbers from 1. Standard error reports the notice of each line that
+    has one, the number of unknown tokens, and on a terminal the speed. Raises InputError.
+
+    Args:
+        process: Processes the lines.
+        notice: The notice of a result, "" for none.
+        file: The name of a file to read instead.
+        lines: The lines of it.
+    """
     from ..data import lines_of
 
-    start, count, lines = time.monotonic(), 0, standard_input()
-    chunk = 1 if lines.isatty() else CHUNK
+    start, count, chunk, name = time.monotonic(), 0, CHUNK, file or "<stdin>"
+    if lines is None:
+        typed = standard_input()
+        lines, chunk = lines_of(typed, name), 1 if typed.isatty() else CHUNK
     tokens = with_unknown = first = 0
     try:
-        for count, result in enumerate(process(lines_of(lines, "<stdin>"), chunk=chunk), 1):
-            if result.cut:
-                read = f"{result.read + result.cut:,} tokens, the first {result.read:,} were read"
-                print(f"<stdin>:{count}: {read}", file=sys.stderr)
+        for count, result in enumerate(process(lines, chunk=chunk), 1):
+            if text := notice(result):
+                print(f"{name}:{count}: {text}", file=sys.stderr)
             if result.unknown:
                 tokens, with_unknown, first = tokens + result.unknown, with_unknown + 1, first or count
             yield count, result
@@ -57,7 +66,7 @@ def streamed(process: LineProcessor[Result]) -> Iterator[tuple[int, Result]]:
     finally:
         if tokens:
             place = f" in {with_unknown:,} {'line' if with_unknown == 1 else 'lines'}, the first in line {first:,}"
-            print(f"<stdin>: {unknown_text(tokens, place)}", file=sys.stderr)
+            print(f"{name}: {unknown_text(tokens, place)}", file=sys.stderr)
     if sys.stderr.isatty() and count:
         print(f"{count:,} lines, {count / (time.monotonic() - start):,.1f} a second", file=sys.stderr)
 

@@ -17,6 +17,7 @@ from .usage import usage_error
 if TYPE_CHECKING:
     from ..generate import Search
     from ..generate.penalty import LengthPenalty
+    from ..io.alignment_site import AlignmentSite
     from ..nn.model import Model
 
 STOPPING: dict[str, bool | str] = {"never": "never", "true": True, "false": False}
@@ -88,6 +89,26 @@ def search_options(beams: int) -> Callable[[Declared], Declared]:
         return command
 
     return add
+
+
+def alignment_options(command: Declared) -> Declared:
+    """The options that `alignment_of` reads."""
+    for option in (
+        click.option("--alignment-head", type=seed_number, metavar="N", help="Align by this head, from 0 (default: the mean)."),
+        click.option("--alignment-site", metavar="SITE", help="Align by this cross-attention, as decoder.4.cross_attention."),
+        click.option("--alignment", is_flag=True, help="Also print which source word each word is aligned with: 0-0 1-2."),
+    ):
+        command = option(command)
+    return command
+
+
+def alignment_of(alignment: bool, site: str | None, head: int | None) -> AlignmentSite | bool:
+    """The requested alignment. Raises UsageError for a head without a site."""
+    from ..io.alignment_site import AlignmentSite
+
+    if head is not None and site is None:
+        raise usage_error("--alignment-head needs --alignment-site", "a head is one of a site")
+    return alignment if site is None else AlignmentSite.model_construct(site=site, head=head)  # checked by the model
 
 
 workers_option = click.option(

@@ -45,7 +45,10 @@ def _milliseconds(value: str | int) -> int:
 
 
 @click.command("serve", epilog=EPILOG)
-@click.argument("model", type=READ, help="A directory that `tfkit train` wrote, or a model in it.")
+@click.argument(
+    "models", nargs=-1, required=True, type=READ, metavar="MODEL...",
+    help="A directory that `tfkit train` wrote, or a model in it; several translate together.",
+)  # fmt: skip
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=_port, metavar="N", default=8000, help="Port; 0 takes a free one.")
 @click.option("--beams", type=whole, metavar="N", help=f"Beams of a translation; 1 is greedy (default: {BEAMS}).")
@@ -57,7 +60,8 @@ def _milliseconds(value: str | int) -> int:
 @click.option(
     "--max-characters", type=whole, metavar="N", help="Longest text, in characters (default: 16 a token of --max-length)."
 )
-@click.option("--max-tokens", type=whole, metavar="N", default=1024, help="New tokens of a generation at most.")
+@click.option("--max-tokens", type=whole, metavar="N", default=1024, help="New tokens that a request may ask for at most.")
+@click.option("--max-beams", type=whole, metavar="N", default=16, help="Beams or samples that a request may ask for at most.")
 @click.option("--max-texts", type=whole, metavar="N", default=64, help="Texts of a request at most.")
 @click.option("--max-body", type=whole, metavar="BYTES", default=1 << 20, help="Bytes of a request at most.")
 @click.option("--max-requests", type=whole, metavar="N", default=256, help="Requests answered at once at most.")
@@ -73,8 +77,10 @@ def _milliseconds(value: str | int) -> int:
 @cpu_table_option
 @common
 def command(
-    model: str, host: str, port: int, beams: int | None, extra_length: int | None, max_length: int, max_characters: int | None,
-    max_tokens: int, max_texts: int, max_body: int, max_requests: int, max_connections: int, max_queue: int, max_batch: int,
+    models: tuple[str, ...], host: str, port: int, beams: int | None, extra_length: int | None, max_length: int,
+    max_characters: int | None,
+    max_tokens: int, max_beams: int, max_texts: int, max_body: int, max_requests: int, max_connections: int,
+    max_queue: int, max_batch: int,
     max_wait_ms: int, batch_tokens: int, dry_run: bool, workers: int | None, precision: str, device: str,
     backend: list[str] | None, auto_table: str | None, cpu_table: str | None,
     as_json: bool,
@@ -96,20 +102,20 @@ def command(
     from ..serve.tasks import Generate, Translate, load_task
     from .device import chosen_device, placed, use_cpu_table
 
-    saved = saved_search_of(model)
+    saved = saved_search_of(models[0])
     saved = None if saved is not None and saved.kind == "sample" else saved  # a translation does not depend on its batch
     search = search_of(
         BEAMS, saved, beams=beams, n_best=1, penalty=None, alpha=None, sample=False, temperature=None, top_k=None, top_p=None,
         seed=None, **lengths_of(saved, extra_length),
     )  # fmt: skip
     limits = Limits(
-        body=max_body, texts=max_texts, length=max_length, new_tokens=max_tokens, requests=max_requests,
+        body=max_body, texts=max_texts, length=max_length, new_tokens=max_tokens, beams=max_beams, requests=max_requests,
         characters=16 * max_length if max_characters is None else max_characters, connections=max_connections,
     )  # fmt: skip
     device = chosen_device(device, precision != "float32" or cpu_table or (workers or 1) > 1)
     use_cpu_table(cpu_table, device)
     place: dict[str, Any] = {"precision": precision, **placed(device, backend, auto_table)}
-    task = load_task(model, limits, search, batch_tokens=batch_tokens, workers=workers_of(workers, device), **place)
+    task = load_task(models, limits, search, batch_tokens=batch_tokens, workers=workers_of(workers, device), **place)
     if isinstance(task, (Translate, Generate)):
         check_workers(workers, device, task.model)
     if dry_run:

@@ -56,7 +56,14 @@ if TYPE_CHECKING:
         windows_of as windows_of,
     )
     from .tagged import word_pieces as word_pieces
-    from .tasks import Batch as Batch, Task as Task, padded as padded, task_of as task_of
+    from .tasks import (
+        Batch as Batch,
+        Task as Task,
+        language_batch as language_batch,
+        padded as padded,
+        parallel_batch as parallel_batch,
+        task_of as task_of,
+    )
     from .text_corpora import TextCorpus as TextCorpus, corpora_of as corpora_of, count_rows as count_rows
     from .text_frame import MASK as MASK, Frame as Frame, PairFrame as PairFrame
     from .text_lines import groups as groups, lines as lines, lines_of as lines_of, rows as rows

@@ -24,6 +24,10 @@ from ..files import replace_file
 Ids = npt.NDArray[np.int32]
 TAGS = "tags"
 """The column of the labels of tokens, which has the lengths of `target`."""
+LINKS = "links"
+"""The column of aligned tokens of training rows: source and target token of each link, one after another."""
+GOLD = "gold"
+"""The column of aligned words of validation rows: source word, target word and whether the link is sure (1) of each link."""
 NO_LABEL = -100
 """The label of positions that the loss ignores: torch's `ignore_index`."""
 CHUNK = 10_000
@@ -89,7 +93,7 @@ class Corpus:
                 self.numbers[name] = column.to_numpy()
             else:
                 self.texts[name] = column
-        self.lengths = {name: column.lengths for name, column in self._columns.items() if name != TAGS}
+        self.lengths = {name: column.lengths for name, column in self._columns.items() if name not in (TAGS, LINKS, GOLD)}
         self._first = 0
 
     def __len__(self) -> int:
@@ -112,18 +116,23 @@ class Corpus:
         """The error of a file whose content is not what tfkit writes."""
         return StoreError(Diagnostic("TFK082", f"{self.path}: {reason}", "it was altered or cut off"))
 
-    def check(self, sizes: Mapping[str, int], spans: bool = False) -> None:
+    def has(self, column: str) -> bool:
+        """Whether there is such a column of lists of numbers."""
+        return column in self._columns
+
+    def check(self, sizes: Mapping[str, int], spans: bool = False, links: str | None = None) -> None:
         """Check the content of a file against what is trained.
 
         Args:
             sizes: By column of numbers, of lists or of one for each row, the end of their range from 0. Labels of `TAGS` may be
                 `NO_LABEL`.
             spans: Whether there are also `start` and `end`, two positions of each row.
+            links: The column of aligned tokens or words, if there is one.
 
         Raises:
             StoreError: There are other columns, no token, or a number outside of its range.
         """
-        wanted = {*sizes, *(("start", "end") if spans else ())}
+        wanted = {*sizes, *(("start", "end") if spans else ()), *([] if links is None else [links])}
         if wanted != {*self._columns, *self.numbers}:
             present = ", ".join(sorted({*self._columns, *self.numbers})) or "none"
             raise self.damaged(f"its columns of numbers are {present[:200]}, and {', '.join(sorted(wanted))} are expected")
@@ -137,10 +146,25 @@ class Corpus:
                 raise self.damaged(f"`{name}` has numbers from {least:,} to {most:,}, and 0 to {size - 1:,} are expected")
         if TAGS in sizes and not np.array_equal(self._columns[TAGS].lengths, self.lengths["target"]):
             raise self.damaged(f"its rows have other lengths in `{TAGS}` than in `target`")
+        if links is not None:
+            self._check_links(links)
         if spans:
             start, end = self.numbers["start"], self.numbers["end"]
             if not ((start >= 0) & (start <= end) & (end < self.lengths["target"])).all():
                 raise self.damaged("`start` and `end` of a row are not two of its positions, in order")
+
+    def _check_links(self, name: str) -> None:
+        """Raises StoreError unless every link has its numbers, within the row."""
+        size, lengths = 2 if name == LINKS else 3, self._columns[name].lengths
+        values = np.concatenate([np.zeros(0, np.int32), *self._columns[name].values])
+        if (lengths % size).any() or (values < 0).any():
+            raise self.damaged(f"`{name}` has {size} numbers from 0 for each link")
+        rows, links = np.repeat(np.arange(len(lengths)), lengths // size), values.reshape(-1, size)
+        sides = ("source", "target") if name == LINKS else ()
+        if any((links[:, at] >= self.lengths[side][rows]).any() for at, side in enumerate(sides)):
+            raise self.damaged(f"`{name}` links a token that its row does not have")
+        if not sides and (links[:, 2] > 1).any():
+            raise self.damaged(f"`{name}` says of a link whether it is sure, 0 or 1")
 
     def rows(self, column: str, numbers: Iterable[int]) -> list[Ids]:
         """The ids of some rows, as read-only views of the file."""

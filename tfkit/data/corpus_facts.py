@@ -80,8 +80,9 @@ class CorpusCounts(BaseModel):
     @classmethod
     def total(cls, parts: Sequence[CorpusCounts]) -> CorpusCounts:
         """The counts of several corpora together; lines are those of the first corpus that has one."""
-        counted = cls(read=sum(part.read for part in parts), kept=sum(part.kept for part in parts))
+        counted = cls()
         for part in parts:
+            counted.read, counted.kept = counted.read + part.read, counted.kept + part.kept
             for reason, count in part.left_out.items():
                 counted.left_out[reason] = counted.left_out.get(reason, 0) + count
                 counted.first.setdefault(reason, part.first[reason])

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
-from .corpus import NO_LABEL, TAGS, CorpusWriter
+from .aligned_rows import AlignedRows
+from .corpus import GOLD, LINKS, NO_LABEL, TAGS, CorpusWriter
 from .corpus_facts import CorpusCounts, NormalisedRows
 from .corpus_row import Numbered, Row
 from .kinds import KINDS
@@ -87,11 +88,15 @@ class SelectedRows:
         rows: Their selected rows.
         held_out: Whether to leave out rows that are longer than the model's positions or than a batch; otherwise they raise
             InputError.
+        links: The file of links of the words of all rows, if they have one.
+        prefix: What was put before every source.
     """
 
     files: Mapping[str, str]
     rows: Numbered
     held_out: bool = False
+    links: str | None = None
+    prefix: str | None = None
 
 
 class CorpusEncoder:
@@ -105,26 +110,30 @@ class CorpusEncoder:
         self.longest_answer, self.unanswerable = 1, False
         self.label_numbers = {label: number for number, label in enumerate(labels)}
 
-    def __call__(self, parts: Sequence[SelectedRows], path: Path, filtered: bool) -> list[CorpusCounts]:
+    def __call__(self, parts: Sequence[SelectedRows], path: Path, filtered: bool, linked: bool = False) -> list[CorpusCounts]:
         """Write a corpus of one part or several; returns the counts of the rows of each, and the digest of all with the first.
 
         Args:
             parts: The rows, in order.
             path: The corpus to write.
             filtered: Whether to leave out rows that exceed a limit of the recipe, as for training data.
+            linked: Whether rows have links: a filtered corpus those of tokens, another those of words. Parts without a file of
+                links have none.
         """
         names = tuple(self.kind.files)
         texts = () if filtered else tuple(f"{column}_text" for column in names)
         columns = (*names, TAGS) if self.kind.tagged else names
+        columns += (LINKS if filtered else GOLD,) if linked else ()
         writer = CorpusWriter(path, columns, texts, self.kind.numbers)
-        counts = [self._write(part, writer, filtered) for part in parts]
+        counts = [self._write(part, writer, filtered, linked) for part in parts]
         counts[0].digest = writer.close()
         return counts
 
-    def _write(self, part: SelectedRows, writer: CorpusWriter, filtered: bool) -> CorpusCounts:
+    def _write(self, part: SelectedRows, writer: CorpusWriter, filtered: bool, linked: bool) -> CorpusCounts:
         """Write the rows of a part; returns their counts."""
         counted, files = CorpusCounts(), part.files
         rows_before, tokens_before = writer.rows, dict(writer.tokens)
+        aligned = None if part.links is None else AlignedRows(part.links, self.tokenisers, part.prefix)
         assert self.kind.encode is not None, "images have a writer of their own"
         for row in self.kind.encode(self._normalised(part.rows, files, counted), self.tokenisers, self.recipe):
             counted.read += 1
@@ -142,6 +151,9 @@ class CorpusEncoder:
                 continue
             values: dict[str, Any] = dict(zip(files, row.ids, strict=True))
             values |= {f"{column}_text": text for column, text in zip(files, row.texts, strict=True)}
+            if linked:
+                links = [] if aligned is None else aligned.tokens(row) if filtered else aligned.words(row)
+                values[LINKS if filtered else GOLD] = links
             writer.add(values | self._label(row, files))
             if filtered and row.span is not None:
                 self.longest_answer = max(self.longest_answer, row.span[1] - row.span[0] + 1)

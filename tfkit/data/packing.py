@@ -37,10 +37,10 @@ class Bins:
 
     def place(self, lengths: npt.NDArray[np.int64]) -> int | None:
         """The row that takes one with these lengths, by side; None if it fits nowhere."""
-        fits: npt.NDArray[np.bool_] = np.all(self.room >= lengths, axis=1)
-        row = int(fits.argmax())
-        if not fits[row]:
+        fits = np.flatnonzero((self.room >= lengths).all(1))
+        if not len(fits):
             return None
+        row = int(fits[0])
         self.room[row] -= lengths
         return row
 
@@ -110,7 +110,8 @@ class Packing:
             if name in batch.segments:
                 segments[name] = joined(batch.segments[name], counts, 0)
         labels = joined(batch.labels, batch.lengths[task.roles.target], NO_LABEL)
-        return replace(batch, inputs=inputs, lengths=lengths_by_name, labels=labels, segments=segments, documents=documents)
+        packed = replace(batch, inputs=inputs, lengths=lengths_by_name, labels=labels, segments=segments, documents=documents)
+        return packed if batch.links is None else replace(packed, links=_moved(batch.links, batch, members, task))
 
     def _bins(self) -> Bins:
         return Bins(self.rows, self.width, len(self.lengths))
@@ -118,3 +119,14 @@ class Packing:
     def _sides(self, rows: slice | list[int]) -> npt.NDArray[np.int64]:
         """(n, sides) the lengths of some rows."""
         return np.stack([column[rows] for column in self.lengths.values()], 1).astype(np.int64)
+
+
+def _moved(links: Tensor, batch: Batch, members: Sequence[Sequence[int]], task: Task) -> Tensor:
+    """Links (N, 3) of rows of a batch, at the places of their tokens in the rows that hold them, `members`."""
+    place = torch.zeros(len(batch.labels), 3, dtype=torch.int64)  # row, first target token, first source token
+    for line, row in enumerate(members):
+        place[row, 0] = line
+        for side, column in ((1, "target"), (2, "source")):
+            counts = batch.lengths[task.roles.of(column)][row]
+            place[row, side] = counts.cumsum(0) - counts
+    return torch.cat([place[links[:, 0], :1], links[:, 1:] + place[links[:, 0], 1:]], 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,8 +15,9 @@ import numpy as np
 
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import make_folders, write_whole
-from ..recipe import Recipe
-from .corpus import TAGS, Corpus
+from ..recipe import Recipe, rows_with_links
+from .aligned_rows import check_links
+from .corpus import GOLD, LINKS, TAGS, Corpus
 from .corpus_facts import FACTS, CorpusCounts, Facts, describe_counts, read_facts
 from .encode import CorpusEncoder, SelectedRows
 from .extension import adds_symbols, extended
@@ -95,7 +96,12 @@ def prepare(
     corpora = corpora_of(recipe)
     held_out = [corpus.held_out_rows(recipe) for corpus in corpora]
     for corpus in corpora:
-        deque(corpus.rows(recipe, corpus.validation) if corpus.validation else (), 0)
+        if corpus.links is not None:
+            check_links(corpus.links, sum(1 for _ in corpus.rows(recipe)), corpus.train["target"])
+        if corpus.validation:
+            count = sum(1 for _ in corpus.rows(recipe, corpus.validation))
+            if corpus.gold is not None:
+                check_links(corpus.gold, count, corpus.validation["target"])
     sources = sources_of(recipe)  # after the rows are read: a file that is no text is not read whole
     labels = _labels(recipe, corpora)
     try:
@@ -109,17 +115,22 @@ def prepare(
     encode = CorpusEncoder(recipe, tokenisers, labels, positions or {})
     parts = {"train": {}, "validation": {}}  # type: dict[str, dict[str, SelectedRows]]
     for corpus, held in zip(corpora, held_out, strict=True):
-        parts["train"][corpus.name] = SelectedRows(corpus.train, corpus.selected(recipe, held, False))
+        gold, prefix = corpus.gold, corpus.source_prefix
+        parts["train"][corpus.name] = SelectedRows(
+            corpus.train, corpus.selected(recipe, held, False), links=corpus.links, prefix=prefix
+        )
         if corpus.validation:
             rows = corpus.rows(recipe, corpus.validation)
-            parts["validation"][corpus.name] = SelectedRows(corpus.validation, rows)
+            parts["validation"][corpus.name] = SelectedRows(corpus.validation, rows, links=gold, prefix=prefix)
         elif held:
-            parts["validation"][corpus.name] = SelectedRows(corpus.train, corpus.selected(recipe, held, True), True)
+            rows = corpus.selected(recipe, held, True)
+            parts["validation"][corpus.name] = SelectedRows(corpus.train, rows, True, links=gold, prefix=prefix)
     facts, counts_of_parts = dict[str, CorpusCounts](), dict[str, dict[str, CorpusCounts]]()
-    for name, file in (("train", TRAIN), ("validation", VALIDATION)):
+    linked = rows_with_links(recipe)
+    for name, file, has_links in (("train", TRAIN, linked.train), ("validation", VALIDATION, linked.validation)):
         if not parts[name]:
             continue
-        counts = encode(list(parts[name].values()), directory / file, name == "train")
+        counts = encode(list(parts[name].values()), directory / file, name == "train", has_links)
         for part, counted in zip(parts[name].values(), counts, strict=True):
             if not counted.kept:
                 files = "the rows that are held out" if part.held_out else ", ".join(part.files.values())
@@ -155,9 +166,13 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
     validation = Corpus(directory / VALIDATION) if "validation" in facts else None
     if validation is None and os.path.lexists(directory / VALIDATION):
         raise _other_counts(directory, f"it has no counts of {VALIDATION}, and the file is there")
-    for name, corpus in (("train", train), ("validation", validation)):
+    linked = rows_with_links(recipe)
+    for name, corpus, links in (
+        ("train", train, LINKS if linked.train else None),
+        ("validation", validation, GOLD if linked.validation else None),
+    ):
         if corpus is not None:
-            corpus.check(sizes, kind.spans)
+            corpus.check(sizes, kind.spans, links)
             _check_counts(directory, name, facts[name], corpus, tuple(kind.files))
     _check_parts(recipe, directory, data_facts)
     if (data_facts.spans is not None) != kind.spans:

@@ -14,7 +14,7 @@ spans            target <s> q1 .. qm </s> c1 .. cn </s>          the first and t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..recipe import Recipe
-from .corpus import NO_LABEL, TAGS, Corpus
+from .corpus import LINKS, NO_LABEL, TAGS, Corpus
 from .kinds import KINDS
 from .masking import Masking, masking_of
 from .roles import Roles
@@ -45,6 +45,8 @@ class Batch:
         segments: (B, L) int64, by input node that has segments.
         documents: (B, L) int64, by input node of packed rows.
         other_labels: Labels of further outputs, by output.
+        links: (N, 3) int64, row, target token and source token of each aligned pair of tokens; None for data without
+            an alignment.
     """
 
     inputs: dict[str, Tensor]
@@ -55,6 +57,7 @@ class Batch:
     segments: dict[str, Tensor] = field(default_factory=dict)
     other_labels: dict[str, Tensor] = field(default_factory=dict)
     documents: dict[str, Tensor] = field(default_factory=dict)
+    links: Tensor | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -72,7 +75,8 @@ class Batch:
         labels = self.labels.to(device, non_blocking=True)
         tables = map(moved, (self.inputs, self.lengths, self.segments, self.other_labels, self.documents))
         inputs, lengths, segments, others, documents = tables
-        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments, others, documents)
+        links = None if self.links is None else self.links.to(device, non_blocking=True)
+        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments, others, documents, links)
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,10 @@ class Task:
         """The batch of some rows of a corpus. Random masks come from `draw`; `epoch`, from 1, is that of training."""
         target = self._rows(corpus, "target", numbers, epoch)
         if self.kind == "parallel":
-            return self._parallel(self._rows(corpus, "source", numbers, epoch), target)
+            batch = parallel_batch(self.roles, self._rows(corpus, "source", numbers, epoch), target)
+            return replace(batch, links=_links(corpus.rows(LINKS, numbers))) if corpus.has(LINKS) else batch
+        if self.kind in ("language", "texts"):
+            return language_batch(self.roles, target)
         whole, counts = padded(target)
         name = self.roles.target
         segments = (
@@ -121,31 +128,43 @@ class Task:
         if self.kind == "tagged":
             labels, _ = padded(corpus.rows(TAGS, numbers), NO_LABEL)
             return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
-        if self.kind in ("masked", "masked_pairs"):
-            assert self.masking is not None, "masked data have a masking"
-            read, hidden = self.masking(whole.numpy(), counts.numpy(), self.vocab_size, draw)
-            labels = torch.from_numpy(np.where(hidden, whole.numpy(), NO_LABEL))
-            others = {output: _numbers(corpus, column, numbers) for column, output in self.roles.others.items()}
-            target_tokens = int((labels != NO_LABEL).sum())
-            masked = {name: torch.from_numpy(read)}
-            return Batch(masked, {name: counts}, labels, int(counts.sum()), target_tokens, segments, others)
-        counts = counts - 1
-        is_padding = torch.arange(whole.shape[1] - 1, device="cpu") >= counts[:, None]
-        inputs, labels = whole[:, :-1].masked_fill(is_padding, PAD), whole[:, 1:].masked_fill(is_padding, NO_LABEL)
-        return Batch({name: inputs}, {name: counts}, labels, 0, int(counts.sum()))
+        assert self.masking is not None, "masked data have a masking"
+        read, hidden = self.masking(whole.numpy(), counts.numpy(), self.vocab_size, draw)
+        labels = torch.from_numpy(np.where(hidden, whole.numpy(), NO_LABEL))
+        others = {output: _numbers(corpus, column, numbers) for column, output in self.roles.others.items()}
+        target_tokens = int((labels != NO_LABEL).sum())
+        masked = {name: torch.from_numpy(read)}
+        return Batch(masked, {name: counts}, labels, int(counts.sum()), target_tokens, segments, others)
 
-    def _parallel(self, source: Sequence[Ids], target: Sequence[Ids]) -> Batch:
-        source_ids, source_counts = padded(source)
-        whole, counts = padded(target)
-        is_padding = torch.arange(whole.shape[1], device="cpu") >= counts[:, None]
-        shifted = torch.full_like(whole, self.roles.start_id)
-        shifted[:, 1:] = whole[:, :-1]
-        name = self.roles.target
-        assert self.roles.source is not None, "parallel data have a source"
-        inputs = {self.roles.source: source_ids, name: shifted.masked_fill(is_padding, PAD)}
-        lengths = {self.roles.source: source_counts, name: counts}
-        labels = whole.masked_fill(is_padding, NO_LABEL)
-        return Batch(inputs, lengths, labels, int(source_counts.sum()), int(counts.sum()))
+
+def _links(rows: Sequence[Ids]) -> Tensor:
+    """The row, the target token and the source token of each link (N, 3) of rows of pairs."""
+    pairs = np.concatenate([np.zeros((0, 2), np.int64), *(row.reshape(-1, 2) for row in rows)])
+    numbers = np.repeat(np.arange(len(rows)), [len(row) // 2 for row in rows])
+    return torch.from_numpy(np.stack([numbers, pairs[:, 1], pairs[:, 0]], 1).astype(np.int64))
+
+
+def parallel_batch(roles: Roles, source: Sequence[Ids | Sequence[int]], target: Sequence[Ids | Sequence[int]]) -> Batch:
+    """The batch of sources and targets with their special tokens: the target starts with `start_id`, its labels do not."""
+    source_ids, source_counts = padded(source)
+    whole, counts = padded(target)
+    is_padding = torch.arange(whole.shape[1], device="cpu") >= counts[:, None]
+    shifted = torch.full_like(whole, roles.start_id)
+    shifted[:, 1:] = whole[:, :-1]
+    assert roles.source is not None, "parallel data have a source"
+    inputs = {roles.source: source_ids, roles.target: shifted.masked_fill(is_padding, PAD)}
+    lengths = {roles.source: source_counts, roles.target: counts}
+    labels = whole.masked_fill(is_padding, NO_LABEL)
+    return Batch(inputs, lengths, labels, int(source_counts.sum()), int(counts.sum()))
+
+
+def language_batch(roles: Roles, rows: Sequence[Ids | Sequence[int]]) -> Batch:
+    """The batch of rows of at least two tokens: each token but the first is the label of the one before it."""
+    whole, counts = padded(rows)
+    counts = counts - 1
+    is_padding = torch.arange(whole.shape[1] - 1, device="cpu") >= counts[:, None]
+    inputs, labels = whole[:, :-1].masked_fill(is_padding, PAD), whole[:, 1:].masked_fill(is_padding, NO_LABEL)
+    return Batch({roles.target: inputs}, {roles.target: counts}, labels, 0, int(counts.sum()))
 
 
 def task_of(recipe: Recipe, roles: Roles, tokenisers: Mapping[str, TextTokeniser]) -> Task:

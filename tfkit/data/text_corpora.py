@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import open_regular
-from ..recipe import Recipe
+from ..recipe import Recipe, alignments_of, corpora_in
 from .corpus_row import Numbered
 from .kinds import KINDS, text_rows
 
@@ -26,6 +26,8 @@ class TextCorpus:
         validation: The validation files by column, if they are named.
         held_out: The number of rows to hold out, if it is written.
         source_prefix: What is put before every source.
+        links: The file of links of the words of the training rows.
+        gold: The file of links of the words of the validation rows; of rows that are held out, that of all rows.
     """
 
     name: str
@@ -34,6 +36,8 @@ class TextCorpus:
     validation: Mapping[str, str]
     held_out: int | None = None
     source_prefix: str | None = None
+    links: str | None = None
+    gold: str | None = None
 
     def rows(self, recipe: Recipe, files: Mapping[str, str] | None = None) -> Numbered:
         """The texts of the rows of the training files, or of others of this corpus, with the line number from 0."""
@@ -54,10 +58,7 @@ class TextCorpus:
 
 def corpora_of(recipe: Recipe) -> list[TextCorpus]:
     """The corpora of a recipe. Raises InputError if a file is missing or cannot be read several times."""
-    several = getattr(recipe.data.options, "corpora", None)
-    if several is None:
-        return [_corpus(recipe, "", "data", recipe.data.options)]
-    return [_corpus(recipe, corpus.name, f"data.corpora.{at}", corpus) for at, corpus in enumerate(several)]
+    return [_corpus(recipe, getattr(options, "name", ""), key, options) for key, options in corpora_in(recipe).items()]
 
 
 def _corpus(recipe: Recipe, name: str, key: str, options: Any) -> TextCorpus:
@@ -71,6 +72,7 @@ def _corpus(recipe: Recipe, name: str, key: str, options: Any) -> TextCorpus:
         raise InputError(recipe.diagnostic("TFK108", key, message, f"write it there, or give {flags}"))
     named = [(f"{key}.{names[column]}", path) for column, path in train.items()]
     named += [(f"{key}.validation_{names[column]}", path) for column, path in validation.items()]
+    named += [(f"{key}.{name}", getattr(options, name, None)) for name in ("alignment", "validation_alignment")]
     diagnostics = [
         recipe.diagnostic("TFK100", place, f"{path} cannot be read: {reason}", "name a file of text, plain or `.gz`")
         for place, path in named
@@ -83,7 +85,8 @@ def _corpus(recipe: Recipe, name: str, key: str, options: Any) -> TextCorpus:
         message = f"validation data need all of {', '.join(f'`{key}.validation_{name}`' for name in names.values())}"
         raise InputError(recipe.diagnostic("TFK108", key, message))
     prefix = getattr(options, "source_prefix", None)
-    return TextCorpus(name, key, train, validation if named_validation else {}, options.held_out, prefix)
+    validation = validation if named_validation else {}
+    return TextCorpus(name, key, train, validation, options.held_out, prefix, *alignments_of(options))
 
 
 def _refused(path: str) -> str | None:

@@ -98,11 +98,16 @@ class TextTokeniser:
             return self.imported.roles.get("mask")
         return MASK_ID if self.size > MASK_ID and self.pieces([MASK_ID]) == [MASK] else None
 
+    @property
+    def word_mark(self) -> str:
+        """What a piece that starts a word begins with."""
+        return self.imported.word_mark if self.imported else "▁"
+
     def starts_word(self, piece: str) -> bool:
         """Whether a piece starts a word."""
         if self.imported and (prefix := self.imported.continuation):
             return not piece.startswith(prefix)
-        return piece.startswith(self.imported.word_mark if self.imported else "▁")
+        return piece.startswith(self.word_mark)
 
     @property
     def unknown_id(self) -> int:

@@ -220,7 +220,8 @@ class BatchedSearch:
                 forced = None if prefixes is None else [prefixes[row] for row in rows]
                 return self.search_batch([sources[row] for row in rows], [first + row for row in rows], forced)
 
-        batches = list(_batches(sources, self.search.width, batch_tokens, same_length=self.continues))
+        widths = list(map(len, sources))
+        batches = list(batches_by_length(widths, self.search.width, batch_tokens, same_length=self.continues))
         results = map_in_threads(work, batches, workers_for(self.model, workers))
         hypotheses_of_sources: list[list[Hypothesis]] = [[] for _ in sources]
         for rows, hypotheses_of_rows in zip(batches, results, strict=True):
@@ -303,14 +304,21 @@ class BatchedSearch:
         return max(1, min(limit, positions + 1 - (length if self.continues else 1)))  # the last token needs no position
 
 
-def _batches(sources: Sequence[Sequence[int]], width: int, max_tokens: int, *, same_length: bool) -> Iterator[list[int]]:
-    """The indices of the sources of each batch, long sources first; with `same_length`, of sources of one length."""
-    order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
+def batches_by_length(lengths: Sequence[int], width: int, max_tokens: int, *, same_length: bool = False) -> Iterator[list[int]]:
+    """The indices of the rows of each batch, long rows first; with `same_length`, of rows of one length.
+
+    Args:
+        lengths: The tokens of each row.
+        width: How often a row is in its batch.
+        max_tokens: The limit of rows x longest row x `width`; a single row may exceed it.
+        same_length: Whether a batch has no padding.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     batch: list[int] = []
     for row in order:
-        longest = len(sources[batch[0]]) if batch else 0
+        longest = lengths[batch[0]] if batch else 0
         full = (len(batch) + 1) * longest * width > max_tokens
-        if batch and (full or (same_length and len(sources[row]) < longest)):
+        if batch and (full or (same_length and lengths[row] < longest)):
             yield batch
             batch = []
         batch.append(row)

@@ -135,6 +135,8 @@ class MultiHeadAttention(nn.Module):
         """Whether later layers may mix their values with those of this site; the stack sets it."""
         self.choices: dict[int, BackendChoice] = {}
         self.weights_backend: BoundBackend | None = None
+        self.learns_weights = False
+        """Whether the attention weights that a caller asks for have a gradient."""
 
     def forward(self, x: Float[Tensor, "B Q M"], context: StackContext, index: int) -> Float[Tensor, "B Q N"]:
         """Attention of the new tokens to the sequence so far, or to a memory.
@@ -306,7 +308,7 @@ class MultiHeadAttention(nn.Module):
     def _weights(self, inputs: AttentionInputs) -> Tensor:
         """Attention weights (B, H, Q, K) before dropout. A second call computes them, so that the output keeps its bits."""
         assert self.weights_backend is not None
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.learns_weights and torch.is_grad_enabled()):
             asking = replace(inputs, dropout=0.0, return_weights=True, prepared=None)
             weights = attend(self.weights_backend, asking).weights
         assert weights is not None

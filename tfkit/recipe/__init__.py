@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     )
     from .parts import recipe_schema as recipe_schema
     from .recipe import (
+        GuidedAlignment as GuidedAlignment,
         Parameters as Parameters,
         Recipe as Recipe,
+        alignments_of as alignments_of,
         check_corpora as check_corpora,
+        check_guided_alignment as check_guided_alignment,
         check_image_settings as check_image_settings,
         check_metric as check_metric,
         check_packing as check_packing,
         check_sampling as check_sampling,
         check_teacher_forcing as check_teacher_forcing,
+        corpora_in as corpora_in,
+        rows_with_links as rows_with_links,
         schedule_warning as schedule_warning,
         without_smoothing as without_smoothing,
     )

@@ -13,7 +13,13 @@ HeldOut = Annotated[int, Field(ge=1, description="rows held out for validation i
 
 
 CorpusName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,49}$", description="what the corpus is called")]
-FILE_OPTIONS = ("source", "target", "text", "table")
+FILE_OPTIONS = ("source", "target", "alignment", "text", "table")
+
+
+Alignment = Annotated[
+    Path, Field(description="links of their words, line by line (`0-0 1-2`), which a head learns: `loss.alignment`")
+]
+GoldAlignment = Annotated[Path, Field(description="a gold alignment of the validation files; possible links have `?` or `p`")]
 
 
 class OneCorpus(Options):
@@ -33,6 +39,8 @@ class ParallelCorpus(OneCorpus):
     target: Annotated[Path, Field(description="their translations, line by line")]
     validation_source: Annotated[Path | None, Field(description="as `source`, to choose the best model")] = None
     validation_target: Annotated[Path | None, Field(description="as `target`, to choose the best model")] = None
+    alignment: Alignment | None = None
+    validation_alignment: GoldAlignment | None = None
     source_prefix: Annotated[
         str | None, Field(min_length=1, max_length=200, description="what is put before every source, such as `<2de>`")
     ] = None
@@ -98,6 +106,8 @@ class ParallelText(MayHaveCorpora):
     target: Annotated[Path | None, Field(description="their translations, line by line")] = None
     validation_source: Annotated[Path | None, Field(description="as `source`, to choose the best model")] = None
     validation_target: Annotated[Path | None, Field(description="as `target`, to choose the best model")] = None
+    alignment: Alignment | None = None
+    validation_alignment: GoldAlignment | None = None
     held_out: HeldOut | None = None
 
 

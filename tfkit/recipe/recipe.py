@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -75,6 +75,18 @@ class Batching(Options):
     ] = None
 
 
+class GuidedAlignment(Options):
+    """The loss of word alignments, for data with `alignment`: `weight` times the cross-entropy of a head's weights of
+    cross-attention and the links, summed over target tokens with links; the links of a token share its probability equally. It
+    is added to the loss of the tokens. Links of words hold for all their pieces. https://aclanthology.org/D19-1453/"""
+
+    weight: Annotated[Positive, Field(description="factor of the loss of the alignment")] = 0.05
+    site: Annotated[
+        str | None, Field(min_length=1, max_length=200, description="the cross-attention site; the last but one unless written")
+    ] = None
+    head: Annotated[int, Field(ge=0, description="the head that learns to align, from 0")] = 0
+
+
 class Loss(Options):
     """Cross-entropy with smoothed labels. `uniform` adds smoothing / V to every id, the label included (the paper, torch);
     `others` gives smoothing / (V - 1) to each id except the label (fairseq). The unsmoothed loss is reported too. With several
@@ -88,6 +100,9 @@ class Loss(Options):
     ] = "uniform"
     weights: Annotated[
         dict[str, Positive] | None, Field(description="weights of the losses, by output of the spec; 1 unless written")
+    ] = None
+    alignment: Annotated[
+        GuidedAlignment | None, Field(description="how links of words are learnt, for data with `alignment`")
     ] = None
 
     def weight(self, output: str) -> float:
@@ -398,6 +413,62 @@ def without_smoothing(recipe: Recipe) -> Recipe:
         message = "labels are positions of answers, and some positions cannot be chosen"
         raise InputError(recipe.diagnostic("TFK108", "loss.label_smoothing", message, "remove it, or write 0"))
     return recipe.model_copy(update={"loss": recipe.loss.model_copy(update={"label_smoothing": 0.0})})
+
+
+class LinkedRows(NamedTuple):
+    """Whether training rows have links of words, and whether validation rows have; the key of the first file of links."""
+
+    train: bool
+    validation: bool
+    key: str = ""
+
+
+def corpora_in(recipe: Recipe) -> dict[str, Any]:
+    """The options of each corpus of a recipe, or of the only one, by their key."""
+    several = getattr(recipe.data.options, "corpora", None)
+    if several is None:
+        return {"data": recipe.data.options}
+    return {f"data.corpora.{at}": corpus for at, corpus in enumerate(several)}
+
+
+def alignments_of(options: Any) -> tuple[str | None, str | None]:
+    """The files of links of the training and the validation rows of a corpus. Rows that are held out have the file of all."""
+    links = getattr(options, "alignment", None)
+    if getattr(options, "validation_source", None) is None:
+        return links, links
+    return links, getattr(options, "validation_alignment", None)
+
+
+def rows_with_links(recipe: Recipe) -> LinkedRows:
+    """Which rows of a recipe have links of words, of one corpus at least."""
+    files = {key: alignments_of(options) for key, options in corpora_in(recipe).items()}
+    keys = [
+        f"{key}.{'alignment' if links else 'validation_alignment'}" for key, (links, gold) in files.items() if links or gold
+    ]
+    return LinkedRows(any(links for links, _ in files.values()), any(gold for _, gold in files.values()), *keys[:1])
+
+
+def check_guided_alignment(recipe: Recipe) -> None:
+    """Raises InputError for settings of word alignments that do not fit each other, or other settings."""
+    linked = rows_with_links(recipe)
+    for key, options in corpora_in(recipe).items():
+        if getattr(options, "validation_alignment", None) is not None and options.validation_source is None:
+            message = "a gold alignment belongs to validation files, and none are named"
+            fix = f"name them; rows that are held out are compared with their lines of `{key}.alignment`"
+            raise InputError(recipe.diagnostic("TFK108", f"{key}.validation_alignment", message, fix))
+    if recipe.loss.alignment is not None and not linked.train:
+        fix = "write `data.alignment`, a file of links, or remove it"
+        raise InputError(recipe.diagnostic("TFK108", "loss.alignment", "the data have no links of words to learn", fix))
+    if not linked.train:
+        return
+    if recipe.compile:
+        message = "a compiled model returns no attention weights, which learn the links of words"
+        raise InputError(recipe.diagnostic("TFK108", "compile", message, f"remove `compile`, or `{linked.key}`"))
+    for name in ("dropout", "sampling"):
+        if getattr(recipe.tokeniser.options, name, None) is not None:
+            message = "other pieces are drawn, and links of words belong to the usual pieces"
+            fix = f"remove it, or `{linked.key}`"
+            raise InputError(recipe.diagnostic("TFK108", f"tokeniser.{name}", message, fix))
 
 
 def check_teacher_forcing(recipe: Recipe) -> None:

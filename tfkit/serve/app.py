@@ -35,6 +35,8 @@ PATHS = ("/translate", "/generate", "/classify")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MAX_TYPE = 200
 """Characters of a `Content-Type`; a parser of its parameters reads digits of any number."""
+MAX_FAULTS = 8
+"""Faults of a request that an error names."""
 END = object()
 
 
@@ -319,7 +321,7 @@ def _parsed(kind: type[Request], body: bytes) -> Any:
         return kind.model_validate(parsed)
     except ValidationError as wrong:
         errors = wrong.errors(include_url=False, include_context=False, include_input=False)
-        fields = [{"field": ".".join(map(str, error["loc"]))[:200], "message": error["msg"]} for error in errors]
+        fields = [{"field": ".".join(map(str, error["loc"]))[:200], "message": error["msg"]} for error in errors[:MAX_FAULTS]]
         message = "; ".join(f"{field['field']}: {field['message']}" for field in fields)
         raise Refusal(422, "invalid_request", message, fields=fields) from None
 

@@ -17,6 +17,7 @@ class Limits:
         length: Tokens of a text, special tokens included.
         characters: Characters of a text, as it is sent and as the tokeniser normalises it.
         new_tokens: Tokens that a request may generate.
+        beams: Beams, hypotheses and samples of a text that a request may ask for.
         requests: Requests that are answered at once.
         connections: Connections that are open at once.
         head_seconds: Seconds in which the request line and the headers of a request must arrive.
@@ -30,6 +31,7 @@ class Limits:
     length: int = 1024
     characters: int = 16 * 1024
     new_tokens: int = 1024
+    beams: int = 16
     requests: int = 256
     connections: int = 512
     head_seconds: float = 10.0

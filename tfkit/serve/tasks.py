@@ -7,16 +7,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from ..data import Roles, TextTokeniser, read_labels, read_tokenisers, reads_pairs, roles_for
 from ..errors import Diagnostic, InputError
-from ..generate import Search
+from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
 from ..io import load, model_in
 from ..nn.model import Model
-from ..text import Classifier, TextGenerator, Translator
+from ..text import Classifier, TextGenerator, Translation, Translator
 from ..text.saved_search import saved_search
 from .limits import Limits
 from .refusals import Refusal
@@ -34,11 +34,26 @@ class Texts(Request):
     texts: Annotated[list[str], FailFast(), Field(min_length=1)]
 
 
+Count = Annotated[int, Field(ge=1)]
+Temperature = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class Sources(Texts):
-    """Texts to translate. A translation begins with its prefix."""
+    """Texts to translate. A translation begins with its prefix. What is left out of the search is as the server has it."""
 
     prefixes: Annotated[list[str], FailFast()] = []
     target_language: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    beams: Count | None = None
+    n_best: Count | None = None
+    penalty: Literal["gnmt", "power"] | None = None
+    alpha: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
+    max_tokens: Count | None = None
+    temperature: Temperature | None = None
+    top_k: Count | None = None
+    top_p: TopP | None = None
+    seed: Seed | None = None
 
 
 Pair = Annotated[list[str], FailFast(), Field(min_length=2, max_length=2)]
@@ -54,14 +69,15 @@ class Prompt(Request):
     """A prompt to continue; with `temperature` a sample, else greedily."""
 
     prompt: str
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    max_tokens: Count | None = None
+    temperature: Temperature | None = None
+    top_k: Count | None = None
+    top_p: TopP | None = None
+    seed: Seed | None = None
     stream: bool = False
 
 
+SEED_BITS = 63
 NEW_TOKENS = 200
 """New tokens of a generation whose request names no number, at most."""
 Item = tuple[Any, Hashable, int]
@@ -153,6 +169,38 @@ class Task(ABC):
             message = f"text {number} has {len(text):,} {what}, and at most {limit:,} are read; shorten or split it"
             raise Refusal(413, "text_too_long", message, index=number, characters=len(text), limit=limit)
 
+    def check_new_tokens(self, wanted: int | None) -> None:
+        """Check the number of new tokens that a request asks for.
+
+        Args:
+            wanted: The number, if there is one.
+
+        Raises:
+            Refusal: It is too large.
+        """
+        if wanted is not None and wanted > self.limits.new_tokens:
+            message = f"max_tokens is {wanted:,}, and at most {self.limits.new_tokens:,} are allowed"
+            raise Refusal(413, "too_many_tokens", message, limit=self.limits.new_tokens)
+
+    def sampling(self, request: Sources | Prompt) -> dict[str, Any]:
+        """The settings of sampling that a request has.
+
+        Args:
+            request: The request.
+
+        Returns:
+            The settings by their name, none for a search of the most probable text.
+
+        Raises:
+            Refusal: There is no temperature among them.
+        """
+        settings = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "seed")}
+        sampled = {name: value for name, value in settings.items() if value is not None}
+        if sampled and request.temperature is None:
+            message = f"{next(iter(sampled))} belongs to sampling; give a temperature too"
+            raise Refusal(422, "invalid_request", message)
+        return sampled
+
     def check_length(self, number: int, tokens: int, limit: int) -> int:
         """Check the length of a text. No text is cut off silently.
 
@@ -176,11 +224,18 @@ class Task(ABC):
 
 @dataclass(frozen=True)
 class SourceText:
-    """A text to translate, the text that its translation begins with, and the code of the target language."""
+    """A text to translate, the text that its translation begins with, and the code of the target language.
+
+    Attributes:
+        search: The search that its request asks for; None for that of the server.
+        several: Whether the request asks for a number of hypotheses.
+    """
 
     text: str
     prefix: str = ""
     target_language: str | None = None
+    search: Search | None = None
+    several: bool = False
 
 
 class Translate(Task):
@@ -209,7 +264,8 @@ class Translate(Task):
         for number, (text, prefix) in enumerate(zip(request.texts, prefixes, strict=True)):
             tokens = self.count_tokens(number, tokenisers["source"], text) + framing
             size = self.check_length(number, tokens, self.translator.max_source)
-            room = self.translator.room(tokens)
+            search = self._search(request, tokens)
+            room = self._translator(search).room(tokens)
             forced = len(before_target)
             if prefix:
                 self._check_characters(number, prefix, "characters of a prefix")
@@ -221,22 +277,76 @@ class Translate(Task):
             if forced >= room:
                 message = f"prefix {number} has {forced:,} tokens, and the translation gets at most {room:,}; shorten it"
                 raise Refusal(413, "text_too_long", message, index=number, tokens=forced, limit=room)
-            items.append((SourceText(text, prefix, language), language, size))
+            key: Hashable = (language, search) if search is None or search.kind != "sample" else object()
+            items.append((SourceText(text, prefix, language, search, request.n_best is not None), key, size))
         return items
 
+    def _translator(self, search: Search | None) -> Translator:
+        return self.translator if search is None else self.translator.with_search(search)
+
+    def _search(self, request: Sources, tokens: int) -> Search | None:
+        """The search that a request asks for, of a text with so many tokens; None if it names no setting.
+
+        A text gets at most the new tokens that it gets without a setting, and samples are computed alone: they depend on their
+        place in a batch. Raises Refusal, and InputError for settings that do not fit each other.
+        """
+        names = ("beams", "n_best", "penalty", "alpha", "max_tokens", "temperature", "top_k", "top_p", "seed")
+        if all(getattr(request, name) is None for name in names):
+            return None
+        self.check_new_tokens(request.max_tokens)
+        for name in ("beams", "n_best"):
+            if (getattr(request, name) or 0) > self.limits.beams:
+                message = f"{name} is {getattr(request, name):,}, and at most {self.limits.beams:,} are allowed"
+                raise Refusal(413, "too_many_beams", message, limit=self.limits.beams)
+        sampled, usual = self.sampling(request), self.translator.search
+        of_beams = [name for name in ("beams", "penalty", "alpha") if getattr(request, name) is not None]
+        shared: dict[str, Any] = {"filters": usual.filters, "special_tokens": usual.special_tokens}
+        shared |= {"length_factor": usual.length_factor, "extra_length": usual.extra_length}
+        if request.max_tokens is not None:
+            shared |= {"length_factor": 0.0, "extra_length": min(request.max_tokens, self.translator.room(tokens))}
+        if sampled:
+            if of_beams:
+                raise Refusal(422, "invalid_request", f"{of_beams[0]} belongs to a beam search; leave temperature out")
+            seed = {"seed": secrets.randbits(SEED_BITS), **sampled}
+            return Search(kind="sample", n_best=request.n_best or 1, **seed, **shared)
+        own_beams = usual.beams if usual.kind == "beam" else 1
+        beams = request.beams or max(own_beams, request.n_best or 1)
+        if beams == 1:
+            if set(of_beams) - {"beams"} or (request.n_best or 1) > 1:
+                message = "a greedy search has one hypothesis and no length penalty; ask for more beams"
+                raise Refusal(422, "invalid_request", message)
+            return Search(kind="greedy", **shared)
+        rules: dict[str, Any] = {}
+        if usual.kind == "beam":
+            rules = {name: getattr(usual, name) for name in ("length_penalty", "early_stopping", "unfinished")}
+        if request.penalty is not None or request.alpha is not None:
+            penalty = PowerLengthPenalty if request.penalty == "power" else GnmtLengthPenalty
+            rules["length_penalty"] = penalty(0.6 if request.alpha is None else request.alpha)
+        return Search(kind="beam", beams=beams, n_best=request.n_best or 1, **rules, **shared)
+
     def work(self, items: Sequence[SourceText]) -> list[Any]:
-        translations = self.translator.translate(
+        search = items[0].search
+        translations = self._translator(search).translate(
             [item.text for item in items], chunk=len(items), prefixes=[item.prefix for item in items],
             target_language=items[0].target_language,
         )  # fmt: skip
-        return [
+        seed = {"seed": search.seed} if search is not None and search.kind == "sample" else {}
+        return [self._result(translation, item.several) | seed for translation, item in zip(translations, items, strict=True)]
+
+    def _result(self, translation: Translation, several: bool) -> dict[str, Any]:
+        """The best translation; with `several`, also all hypotheses."""
+        hypotheses = [
             {
-                "text": translation.text,
-                "score": translation.hypotheses[0].score if translation.hypotheses else None,
-                "finished": translation.hypotheses[0].finished if translation.hypotheses else None,
+                "text": text,
+                "score": hypothesis.score,
+                "log_probability": hypothesis.log_probability,
+                "finished": hypothesis.finished,
             }
-            for translation in translations
+            for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)
         ]
+        best = hypotheses[0] if hypotheses else {"text": "", "score": None, "finished": None}
+        result = {name: best[name] for name in ("text", "score", "finished")} | {"unknown": translation.unknown}
+        return result | ({"hypotheses": hypotheses} if several else {})
 
 
 class Classify(Task):
@@ -266,6 +376,7 @@ class Classify(Task):
                 "label": classification.label,
                 "probability": classification.probability,
                 "probabilities": classification.probabilities,
+                "unknown": classification.unknown,
             }
             for classification in classifications
         ]
@@ -292,14 +403,8 @@ class Generate(Task):
         self.workers, self.batch_tokens = workers, batch_tokens
 
     def items(self, request: Prompt) -> list[Item]:
-        if request.max_tokens is not None and request.max_tokens > self.limits.new_tokens:
-            message = f"max_tokens is {request.max_tokens:,}, and at most {self.limits.new_tokens:,} are allowed"
-            raise Refusal(413, "too_many_tokens", message, limit=self.limits.new_tokens)
-        settings = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "seed")}
-        sampled = {name: value for name, value in settings.items() if value is not None}
-        if sampled and request.temperature is None:
-            message = f"{next(iter(sampled))} belongs to sampling; give a temperature too"
-            raise Refusal(422, "invalid_request", message)
+        self.check_new_tokens(request.max_tokens)
+        sampled = self.sampling(request)
         tokeniser, positions = self.generator.tokeniser, self.generator.positions
         count = self.count_tokens(0, tokeniser, request.prompt)
         if not count:
@@ -319,7 +424,7 @@ class Generate(Task):
         if not sampled:
             search = Search(kind="greedy", **limits)
             return [(Wanted(request.prompt, search), search, size + most)]
-        search = Search(kind="sample", **{"seed": secrets.randbits(63), **sampled}, **limits)
+        search = Search(kind="sample", **{"seed": secrets.randbits(SEED_BITS), **sampled}, **limits)
         return [(Wanted(request.prompt, search), object(), size + most)]
 
     def streamed(self, item: Item, emit: Callable[[str], None]) -> Item:
@@ -348,6 +453,7 @@ class Generate(Task):
                 "text": continuation.text, "finished": continuation.hypothesis.finished,
                 "tokens": len(continuation.hypothesis.ids),
                 "log_probability": continuation.hypothesis.log_probability, "seed": items[0].search.seed,
+                "unknown": continuation.unknown,
             }
             for (continuation,) in continuations
         ]  # fmt: skip
@@ -359,11 +465,19 @@ class Generate(Task):
 KINDS = {"parallel": "translates", "language": "generates", "classification": "classifies", "pairs": "classifies"}
 
 
-def load_task(directory: str | Path, limits: Limits, search: Search, *, batch_tokens: int, workers: int, **place: Any) -> Task:
+def load_task(
+    directory: str | Path | Sequence[str | Path],
+    limits: Limits,
+    search: Search,
+    *,
+    batch_tokens: int,
+    workers: int,
+    **place: Any,
+) -> Task:
     """Load a model, and choose what it does.
 
     Args:
-        directory: directory of a saved model or of a training run.
+        directory: directory of a saved model or of a training run; several for models that translate together.
         limits: the limits of the server.
         search: the search of a translation.
         batch_tokens: as in `Translator`.
@@ -377,6 +491,11 @@ def load_task(directory: str | Path, limits: Limits, search: Search, *, batch_to
         StoreError: a file is missing or altered.
         InputError: the model neither translates, nor generates, nor classifies text.
     """
+    if not isinstance(directory, (str, Path)):
+        if len(directory) > 1:
+            several: dict[str, Any] = {"max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers}
+            return Translate(Translator.load(directory, search, **several, **place), limits)
+        (directory,) = directory
     path = model_in(Path(directory))
     model = load(path, **place)
     kind = next((name for name in KINDS if _roles(model, name) is not None), None)

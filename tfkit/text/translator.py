@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, groups, read_tokenisers, roles_for
+from ..data.pharaoh import Link
+from ..data.piece_words import Words, encode_with_words, words_of_ids
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list, check_whole
 from ..generate import Hypothesis, Search, generate_batched
 from ..generate.score_filters import check_filters
 from ..io import load, model_in
+from ..io.alignment_site import AlignmentSite, read_alignment_site
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
+from .alignment import align, check_keys, requested_site, word_links
+from .ensemble import Averaging, Ensemble, check_same_tokenisers
 from .saved_search import saved_search
 from .search_tokens import language_ids, without_special_tokens
+from .sentences import SentenceSplitter
 
 MAX_PREFIX = 10_000
 """The most characters of the text that a translation begins with."""
@@ -38,6 +46,9 @@ class Translation:
         source_ids: The ids that the model read, special tokens included.
         cut: The number of source tokens beyond the limit, which it did not read.
         unknown: The number of source tokens without a piece.
+        alignments: By hypothesis, the links of source words and words of its text, counted from 0 between white space; empty
+            unless requested.
+        piece_alignments: By hypothesis, the index into `source_ids` that each of its tokens is aligned with, or None.
     """
 
     source: str
@@ -47,6 +58,8 @@ class Translation:
     source_ids: tuple[int, ...]
     cut: int
     unknown: int = 0
+    alignments: tuple[tuple[Link, ...], ...] = ()
+    piece_alignments: tuple[tuple[int | None, ...], ...] = ()
 
     @property
     def text(self) -> str:
@@ -70,13 +83,16 @@ class Translator:
     different texts: of hypotheses with one text the best is kept.
 
     Args:
-        model: A model with a source that is encoded, and a target that is decoded.
+        model: A model with a source that is encoded, and a target that is decoded; or several with one vocabulary, an ensemble.
         tokenisers: By column: `source` and `target`.
         search: The kind of search and its settings; a beam search by default.
         max_source: The limit of source tokens, special tokens included; at most the positions of the model.
         batch_tokens: The limit of tokens of a batch, padding and beams included.
         attention: Sites whose weights every hypothesis holds.
         workers: Batches that are searched in parallel on a CPU.
+        alignment: The cross-attention whose weights align words of sources and translations: True for the one that the model
+            was trained with, or else the mean over the heads of the last layer but one. An ensemble has that of the first.
+        ensemble: What several models average at each step: the probabilities of the next token, or their logarithms.
 
     Raises:
         InputError: The model is of another kind, or the tokenisers are not its own.
@@ -84,7 +100,7 @@ class Translator:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Sequence[Model],
         tokenisers: Mapping[str, TextTokeniser],
         search: Search | None = None,
         *,
@@ -92,7 +108,11 @@ class Translator:
         batch_tokens: int = 4096,
         attention: Iterable[str] = (),
         workers: int = 1,
+        alignment: AlignmentSite | bool = False,
+        ensemble: Averaging = "probabilities",
     ) -> None:
+        if isinstance(model, Sequence):
+            model = cast(Model, Ensemble(model, ensemble)) if len(model) != 1 else model[0]
         self.model, self.tokenisers, self.search = model, tokenisers, search or Search()
         self.batch_tokens, self.attention, self.workers = batch_tokens, tuple(attention), workers
         check_whole("max_source", max_source, 1 + len(tokenisers["source"].source_frame))  # the special tokens, and one more
@@ -101,11 +121,12 @@ class Translator:
         self.roles = roles_for(model.plan, "parallel")
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, tokenisers)
+        self.alignment = requested_site(model, self.roles.target, alignment)
 
     @classmethod
     def load(
         cls,
-        directory: str | Path,
+        directory: str | Path | Sequence[str | Path],
         search: Search | None = None,
         *,
         device: str | torch.device = "cpu",
@@ -115,14 +136,16 @@ class Translator:
         batch_tokens: int = 4096,
         attention: Iterable[str] = (),
         workers: int = 1,
+        alignment: AlignmentSite | bool = False,
+        ensemble: Averaging = "probabilities",
         allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Translator:
         """Load a translator.
 
         Args:
-            directory: directory of a saved model, or of a training run, whose best model is loaded.
-            search: as in the constructor; by default what `generation.json` of the model says, if it has one.
+            directory: directory of a saved model, or of a training run, whose best model is loaded; several for an ensemble.
+            search: as in the constructor; by default what `generation.json` of the (first) model says, if it has one.
             device: as in `tfkit.load`.
             backend: as in `tfkit.load`.
             precision: as in `tfkit.load`.
@@ -130,6 +153,8 @@ class Translator:
             batch_tokens: as in the constructor.
             attention: as in the constructor.
             workers: as in the constructor.
+            alignment: as in the constructor.
+            ensemble: as in the constructor.
             allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
@@ -139,15 +164,32 @@ class Translator:
         Raises:
             StoreError: a file is missing or altered, or weights are NaN or infinite.
             BuildError: the precision cannot be computed here.
-            InputError: the model is of another kind.
+            InputError: the model is of another kind, or models of an ensemble have other tokenisers.
         """
-        place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
-        tokenisers = read_tokenisers(place, ("source", "target"))
+        directories = [directory] if isinstance(directory, (str, Path)) else list(directory)
+        if not directories:
+            raise InputError(Diagnostic("TFK078", "there is no model to load", "name at least one directory"))
+        places = [model_in(Path(one)) for one in directories]
+        options: dict[str, Any] = {"device": device, "backend": backend, "precision": precision}
+        models = [load(one, **options, allow_nan=allow_nan, catalogue=catalogue) for one in places]
+        for one in models:
+            roles_for(one.plan, "parallel")  # its error names the right command
+        of_models = [read_tokenisers(one, ("source", "target")) for one in places]
+        check_same_tokenisers(directories, of_models)
+        place, tokenisers = places[0], of_models[0]
         search = search or saved_search(place, catalogue)
+        if alignment is True:
+            alignment = read_alignment_site(place) or True
         return cls(
-            model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers
-        )
+            models, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers,
+            alignment=alignment, ensemble=ensemble,
+        )  # fmt: skip
+
+    def with_search(self, search: Search) -> Translator:
+        """The same translator with another search."""
+        other = copy(self)
+        other.search = search
+        return other
 
     def translate(
         self,
@@ -156,6 +198,7 @@ class Translator:
         chunk: int = 1000,
         prefixes: Iterable[str] | None = None,
         target_language: str | None = None,
+        split: str | None = None,
     ) -> Iterator[Translation]:
         """Translate lines.
 
@@ -165,14 +208,30 @@ class Translator:
             prefixes: The text that the translation of each line begins with, which may be empty.
             target_language: The language of a model for several, as its tokeniser writes it: `de_DE` of mBART, `de` of M2M100,
                 `deu` of OPUS-MT.
+            split: The language of lines of several sentences, such as `en`. Each sentence is translated alone, and the texts
+                are joined with spaces, or with nothing after a full-width character. The one hypothesis of a line has all their
+                tokens, and the sum of their log-probabilities as its score. A prefix is that of the first sentence.
 
         Yields:
             The translation of each line, in order. Its text has the prefix.
 
         Raises:
             InputError: There are not as many prefixes as lines, or one is as long as a translation may be; the tokenisers have
-                no token of the language.
+                no token of the language; `split` is no code of a language, or is given with `n_best`, weights or alignments.
+            BuildError: `split` is given, and sentencex is not installed.
         """
+        if split is not None:
+            if self.search.n_best > 1 or self.attention or self.alignment is not None:
+                message = "lines that are divided into sentences have one hypothesis, no attention weights and no alignment"
+                raise InputError(Diagnostic("TFK078", message, "leave `split` out, or give one sentence per line"))
+            splitter = SentenceSplitter(split)
+            check_list(lines)
+            check_list(prefixes)
+            lines, prefixes = splitter.sentences(lines), None if prefixes is None else splitter.prefixes(prefixes)
+            options: dict[str, Any] = {"chunk": chunk, "prefixes": prefixes, "target_language": target_language}
+            for line, parts in splitter.by_line(self.translate(lines, **options)):
+                yield replace(parts[0], source=line) if len(parts) == 1 else _joined(line, parts)
+            return
         tokens = ([], []) if target_language is None else self.language_ids(target_language)
         check_list(prefixes)
         remaining = None if prefixes is None else iter(prefixes)
@@ -239,12 +298,13 @@ class Translator:
         search, n_best = without_special_tokens(self.search, rule, target), self.search.n_best
         if n_best > 1 and search.kind == "beam":
             search = replace(search, n_best=search.beams)  # some may have the same text
+        sites = self.attention if self.alignment is None else (*self.attention, self.alignment.site)
         training = self.model.training
         self.model.eval()
         try:
             by_source = generate_batched(
                 self.model, [sources[number] for number in nonempty], search, batch_tokens=self.batch_tokens,
-                target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
+                target=self.roles.target, output=self.roles.output, attention=sites, workers=self.workers,
                 prefixes=[starts[number] for number in nonempty] if any(starts) else None,
             )  # fmt: skip
         finally:
@@ -258,10 +318,49 @@ class Translator:
                     best.setdefault(text, one)
                 pairs = list(best.items())[:n_best]
             texts, line_hypotheses = tuple(text for text, _ in pairs), tuple(one for _, one in pairs)
+            aligned = self._aligned(line, sources[number], len(frame.before) + len(before_source), room, line_hypotheses)
+            if aligned:
+                line_hypotheses = self._requested_weights(line_hypotheses)
             pieces = tuple(tuple(target.pieces(one.ids.tolist())) for one in line_hypotheses)
             cut = max(len(ids) - room, 0)
             unknown = self.tokenisers["source"].count_unknown(ids)
-            yield Translation(line, texts or ("",), line_hypotheses, pieces, tuple(sources[number]), cut, unknown)
+            links, by_piece = tuple(links for links, _ in aligned), tuple(by_piece for _, by_piece in aligned)
+            read = tuple(sources[number])
+            yield Translation(line, texts or ("",), line_hypotheses, pieces, read, cut, unknown, links, by_piece)
+
+    def _aligned(
+        self, line: str, source: list[int], before: int, room: int, hypotheses: tuple[Hypothesis, ...]
+    ) -> list[tuple[tuple[Link, ...], tuple[int | None, ...]]]:
+        """The links of words, and the aligned source tokens, of the hypotheses of a line; none unless requested.
+
+        Args:
+            line: The source.
+            source: The ids that the model read.
+            before: The special tokens before those of the line.
+            room: The most tokens of the line that were read.
+            hypotheses: The hypotheses, with the weights of the alignment.
+        """
+        if self.alignment is None or not hypotheses:
+            return []
+        _, of_line = encode_with_words(self.tokenisers["source"], line)
+        words: list[Words] = [range(0)] * before + of_line[:room]
+        words += [range(0)] * (len(source) - len(words))
+        aligned = []
+        for one in hypotheses:
+            weights = one.attention[self.alignment.site]
+            check_keys(self.alignment.site, weights.shape[2], len(source))
+            targets = words_of_ids(self.tokenisers["target"], one.ids.tolist())
+            by_piece = align(weights, self.alignment.head, words, targets)
+            aligned.append((word_links(by_piece, words, targets), tuple(by_piece)))
+        return aligned
+
+    def _requested_weights(self, hypotheses: tuple[Hypothesis, ...]) -> tuple[Hypothesis, ...]:
+        """The hypotheses with the weights of the requested sites alone."""
+        wanted = self.model.backends.matching(self.attention)
+        return tuple(
+            replace(one, attention={site: weights for site, weights in one.attention.items() if site in wanted})
+            for one in hypotheses
+        )
 
 
 def _short(prefix: Any, line: int) -> str:
@@ -279,3 +378,29 @@ def one_line(text: str) -> str:
 
 
 LINE_ENDS = str.maketrans("\n\r", "  ")
+
+
+def _joined(line: str, parts: list[Translation]) -> Translation:
+    """One translation of several: texts with a space between them, sums of log-probabilities."""
+    text = ""
+    for part in parts:
+        wide = bool(text) and unicodedata.east_asian_width(text[-1]) in "WF"  # of scripts without spaces
+        text += part.text if wide or not text else f" {part.text}"
+    hypotheses = [part.hypotheses[0] for part in parts if part.hypotheses]
+    if not hypotheses:
+        return replace(parts[0], source=line)
+    total = sum(one.log_probability for one in hypotheses)
+    joined = Hypothesis(
+        torch.cat([one.ids for one in hypotheses]), total, total,
+        torch.cat([one.token_log_probabilities for one in hypotheses]), all(one.finished for one in hypotheses),
+    )  # fmt: skip
+    return replace(
+        parts[0],
+        source=line,
+        texts=(text,),
+        hypotheses=(joined,),
+        pieces=(tuple(piece for part in parts if part.pieces for piece in part.pieces[0]),),
+        source_ids=tuple(number for part in parts for number in part.source_ids),
+        cut=sum(part.cut for part in parts),
+        unknown=sum(part.unknown for part in parts),
+    )

@@ -25,16 +25,19 @@ from ..data import (
     read_span_facts,
     read_tokenisers,
     reads_pairs,
+    roles_of,
     span_texts,
     tokeniser_texts,
 )
 from ..errors import Diagnostic, StoreError
 from ..io import load, save
+from ..io.alignment_site import ALIGNMENT, alignment_site_text, read_alignment_site
 from ..nn.model import Model
 from ..slots.node import ImageRule
 from ..spec import load_spec
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
+from .fit_spec import alignment_in, learnt_alignment
 from .run_directory import check_inside, own_place
 from .run_files import CHECKPOINTS, DATA, SPEC
 from .run_recipe import read_recipe
@@ -62,7 +65,8 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     if last is not None and last > len(checkpoints):
         message = f"{run} has {len(checkpoints)} checkpoints, {last} are requested"
         raise StoreError(Diagnostic("TFK114", message, "a run keeps the last `keeping.last` checkpoints"))
-    if read_recipe(run, ()).lora is not None:
+    recipe = read_recipe(run, ())
+    if recipe.lora is not None:
         message = f"{run} has adapters, and the mean of their factors is not that of the weights"
         raise StoreError(Diagnostic("TFK114", message, f"name models: `tfkit average {run}/models/step-N ... -o DIR`"))
     chosen = checkpoints if last is None else checkpoints[-last:]
@@ -72,6 +76,7 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     facts = read_facts(run / DATA)
     texts = tokeniser_texts(_tokenisers(run, model)) | _answers(run)
     texts |= label_texts(facts.labels, facts.pairs) | span_texts(facts.spans)
+    texts |= learnt_alignment(recipe, alignment_in(recipe, model, roles_of(model.plan, recipe.data.kind)))
     return _save_mean(model, chosen, states, texts, output, overwrite)
 
 
@@ -119,13 +124,14 @@ def _unequal(message: str) -> StoreError:
 
 
 def _answers(place: Path) -> dict[str, str]:
-    """What the model in `place` says about its labels, its answers and its images, by file name."""
+    """What the model in `place` says about its labels, answers, images and alignments, by file name."""
     texts = label_texts(read_labels(place), reads_pairs(place)) if has_labels(place) else {}
     if os.path.lexists(place / SPANS):
         texts |= span_texts(read_span_facts(place))
     if os.path.lexists(place / IMAGES):
         texts[IMAGES] = read_image_facts(place).model_dump_json() + "\n"
-    return texts
+    site = read_alignment_site(place)
+    return texts if site is None else {**texts, ALIGNMENT: alignment_site_text(site)}
 
 
 def _save_mean(

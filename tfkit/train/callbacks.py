@@ -106,7 +106,7 @@ class ValidationResult:
         step: The number of steps before it.
         epoch: The epoch of the last of these, from 1.
         nll: The negative log-likelihood without label smoothing, in nats per target token.
-        scores: Scores by name, 0 to 100: BLEU and chrF, accuracy, F1, or exact match.
+        scores: Scores by name, 0 to 100: BLEU and chrF, accuracy, F1, exact match, alignment error rate.
         signatures: sacrebleu's signatures of the scores.
         best: Whether it was the best so far.
         seconds: Its wall time.

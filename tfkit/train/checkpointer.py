@@ -17,6 +17,7 @@ from ..nn.model import Model
 from . import checkpoint
 from .callbacks import Callback
 from .checkpoint_state import State
+from .fit_spec import learnt_alignment
 from .lora import Adapters
 from .run_directory import RunOutput
 from .run_files import CHECKPOINTS, MODELS, remove_saved, saved_steps
@@ -45,6 +46,7 @@ class BestModels:
             data = self.step.data
             texts = tokeniser_texts(data.tokenisers) | image_texts(recipe) | span_texts(data.spans)
             texts |= label_texts(data.labels, recipe.data.kind == "pairs")
+            texts |= learnt_alignment(recipe, self.step.alignment)
             try:
                 self.output.check()
                 if self.adapters is not None:

@@ -9,10 +9,13 @@ from ..builder import build
 from ..catalogue import Catalogue
 from ..data import KINDS, Roles, TextTokeniser, check_ids, fits, roles_of
 from ..errors import Diagnostic, InputError
+from ..io.alignment_site import ALIGNMENT, AlignmentSite, alignment_site_text
+from ..nn.model import Model
 from ..nn.model_plan import ModelPlan
-from ..recipe import Recipe, check_packing
+from ..recipe import GuidedAlignment, Recipe, check_packing, rows_with_links
 from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
+from ..text.alignment import alignment_site
 from .lora import check_lora
 from .optimiser import check_parameters
 from .scheduled_sampling import is_stepwise
@@ -62,11 +65,39 @@ def check_weights(recipe: Recipe, roles: Roles) -> None:
 
 
 def check_trained(recipe: Recipe, catalogue: Catalogue) -> None:
-    """Raises InputError if `parameters`, `lora` or `batching.pack` of a recipe does not fit its model."""
+    """Raises InputError if `parameters`, `lora`, `batching.pack` or the head that learns to align does not fit the model of a
+    recipe."""
     model = build(_spec(recipe, catalogue, []), catalogue, device="meta")
     check_parameters(recipe, model)
     check_lora(recipe, model)
     check_packing(recipe, model.plan.refused)
+    alignment_in(recipe, model, roles_of(model.plan, recipe.data.kind))
+
+
+def guided_alignment(recipe: Recipe) -> GuidedAlignment:
+    """How links of words are learnt."""
+    return recipe.loss.alignment or GuidedAlignment()
+
+
+def alignment_in(recipe: Recipe, model: Model, roles: Roles) -> AlignmentSite | None:
+    """The cross-attention that learns the links of words of a recipe, or that validation compares with them: then the mean over
+    the heads of the last layer but one. None for data without links. Raises InputError if the model has no such site."""
+    linked = rows_with_links(recipe)
+    if not (linked.train or linked.validation):
+        return None
+    guided = guided_alignment(recipe)
+    try:
+        return alignment_site(model, roles.target, guided.site, guided.head if linked.train else None)
+    except InputError as error:
+        first = error.diagnostics[0]
+        place = "loss.alignment" if recipe.loss.alignment is not None else linked.key
+        raise InputError(recipe.diagnostic(first.code, place, first.message, first.fix)) from None
+
+
+def learnt_alignment(recipe: Recipe, site: AlignmentSite | None) -> dict[str, str]:
+    """The file of a saved model that names the head which learns to align, by its name; none if no head does."""
+    learns = site is not None and rows_with_links(recipe).train
+    return {ALIGNMENT: alignment_site_text(site)} if site is not None and learns else {}
 
 
 def check_sharded_sampling(recipe: Recipe, catalogue: Catalogue) -> None:

@@ -58,6 +58,33 @@ def weights_of(smoothing: float, kind: str, size: int) -> tuple[float, float]:
     return 1 - smoothing - (0.0 if kind == "uniform" else every), every
 
 
+SMALLEST = 1e-9
+"""An attention weight below it has the logarithm of this number, and no gradient."""
+
+
+def alignment_loss(weights: Tensor, links: Tensor, head: int) -> Tensor:
+    """The cross-entropy of attention weights and links, summed over target tokens.
+
+        - sum_t 1 / |S_t| sum_{s in S_t} log A[t, s],   S_t the source tokens that t is linked with
+
+    Args:
+        weights: (B, H, T, S) attention weights A.
+        links: (N, 3) int64, row, target token and source token of each link.
+        head: The head.
+
+    Returns:
+        The sum, a float32 scalar.
+
+    Reference:
+        https://aclanthology.org/D19-1453/, section 5.2
+    """
+    row, target, source = links.unbind(1)
+    counts = torch.zeros(weights.shape[0], weights.shape[2], device=links.device)
+    counts.index_put_((row, target), torch.ones(len(links), device=links.device), accumulate=True)
+    chosen = weights[row, head, target, source].float().clamp(min=SMALLEST)
+    return -(chosen.log() / counts[row, target]).sum()
+
+
 BLOCK = 2**18
 """Logits that a CPU processes at a time, so that temporary tensors stay in its cache."""
 

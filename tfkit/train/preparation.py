@@ -30,6 +30,7 @@ from ..files import write_whole
 from ..recipe import (
     Recipe,
     check_corpora,
+    check_guided_alignment,
     check_image_settings,
     check_metric,
     check_sampling,
@@ -135,6 +136,7 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
     check_bleu(recipe)
     check_teacher_forcing(recipe)
     check_sampling(recipe)
+    check_guided_alignment(recipe)
     check_processes(recipe, processes, fsdp)
 
 

@@ -35,6 +35,7 @@ from pydantic import Field
 from ..data import FACTS, IMAGES, LABELS, PAIR_LABELS, SPANS, TOKENISER_FILES, TRAIN, VALIDATION
 from ..errors import Diagnostic, InputError, StoreError
 from ..files import FileModel, read_model, write_whole
+from ..io.alignment_site import ALIGNMENT
 from ..io.layout import ADAPTER, ADAPTER_CONFIG, PLAN, VERSIONS, WEIGHTS
 
 LOCK, HOLDER = "run.lock", "run.lock.json"
@@ -103,7 +104,7 @@ MAX_ENTRIES = 10_000
 SHARDS = "shards"
 SAVED = (
     *("model.safetensors", "optimiser.safetensors", "average.safetensors", "state.json", "manifest.json"),
-    *(SPEC, WEIGHTS, ADAPTER, ADAPTER_CONFIG, PLAN, VERSIONS, LABELS, PAIR_LABELS, SPANS, IMAGES, *TOKENISER_FILES),
+    *(SPEC, WEIGHTS, ADAPTER, ADAPTER_CONFIG, PLAN, VERSIONS, LABELS, PAIR_LABELS, SPANS, IMAGES, ALIGNMENT, *TOKENISER_FILES),
 )
 """The files of a checkpoint or a saved model. A checkpoint may also have a folder of shards."""
 STEP_NAME = re.compile(r"step-(0|[1-9][0-9]{0,14})")

@@ -22,16 +22,19 @@ from torch import Tensor, nn
 
 from ..data import NO_LABEL, Batch, Data, ImageTask, Task, image_task, roles_of, task_of
 from ..errors import Diagnostic, TrainingError
+from ..io.alignment_site import AlignmentSite
 from ..nn.model import Model
 from ..nn.patches import Patches
-from ..recipe import Recipe
+from ..recipe import Recipe, rows_with_links
 from ..slots.node import ImageRule
+from ..text.alignment import check_keys
 from .batches import TrainingBatches
 from .callbacks import Progress, Step
 from .compiled import CompiledModel
 from .distributed.ddp_fsdp import full_tensor, gradient_sync, replicated
 from .distributed.process_group import ProcessGroup
-from .loss import LossSums, labelled_rows, losses_in_chunks, smoothed_cross_entropy
+from .fit_spec import alignment_in, guided_alignment
+from .loss import LossSums, alignment_loss, labelled_rows, losses_in_chunks, smoothed_cross_entropy
 from .optimiser import set_rate
 from .scheduled_sampling import ScheduledSampling
 from .train_state import DTYPES, TrainState
@@ -106,6 +109,10 @@ class TrainStep:
             self.task: ImageTask | Task = image_task(recipe, roles, rule)
         else:
             self.task = task_of(recipe, roles, data.tokenisers)
+        self.alignment = alignment_in(recipe, model, roles)
+        if self.alignment is not None and rows_with_links(recipe).train:
+            for use in model.attention_sites():
+                use.attention.learns_weights |= use.site == self.alignment.site
         self.sampling = ScheduledSampling(model, recipe, roles) if recipe.teacher_forcing is not None else None
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
@@ -256,7 +263,7 @@ class TrainStep:
                 losses_in_chunks(self.model, by_output, self.recipe, NO_LABEL) as others,
                 labelled_rows(self.model.nodes, others) as by_output,
             ):
-                outputs = model(**batch.arguments)
+                outputs = model(**batch.arguments, **({} if batch.links is None else {"weights": (self._guided.site,)}))
         options = self.recipe.loss
         total: LossSums | None = None
         for name in self.roles.outputs:
@@ -269,7 +276,18 @@ class TrainStep:
             weighted = LossSums(sums.loss * weights[name], sums.nll * weights[name])
             total = weighted if total is None else LossSums(total.loss + weighted.loss, total.nll + weighted.nll)
         assert total is not None, "there is an output"
+        if batch.links is not None:
+            attention = outputs["weights"][self._guided.site]
+            check_keys(self._guided.site, attention.shape[3], int(batch.inputs[self.roles.of("source")].shape[1]))
+            guided = alignment_loss(attention, batch.links, self._guided.head or 0)
+            total = LossSums(total.loss + guided_alignment(self.recipe).weight * guided, total.nll)
         return total
+
+    @property
+    def _guided(self) -> AlignmentSite:
+        """The head that learns to align."""
+        assert self.alignment is not None, "there are links"
+        return self.alignment
 
     def _autocast(self) -> AbstractContextManager[object]:
         dtype = DTYPES.get(self.recipe.precision)

@@ -14,12 +14,16 @@ import torch
 from torch import Tensor
 
 from ..data import KINDS, NO_LABEL, Corpus, Data, ImageTask, Task, TextTokeniser, asked_questions, epoch_of
+from ..data.aligned_rows import words_of_row
+from ..data.corpus import GOLD
 from ..errors import BuildError, InputError
 from ..generate import Search
-from ..metrics import Score, answer_scores, bleu, corpus_scores
+from ..io.alignment_site import AlignmentSite
+from ..metrics import Score, alignment_counts, alignment_scores, answer_scores, bleu, corpus_scores
 from ..nn.model import Model
 from ..recipe import Recipe
 from ..text import Answerer, Translator
+from ..text.alignment import align, check_keys, word_links
 from ..text.translator import one_line
 from .callbacks import Progress, ValidationResult
 from .checkpointer import BestModels
@@ -84,15 +88,16 @@ class Evaluation:
 
     @classmethod
     def mean(cls, parts: Mapping[str, Evaluation]) -> Evaluation:
-        """The mean over several corpora, each with the same weight."""
-        first, count = next(iter(parts.values())), len(parts)
+        """The mean over several corpora, each with the same weight; of a score, over those that have it."""
+        first = next(iter(parts.values()))
         scores = {}
-        for name, score in first.scores.items():
-            value = sum(part.scores[name].value for part in parts.values()) / count
-            signatures = list(dict.fromkeys(part.scores[name].signature for part in parts.values()))
-            words = f"mean of {count}: " + ", ".join(f"{part} {parts[part].scores[name].value:.2f}" for part in parts)
-            scores[name] = Score(score.name, value, "; ".join(signatures), words)
-        return cls(sum(part.nll for part in parts.values()) / count, scores, first.sample, parts)
+        for name in dict.fromkeys(name for part in parts.values() for name in part.scores):
+            scored = {part: evaluation.scores[name] for part, evaluation in parts.items() if name in evaluation.scores}
+            value = sum(score.value for score in scored.values()) / len(scored)
+            signatures = dict.fromkeys(score.signature for score in scored.values())
+            words = f"mean of {len(scored)}: " + ", ".join(f"{part} {score.value:.2f}" for part, score in scored.items())
+            scores[name] = Score(next(iter(scored.values())).name, value, "; ".join(signatures), words)
+        return cls(sum(part.nll for part in parts.values()) / len(parts), scores, first.sample, parts)
 
     def value(self, recipe: Recipe) -> float:
         """The score by which the recipe compares models; higher is better."""
@@ -216,9 +221,13 @@ def _evaluate(model: Model, step: TrainStep, corpus: Corpus) -> Evaluation:
             right, guessed, true = step.processes.sum(*(sum(of_batch[at] for of_batch in counts) for at in range(3)))
             scores["f1"] = entity_score(right, guessed, true)
         return Evaluation(nll, scores, None)
+    aligned = {}
+    if step.alignment is not None and corpus.has(GOLD):
+        aligned = scores_of_alignment(model, corpus, step, step.alignment)
     if recipe.validation.metric == "loss":
-        return Evaluation(nll, {}, None)
-    return Evaluation(nll, *validation_scores(model, corpus, data.tokenisers, recipe, step.processes))
+        return Evaluation(nll, aligned, None)
+    scores, sample = validation_scores(model, corpus, data.tokenisers, recipe, step.processes)
+    return Evaluation(nll, {**scores, **aligned}, sample)
 
 
 @torch.no_grad()
@@ -257,6 +266,35 @@ def validation_nll(
     added = {name: processes.sum(*local) for name, local in sums.items()}
     total = sum(recipe.loss.weight(name) * nll / count for name, (nll, _, count) in added.items())
     return total, {name: 100 * correct / count for name, (_, correct, count) in added.items()}
+
+
+@torch.no_grad()
+def scores_of_alignment(model: Model, corpus: Corpus, step: TrainStep, site: AlignmentSite) -> dict[str, Score]:
+    """The alignment error rate of the validation rows: the reference translations are aligned by the weights with which the
+    model predicts them, as `tfkit translate --alignment` aligns. Nothing if no row has a link."""
+    if not any(map(len, corpus.rows(GOLD, range(len(corpus))))):
+        return {}
+    recipe, processes, task, tokenisers = step.recipe, step.processes, step.task, step.data.tokenisers
+    texts = [corpus.text(f"{column}_text", len(corpus)) for column in ("source", "target")]
+    longest = max(int(lengths.max()) for lengths in corpus.lengths.values())
+    batches = epoch_of(corpus.lengths, max(recipe.batch_limit, longest), 0, 0).batches
+    counts: list[tuple[int, ...]] = [(0, 0, 0, 0)]
+    for rows in batches[processes.rank :: processes.count]:
+        numbers = sorted(rows.tolist())
+        batch = task.batch(corpus, numbers, np.random.default_rng(0)).to(step.batches.device)
+        weights = model(**batch.arguments, weights=(site.site,))["weights"][site.site].float().cpu()
+        check_keys(site.site, weights.shape[3], int(batch.inputs[step.roles.of("source")].shape[1]))
+        for at, (row, gold) in enumerate(zip(numbers, corpus.rows(GOLD, numbers), strict=True)):
+            sources, targets = (
+                words_of_row(tokenisers[column], text[row]) for column, text in zip(("source", "target"), texts, strict=True)
+            )
+            pieces = align(weights[at, :, : len(targets), : len(sources)], site.head, sources, targets)
+            links = set(word_links(pieces, sources, targets))
+            triples = gold.reshape(-1, 3).tolist()
+            sure = {(source, target) for source, target, is_sure in triples if is_sure}
+            counts.append(alignment_counts(links, sure, {(source, target) for source, target, _ in triples}))
+    totals = [int(count) for count in processes.sum(*(sum(of_row[at] for of_row in counts) for at in range(4)))]
+    return {"aer": alignment_scores(*totals)["aer"]} if totals[0] + totals[1] else {}
 
 
 def scores_of_answers(model: Model, data: Data, recipe: Recipe, processes: ProcessGroup) -> dict[str, Score]:

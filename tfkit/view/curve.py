@@ -13,7 +13,7 @@ from .pages import page
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 260, 56, 34, 12
 SCORES = {"bleu": "BLEU", "bleu_lowercase": "lowercase BLEU", "chrf": "chrF2", "accuracy": "accuracy", "f1": "F1",
-          "exact_match": "exact match"}  # fmt: skip
+          "exact_match": "exact match", "aer": "AER"}  # fmt: skip
 POINTS = 240
 """The largest number of points of a curve. More steps are averaged with their neighbours."""
 
