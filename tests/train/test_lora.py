@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import huggingface_tokenisers
 import tfkit
-from tfkit import BuildError, Classifier, InputError, StoreError, Translator, load_recipe
+from tfkit import BuildError, InputError, StoreError, load_recipe
 from tfkit.cli import main
 from tfkit.files import file_record
 from tfkit.text import model_in
