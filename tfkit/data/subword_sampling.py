@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -52,20 +52,38 @@ class SubwordSampler:
             ids: The ids of a row, with its special tokens.
             draw: Seeded by the place of the row.
         """
+        return self.with_places(ids, draw)[0]
+
+    def with_places(self, ids: Sequence[int], draw: random.Random) -> tuple[list[int], list[range]]:
+        """Other ids, and for each of `ids` where the new pieces of its word are."""
         sampled: list[int] = []
-        word = ""
+        places: list[range] = []
+        for count, word in self._words(ids):
+            start = len(sampled)
+            sampled += [self.vocabulary[part] for part in self.divide(word, draw)] if word else [ids[len(places)]]
+            places += [range(start, len(sampled))] * count
+        if len(sampled) <= max(self.limit, len(ids)):
+            return sampled, places
+        return list(ids), [range(at, at + 1) for at in range(len(ids))]
+
+    def of_word(self, ids: Sequence[int], place: range) -> list[int]:
+        """The places of a range that hold a part of a word, and not the mark of its start alone."""
+        return [at for at in place if ids[at] in self.whole or self.pieces[ids[at]] != "▁"]
+
+    def _words(self, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
+        """The words of a row, each with the number of its pieces; "" for an id that stays."""
+        count, word = 0, ""
         for number in ids:
             piece = "" if number in self.whole else self.pieces[number]
             if word and (not piece or piece.startswith("▁")):
-                sampled += [self.vocabulary[part] for part in self.divide(word, draw)]
-                word = ""
+                yield count, word
+                count, word = 0, ""
             if piece:
-                word += piece
+                count, word = count + 1, word + piece
             else:
-                sampled.append(number)
+                yield 1, ""
         if word:
-            sampled += [self.vocabulary[part] for part in self.divide(word, draw)]
-        return sampled if len(sampled) <= max(self.limit, len(ids)) else list(ids)
+            yield count, word
 
 
 def bpe_dropout(tokeniser: TextTokeniser, dropout: float) -> Divide:

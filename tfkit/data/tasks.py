@@ -95,21 +95,32 @@ class Task:
 
     def _rows(self, corpus: Corpus, column: str, numbers: Sequence[int], epoch: int) -> Sequence[Ids]:
         """The ids of some rows; in an epoch of training perhaps of other pieces."""
+        return [row for row, _ in self._placed_rows(corpus, column, numbers, epoch)]
+
+    def _placed_rows(self, corpus: Corpus, column: str, numbers: Sequence[int], epoch: int) -> list[tuple[Ids, Places]]:
+        """The ids of some rows, and where the pieces of the word of each of their tokens are: None where they stay."""
         rows = corpus.rows(column, numbers)
         sampler = self.samplers.get(column) if epoch else None
         if sampler is None:
-            return rows
-        return [
-            np.array(sampler(ids.tolist(), draw_of(self.seed, epoch, number, column)), np.int32)
-            for number, ids in zip(numbers, rows, strict=True)
-        ]
+            return [(row, None) for row in rows]
+        placed: list[tuple[Ids, Places]] = []
+        for number, row in zip(numbers, rows, strict=True):
+            ids, places = sampler.with_places(row.tolist(), draw_of(self.seed, epoch, number, column))
+            placed.append((np.array(ids, np.int32), [sampler.of_word(ids, place) for place in places]))
+        return placed
 
     def batch(self, corpus: Corpus, numbers: Sequence[int], draw: np.random.Generator, epoch: int = 0) -> Batch:
         """The batch of some rows of a corpus. Random masks come from `draw`; `epoch`, from 1, is that of training."""
-        target = self._rows(corpus, "target", numbers, epoch)
         if self.kind == "parallel":
-            batch = parallel_batch(self.roles, self._rows(corpus, "source", numbers, epoch), target)
-            return replace(batch, links=_links(corpus.rows(LINKS, numbers))) if corpus.has(LINKS) else batch
+            sides = [self._placed_rows(corpus, column, numbers, epoch) for column in ("source", "target")]
+            batch = parallel_batch(self.roles, *([row for row, _ in side] for side in sides))
+            if not corpus.has(LINKS):
+                return batch
+            links = corpus.rows(LINKS, numbers)
+            if self.samplers and epoch:
+                links = [_moved(row, *(side[at][1] for side in sides)) for at, row in enumerate(links)]
+            return replace(batch, links=_links(links))
+        target = self._rows(corpus, "target", numbers, epoch)
         if self.kind in ("language", "texts"):
             return language_batch(self.roles, target)
         whole, counts = padded(target)
@@ -135,6 +146,17 @@ class Task:
         target_tokens = int((labels != NO_LABEL).sum())
         masked = {name: torch.from_numpy(read)}
         return Batch(masked, {name: counts}, labels, int(counts.sum()), target_tokens, segments, others)
+
+
+def _moved(links: Ids, source: Places, target: Places) -> Ids:
+    """Links of tokens of a row as links of other pieces of the same words. A link of words holds for all their pieces."""
+    pairs = {
+        (one, two)
+        for at, to in links.reshape(-1, 2).tolist()
+        for one in ([at] if source is None else source[at])
+        for two in ([to] if target is None else target[to])
+    }
+    return np.array(sorted(pairs, key=lambda pair: pair[::-1]), np.int32).reshape(-1)
 
 
 def _links(rows: Sequence[Ids]) -> Tensor:
@@ -191,6 +213,7 @@ def segments_of(ids: Tensor, lengths: Tensor, frame: PairFrame) -> Tensor:
 
 
 Ids = npt.NDArray[np.int32]
+Places = list[list[int]] | None
 
 
 def padded(rows: Sequence[Ids | Sequence[int]], padding: int = PAD) -> tuple[Tensor, Tensor]:

@@ -464,11 +464,6 @@ def check_guided_alignment(recipe: Recipe) -> None:
     if recipe.compile:
         message = "a compiled model returns no attention weights, which learn the links of words"
         raise InputError(recipe.diagnostic("TFK108", "compile", message, f"remove `compile`, or `{linked.key}`"))
-    for name in ("dropout", "sampling"):
-        if getattr(recipe.tokeniser.options, name, None) is not None:
-            message = "other pieces are drawn, and links of words belong to the usual pieces"
-            fix = f"remove it, or `{linked.key}`"
-            raise InputError(recipe.diagnostic("TFK108", f"tokeniser.{name}", message, fix))
 
 
 def check_teacher_forcing(recipe: Recipe) -> None:
