@@ -18,6 +18,15 @@ def completions(line, monkeypatch, capsys):
     return capsys.readouterr().out.split()
 
 
+@pytest.mark.parametrize(("words", "place"), [("tfkit xyz ", "2"), ("tfkit \x1b[2J", "99999999"), ("tfkit ", "x"), ("", "")])
+def test_a_line_that_is_wrong_has_no_answer_and_no_error(words, place, monkeypatch, capsys):
+    for name, value in (("_TFKIT_COMPLETE", "bash_complete"), ("COMP_WORDS", words), ("COMP_CWORD", place)):
+        monkeypatch.setenv(name, value)
+    assert main([]) in (0, 1)
+    output = capsys.readouterr()
+    assert (output.err, "\x1b" in output.out) == ("", False)
+
+
 @pytest.mark.parametrize(
     ("line", "there", "absent"),
     [

@@ -23,6 +23,20 @@ def generator(tmp_path_factory):
     return TextGenerator.load(folder / "run")
 
 
+def test_a_model_without_positions_reads_a_limited_prompt(tmp_path):
+    changes = ["model.defaults.position=rotary_half", "stopping.max_steps=2"]
+    train(load_recipe(recipe_for(tmp_path, "language", tokeniser="characters"), changes), tmp_path / "run")
+    search = Search(kind="greedy", length_factor=0.0, extra_length=3)
+    ((short,),) = TextGenerator.load(tmp_path / "run", max_prompt=5).continue_all(["the dog runs"], search)
+    assert (short.read, short.cut) == (5, 7)
+    ((whole,),) = TextGenerator.load(tmp_path / "run").continue_all(["the dog runs"], search)
+    assert (whole.read, whole.cut) == (12, 0)
+    ((end,),) = TextGenerator.load(tmp_path / "run").continue_all([" runs"], search)
+    assert short.text == end.text
+    with pytest.raises(InputError, match="max_prompt"):
+        TextGenerator.load(tmp_path / "run", max_prompt=0)
+
+
 def by_full_passes(model, ids, count):
     """The likeliest next token of a whole pass, over and over."""
     ids = list(ids)

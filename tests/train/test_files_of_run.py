@@ -15,7 +15,7 @@ from tfkit.train import resume, train
 from tfkit.train.checkpoint import read_checkpoint
 from tfkit.train.checkpoint_state import State
 from tfkit.train.digests import read_digests
-from tfkit.train.log import read_log
+from tfkit.train.log import append_log, read_log
 from tfkit.train.run_files import Holder
 from translation_task import write_task
 
@@ -201,3 +201,14 @@ def test_a_run_with_very_many_checkpoints_is_refused(run, folder):
         (run / folder / f"step-{100 + number}").mkdir()
     with pytest.raises(TfkitError, match=f"{folder} has more than 10,000 entries"):
         resume(run)
+
+
+def test_a_log_with_another_name_is_made_one_of_its_own(tmp_path):
+    """`cp -al` copies a run by hard links: what one run writes is not in the other."""
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    entry = {"kind": "step", "step": 1}
+    append_log(one, entry)
+    os.link(one, two)
+    append_log(two, {**entry, "step": 2})
+    assert (one.read_text().count("\n"), two.read_text().count("\n")) == (1, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.jsonl", "two.jsonl"]

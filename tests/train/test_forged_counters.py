@@ -31,6 +31,12 @@ def listed(checkpoint, name):
         ({"target_tokens": HUGE}, "`progress.target_tokens` is 1,000,000,000,000,000 .* at most [0-9,]+ is possible"),
         ({"stale": HUGE}, "`progress.stale` is 1,000,000,000,000,000 after 24 steps, and at most 24 is possible"),
         ({"stale": 25}, "`progress.stale` is 25 after 24 steps, and at most 24 is possible"),
+        ({"target_tokens": 0}, "`progress.target_tokens` is 0 after 24 steps, and each has at least one"),
+        ({"average_steps": 0}, "`average_steps` is 0 after 24 steps, and each has at least one"),
+        ({"validated": 0}, ".*is the best, but the last validation was that of step 0"),
+        ({"best_models": [[1.0, 10], [1.0, 10]]}, ".*`best_models` are not different models, the best first"),
+        ({"best_models": [[-9.0, 10], [-1.0, 20]]}, ".*`best_models` are not different models, the best first"),
+        ({"best_models": [[1e300, 10]]}, ".*a model of `best_models` is better than the best"),
         ({"average_steps": HUGE}, "`average_steps` is 1,000,000,000,000,000 after 24 steps, and at most 24 is possible"),
     ],
 )

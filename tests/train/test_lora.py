@@ -123,6 +123,11 @@ def test_an_adapter_of_a_base_that_moved_or_changed(parent, child, tmp_path):
     config = model_in(run) / "adapter_config.json"
 
     data = json.loads(config.read_text())
+    for key, value in (("init_lora_weights", "pissa_niter_4"), ("layer_replication", [[0, 1]]), ("use_dora", True)):
+        config.write_text(json.dumps({**data, key: value}))
+        list_again(model_in(run), "adapter_config.json")
+        with pytest.raises(StoreError, match=key):
+            tfkit.load(run)
     config.write_text(json.dumps({**data, "base_model_name_or_path": str(tmp_path / "gone")}))
     list_again(model_in(run), "adapter_config.json")
     with pytest.raises(StoreError, match=r"is an adapter of .*gone, which cannot be used.*--base DIR"):

@@ -155,7 +155,10 @@ def run(words: list[str]) -> int:
     if "_TFKIT_COMPLETE" in os.environ:  # the shell asks what may follow: `tfkit completion`
         from click.shell_completion import shell_complete
 
-        return shell_complete(commands, {}, "tfkit", "_TFKIT_COMPLETE", os.environ["_TFKIT_COMPLETE"])
+        try:
+            return shell_complete(commands, {}, "tfkit", "_TFKIT_COMPLETE", os.environ["_TFKIT_COMPLETE"])
+        except Exception:  # the line that is typed may be wrong; the shell shows no error while it is completed
+            return 1
     with standard_streams(), _short_warnings():
         try:
             code = _run(words)

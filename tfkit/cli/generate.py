@@ -47,6 +47,9 @@ log_probability, finished).
 @click.command("generate", epilog=EPILOG)
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote.")
 @click.option("--prompt", metavar="TEXT", multiple=True, help="Text to continue. May be repeated.")
+@click.option(
+    "--max-prompt", type=whole, metavar="N", default=8192, help="Last tokens of a prompt that a model without limit reads."
+)
 @click.option("--tokens", type=whole, metavar="N", help=f"New tokens at most (default: {TOKENS}).")
 @search_options(beams=1)
 @click.option("--cuda-graphs", is_flag=True, help="Record a step once and replay it (greedy or --sample, on a GPU).")
@@ -56,7 +59,7 @@ log_probability, finished).
 @cpu_table_option
 @common
 def command(
-    model: str, prompt: tuple[str, ...], tokens: int | None, n_best: int, workers: int | None, precision: str,
+    model: str, prompt: tuple[str, ...], max_prompt: int, tokens: int | None, n_best: int, workers: int | None, precision: str,
     cuda_graphs: bool, device: str, backend: list[str] | None, auto_table: str | None, allow_nan: bool,
     cpu_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
@@ -82,7 +85,9 @@ def command(
     if cuda_graphs:
         check_device(device)
     use_cpu_table(cpu_table, device)
-    generator = TextGenerator.load(model, precision=precision, **loaded(device, backend, auto_table, allow_nan))
+    generator = TextGenerator.load(
+        model, precision=precision, max_prompt=max_prompt, **loaded(device, backend, auto_table, allow_nan)
+    )
     check_workers(workers, device, generator.model)
     graphs = StepGraphs(generator.model) if cuda_graphs else None
     # All lines at once, because the samples of a line depend on its number. If a line cannot be read, those before it.
@@ -133,7 +138,8 @@ def _report_limits(name: str, continuations: list[Continuation], positions: int 
         print(f"{name}: {unknown_text(continuations[0].unknown)}", file=sys.stderr)
     if continuations and continuations[0].cut:
         read, cut = continuations[0].read, continuations[0].cut
-        limit = f"the last {read:,} were read; the model has {positions:,} positions"
+        reason = "see --max-prompt" if positions is None else f"the model has {positions:,} positions"
+        limit = f"the last {read:,} were read; {reason}"
         print(f"{name}: {read + cut:,} tokens, {limit}", file=sys.stderr)
     short = [len(continuation.hypothesis.ids) for continuation in continuations if not continuation.hypothesis.finished]
     if wanted is not None and short and max(short) < wanted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -61,19 +61,37 @@ class Normalisation:
 
     def changes(self, text: str) -> bool:
         """Whether a text is changed."""
-        if self.form and not unicodedata.is_normalized(self.form, text):
+        if self.form and not all(unicodedata.is_normalized(self.form, part) for part in _parts(text)):
             return True
         return self.spaces and OTHER_SPACE.search(text.strip()) is not None
 
     def example(self, text: str) -> tuple[str, str]:
         """The first character of a text, with its marks, that is changed, and what it becomes."""
-        starts = [at for at, letter in enumerate(text) if not unicodedata.combining(letter)]
-        for start, end in pairwise([*starts, len(text)]) if self.form else ():
-            after = unicodedata.normalize(self.form, text[start:end])
-            if after != text[start:end]:
-                return text[start:end], after
-        space = OTHER_SPACE.search(text.strip()) if self.spaces else None
-        return (space[0], " ") if space else (text, unicodedata.normalize(self.form, text))  # letters that are composed
+        if not self.form:
+            return OTHER_SPACE.findall(text.strip())[0], " "
+        changed = next((part for part in _parts(text) if not unicodedata.is_normalized(self.form, part)), "")
+        starts = [at for at, letter in enumerate(changed) if not unicodedata.combining(letter)]
+        for start, end in pairwise([*starts, len(changed)]):
+            after = unicodedata.normalize(self.form, changed[start:end])
+            if after != changed[start:end]:
+                return changed[start:end], after
+        space = OTHER_SPACE.search(text.strip()) if self.spaces and not changed else None
+        return (space[0], " ") if space else (changed, unicodedata.normalize(self.form, changed))  # letters that are composed
+
+
+PART = 500
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text in parts that begin with a letter where they can: normalising takes a time that grows with the square of the marks
+    behind one letter."""
+    start = 0
+    while start < len(text):
+        end = start + PART
+        while end < min(len(text), start + 2 * PART) and unicodedata.combining(text[end]):
+            end += 1
+        yield text[start:end]
+        start = end
 
 
 OTHER_SPACE = re.compile(r"[^\S ]")

@@ -23,7 +23,7 @@ from .questions import location_of
 from .text_lines import groups
 from .tokeniser import Ranges, TextTokeniser
 
-MAX_READS = 64
+MAX_READS = 16
 """The most windows that may read one token of a context."""
 CONTEXTS = 200
 """Contexts encoded in one call: their pieces with their places take more memory than ids."""

@@ -24,15 +24,31 @@ class Pair:
     inverse: Callable[[Values, Config], dict[str, Any]]
 
 
+ROTARY_KEYS = frozenset(
+    {
+        "rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings",
+        "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor", "truncate", "mscale",
+        "mscale_all_dim", "short_factor", "long_factor",
+    }
+)  # fmt: skip
+
+
+def _number(*values: Any) -> float:
+    """The first of some values that is written, the last one being the default."""
+    return float(next(value for value in values if value is not None))
+
+
 def _rotary(config: Config) -> Any:
     """`rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling` before."""
     written = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    if other := written.keys() - ROTARY_KEYS:
+        raise ValueError(f"`{min(other)}` is unknown")
     kind = written.get("rope_type", written.get("type", "default"))
     position: dict[str, Any] = {
         "kind": "rotary_half",
-        "base": float(written.get("rope_theta") or config.get("rope_theta") or 1e4),
+        "base": _number(written.get("rope_theta"), config.get("rope_theta"), 1e4),
     }
-    share = written.get("partial_rotary_factor") or config.get("partial_rotary_factor") or config.get("rotary_pct") or 1.0
+    share = _number(written.get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct"), 1.0)
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if share != 1.0:
         position["dims"] = int(head_dim * share)
@@ -128,15 +144,15 @@ def _modernbert_layers(config: Config) -> Any:
         raise ValueError(f"`layer_types` starts with `{kinds[0]}` and has {len(kinds)} entries for {number} layers")
     half = config["local_attention"] // 2
     bases = config.get("rope_parameters") or {}
-    local = bases.get("sliding_attention", {}).get("rope_theta") or config.get("local_rope_theta") or 10000.0
-    window = {"position": {"base": float(local)}, "attention": {"window": [half, half]}}
+    local = _number(bases.get("sliding_attention", {}).get("rope_theta"), config.get("local_rope_theta"), 10000.0)
+    window = {"position": {"base": local}, "attention": {"window": [half, half]}}
     first = [{"placement": "none", "sublayers": ["self_attention"]}, {"sublayers": ["ffn"]}]
     return [*first, *(window if kind == "sliding_attention" else {} for kind in kinds[1:])]
 
 
 def _modernbert_base(config: Config) -> Any:
     bases = config.get("rope_parameters") or {}
-    return float(bases.get("full_attention", {}).get("rope_theta") or config.get("global_rope_theta") or 160000.0)
+    return _number(bases.get("full_attention", {}).get("rope_theta"), config.get("global_rope_theta"), 160000.0)
 
 
 def _modernbert_keys(values: Values, config: Config) -> dict[str, Any]:

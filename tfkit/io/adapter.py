@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -47,8 +47,17 @@ class AdapterConfig(FileModel):
     use_rslora: Literal[False] = False
     use_dora: Literal[False] = False
     lora_bias: Literal[False] = False
+    layer_replication: None = None
+    init_lora_weights: Any = True
     rank_pattern: Annotated[dict[str, Any], Field(max_length=0)] = {}
     alpha_pattern: Annotated[dict[str, Any], Field(max_length=0)] = {}
+
+    @field_validator("init_lora_weights")
+    @classmethod
+    def _base_is_unchanged(cls, value: Any) -> Any:
+        if isinstance(value, str) and value.startswith(("pissa", "olora", "corda", "loftq")):
+            raise ValueError(f"`{value[:20]}` also changes the weights of the base model, which are not in the adapter")
+        return value
 
 
 def read_adapted(directory: Path, shapes: Mapping[str, tuple[int, ...]], base: Path | None = None) -> dict[str, Tensor]:

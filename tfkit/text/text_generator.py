@@ -11,7 +11,7 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, read_tokenisers, roles_for
-from ..errors.arguments import check_list
+from ..errors.arguments import check_list, check_whole
 from ..generate import Hypothesis, Search, StepGraphs, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
@@ -47,6 +47,9 @@ class Continuation:
         return load_lazily("tfkit.view.pages:search_html")(self.prompt, rows)  # type: ignore[no-any-return]
 
 
+MAX_PROMPT = 8192
+
+
 class TextGenerator:
     """Continues prompts. No continuation has a padding, start or unknown token, unless the search allows them.
 
@@ -57,13 +60,17 @@ class TextGenerator:
         model: A decoder-only model.
         tokeniser: Its tokeniser.
         search: The search of `continue_all` unless it gets another; greedy by default.
+        max_prompt: The most tokens of a prompt that are read, its last ones, by a model without a table of positions.
 
     Raises:
         InputError: The model is of another kind.
     """
 
-    def __init__(self, model: Model, tokeniser: TextTokeniser, search: Search | None = None) -> None:
-        self.model, self.tokeniser = model, tokeniser
+    def __init__(
+        self, model: Model, tokeniser: TextTokeniser, search: Search | None = None, max_prompt: int = MAX_PROMPT
+    ) -> None:
+        self.model, self.tokeniser, self.max_prompt = model, tokeniser, max_prompt
+        check_whole("max_prompt", max_prompt)
         self.search = search or Search(kind="greedy")
         self.roles = roles_for(model.plan, "language")
         self.positions = model.plan.max_input_lengths.get(self.roles.target)
@@ -71,7 +78,8 @@ class TextGenerator:
     @classmethod
     def load(
         cls, directory: str | Path, *, device: str | torch.device = "cpu", backend: Any = None,
-        precision: str = "float32", allow_nan: bool = False, catalogue: Catalogue | None = None,
+        precision: str = "float32", max_prompt: int = MAX_PROMPT, allow_nan: bool = False,
+        catalogue: Catalogue | None = None,
     ) -> TextGenerator:  # fmt: skip
         """Load a generator. Its search is what `generation.json` of the model says, if it has one.
 
@@ -80,6 +88,7 @@ class TextGenerator:
             device: as in `tfkit.load`.
             backend: as in `tfkit.load`.
             precision: as in `tfkit.load`.
+            max_prompt: as in the constructor.
             allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
@@ -93,7 +102,7 @@ class TextGenerator:
         """
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
-        return cls(model, read_tokenisers(place, ("target",))["target"], saved_search(place, catalogue))
+        return cls(model, read_tokenisers(place, ("target",))["target"], saved_search(place, catalogue), max_prompt)
 
     def continue_all(
         self,
@@ -161,7 +170,9 @@ class TextGenerator:
         """The tokens of a prompt that the model reads, special tokens included."""
         positions, frame = self.positions, self.tokeniser.prompt_frame
         count = len(ids) + len(frame)
-        if positions is not None and count > positions:
+        if positions is None:
+            ids = ids[-max(1, self.max_prompt - len(frame)) :]
+        elif count > positions:
             room = max(positions + 1 - search.limit(count), (positions + 1) // 2)  # the last new token needs none
             ids = ids[-max(1, room - len(frame)) :]
         return frame(ids)

@@ -63,6 +63,15 @@ class Progress(BaseModel):
             raise ValueError(f"step {latest} was validated, but only {self.step} were made")
         if (self.best is None) != (self.best_step is None):
             raise ValueError("`best` and `best_step` belong together")
+        if self.best_step is not None and self.validated < self.best_step:
+            raise ValueError(f"step {self.best_step} is the best, but the last validation was that of step {self.validated}")
+        steps = [step for _, step in self.best_models]
+        if self.best_models != sorted(self.best_models, key=lambda scored: (-scored[0], scored[1])) or len({*steps}) < len(
+            steps
+        ):
+            raise ValueError("`best_models` are not different models, the best first")
+        if self.best is not None and any(score > self.best for score, _ in self.best_models):
+            raise ValueError("a model of `best_models` is better than the best")
         return self
 
 

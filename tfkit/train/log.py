@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import takewhile
@@ -82,6 +83,7 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="k
 def append_log(path: Path, entry: Mapping[str, Any]) -> None:
     """Append a line to a log. Raises OSError if it cannot be written; the log is unchanged then."""
     line = json.dumps(finite(entry), allow_nan=False).encode() + b"\n"
+    _separate(path)
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         size = os.fstat(number).st_size
@@ -94,6 +96,18 @@ def append_log(path: Path, entry: Mapping[str, Any]) -> None:
             raise
     finally:
         os.close(number)
+
+
+def _separate(path: Path) -> None:
+    """Make a log that has other names (hard links) one of its own: only this run writes to it. Raises OSError."""
+    if not path.is_file() or path.is_symlink() or os.stat(path).st_nlink == 1:
+        return
+    copy = path.with_name(f".{path.name}.copy")
+    try:
+        shutil.copyfile(path, copy, follow_symlinks=False)
+        os.replace(copy, path)
+    finally:
+        copy.unlink(missing_ok=True)
 
 
 def finite(value: Any) -> Any:
@@ -113,6 +127,7 @@ def cut_log(path: Path, step: int) -> None:
     kept = sum(len(line) for line, _ in takewhile(lambda read: read[1].step <= step, _lines(path)))
     if os.path.lexists(path):
         try:
+            _separate(path)
             with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "rb+") as file:
                 file.truncate(kept)
         except OSError as reason:
