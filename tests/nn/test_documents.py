@@ -242,5 +242,10 @@ def test_positions_beyond_a_learned_table_are_an_error(model_of: Callable[..., M
     model = model_of("decoder", position="{kind: learned, max_len: 4}")
     with pytest.raises(tfkit.InputError, match="has position 4, and the table of learned positions ends at `max_len` 4"):
         model(tokens=ids_of(1, 2), positions={"tokens": torch.tensor([[0, 4]])})
+    padded, whole = torch.tensor([[5, 6, 7, *[0] * 9]]), torch.zeros(1, 12, dtype=torch.int64)
+    with torch.no_grad():  # padding has no position
+        logits = model(tokens=padded, documents={"tokens": whole})["logits"][:, :3]
+        assert torch.equal(logits, model(tokens=padded, positions={"tokens": torch.arange(12)[None]})["logits"][:, :3])
+        torch.testing.assert_close(logits, model(tokens=padded[:, :3])["logits"])
     ids = ids_of(1, 6)  # longer than the table, but no document is
     assert model(tokens=ids, documents={"tokens": torch.tensor([[0, 0, 0, 1, 1, 1]])})["logits"].shape == (1, 6, 19)

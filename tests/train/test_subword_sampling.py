@@ -44,6 +44,8 @@ def test_unigram_sampling_and_masked_rows_train(tmp_path):
     path = recipe_for(tmp_path, "masked")
     changes = ["tokeniser={kind: unigram, vocab_size: 300, sampling: {alpha: 0.1}}", "stopping={max_steps: 2}"]
     train(load_recipe(path, changes), tmp_path / "run")
+    train(load_recipe(path, [*changes, f"pretrained={tmp_path / 'run'}"]), tmp_path / "tuned")
+    assert load_recipe(tmp_path / "tuned" / "recipe.yaml").tokeniser.options.sampling.alpha == 0.1
 
 
 def test_what_cannot_be_sampled_is_refused(task, tmp_path):

@@ -42,6 +42,7 @@ def write_recipe(recipe: Recipe, directory: Path) -> None:
         # The tokenisers are those of the pretrained model; the defaults of the recipe would not describe them.
         del written["tokeniser"]
         if keys := recipe.written_keys("tokeniser"):
+            keys |= {name: value for name, value in recipe.tokeniser.options.model_dump(mode="json").items() if name in keys}
             if isinstance(keys.get("extend"), str):
                 keys["extend"] = str(Path(keys["extend"]).absolute())
             written["tokeniser"] = {"kind": recipe.tokeniser.kind, **keys}

@@ -222,6 +222,8 @@ class Learned(MethodModule):
     def _rows_of_their_own(self, span: PositionRange) -> Tensor:
         """The rows (B,L,P) of positions that the caller gives, or that start again with each document."""
         positions = span.query_positions()  # (B,L)
+        if span.visible is not None:  # the positions of padding do not count
+            positions = positions.masked_fill(~span.visible[:, span.offset : span.offset + span.queries], 0)
         if positions.device.type != "cpu":
             torch._assert_async((positions < self.max_len).all(), f"TFK061: a position is beyond `max_len` {self.max_len}")
         elif not torch.compiler.is_compiling() and (last := int(positions.max())) >= self.max_len:
