@@ -253,6 +253,9 @@ def test_prefixes_of_one_text_and_of_a_file(run, tmp_path, monkeypatch, capsys):
     plain, both, first = translated(), translated("--prefix", "la"), translated("--prefixes", str(tmp_path / "starts.txt"))
     assert [line.split()[0] for line in both] == ["la", "la"]
     assert first == [both[0], plain[1]]
+    typed(monkeypatch, "the dog sees the old cat\n\n")  # an empty line stays empty, whatever has no room there
+    assert main(["translate", str(run), "--prefix", "la", "--extra-length", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [""]
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "negative": ({"positions": {"tokens": torch.tensor([[0, 1, 2, 3], [0, -1, 0, 0]])}}, r"hold -1 at \[1, 1\]"),
     "beyond": ({"prefixes": {"tokens": torch.tensor([0, 5])}}, r"hold 5 at \[1\]: a prefix has 0 to 4 tokens|hold 5 at \[1\]"),
     "two": ({"prefixes": {"tokens": torch.tensor([0, 1])}, "documents": {"tokens": LONG}}, "has documents and prefixes"),
+    "two masks of a site": (
+        {"masks": {"body.*": torch.ones(2, 4, 4, dtype=torch.bool), "body.0.*": torch.ones(2, 4, 4, dtype=torch.bool)}},
+        "`body.0.self_attention` has two masks",
+    ),
     "no site": ({"masks": {"bodi.*": torch.ones(2, 4, 4, dtype=torch.bool)}}, "`bodi.*` matches no attention site"),
     "pairs of others": ({"masks": {"body.*": torch.ones(2, 4, 3, dtype=torch.bool)}}, "its queries and keys are 4 and 4"),
     "pairs that are numbers": ({"masks": {"body.*": torch.ones(2, 4, 4)}}, "bool .batch, queries, keys."),
@@ -230,6 +234,13 @@ def test_a_model_that_cannot_is_named(
     name = next(iter(inputs))
     with pytest.raises(tfkit.InputError, match=message):
         model(**inputs, **{label: {name: torch.zeros(2, dtype=torch.int64) if label == "prefixes" else LONG}})
+
+
+def test_documents_of_other_numbers_are_refused(model_of: Callable[..., Model], ids_of: Ids) -> None:
+    model = model_of("encoder-decoder")
+    numbers = {"source": torch.tensor([[0, 0, 1, 1]]), "target": torch.tensor([[1, 1, 2, 2]])}
+    with pytest.raises(tfkit.InputError, match=r"row 0 of `target` has the documents \[1, 2\], of `source` \[0, 1\]"):
+        model(source=ids_of(1, 4), target=ids_of(1, 4), documents=numbers)
 
 
 def test_a_window_and_a_prefix_exclude_each_other(model_of: Callable[..., Model], ids_of: Ids) -> None:

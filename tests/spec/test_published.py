@@ -110,10 +110,14 @@ def test_new_copies_a_spec_or_a_recipe_with_its_data(here, tfkit, monkeypatch, c
     assert capsys.readouterr().out.splitlines() == [
         "mine.yaml", "sample/train.de", "sample/train.en", "", "Next:", "  tfkit check mine.yaml",
     ]  # fmt: skip
+    assert set(copies("recipe", "both-ways")) == {"both-ways.yaml", "sample/train.de", "sample/train.en"}
     assert main(["new", "spec", "gpt2"]) == 0
     assert main(["check", "mine.yaml", "gpt2.yaml"]) == 0
     before = Path("gpt2.yaml").read_text()
     assert main(["new", "spec", "gpt2"]) == 2
+    Path("folder").mkdir()
+    assert main(["new", "spec", "gpt2", "-o", "folder/"]) == 0
+    assert Path("folder/gpt2.yaml").read_text() == Path("gpt2.yaml").read_text()
     assert Path("gpt2.yaml").read_text() == before
     assert main(["new", "recipe", "sampel"]) == 2
     assert "there is no recipe `sampel`; did you mean `sample`?" in capsys.readouterr().err

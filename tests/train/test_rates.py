@@ -80,6 +80,8 @@ def test_a_plateau_needs_validation_data_and_a_factor_below_1(task, tmp_path):
         train(load_recipe(task, [PLATEAU]), tmp_path / "run")
     with pytest.raises(SpecError, match=r"schedule.factor: less than 1"):
         plateau(peak=0.1, factor=1.0)
+    with pytest.raises(SpecError, match=r"`floor` is 0.2, more than `peak`, which is 0.1"):
+        plateau(peak=0.1, floor=0.2)
 
 
 def test_the_suggestion_is_the_steepest_fall_before_the_lowest_loss():

@@ -83,7 +83,8 @@ def _copy(kind: str, name: str, place: Path, as_json: bool) -> int:
 def command(slot: str, name: Name | str, output: str | None, as_json: bool) -> int:
     """Write a plugin to start from, or a copy of a spec or a recipe."""
     if isinstance(name, str):
-        return _copy(slot, name, Path(output or f"{name}.yaml"), as_json)
+        place = Path(output or f"{name}.yaml")
+        return _copy(slot, name, place / f"{name}.yaml" if place.is_dir() else place, as_json)
     from ..catalogue import load_catalogue
     from ..starters.starter import proof, taken
 

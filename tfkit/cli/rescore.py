@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Diagnostic, InputError, Location
+from ..view.terminal import shown
 from .options import READ, common, loading, precision_option, whole
 from .output import speak_utf8
 from .packages import TEXT, import_torch, need_packages
@@ -86,7 +87,15 @@ def command(
         return rescorer.rescore(pairs, chunk=chunk, target_language=target_language)
 
     read = lines(files[0], descriptors=True) if len(files) == 1 else iter(()) if files else None
-    for number, result in streamed(rescore, _notice, name, read):
+
+    def notice(result: Rescored) -> str:
+        """Why a row has no log-probability, with the file of a source."""
+        if not result.reason:
+            return ""
+        place = f" (in {shown(files[0])})" if len(files) == 2 and result.reason.startswith("the source") else ""
+        return f"{result.reason}{place}; the row has no log-probability"
+
+    for number, result in streamed(rescore, notice, name, read):
         if as_json:
             texts = {"source": result.source, "target": result.target} if rescorer.pairs else {"text": result.target}
             fields = {
@@ -101,10 +110,6 @@ def command(
             links = [] if result.alignment is None else [links_text(result.alignment)]
             print("" if result.log_probability is None else f"{result.log_probability:.4f}", *links, sep="\t")
     return 0
-
-
-def _notice(result: Rescored) -> str:
-    return f"{result.reason}; the row has no log-probability" if result.reason else ""
 
 
 def _pairs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:

@@ -454,7 +454,11 @@ class Model(Placed):
                     message = f"decoding starts with a mask of `{pattern}`, which its steps would not have"
                     raise InputError(Diagnostic("TFK073", message, "give masks of attention sites to a call of the model"))
                 check_pairs(pattern, mask, inputs, self._placed_parameter())
-                pairs |= dict.fromkeys(self._sites([pattern]), mask)
+                sites = self._sites([pattern])
+                if twice := sites & pairs.keys():
+                    message = f"`{min(twice)}` has two masks, one of them by `{pattern}`"
+                    raise InputError(Diagnostic("TFK073", message, "give one mask for each site"))
+                pairs |= dict.fromkeys(sites, mask)
         padding = check_inputs(self.plan, wanted, inputs, extra, self._placed_parameter())
         return ForwardContext(dict(inputs), padding, dict(extra.get("segments", {})), wanted=self._sites(weights), pairs=pairs)
 

@@ -9,7 +9,13 @@ from pydantic import Field, model_validator
 from ..slots.options import AsTuple, Entry, OneOf, Options, Positive
 
 Path = Annotated[str, Field(min_length=1)]
-HeldOut = Annotated[int, Field(ge=1, description="rows held out for validation if no file is named; chosen by `seed`")]
+HeldOut = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="rows held out for validation if no file is named, chosen by `seed`; 1 of 20 unless written, at most 1,000",
+    ),
+]
 
 
 CorpusName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,49}$", description="what the corpus is called")]
@@ -124,7 +130,11 @@ class LanguageText(MayHaveCorpora):
     text: Annotated[Path | None, Field(description="the text")] = None
     validation_text: Annotated[Path | None, Field(description="as `text`, to choose the best model")] = None
     held_out: Annotated[
-        int | None, Field(ge=1, description="lines held out for validation if no file is named; the last ones")
+        int | None,
+        Field(
+            ge=1,
+            description="lines held out if no validation file is named, the last ones; 1 of 20 unless written, at most 1,000",
+        ),
     ] = None
 
 
@@ -154,7 +164,11 @@ class MaskedPairs(MaskedText):
     tokens, and whether the second piece follows."""
 
     held_out: Annotated[
-        int | None, Field(ge=1, description="lines held out for validation if no file is named; the last ones")
+        int | None,
+        Field(
+            ge=1,
+            description="lines held out if no validation file is named, the last ones; 1 of 20 unless written, at most 1,000",
+        ),
     ] = None
 
 

@@ -97,7 +97,13 @@ class PlateauOptions(PeakOptions):
     factor: Annotated[float, Field(gt=0.0, lt=1.0, description="factor of the rate at a plateau")] = 0.1
     patience: Annotated[int, Field(ge=0, le=2**40, description="validations without a better score that change nothing")] = 10
     threshold: Annotated[float, Field(ge=0.0, lt=1.0, description="a smaller relative change of the score is none")] = 1e-4
-    floor: Annotated[float, Field(ge=0.0, description="the lowest learning rate")] = 0.0
+    floor: Annotated[float, Field(ge=0.0, description="the lowest learning rate, at most `peak`")] = 0.0
+
+    @model_validator(mode="after")
+    def _falls(self) -> PlateauOptions:
+        if self.floor > self.peak:
+            raise ValueError(f"`floor` is {self.floor}, more than `peak`, which is {self.peak}")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)

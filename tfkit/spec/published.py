@@ -64,5 +64,6 @@ def copies(kind: str, name: str) -> dict[str, bytes]:
     """A shipped file to edit under its file name, and by relative path the data that it names beside it."""
     place = Path(published(kind)[name])
     text = _LINKS.sub(r"\1: \2", _EDITOR.sub("", place.read_text(encoding="utf-8")))
-    data = sorted((place.parent / name).glob("*")) if kind == "recipe" else []
-    return {place.name: text.encode(), **{f"{name}/{file.name}": file.read_bytes() for file in data}}
+    named = [folder for folder in sorted(place.parent.glob("*/")) if kind == "recipe" and f"{folder.name}/" in text]
+    data = [file for folder in named for file in sorted(folder.glob("*"))]
+    return {place.name: text.encode(), **{f"{file.parent.name}/{file.name}": file.read_bytes() for file in data}}

@@ -290,8 +290,9 @@ class Translator:
         sources = [frame([*before_source, *ids[:room]]) for ids in encoded]
         nonempty = [number for number, ids in enumerate(encoded) if ids]
         starts = [[*before_target, *ids] for ids in self._encoded_prefixes(prefixes, first)]
-        for number, ids, source in zip(range(first, first + len(lines)), starts, sources, strict=True):
-            if len(ids) >= (most := self.room(len(source))):
+        for at in nonempty:
+            ids, number = starts[at], first + at
+            if len(ids) >= (most := self.room(len(sources[at]))):
                 message = f"the prefix of line {number:,} has {len(ids):,} tokens, and the translation gets at most {most:,}"
                 raise InputError(Diagnostic("TFK078", message, "shorten the prefix, or allow longer translations"))
         rule = self.model.plan.token_rule(self.roles.target)

@@ -59,9 +59,10 @@ def impossible(state: State, optimiser: Mapping[str, Tensor], rows: int, tokens:
     ):
         if count > most:
             yield f"`{name}` is {count:,} after {step:,} steps, and at most {most:,} is possible"
-    for name, count in (("progress.target_tokens", progress.target_tokens), ("average_steps", state.average_steps)):
-        if count is not None and count < step:
-            yield f"`{name}` is {count:,} after {step:,} steps, and each has at least one"
+    averaged = step if state.average_steps is None else state.average_steps
+    for name, fewest in (("progress.target_tokens", progress.target_tokens), ("average_steps", averaged)):
+        if fewest < step:
+            yield f"`{name}` is {fewest:,} after {step:,} steps, and each has at least one"
     counted = {name: float(value) for name, value in optimiser.items() if name.endswith("/step")}
     for name, value in counted.items():
         if not 0 <= value <= step:

@@ -154,7 +154,13 @@ class Validator:
         if best:
             progress.best, progress.best_step = value, progress.step
         reduced = patience and reduces_at_plateau(self.step.recipe, progress, value)
-        next_rate = rate_of(self.step.recipe, progress.step + 1, self.step.width, progress.reductions) if reduced else None
+        next_rate = None
+        if reduced:
+            before, after = (
+                rate_of(self.step.recipe, progress.step + 1, self.step.width, reductions)
+                for reductions in (progress.reductions - 1, progress.reductions)
+            )
+            next_rate = after if after < before else None  # the rate may be at its floor
         return ValidationResult(
             step=progress.step,
             epoch=progress.epoch if progress.batch else max(1, progress.epoch - 1),

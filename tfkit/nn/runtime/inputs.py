@@ -87,7 +87,26 @@ def check_inputs(
             padding[name] = _divided(plan, name, tensor, padding[name], extra)
         if name in segments:
             check_segments(name, segments[name], tensor, rule.segments if isinstance(rule, InputRule) else 0)
+    if len(documents) > 1:
+        _check_same_documents(padding)
     return padding
+
+
+def _check_same_documents(padding: Mapping[str, Padding]) -> None:
+    """Raises InputError if a row of one input has a document that the row of another input has not. On CUDA nothing is read."""
+    first: tuple[str, list[set[int]]] | None = None
+    for name, rows in padding.items():
+        assert rows.documents is not None, "all inputs have documents"
+        if _unread(rows.documents) or rows.documents.device.type != "cpu":
+            return
+        visible = rows.as_visible(rows.documents.shape[1])
+        real = rows.documents if visible is None else rows.documents.masked_fill(~visible, torch.iinfo(torch.int64).min)
+        numbers = [set(row) - {torch.iinfo(torch.int64).min} for row in real.tolist()]
+        for row, (here, there) in enumerate(zip(numbers, first[1] if first else numbers, strict=True)):
+            if (alone := here ^ there) and first is not None:
+                message = f"row {row} of `{name}` has the documents {sorted(here)}, of `{first[0]}` {sorted(there)}"
+                raise InputError(Diagnostic("TFK073", message[:300], f"both need document {min(alone)}, or none"))
+        first = first or (name, numbers)
 
 
 def _divided(plan: ModelPlan, name: str, ids: Tensor, padding: Padding, extra: Mapping[str, Tensor]) -> Padding:
