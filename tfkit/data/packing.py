@@ -98,9 +98,9 @@ class Packing:
                 target[: len(line)] = line
             return filled
 
-        numbers = torch.zeros(len(batch.labels), dtype=torch.int64)
+        numbers = torch.zeros(len(batch.labels), dtype=torch.int64, device="cpu")
         for row in members:
-            numbers[row] = torch.arange(len(row))
+            numbers[row] = torch.arange(len(row), device="cpu")
         inputs, lengths_by_name, documents, segments = {}, {}, {}, {}
         for name, ids in batch.inputs.items():
             counts = batch.lengths[name]
@@ -123,7 +123,7 @@ class Packing:
 
 def _moved(links: Tensor, batch: Batch, members: Sequence[Sequence[int]], task: Task) -> Tensor:
     """Links (N, 3) of rows of a batch, at the places of their tokens in the rows that hold them, `members`."""
-    place = torch.zeros(len(batch.labels), 3, dtype=torch.int64)  # row, first target token, first source token
+    place = torch.zeros(len(batch.labels), 3, dtype=torch.int64, device="cpu")  # row, first target token, first source token
     for line, row in enumerate(members):
         place[row, 0] = line
         for side, column in ((1, "target"), (2, "source")):

@@ -10,8 +10,6 @@ LONGEST = 60
 """The largest number of characters of a label. Of a longer token the first ones are shown."""
 SPACES = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 UNDECODED = "\ufffd"
-WORD_START = "▁"
-"""Written before a piece that starts a word, as in the vocabularies of subword tokenisers."""
 MOST_BYTES = 4
 """The largest number of tokens of one character, of which each is a byte."""
 
@@ -26,12 +24,6 @@ def short(label: str, longest: int = LONGEST) -> str:
     return label if len(label) <= longest else label[: longest - 1] + "…"
 
 
-def starts_word(tokeniser: TextTokeniser, number: int, piece: str) -> bool:
-    """Whether a token starts a word of a tokeniser that divides words into pieces."""
-    divides = tokeniser.kind != "characters" and bool(tokeniser.word_mark)
-    return divides and number not in tokeniser.special_ids and tokeniser.starts_word(piece)
-
-
 def _texts(tokeniser: TextTokeniser, ids: Sequence[int]) -> Iterator[str]:
     special, pieces, at = tokeniser.special_ids, tokeniser.pieces(ids), 0
     while at < len(ids):
@@ -42,10 +34,8 @@ def _texts(tokeniser: TextTokeniser, ids: Sequence[int]) -> Iterator[str]:
             yield from (f"{whole} {part + 1}/{count}" for part in range(count))
         elif UNDECODED in text:
             yield pieces[at]
-        elif text.strip():
-            yield f"{WORD_START * starts_word(tokeniser, ids[at], pieces[at])}{text.strip()}"
         else:
-            yield SPACES.get(text, "␣")
+            yield text.strip() or SPACES.get(text, "␣")
         at += count
 
 

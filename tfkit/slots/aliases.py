@@ -125,6 +125,7 @@ _OURS: dict[str, dict[str, str]] = {
         "inverse_sqrt": "inverse_square_root inv_sqrt invsqrt rsqrt inverse_sqrt_lr",
         "cosine": "cosine_annealing cosine_annealing_lr cosine_decay cosine_with_warmup cosine_schedule_with_warmup "
         "get_cosine_schedule_with_warmup warmup_cosine cosine_lr",
+        "plateau": "reduce_lr_on_plateau reduce_on_plateau",
         "constant": "constant_with_warmup constant_lr fixed constant_schedule_with_warmup warmup_constant",
     },
     "tokeniser": {
@@ -134,6 +135,7 @@ _OURS: dict[str, dict[str, str]] = {
     },
     "data": {
         "parallel": "translation seq2seq bitext mt machine_translation parallel_text sequence_to_sequence",
+        "texts": "lines sentences documents",
         "language": "lm clm language_modeling causal_lm language_model text causal next_token",
         "masked": "mlm masked_lm masked_language_modeling bert denoising_mask",
         "classification": "cls classify sequence_classification text_classification labels table csv tsv",
@@ -157,8 +159,7 @@ _LACKING: dict[str, str] = {
     "init": "kaiming he kaiming_uniform kaiming_normal xavier_normal glorot_normal zeros ones mup",
     "optimiser": "sgd nadam radam adamax adadelta adagrad adafactor lamb lion muon shampoo rmsprop rprop lbfgs sparse_adam "
     "adan sophia adabelief adam8bit",
-    "schedule": "polynomial exponential step one_cycle plateau reduce_lr_on_plateau wsd warmup_stable_decay "
-    "cosine_with_restarts",
+    "schedule": "polynomial exponential step one_cycle wsd warmup_stable_decay cosine_with_restarts",
     "tokeniser": "wordpiece word words whitespace bytes byte byte_level tiktoken",
     "data": "audio speech regression span_corruption",
 }

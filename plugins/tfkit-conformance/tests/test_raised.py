@@ -149,10 +149,10 @@ def test_a_long_message_is_cut_and_the_line_is_not(flash):
 
 
 def test_the_line_of_the_plugin_is_reported_and_not_that_of_its_library(flash, tmp_path, monkeypatch):
-    (tmp_path / "kernels.py").write_text("def call(function, *arguments):\n    return function(*arguments)\n")
-    (tmp_path / "acme" / "wrap.py").write_text("import kernels\n\n\ndef attend(inputs, options):\n    kernels.call(int, 'x')\n")
+    (tmp_path / "calling.py").write_text("def call(function, *arguments):\n    return function(*arguments)\n")
+    (tmp_path / "acme" / "wrap.py").write_text("import calling\n\n\ndef attend(inputs, options):\n    calling.call(int, 'x')\n")
     wrap = importlib.import_module("acme.wrap")
-    assert "(kernels.py:2)" in contract(wrap.attend)
+    assert "(calling.py:2)" in contract(wrap.attend)
     point = SimpleNamespace(module="acme", name="acme")
     monkeypatch.setattr("tfkit_conformance.raised.plugin_roots", lambda: {point.module})
     assert "(acme/wrap.py:5)" in contract(wrap.attend)

@@ -26,7 +26,8 @@ def build(tmp_path):
     """A checkout with a build for any version of torch on a CPU, which the library `kernels` finds."""
     variant = tmp_path / "checkout" / "build" / "torch-cpu"
     shutil.copytree(EXAMPLE / "torch-ext" / "plain_attention", variant)
-    (variant / "metadata.json").write_text(json.dumps(METADATA))
+    # The library names the module by its id, and every module has its own.
+    (variant / "metadata.json").write_text(json.dumps({**METADATA, "id": f"plain_attention_{abs(hash(tmp_path))}"}))
     return variant.parents[1]
 
 

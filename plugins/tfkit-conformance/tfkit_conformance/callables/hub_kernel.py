@@ -45,7 +45,7 @@ def hub_function(target: str) -> Callable[..., Any]:
     at = place
     for part in name.split("."):
         if not hasattr(resolved, part) and isinstance(resolved, ModuleType):
-            _submodule(resolved, part)
+            _import_below(resolved, part)
         if not hasattr(resolved, part):
             public = [attribute for attribute in dir(resolved) if not attribute.startswith("_")]
             raise error_of(f"{OPTION}: `{at}` has no `{part}`", nearest(part, public, "it has"))
@@ -62,9 +62,10 @@ def hub_function(target: str) -> Callable[..., Any]:
     return function
 
 
-def _submodule(module: ModuleType, name: str) -> None:
+def _import_below(module: ModuleType, name: str) -> None:
+    """Imports a module of a package, which becomes an attribute of it."""
     try:
-        import_module(f"{module.__name__}.{name}")
+        setattr(module, name, import_module(f"{module.__name__}.{name}"))
     except ModuleNotFoundError:
         return
 
