@@ -21,7 +21,6 @@ OURS = {"tfkit-core", *(path.parent.name for path in ROOT.glob("plugins/*/pyproj
 USED = {
     "pip", "setuptools",  # of the Makefile
     "flash-attn", "flash-attn-3", "flash-attn-4", "nvidia-cuda-nvcc",  # by their authors' names, for GPUs
-    "shtab",
 }  # fmt: skip
 TEXTS = (
     "*.md", "Makefile", "constraints.txt", ".ci/*", ".github/**/*.y*ml", "docs/**/*.md", "docs/**/*.txt", "plugins/**/*.md",
@@ -37,7 +36,7 @@ def constrained():
 
 
 def names(line):
-    """The distributions that a line names. Paths and the values of options are none."""
+    """The distributions that a line names. Paths and the values of options are not distributions."""
     words, found = iter(re.split(r"\s+(?=(?:[^']*'[^']*')*[^']*$)", line.split("  ")[0].split(" #")[0].strip())), set()
     for word in words:
         if word in OPTIONS_WITH_VALUE:
@@ -130,7 +129,7 @@ def test_modules_of_the_other_project_in_place_of_these_are_an_error_with_the_fi
 
 
 def test_the_former_name_of_this_project_is_no_second_plugin(other, monkeypatch):
-    """Whoever updates a clone has both names until the old one is removed."""
+    """A clone that is updated has both names until the old one is removed."""
     place = other("[tfkit]\nbuiltin = tfkit.builtin\n")
     done = command(place, "plugins", "--json")
     assert json.loads(done.stdout)["broken"] == json.loads(done.stdout)["disabled"] == []

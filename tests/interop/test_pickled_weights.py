@@ -28,7 +28,7 @@ def directory(tmp_path: Path) -> Path:
 
 def error_of(directory: Path) -> str:
     with pytest.raises(TfkitError) as error:
-        HuggingFaceDirectory(directory, allow_pickle=True).places  # noqa: B018
+        _ = HuggingFaceDirectory(directory, allow_pickle=True).places
     return str(error.value)
 
 

@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +20,6 @@ from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
 from ..recipe.parts import TOKENISERS
 from ..slots.options import Component
-from .subword_sampling import bpe_dropout, draw_of
 from .symbols import SPLIT, characters, first_steps, is_step, last_steps
 from .text_bounds import normaliser_steps
 from .text_frame import UNKNOWN
@@ -94,7 +94,7 @@ def _with_symbols(tokeniser: TextTokeniser, symbols: Sequence[str]) -> TextToken
 
 
 def _listed(path: str, tokeniser: TextTokeniser) -> list[str]:
-    """The new pieces of a file. Raises InputError with the line of one that is none."""
+    """The new pieces of a file. Raises InputError with the line that cannot be one piece."""
     pieces: dict[str, None] = {}
     for number, line in enumerate(lines(path), 1):
         piece = line.strip()
@@ -120,11 +120,13 @@ def _with_listed(model: dict[str, Any], pieces: Sequence[str]) -> dict[str, Any]
         best = max(score for piece, score in model["vocab"] if score < 0)
         return {**model, "vocab": [*model["vocab"], *([piece, best] for piece in pieces)]}
     vocab, merges = dict(model["vocab"]), [list(pair) for pair in model["merges"]]
+    ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
     for piece in pieces:
         for letter in piece:
             vocab.setdefault(letter, len(vocab))
-        parts = _merged(piece, {tuple(pair): rank for rank, pair in enumerate(merges)})
+        parts = _merged(piece, ranks)
         while len(parts) > 1:
+            ranks[parts[0], parts[1]] = len(merges)
             merges.append(parts[:2])
             vocab.setdefault(parts[0] + parts[1], len(vocab))
             parts = [parts[0] + parts[1], *parts[2:]]
@@ -225,18 +227,18 @@ class Spelling:
         vocabulary, pieces = self.old.vocabulary, {number: piece for piece, number in self.new.vocabulary.items()}
         model = json.loads(self.old.to_json())["model"]
         if model["type"] == "BPE":
-            divide = bpe_dropout(self.old, 0.0)
+            ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
+            divide = partial(_merged, ranks=ranks)
         else:
             scores = {piece: score for piece, score in model["vocab"] if piece not in BYTES}
-            divide = lambda word, draw: _best(word, scores)  # noqa: E731
+            divide = partial(_best, scores=scores)
         spelled = []
         symbols = dict(zip(characters(self.new.symbols), self.new.symbols, strict=True))
         for number in range(self.old.size, self.new.size):
             if pieces[number] in symbols:
                 spelled += self.old.encode([symbols[pieces[number]]])
                 continue
-            parts = divide(pieces[number], draw_of(0, 0, number, ""))
-            spelled.append([at for part in parts for at in _old_ids(part, vocabulary)])
+            spelled.append([at for part in divide(pieces[number]) for at in _old_ids(part, vocabulary)])
         return spelled
 
 

@@ -66,16 +66,11 @@ class Packing:
         waiting = generator.permutation(np.arange(len(sides)) if rows_of_epoch is None else rows_of_epoch).tolist()
         batches: list[Numbers] = []
         while waiting:
-            bins, placed, left, at = self._bins(), list[int](), list[int](), 0
-            for at, row in enumerate(waiting, 1):  # noqa: B007
-                if bins.place(sides[row]) is None:
-                    left.append(row)
-                    if len(left) >= WAITING * self.rows:
-                        break
-                else:
-                    placed.append(row)
+            bins, placed, left, following = self._bins(), list[int](), list[int](), iter(waiting)
+            while len(left) < WAITING * self.rows and (row := next(following, None)) is not None:
+                (left if bins.place(sides[row]) is None else placed).append(row)
             batches.append(np.array(placed))
-            waiting = left + waiting[at:]
+            waiting = [*left, *following]
         tokens = sum(int(sides[batch].sum()) for batch in batches)
         positions = len(batches) * self.rows * self.width * sides.shape[1]
         return Epoch([batches[index] for index in generator.permutation(len(batches))], max(0.0, 1 - tokens / positions))
