@@ -2,12 +2,13 @@
 
 import copy
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, distribution
 from types import MappingProxyType, ModuleType
 
 import pytest
 
 from tfkit import PluginError, SpecError, load_catalogue, parse_spec
+from tfkit.catalogue import BrokenPlugin
 from tfkit.plugin import AttentionBackend, Capabilities, Norm, Options, hookimpl
 from tfkit.plugin.model_parts import load
 
@@ -126,6 +127,24 @@ def test_a_broken_plugin_is_an_error_with_its_reason_where_a_spec_asks_for_it(br
     assert "which failed to import because ModuleNotFoundError: No module named 'a_package_that_is_not_there'" in str(
         error.value
     )
+
+
+def test_the_second_plugin_with_the_name_of_another_is_broken_and_both_distributions_are_named(tmp_path, monkeypatch):
+    points = [EntryPoint("builtin", "tfkit.builtin", "tfkit")]
+    for part in "ab":
+        (tmp_path / f"acme_{part}.py").write_text("")
+        info = tmp_path / f"acme_{part}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: acme-{part}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[tfkit]\nacme = acme_{part}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    points += [point for part in "ab" for point in distribution(f"acme-{part}").entry_points]
+    found = load_catalogue(points)
+    assert [name for name, *_ in found.plugins] == ["builtin", "acme"]
+    assert found.broken == (
+        BrokenPlugin("acme", "acme-b", "its name is also that of a plugin of `acme-a`; uninstall one of them"),
+    )
+    assert "eager" in found.names("backend")
 
 
 def test_a_hook_that_raises_is_a_broken_plugin(catalogue, tmp_path, monkeypatch):

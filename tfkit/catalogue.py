@@ -304,6 +304,10 @@ def _collected(points: Iterable[EntryPoint]) -> Catalogue:
             continue
         dist = point.dist
         distribution, version = (dist.name, dist.version) if dist else (point.name, "")
+        if point.name in owners:
+            message = f"its name is also that of a plugin of `{owners[point.name]}`; uninstall one of them"
+            broken.append(BrokenPlugin(point.name, distribution, message))
+            continue
         try:
             manager.register(point.load(), point.name)
         except (Exception, SystemExit) as reason:  # a broken plugin must not break the others
