@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
 from sphinx.search.en import SearchEnglish
+
+import tfkit
 
 project = "tfkit"
 copyright = "the authors of tfkit"
@@ -45,11 +49,26 @@ add_module_names = False
 python_display_short_literal_types = True
 
 
+ENTRY = re.compile(r"^( +)(\*{0,2}\w+): (.*(?:\n\1 +.*)*)", re.MULTILINE)
+"""An argument in a docstring with its description."""
+
+
+def described(name: str, text: str) -> str:
+    """The description of an argument. Where it says `As in` another function, it begins with the description there."""
+    reference = re.match(r"As in `(?:tfkit\.)?([\w.]+)`\W*", text)
+    if not reference or reference[1].startswith("nn."):
+        return text
+    there = {entry[2]: entry[3] for entry in ENTRY.finditer(inspect.getdoc(attrgetter(reference[1])(tfkit)) or "")}
+    rest = text[reference.end() :]
+    return " ".join(filter(None, [described(name, there[name]), rest[:1].upper() + rest[1:]]))
+
+
 def plain_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Docstrings are plain text with `code`, equations and the sections that napoleon reads next. Make that reStructuredText,
-    whatever characters they hold."""
+    whatever characters they hold. What an argument means stands on the page, not only where else it is described."""
     made = []
-    for paragraph in re.split(r"\n\s*\n", "\n".join(lines).strip()):
+    text = ENTRY.sub(lambda entry: f"{entry[1]}{entry[2]}: {described(entry[2], entry[3])}", "\n".join(lines).strip())
+    for paragraph in re.split(r"\n\s*\n", text):
         section = re.match(r"(Args|Attributes|Raises|Returns|Yields|Methods|Example|Examples|Note):\n", paragraph)
         if not section and re.search(r"^ |\S {3,}\S", paragraph, re.MULTILINE):  # indented, or in columns
             made.append("::\n\n" + re.sub(r"^", "   ", paragraph, flags=re.MULTILINE))

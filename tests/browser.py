@@ -25,14 +25,22 @@ def missing_browser() -> str:
 
 
 @contextmanager
-def opened(path: Path, width: int = 1280, scheme: str = "light") -> Iterator[Any]:
-    """A page of Playwright that shows a file. At its end, no other request was made, and nothing was written to the console."""
+def chromium() -> Iterator[Any]:
+    """A browser of Playwright."""
     from playwright.sync_api import sync_playwright
 
-    noticed: list[str] = []
     with sync_playwright() as driver:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = driver.chromium.launch(executable_path=_program(), args=options)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(path: Path, width: int = 1280, scheme: str = "light") -> Iterator[Any]:
+    """A page of Playwright that shows a file. At its end, no other request was made, and nothing was written to the console."""
+    noticed: list[str] = []
+    with chromium() as browser:
         context = browser.new_context(offline=True, viewport={"width": width, "height": 900}, color_scheme=scheme)
         page = context.new_page()
         page.on("request", lambda request: noticed.append(request.url))
@@ -40,7 +48,6 @@ def opened(path: Path, width: int = 1280, scheme: str = "light") -> Iterator[Any
         page.on("pageerror", lambda error: noticed.append(str(error)))
         page.goto(path.as_uri())
         yield page
-        browser.close()
     assert set(noticed) == {path.as_uri()}
 
 

@@ -240,13 +240,33 @@ def shipped_specs(run: Run) -> str:
     return rows(["spec", "parameters", "what it is", "published"], *body)
 
 
-def api(module: str) -> Callable[[Run], str]:
-    """autodoc directives for every public name of a module."""
+AREAS = {
+    "specs-api": ("tfkit.spec", "tfkit.recipe", "tfkit.graph", "tfkit.catalogue"),
+    "models-api": ("tfkit.builder", "tfkit.io", "tfkit.nn", "tfkit.cpu"),
+    "search-api": ("tfkit.generate", "tfkit.nn.runtime", "tfkit.text.saved_search"),
+    "texts-api": ("tfkit.text", "tfkit.images", "tfkit.metrics"),
+    "proof-api": ("tfkit_conformance", "tfkit.comparison"),
+    "errors-api": ("tfkit.errors",),
+}
+"""The pages of the public names of `tfkit`, and the modules whose names they show; the longest name of a module wins."""
+
+
+def area(value: object) -> str:
+    """The page of a public name. Raises ValueError if no page has it."""
+    module = str(getattr(value, "__module__", ""))
+    held = [(len(place), page) for page, places in AREAS.items() for place in places if f"{module}.".startswith(f"{place}.")]
+    return max(held)[1]
+
+
+def api(module: str, page: str = "") -> Callable[[Run], str]:
+    """autodoc directives for every public name of a module, or for those of one page."""
 
     def directives(run: Run) -> str:
         owner, groups = import_module(module), {"Functions": [], "Classes": [], "Exceptions": [], "Constants and types": []}
         for name in owner.__all__:
             value = getattr(owner, name)
+            if page and area(value) != page:
+                continue
             twice = "\n   :no-index:" if owner is not tfkit and name in tfkit.__all__ else ""
             if isinstance(value, type) and issubclass(value, BaseException):
                 groups["Exceptions"].append(f".. autoexception:: {module}.{name}{twice}")
@@ -403,7 +423,8 @@ def ejected(name: str) -> Callable[[Run], str]:
 EJECTED = ("sinusoids", "Embedding", "MultiHeadAttention", "FeedForward", "EncoderLayer", "Decoder", "Transformer", "greedy")
 TABLES: dict[str, Callable[[Run], str]] = {
     **{f"ejected-{name}": ejected(name) for name in EJECTED},
-    "api": api("tfkit"), "backend-needs": backend_needs, "backends": backends, "checks": checks,
+    **{page: api("tfkit", page) for page in AREAS},
+    "backend-needs": backend_needs, "backends": backends, "checks": checks,
     "certificates": certificates, "claims": claims, "claims-by-length": claims_by_length,
     "codes": codes, "commands": commands, "entries": entries, "field-report": field_report,
     "hooks": hook_list, "json": json_forms, "machine-code": machine_code,

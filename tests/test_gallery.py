@@ -43,7 +43,7 @@ def test_pictures_of_models_have_the_same_parts_before_the_models_have_learned(t
         assert tfkit(*each.command).code == 0
         (elements, texts), (stored, stored_texts) = structure(tmp_path / each.command[-1]), structure(each.picture)
         text = each.command[each.command.index("--text") + 1]
-        words = {*re.findall(r"\w+", text), "queries", "keys"}
+        words = {*(f"▁{word}" for word in re.findall(r"\w+", text)), "queries", "keys"}
         assert elements.keys() == stored.keys(), each.picture.name
         assert [t for t in texts if "head" in t] == [t for t in stored_texts if "head" in t], each.picture.name
         assert {t for t in stored_texts if t in words} <= set(texts), each.picture.name

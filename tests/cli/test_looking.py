@@ -149,7 +149,7 @@ def test_weights_of_an_rnn_add_up_to_one_and_those_of_a_pair_are_of_both_segment
     [site] = observation.sites
     assert site.name == "decoder.0.cross_attention"
     assert site.weights.sum(-1) == pytest.approx(1, abs=1e-5)
-    assert list(site.keys) == ["the", "old", "dog", "</s>"]
+    assert list(site.keys) == ["▁the", "▁old", "▁dog", "</s>"]
     [pair] = attention(folder / "pairs" / "run", text="the dog\ta cat").observations
     model = load(folder / "pairs" / "run").eval()
     assert pair.sites[0].keys.count("</s>") == 2
@@ -284,4 +284,4 @@ def test_an_answer_is_shown_by_its_ends(folder, tmp_path):
     pairs = [(one.start * two.end, at, to) for at, one in enumerate(seen.ends) for to, two in enumerate(seen.ends) if to >= at]
     _, start, end = max(pairs)
     shown = "".join(each.token for each in seen.ends[start : end + 1] if each.token not in ("<s>", "</s>"))
-    assert seen.output.replace(" ", "") == shown
+    assert seen.output == shown.replace("▁", " ").strip()

@@ -11,6 +11,7 @@ class ByteLevel:
     """The tokeniser of GPT-2 on a small text, with the members that labels read."""
 
     special_ids = frozenset({0})
+    word_mark = "Ġ"
 
     def __init__(self):
         self.library = Tokenizer(models.BPE())
@@ -32,7 +33,7 @@ class ByteLevel:
 def test_bytes_of_one_character_show_it_and_spaces_are_visible():
     tokeniser = ByteLevel()
     ids = [0, *tokeniser.library.encode("the old 犬\n").ids]
-    assert labels(tokeniser, ids) == ("</s>", "the", "old", "␣", "犬 1/3", "犬 2/3", "犬 3/3", "⏎")
+    assert labels(tokeniser, ids) == ("</s>", "the", "▁old", "␣", "犬 1/3", "犬 2/3", "犬 3/3", "⏎")
     assert labels(tokeniser, ids[4:6]) == tuple(tokeniser.pieces(ids[4:6]))  # a part of a character alone
     assert len(short("x" * 99)) == 60
     assert json.dumps(labels(tokeniser, [])) == "[]"

@@ -10,12 +10,14 @@ LONGEST = 60
 """The largest number of characters of a label. Of a longer token the first ones are shown."""
 SPACES = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 UNDECODED = "\ufffd"
+WORD_START = "▁"
+"""The mark of SentencePiece for a piece that starts a word. Other marks of byte pairs (`Ġ`) are shown as this one."""
 MOST_BYTES = 4
 """The largest number of tokens of one character, of which each is a byte."""
 
 
 def labels(tokeniser: TextTokeniser, ids: Sequence[int]) -> tuple[str, ...]:
-    """The text of each token. Tokens that are bytes of one character show it with their number: `猫 1/3`."""
+    """The text of each token: `▁` begins words, and tokens that are bytes of one character show it with their number, `猫 1/3`."""
     return tuple(map(short, _texts(tokeniser, ids)))
 
 
@@ -34,8 +36,10 @@ def _texts(tokeniser: TextTokeniser, ids: Sequence[int]) -> Iterator[str]:
             yield from (f"{whole} {part + 1}/{count}" for part in range(count))
         elif UNDECODED in text:
             yield pieces[at]
+        elif text.strip():
+            yield WORD_START * pieces[at].startswith(tokeniser.word_mark) + text.strip()
         else:
-            yield text.strip() or SPACES.get(text, "␣")
+            yield SPACES.get(text, "␣")
         at += count
 
 
