@@ -30,6 +30,8 @@ def test_a_line_that_is_wrong_has_no_answer_and_no_error(words, place, monkeypat
 @pytest.mark.parametrize(
     ("line", "there", "absent"),
     [
+        ("tfkit new spec gp", {"plain,gpt2"}, {"plain,sample", "plain,acme.flash"}),
+        ("tfkit new norm ", set(), {"plain,gpt2"}),
         ("tfkit ", {"plain,check", "plain,completion", "plain,import", "plain,verify"}, {"plain,sample"}),
         ("tfkit show transformer-b", {"file,transformer-b", "plain,transformer-base"}, {"plain,gpt2", "plain,sample"}),
         ("tfkit train s", {"plain,sample", "plain,sentence-classifier"}, set()),

@@ -122,3 +122,13 @@ def test_a_long_text_is_learnt_from_in_parts_with_the_same_words(sentences, monk
     assert max(map(len, parts)) <= 10
     assert list(divided(text[2])) == [text[2]]
     assert made("bpe", texts=text, sentences=sentences).to_json() == whole
+
+
+def test_a_vocabulary_without_room_for_every_character_is_refused_or_has_the_rare_ones_as_bytes():
+    texts = [chr(0x4E00 + number) * (1 + number % 7) for number in range(300)]
+    with pytest.raises(InputError, match="the text has 301 different characters, and a vocabulary of 300 has room for 296"):
+        made("bpe", 300, texts=texts, byte_fallback=False)
+    assert made("bpe", 305, texts=texts, byte_fallback=False).size == 305
+    tokeniser = made("bpe", 300, texts=texts)
+    assert tokeniser.size == 300
+    assert [tokeniser.decode(ids) for ids in tokeniser.encode(texts)] == texts

@@ -55,6 +55,12 @@ def _name(context: click.Context, parameter: click.Parameter, text: str) -> Name
     return text
 
 
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The names of what is copied, for the shell."""
+    kind = context.params.get("slot")
+    return [name for name in published(kind) if name.startswith(incomplete)] if kind in COPIED else []
+
+
 def _copy(kind: str, name: str, place: Path, as_json: bool) -> int:
     first, *others = copies(kind, name).items()
     files = {place: first[1], **{place.parent / path: content for path, content in others}}
@@ -77,7 +83,12 @@ def _copy(kind: str, name: str, place: Path, as_json: bool) -> int:
 @click.argument(
     "slot", type=OneOf("slot", [*STARTERS, *COPIED]), is_eager=True, metavar="SLOT|spec|recipe", help="What the plugin adds."
 )
-@click.argument("name", callback=_name, help="How specs will name it, with a prefix: acme.flash. Or what is copied.")
+@click.argument(
+    "name",
+    callback=_name,
+    shell_complete=_complete,
+    help="How specs will name it, with a prefix: acme.flash. Or what is copied.",
+)
 @click.option("-o", "--output", metavar="PLACE", type=WRITE, help="A new directory (default: the name with hyphens), or file.")
 @common
 def command(slot: str, name: Name | str, output: str | None, as_json: bool) -> int:

@@ -318,7 +318,8 @@ def train_tokeniser(
         The tokeniser.
 
     Raises:
-        InputError: `vocab_size` is too small for the special tokens and the bytes, or `texts` is one text.
+        InputError: `vocab_size` is too small for the special tokens and the bytes, or for the characters of the text, or
+            `texts` is one text.
     """
     check_list(texts)
     options = part.options
@@ -334,7 +335,7 @@ def train_tokeniser(
         message = f"a vocabulary of {vocab_size} has no room for text in addition to {fixed} {what}"
         raise InputError(Diagnostic("TFK105", message, "make `tokeniser.vocab_size` larger"))
     symbols = options.symbols or ()
-    tokeniser, trainer = _untrained(part.kind, vocab_size - byte_pieces, specials, characters(symbols))
+    tokeniser, trainer = _untrained(part.kind, vocab_size - byte_pieces, specials, characters(symbols), options.byte_fallback)
     tokeniser.normalizer = _normaliser(options, sentences)
     tokeniser.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -345,6 +346,11 @@ def train_tokeniser(
         ]
     )
     _train(tokeniser, trainer, texts)
+    if (size := tokeniser.get_vocab_size() + byte_pieces) > vocab_size:  # the library keeps every character
+        room = f"a vocabulary of {vocab_size:,} has room for {vocab_size - fixed:,}"
+        message = f"the text has {size - fixed:,} different characters, and {room}"
+        fix = f"make `tokeniser.vocab_size` larger than {size:,}, or choose `byte_fallback`: rare characters become bytes"
+        raise InputError(Diagnostic("TFK105", message, fix))
     data = json.loads(tokeniser.to_str())
     data["model"] = _in_order(data["model"], len(specials))
     data["model"] = _with_byte_pieces(data["model"], len(specials)) if byte_pieces else data["model"]
@@ -384,7 +390,7 @@ def _train(tokeniser: Tokenizer, trainer: Any, texts: Iterable[str]) -> None:
         if type(reason) is not Exception:  # of the texts: the library raises plain Exception
             raise
         words = " ".join(str(reason).split())
-        fix = "make `tokeniser.vocab_size` larger, or choose `byte_fallback` or another kind of tokeniser"
+        fix = "make `tokeniser.vocab_size` larger, or choose `bpe` with `byte_fallback`"
         raise InputError(Diagnostic("TFK105", f"no tokeniser is learnt from this text: {words}", fix)) from None
 
 
@@ -401,11 +407,12 @@ def divided(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _untrained(kind: str, size: int, specials: list[str], alphabet: list[str]) -> tuple[Tokenizer, Any]:
+def _untrained(kind: str, size: int, specials: list[str], alphabet: list[str], bytes_too: bool) -> tuple[Tokenizer, Any]:
     unknown = SPECIALS[UNKNOWN]
     common: dict[str, Any] = {"special_tokens": specials, "show_progress": False, "initial_alphabet": alphabet}
     if kind == "bpe":
-        trainer = trainers.BpeTrainer(vocab_size=size, max_token_length=MAX_PIECE, **common)
+        room = {"limit_alphabet": size - len(specials)} if bytes_too else {}
+        trainer = trainers.BpeTrainer(vocab_size=size, max_token_length=MAX_PIECE, **room, **common)
         return Tokenizer(models.BPE(unk_token=unknown)), trainer
     return Tokenizer(models.Unigram()), trainers.UnigramTrainer(vocab_size=size, unk_token=unknown, **common)
 

@@ -17,7 +17,7 @@ MOST_BYTES = 4
 
 
 def labels(tokeniser: TextTokeniser, ids: Sequence[int]) -> tuple[str, ...]:
-    """The text of each token: `▁` begins words, and tokens that are bytes of one character show it with their number, `猫 1/3`."""
+    """The text of each token. `▁` begins words. Tokens that are bytes of one character show it with their number: `猫 1/3`."""
     return tuple(map(short, _texts(tokeniser, ids)))
 
 
