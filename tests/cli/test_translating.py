@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+import graph_stand_in
 from tfkit import Translator
 from tfkit.cli import main
 from tfkit.cli.search_args import workers_of
@@ -51,6 +52,28 @@ def test_a_run_prints_its_progress_and_the_place_of_the_model(tmp_path, capsys):
     assert page.count("<svg") == 3
     assert "http" not in page.replace("http-equiv", "")
     assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+
+
+@pytest.mark.parametrize("words", [[], ["--beams", "1"]])
+def test_a_recorded_step_translates_as_an_ordinary_one(words, run, monkeypatch, capsys):
+    """With a stand-in for the device; without it the device is named."""
+    from tfkit.generate import step_graphs
+
+    def translated(*options):
+        typed(monkeypatch, "a b c\nc\n\nb a\n")
+        code = main(["translate", str(run), *words, *options])
+        return code, *capsys.readouterr()
+
+    plain = translated()
+    code, out, err = translated("--cuda-graphs")
+    assert (code, out) == (2, "")
+    assert err.startswith("TFK063 CUDA graphs need a CUDA device, and the model is on cpu")
+    monkeypatch.setattr(step_graphs, "check_device", lambda device: None)
+    monkeypatch.setattr(step_graphs, "cuda_graph", graph_stand_in.capture)
+    assert translated("--cuda-graphs") == plain
+    assert "TFK063 attention weights of `decoder.0.cross_attention` are wanted" in translated("--cuda-graphs", "--alignment")[2]
+    message = "TFK063 CUDA graphs are recorded for one model, and several translate together"
+    assert message in translated("--cuda-graphs", str(run))[2]
 
 
 def test_samples_without_a_seed_are_drawn(run, monkeypatch, capsys):

@@ -82,7 +82,56 @@ def test_batches_of_one_size_share_a_recording_and_nothing_else(decoder_of: Call
     for _ in range(2):
         found = tfkit.generate_batched(model, sources, search, graphs=graphs)
         assert [row[0].ids.tolist() for row in found] == [row[0].ids.tolist() for row in plain]
-    assert sorted((rows, capacity) for rows, capacity, _ in graphs.steps) == [(1, 64), (2, 64)]
+    assert sorted((rows, capacity) for rows, _, capacity, _ in graphs.steps) == [(1, 64), (2, 64)]
+
+
+SOURCE = torch.randint(3, 11, (6, 5), generator=torch.Generator().manual_seed(3))
+SOURCE[1, 3:] = 0
+SOURCE[4, 1:] = 0
+
+
+@pytest.mark.parametrize(("position", "backend"), list(zip(SCHEMES, ["eager", "sdpa"] * 4, strict=False)))
+def test_a_translation_is_that_without_a_graph(position: str, backend: str, decoder_of: Callable[..., Model]) -> None:
+    """Sources of several lengths, in batches of other sizes that share a recording."""
+    model = decoder_of("translator", position=position)
+    model.set_backend(backend)
+    graphs = graphs_of(model)
+    for sources in (SOURCE, SOURCE[:5, :4], SOURCE[[4, 1, 2, 3, 0]]):
+        plain = tfkit.greedy(model, source=sources, max_new_tokens=N, scores=True)
+        found = tfkit.greedy(model, source=sources, max_new_tokens=N, scores=True, graphs=graphs)
+        assert torch.equal(found.ids, plain.ids)
+        assert torch.equal(found.finished, plain.finished)
+        torch.testing.assert_close(found.log_probabilities, plain.log_probabilities, rtol=1e-9, atol=1e-9)
+    assert len(graphs.steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "position"), [("translator", "sinusoidal"), ("translator", "relative_t5"), ("writer", "rotary_half")]
+)
+def test_hypotheses_are_those_without_a_graph(position: str, kind: str, decoder_of: Callable[..., Model]) -> None:
+    """Sentences end at other steps, so that hypotheses move to the rows of those that have ended."""
+    model, lengths = decoder_of(kind, position=position), set()
+    inputs = {"source": SOURCE} if kind == "translator" else {"prompt": prompts(6)}
+    graphs, limits = graphs_of(model), torch.tensor([9, 4, 1, 12, 7, 2])
+    for rows, beams in ((6, 4), (5, 4), (6, 1)):
+        call = {name: ids[:rows] for name, ids in inputs.items()}
+        options = {"beams": beams, "n_best": min(beams, 3), "max_new_tokens": limits[:rows], **call}
+        plain, found = (tfkit.beam_search(model, graphs=given, **options) for given in (None, graphs))
+        assert [[one.ids.tolist() for one in row] for row in found] == [[one.ids.tolist() for one in row] for row in plain]
+        scores, wanted = ([one.score for row in rows for one in row] for rows in (found, plain))
+        assert scores == pytest.approx(wanted, rel=1e-9)
+        lengths |= {len(one.ids) for row in plain for one in row}
+    assert len(graphs.steps) == 2  # of 8 rows with 4 beams each, and with one
+    assert len(lengths) > 2
+
+
+def test_few_recordings_are_kept(decoder_of: Callable[..., Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfkit.generate.step_graphs.MAX_STEPS", 2)
+    model = decoder_of("writer")
+    graphs = graphs_of(model)
+    for rows in (1, 2, 1, 4):
+        tfkit.greedy(model, prompts(rows), max_new_tokens=2, graphs=graphs)
+    assert [rows for rows, *_ in graphs.steps] == [1, 4]
 
 
 def test_the_stand_in_shows_a_number_that_a_recording_keeps(decoder_of: Callable[..., Model], monkeypatch) -> None:
@@ -123,8 +172,8 @@ def test_torch_records_after_runs_on_another_stream(monkeypatch) -> None:
             heard.append("replay")
 
     @contextmanager
-    def entered(thing: Stream | Graph) -> Iterator[None]:
-        heard.append(f"in {type(thing).__name__}")
+    def entered(thing: Stream | Graph, **options: str) -> Iterator[None]:
+        heard.append(" ".join([f"in {type(thing).__name__}", *options.values()]))
         yield
         heard.append("out")
 
@@ -135,15 +184,15 @@ def test_torch_records_after_runs_on_another_stream(monkeypatch) -> None:
     replay, result = cuda_graph(lambda: heard.append("run") or torch.ones(1))
     replay()
     before = ["side waits for main", "in Stream", "run", "run", "run", "out", "main waits for side"]
-    assert heard == [*before, "in Graph", "run", "out", "replay"]
+    assert heard == [*before, "in Graph thread_local", "run", "out", "replay"]
     assert torch.equal(result, torch.ones(1))
 
 
 def test_what_cannot_be_captured_is_refused(decoder_of: Callable[..., Model]) -> None:
-    writer, translator = decoder_of("writer"), decoder_of("translator")
+    writer, translator = decoder_of("writer"), decoder_of("translator", "decoder.cross_attention={position: alibi}")
     with pytest.raises(tfkit.InputError, match="TFK063 CUDA graphs need a CUDA device, and the model is on cpu"):
         StepGraphs(writer)
-    with pytest.raises(tfkit.InputError, match=r"TFK063.*has the inputs source, target"):
+    with pytest.raises(tfkit.InputError, match=r"TFK063.*`decoder` has positions in cross-attention"):
         tfkit.greedy(translator, source=prompts(), max_new_tokens=3, graphs=graphs_of(translator))
     padded = prompts()
     padded[0, 0] = 0
@@ -151,8 +200,8 @@ def test_what_cannot_be_captured_is_refused(decoder_of: Callable[..., Model]) ->
         tfkit.greedy(writer, padded, max_new_tokens=3, graphs=graphs_of(writer))
     with pytest.raises(tfkit.InputError, match=r"TFK063.*body\.0.*captured step gives none"):
         tfkit.greedy(writer, prompts(), max_new_tokens=3, graphs=graphs_of(writer), attention=["body.0.self_attention"])
-    with pytest.raises(tfkit.InputError, match="TFK063 the beams of a search change places"):
-        tfkit.generate_batched(writer, [[1, 2]], tfkit.Search(), graphs=graphs_of(writer))
+    with pytest.raises(tfkit.InputError, match=r"TFK063.*body\.0.*captured step gives none"):
+        tfkit.beam_search(writer, prompt=prompts(), graphs=graphs_of(writer), attention=["body.0.self_attention"])
     short = decoder_of("writer", position="{kind: learned, max_len: 10}")
     with pytest.raises(tfkit.InputError, match="TFK061 the search reaches position 14, and the model has 10 positions"):
         tfkit.greedy(short, prompts(), max_new_tokens=12, graphs=graphs_of(short))

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
+import graph_stand_in
 import tfkit
-from tfkit import Classifier, PowerLengthPenalty, Search, TextGenerator, Translator
+from tfkit import Classifier, InputError, PowerLengthPenalty, Search, TextGenerator, Translator
 from tfkit.cpu import int8
 from tfkit.cpu.low_precision import LowPrecisionLinear
 from tfkit.data import TextTokeniser
+from tfkit.generate import step_graphs
 from tfkit.serve.app import Server
 from tfkit.serve.limits import Limits
 from tfkit.serve.tasks import load_task
@@ -50,6 +52,23 @@ def test_translations_are_those_of_the_library(client_of, runs):
     expected = [next(alone.translate([text])).text for text in [*TEXTS, ""]]
     assert [each["text"] for each in found.json()["results"]] == expected
     assert any(expected)
+
+
+def test_recorded_steps_give_what_ordinary_ones_give(client_of, runs, monkeypatch):
+    """With a stand-in for the device."""
+    monkeypatch.setattr(step_graphs, "check_device", lambda device: None)
+    monkeypatch.setattr(step_graphs, "cuda_graph", graph_stand_in.capture)
+    options = {"batch_tokens": 400, "workers": 1, "cuda_graphs": True}
+    for name, body in (("translate", {"texts": TEXTS}), ("generate", {"prompt": "the dog", "max_tokens": 9})):
+        task = load_task(runs[name], LIMITS, Search(), **options)
+        with TestClient(Server(task).app()) as client:
+            found, expected = (one.post(task.path, json=body).json() for one in (client, client_of(name)))
+        for results in (found, expected):
+            for each in results.get("results", [results]):
+                each.pop("score", None), each.pop("log_probability", None)
+        assert found == expected
+    with pytest.raises(InputError, match=r"TFK063 .* classifies, and CUDA graphs are recorded of decoding steps"):
+        load_task(runs["classify"], LIMITS, Search(), **options)
 
 
 def test_translations_begin_with_prefixes_and_say_whether_they_finished(client_of, runs):

@@ -13,7 +13,16 @@ from .line_stream import unknown_text
 from .options import READ, common, cpu_table_option, loading, precision_option, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, import_torch, need_packages
-from .search_args import SAVED_SEARCH, check_workers, saved_search_of, search_of, search_options, workers_of, workers_option
+from .search_args import (
+    SAVED_SEARCH,
+    check_workers,
+    cuda_graphs_option,
+    saved_search_of,
+    search_of,
+    search_options,
+    workers_of,
+    workers_option,
+)
 
 if TYPE_CHECKING:
     from ..text import Continuation
@@ -52,7 +61,7 @@ log_probability, finished).
 )
 @click.option("--tokens", type=whole, metavar="N", help=f"New tokens at most (default: {TOKENS}).")
 @search_options(beams=1)
-@click.option("--cuda-graphs", is_flag=True, help="Record a step once and replay it (greedy or --sample, on a GPU).")
+@cuda_graphs_option
 @workers_option
 @precision_option
 @loading

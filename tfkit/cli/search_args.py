@@ -115,6 +115,8 @@ workers_option = click.option(
     "--workers", type=whole, metavar="N", help="Batches searched at once on a CPU (default: one per torch thread)."
 )
 
+cuda_graphs_option = click.option("--cuda-graphs", is_flag=True, help="Record a decoding step once and replay it (on a GPU).")
+
 
 def workers_of(workers: int | None, device: str) -> int:
     """The value of `--workers`, by default one per thread. Raises UsageError for several workers on another device than a

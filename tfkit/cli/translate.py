@@ -19,6 +19,7 @@ from .search_args import (
     alignment_of,
     alignment_options,
     check_workers,
+    cuda_graphs_option,
     lengths_of,
     saved_search_of,
     search_of,
@@ -74,6 +75,7 @@ and the index of the source piece of each piece (piece_alignment).
     "(default: probabilities).",
 )  # fmt: skip
 @alignment_options
+@cuda_graphs_option
 @workers_option
 @precision_option
 @loading
@@ -83,7 +85,7 @@ def command(
     models: tuple[str, ...], n_best: int, extra_length: int | None, max_source: int, batch_tokens: int, prefix: str | None,
     prefixes: str | None, target_language: str | None, split: str | None, attention: tuple[str, ...],
     ensemble: str | None, alignment: bool, alignment_site: str | None, alignment_head: int | None,
-    workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
+    cuda_graphs: bool, workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
     allow_nan: bool, cpu_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
     """Translate lines of text with a trained model.
@@ -122,7 +124,7 @@ def command(
         models, search_of(BEAMS, saved, n_best=n_best, **search), max_source=max_source,
         batch_tokens=batch_tokens, attention=list(attention), workers=workers_of(workers, device),
         precision=precision, alignment=alignment_of(alignment, alignment_site, alignment_head),
-        ensemble="log_probabilities" if ensemble == "log_probabilities" else "probabilities",
+        ensemble="log_probabilities" if ensemble == "log_probabilities" else "probabilities", cuda_graphs=cuda_graphs,
         **loaded(device, backend, auto_table, allow_nan),
     )  # fmt: skip
     check_workers(workers, device, translator.model)

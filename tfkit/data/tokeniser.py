@@ -411,8 +411,9 @@ def _untrained(kind: str, size: int, specials: list[str], alphabet: list[str], b
     unknown = SPECIALS[UNKNOWN]
     common: dict[str, Any] = {"special_tokens": specials, "show_progress": False, "initial_alphabet": alphabet}
     if kind == "bpe":
-        room = {"limit_alphabet": size - len(specials)} if bytes_too else {}
-        trainer = trainers.BpeTrainer(vocab_size=size, max_token_length=MAX_PIECE, **room, **common)
+        if bytes_too:  # of more characters the rare ones are written as bytes
+            common["limit_alphabet"] = size - len(specials)
+        trainer = trainers.BpeTrainer(vocab_size=size, max_token_length=MAX_PIECE, **common)
         return Tokenizer(models.BPE(unk_token=unknown)), trainer
     return Tokenizer(models.Unigram()), trainers.UnigramTrainer(vocab_size=size, unk_token=unknown, **common)
 

@@ -110,7 +110,7 @@ def generate_batched(
             and with attention backends that are not thread-safe, batches run one at a time.
         emit: Is given the number of a source and its new id, as soon as a token is chosen: for a greedy search, or one
             sample of each source. With several `workers`, threads call it.
-        graphs: Captured steps of the model, for a greedy search or samples on a CUDA device.
+        graphs: Captured steps of the model, on a CUDA device.
         prefixes: The ids that the hypotheses of each source begin with, as in `tfkit.greedy`.
 
     Returns:
@@ -179,9 +179,6 @@ def _search(
     if emit is not None and (search.kind == "beam" or search.width > 1):
         message = f"`emit` is given for {search.width} hypotheses of a {search.kind} search"
         raise InputError(Diagnostic("TFK078", message, "use a greedy search, or one sample of each source"))
-    if graphs is not None and search.kind == "beam":
-        message = "the beams of a search change places at each step, and a captured step cannot"
-        raise InputError(Diagnostic("TFK063", message, "use a greedy search or samples, or leave CUDA graphs out"))
     target, source = _inputs(model, target)
     return BatchedSearch(model, search, target, source, output, tuple(attention), emit, graphs)
 
@@ -247,6 +244,7 @@ class BatchedSearch:
             "attention": self.attention,
             "filters": search.filters,
             "prefixes": prefixes,
+            "graphs": self.graphs,
         }
         if (emit := self.emit) is not None:
 
@@ -263,7 +261,7 @@ class BatchedSearch:
                 visible = torch.arange(longest, device="cpu") < torch.tensor(lengths, device="cpu")[:, None]
                 arguments["masks"] = {self.source: visible.to(device)}
         if search.kind == "greedy":
-            hypotheses_of_rows = greedy(model, scores=True, graphs=self.graphs, **arguments).hypotheses()
+            hypotheses_of_rows = greedy(model, scores=True, **arguments).hypotheses()
         elif search.kind == "beam":
             hypotheses_of_rows = beam_search(
                 model, beams=search.beams, length_penalty=search.length_penalty, n_best=search.n_best,
@@ -272,7 +270,7 @@ class BatchedSearch:
         else:
             hypotheses_of_rows = sample(
                 model, temperature=search.temperature, top_k=search.top_k, top_p=search.top_p, seed=search.seed,
-                samples=search.n_best, streams=streams, graphs=self.graphs, **arguments,
+                samples=search.n_best, streams=streams, **arguments,
             )  # fmt: skip
         if not self.attention:
             return hypotheses_of_rows

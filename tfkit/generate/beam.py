@@ -25,12 +25,12 @@ from ..cpu.products import are_plain
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_whole
 from ..nn.model import Model
-from ..nn.outputs import Outputs
 from ..nn.prefix import Prefix
 from .hypotheses import BeamHistory, FinishedHypotheses, Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
 from .prefill import MOST_ROWS, GenerationState, prefill
 from .score_filters import Filter, ScoreFilters, filters_of, forced_ids, refuse_dead_ends
+from .step_graphs import CapturedBeams, StepGraphs
 from .top_k import best_continuations, best_of, fastest
 
 GNMT = GnmtLengthPenalty()
@@ -57,6 +57,7 @@ def beam_search(
     attention: Iterable[str] = (),
     filters: Sequence[Filter] = (),
     prefixes: Sequence[Sequence[int]] | None = None,
+    graphs: StepGraphs | None = None,
     **inputs: Tensor,
 ) -> list[list[Hypothesis]]:
     """Find the most probable sequences of every row.
@@ -80,6 +81,7 @@ def beam_search(
         attention: Sites (`decoder.*.cross_attention`) whose weights every hypothesis holds.
         filters: As in `greedy`, but they change log-probabilities, and these are what hypotheses are ranked by and hold.
         prefixes: As in `greedy`.
+        graphs: As in `greedy`.
         **inputs: As in `greedy`.
 
     Returns:
@@ -92,10 +94,15 @@ def beam_search(
     filters_of(filters)
     start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
     filter_scores = filters_of(filters, forced_ids(prefixes, start))
-    search = _BeamSearch(model, start, beams, n_best, length_penalty, filter_scores, early_stopping, unfinished)
+    captured = None if graphs is None else graphs.begin_beams(start, beams, attention)
+    search = _BeamSearch(model, start, beams, n_best, length_penalty, filter_scores, early_stopping, unfinished, captured)
     del start  # its logits
     while search.advance():
-        search.read(model.step(search.decoding, search.chosen, True, attention))
+        if captured is not None:
+            search.read(captured.following(search.chosen[:, 0]), {})
+            continue
+        outputs = model.step(search.decoding, search.chosen, True, attention)
+        search.read(outputs[search.output][:, -1], outputs.get("weights", {}))
     return search.found
 
 
@@ -126,9 +133,9 @@ class _BeamSearch:
 
     def __init__(
         self, model: Model, start: GenerationState, beams: int, n_best: int, penalty: LengthPenalty, filters: ScoreFilters,
-        early_stopping: EarlyStopping, unfinished: Unfinished,
+        early_stopping: EarlyStopping, unfinished: Unfinished, captured: CapturedBeams | None,
     ) -> None:  # fmt: skip
-        self.model, self.decoding, self.output = model, start.decoding, start.output
+        self.model, self.decoding, self.output, self.captured = model, start.decoding, start.output, captured
         self.top_k = fastest(model.beam_top_k)
         self.end, self.beams, self.penalty = start.rule.end_id, beams, penalty
         batch, device = start.decoding.batch, start.logits.device
@@ -142,7 +149,7 @@ class _BeamSearch:
         self.totals = torch.zeros(batch, 1, dtype=self.wide, device=device)
         self.found: list[list[Hypothesis]] = [[] for _ in range(batch)]
         self.length = 0
-        self._read(start.logits, start.weights)
+        self.read(start.logits, start.weights)
         none = torch.zeros(batch, 1, 0, dtype=torch.int64, device=device)
         self.history = BeamHistory(
             none, none.to(self.wide), {site: new[:, :, None][:, :, :0] for site, new in self.weights.items()}
@@ -150,11 +157,7 @@ class _BeamSearch:
         size = n_best if early_stopping == "never" else beams
         self.finished = FinishedHypotheses(batch, size, self.history, self.totals, ranked=unfinished == "ranked")
 
-    def read(self, outputs: Outputs) -> None:
-        """Read the logits of the next token and the attention weights of its step."""
-        self._read(outputs[self.output][:, -1], outputs.get("weights", {}))
-
-    def _read(self, logits: Tensor, weights: Mapping[str, Tensor]) -> None:
+    def read(self, logits: Tensor, weights: Mapping[str, Tensor]) -> None:
         """Read the logits (S * k, V) of the next token, and the attention weights (S * k, H, Q, K) of its step."""
         S, width = self.totals.shape
         self.logits = logits.to(self.wide).contiguous()
@@ -208,7 +211,10 @@ class _BeamSearch:
         tokens, log_probs = tokens.gather(1, live), log_probs.gather(1, live)
         self.history = self._extended(rows, tokens, log_probs)
         self.totals = live_totals
-        self.model.branch(self.decoding, rows.flatten(), k, remaining)
+        if self.captured is None:
+            self.model.branch(self.decoding, rows.flatten(), k, remaining)
+        else:
+            self.captured.branch(rows.flatten(), remaining)
         self.chosen = tokens.view(-1, 1)
         return True
 

@@ -8,6 +8,8 @@ step, after compiling it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from torch import Tensor
 from ..errors import Diagnostic, InputError
 from ..nn.fixed_step import FixedStep
 from ..nn.model import Model
+from ..nn.runtime.decoding_state import DecodingState
 from .prefill import GenerationState
 
 Capture = Callable[[Callable[[], Tensor]], tuple[Callable[[], object], Tensor]]
@@ -22,7 +25,11 @@ Capture = Callable[[Callable[[], Tensor]], tuple[Callable[[], object], Tensor]]
 WARM_UP = 3
 """Runs before a capture, in which kernels are compiled and libraries take their memory."""
 ROUND = 64
-"""Capacities are multiples of this, so that batches of similar lengths share a graph."""
+"""Positions of caches and memories are multiples of this, so that batches of similar lengths share a graph."""
+ROUND_ROWS = 8
+"""Rows are a power of two below this, and multiples of it above."""
+MAX_STEPS = 16
+"""The largest number of steps that are kept: the one that was used least recently makes room for another."""
 
 
 def cuda_graph(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
@@ -41,13 +48,13 @@ def cuda_graph(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]
             run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # another thread may use the device meanwhile
         result = run()
     return graph.replay, result
 
 
 class StepGraphs:
-    """The captured steps of one model, by number of rows and capacity. Weights and backends must stay as they are.
+    """The captured steps of one model, by number of rows and capacities. Weights and backends must stay as they are.
 
     Args:
         capture: Records a step; CUDA graphs by default.
@@ -60,10 +67,10 @@ class StepGraphs:
         if capture is None:
             check_device(model.device)
         self.model, self.capture = model, capture or cuda_graph
-        self.steps: dict[tuple[int, int, str], tuple[FixedStep, Callable[[], object], Tensor]] = {}
+        self.steps: dict[tuple[Any, ...], Captured] = {}
 
     def begin(self, start: GenerationState, sites: Iterable[str] = ()) -> Callable[[Tensor], Tensor]:
-        """Decode on from a state.
+        """Decode on from a state, a token for each row.
 
         Args:
             start: The state after the prefill.
@@ -75,6 +82,15 @@ class StepGraphs:
         Raises:
             InputError: A step of the model cannot be captured, or the search passes the positions of the model.
         """
+        captured = self._captured(start, sites)
+        captured.step.load(start.decoding)
+        return captured.following
+
+    def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams:
+        """Decode on from a state with `beams` hypotheses of each row. Arguments and errors as in `begin`."""
+        return CapturedBeams(self._captured(start, sites, beams), start.decoding)
+
+    def _captured(self, start: GenerationState, sites: Iterable[str], beams: int = 0) -> Captured:
         if wanted := tuple(sites):
             message = f"attention weights of `{wanted[0]}` are wanted, and a captured step gives none"
             raise InputError(Diagnostic("TFK063", message, "leave CUDA graphs out, or the weights"))
@@ -83,22 +99,68 @@ class StepGraphs:
         if positions is not None and last > positions:
             message = f"the search reaches position {last}, and the model has {positions} positions"
             raise InputError(Diagnostic("TFK061", message, "ask for fewer tokens, or shorten the prompt"))
-        capacity = -(-last // ROUND) * ROUND
-        key = (decoding.batch, capacity, start.output)
-        if key not in self.steps:
-            step = FixedStep(self.model, decoding, capacity, start.output)
+        rows = _rows(decoding.batch) * max(beams, 1)
+        capacity = _rounded(last, ROUND)
+        memories = {name: _rounded(memory.tensor.shape[1], ROUND) for name, memory in decoding.node_outputs.items()}
+        key = (rows, beams > 0, capacity, *memories.values(), start.output)
+        captured = self.steps.pop(key, None)
+        if captured is None:
+            step = FixedStep(self.model, decoding, rows, capacity, memories, start.output, reorders=beams > 0)
             step.load(decoding)
-            self.steps[key] = (step, *self.capture(step.run))
-        step, replay, logits = self.steps[key]
-        step.load(decoding)
+            captured = Captured(step, *self.capture(step.run))
+            if len(self.steps) == MAX_STEPS:
+                del self.steps[next(iter(self.steps))]
+        self.steps[key] = captured
+        return captured
 
-        def following(chosen: Tensor) -> Tensor:
-            step.ids.copy_(chosen[:, None])
-            replay()
-            step.place.add_(1)
-            return logits
 
-        return following
+@dataclass(frozen=True)
+class Captured:
+    """A captured step: `replay` runs it, and `logits` (rows, V) then holds its result."""
+
+    step: FixedStep
+    replay: Callable[[], object]
+    logits: Tensor
+
+    def following(self, chosen: Tensor) -> Tensor:
+        """The logits (B, V) after the tokens (B,) of the first rows. The next step overwrites them."""
+        self.step.ids[: len(chosen)] = chosen[:, None]
+        self.replay()
+        self.step.place.add_(1)
+        return self.logits[: len(chosen)]
+
+
+class CapturedBeams:
+    """The captured steps of a beam search. The hypotheses of a sentence have copies of its memory, and share no prefix."""
+
+    def __init__(self, captured: Captured, state: DecodingState) -> None:
+        self.captured = captured
+        self.state: DecodingState | None = state
+        """The state after the prefill, until the first branch."""
+
+    def branch(self, rows: Tensor, kept: Tensor | None) -> None:
+        """Continue with the hypotheses that continue the rows `rows` (B',), as in `Model.branch`; `kept` is None if all
+        sentences go on."""
+        step = self.captured.step
+        if self.state is not None:
+            step.load(self.state, rows)
+            self.state = None
+            return
+        step.order[: len(rows)] = rows
+        if kept is not None:
+            step.move_memories(rows)
+
+    def following(self, chosen: Tensor) -> Tensor:
+        """The logits (B, V) after the tokens (B,) of the hypotheses. The next step overwrites them."""
+        return self.captured.following(chosen)
+
+
+def _rounded(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+def _rows(batch: int) -> int:
+    return 1 << (batch - 1).bit_length() if batch < ROUND_ROWS else _rounded(batch, ROUND_ROWS)
 
 
 def check_device(device: torch.device | str) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from ..data import Roles, TextTokeniser, read_labels, read_tokenisers, reads_pairs, roles_for
 from ..errors import Diagnostic, InputError
-from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
+from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search, StepGraphs
 from ..io import load, model_in
 from ..nn.model import Model
 from ..text import Classifier, TextGenerator, Translation, Translator
@@ -397,9 +397,12 @@ class Generate(Task):
 
     path, verb, body = "/generate", "generates", Prompt
 
-    def __init__(self, generator: TextGenerator, limits: Limits, workers: int = 1, batch_tokens: int = 4096) -> None:
+    def __init__(
+        self, generator: TextGenerator, limits: Limits, workers: int = 1, batch_tokens: int = 4096, cuda_graphs: bool = False
+    ) -> None:
         super().__init__(limits)
         self.generator, self.model = generator, generator.model
+        self.graphs = StepGraphs(generator.model) if cuda_graphs else None
         self.workers, self.batch_tokens = workers, batch_tokens
 
     def items(self, request: Prompt) -> list[Item]:
@@ -446,7 +449,7 @@ class Generate(Task):
 
         continuations = self.generator.continue_all(
             [wanted.prompt for wanted in items], items[0].search, workers=self.workers, batch_tokens=self.batch_tokens,
-            emit=emit if any(wanted.emit for wanted in items) else None,
+            emit=emit if any(wanted.emit for wanted in items) else None, graphs=self.graphs,
         )  # fmt: skip
         return [
             {
@@ -472,6 +475,7 @@ def load_task(
     *,
     batch_tokens: int,
     workers: int,
+    cuda_graphs: bool = False,
     **place: Any,
 ) -> Task:
     """Load a model, and choose what it does.
@@ -482,6 +486,7 @@ def load_task(
         search: the search of a translation.
         batch_tokens: as in `Translator`.
         workers: as in `Translator`.
+        cuda_graphs: as in `Translator`.
         **place: device, backend, precision, allow_nan and catalogue, as in `tfkit.load`.
 
     Returns:
@@ -491,24 +496,28 @@ def load_task(
         StoreError: a file is missing or altered.
         InputError: the model neither translates, nor generates, nor classifies text.
     """
+    translating: dict[str, Any] = {
+        "max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers, "cuda_graphs": cuda_graphs,
+    }  # fmt: skip
     if not isinstance(directory, (str, Path)):
         if len(directory) > 1:
-            several: dict[str, Any] = {"max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers}
-            return Translate(Translator.load(directory, search, **several, **place), limits)
+            return Translate(Translator.load(directory, search, **translating, **place), limits)
         (directory,) = directory
     path = model_in(Path(directory))
     model = load(path, **place)
     kind = next((name for name in KINDS if _roles(model, name) is not None), None)
     if kind == "parallel":
         tokenisers = read_tokenisers(path, ("source", "target"))
-        options: dict[str, Any] = {"max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers}
-        return Translate(Translator(model, tokenisers, search, **options), limits)
+        return Translate(Translator(model, tokenisers, search, **translating), limits)
     if kind == "language":
         generator = TextGenerator(model, read_tokenisers(path, ("target",))["target"], saved_search(path))
-        return Generate(generator, limits, workers, batch_tokens)
+        return Generate(generator, limits, workers, batch_tokens, cuda_graphs)
     if kind is not None:
+        if cuda_graphs:
+            message = f"`{model.plan.name}` classifies, and CUDA graphs are recorded of decoding steps"
+            raise InputError(Diagnostic("TFK063", message, "leave them out"))
         tokeniser, pairs = read_tokenisers(path, ("target",))["target"], reads_pairs(path)
-        options = {"max_length": limits.length, "batch_tokens": batch_tokens, "pairs": pairs}
+        options: dict[str, Any] = {"max_length": limits.length, "batch_tokens": batch_tokens, "pairs": pairs}
         return Classify(Classifier(model, tokeniser, read_labels(path), **options), limits)
     message = f"`{model.plan.name}` neither translates, nor generates, nor classifies text"
     raise InputError(Diagnostic("TFK107", message, "serve a model of data kind parallel, language, classification or pairs"))

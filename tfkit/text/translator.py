@@ -18,7 +18,7 @@ from ..data.pharaoh import Link
 from ..data.piece_words import Words, encode_with_words, words_of_ids
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list, check_whole
-from ..generate import Hypothesis, Search, generate_batched
+from ..generate import Hypothesis, Search, StepGraphs, generate_batched
 from ..generate.score_filters import check_filters
 from ..io import load, model_in
 from ..io.alignment_site import AlignmentSite, read_alignment_site
@@ -93,9 +93,11 @@ class Translator:
         alignment: The cross-attention whose weights align words of sources and translations: True for the one that the model
             was trained with, or else the mean over the heads of the last layer but one. An ensemble has that of the first.
         ensemble: What several models average at each step: the probabilities of the next token, or their logarithms.
+        cuda_graphs: Whether decoding steps are recorded and replayed (`tfkit.generate.StepGraphs`), on a CUDA device.
 
     Raises:
-        InputError: The model is of another kind, or the tokenisers are not its own.
+        InputError: The model is of another kind, or the tokenisers are not its own; CUDA graphs are wanted of several models,
+            or without a CUDA device.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Translator:
         workers: int = 1,
         alignment: AlignmentSite | bool = False,
         ensemble: Averaging = "probabilities",
+        cuda_graphs: bool = False,
     ) -> None:
         if isinstance(model, Sequence):
             model = cast(Model, Ensemble(model, ensemble)) if len(model) != 1 else model[0]
@@ -122,6 +125,10 @@ class Translator:
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, tokenisers)
         self.alignment = requested_site(model, self.roles.target, alignment)
+        if cuda_graphs and isinstance(model, Ensemble):
+            message = "CUDA graphs are recorded for one model, and several translate together"
+            raise InputError(Diagnostic("TFK063", message, "leave them out, or name one model"))
+        self.graphs = StepGraphs(model) if cuda_graphs else None
 
     @classmethod
     def load(
@@ -138,6 +145,7 @@ class Translator:
         workers: int = 1,
         alignment: AlignmentSite | bool = False,
         ensemble: Averaging = "probabilities",
+        cuda_graphs: bool = False,
         allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Translator:
@@ -155,6 +163,7 @@ class Translator:
             workers: as in the constructor.
             alignment: as in the constructor.
             ensemble: as in the constructor.
+            cuda_graphs: as in the constructor.
             allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
@@ -182,7 +191,7 @@ class Translator:
             alignment = read_alignment_site(place) or True
         return cls(
             models, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers,
-            alignment=alignment, ensemble=ensemble,
+            alignment=alignment, ensemble=ensemble, cuda_graphs=cuda_graphs,
         )  # fmt: skip
 
     def with_search(self, search: Search) -> Translator:
@@ -306,7 +315,7 @@ class Translator:
             by_source = generate_batched(
                 self.model, [sources[number] for number in nonempty], search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=sites, workers=self.workers,
-                prefixes=[starts[number] for number in nonempty] if any(starts) else None,
+                prefixes=[starts[number] for number in nonempty] if any(starts) else None, graphs=self.graphs,
             )  # fmt: skip
         finally:
             self.model.train(training)

@@ -100,21 +100,27 @@ class FixedCache(KeyValueCache):
     """A cache whose tensors keep their shape: a step writes one position, `place` (1,), and gets all `capacity` positions. The
     mask of the step hides the later ones."""
 
-    def __init__(self, like: KeyValueCache, capacity: int, place: Tensor) -> None:
+    def __init__(self, like: KeyValueCache, rows: int, capacity: int, place: Tensor) -> None:
         super().__init__(capacity)
         assert like.key is not None
         assert like.value is not None
         self.place = place
         self.key, self.value = (
-            held.new_zeros(*held.shape[:2], capacity, held.shape[3]) for held in (like.key, like.value)
+            held.new_zeros(rows, held.shape[1], capacity, held.shape[3]) for held in (like.key, like.value)
         )  # fmt: skip
 
-    def load(self, other: KeyValueCache) -> None:
-        """Copy what another cache holds."""
+    def load(self, other: KeyValueCache, rows: Tensor) -> None:
+        """Copy the rows `rows` (B',) of another cache to the first rows."""
         for mine, held in ((self.key, other.key), (self.value, other.value)):
             assert mine is not None
             assert held is not None
-            mine[:, :, : other.length] = held[:, :, : other.length]
+            mine[: len(rows), :, : other.length] = held[:, :, : other.length].index_select(0, rows)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row b goes on as row `rows[b]`, in the same memory."""
+        for held in (self.key, self.value):
+            assert held is not None
+            held.copy_(held.index_select(0, rows))
 
     def write(
         self, start: int, key: Float[Tensor, "B G n D"], value: Float[Tensor, "B G n V"]
