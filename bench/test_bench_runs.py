@@ -402,3 +402,10 @@ def test_house():
     result = house.main(["--spec", str(Path(__file__).parents[1] / "specs" / "transformer-tiny.yaml")])
     assert result["entered"]["forward"]["modules"] <= result["entered"]["beam search"]["modules"] < result["tfkit"]["files"]
     assert result["entered"]["forward"]["lines"] < result["tfkit"]["lines"]
+
+
+def test_packed_rows():
+    import packed_rows
+
+    result = packed_rows.main(["--rows", "200", "--tokens", "300", "--steps", "1"])
+    assert set(result["tokens_per_second"]) == {"by length", "packed"}
