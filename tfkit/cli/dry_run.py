@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..graph import Batch
 from ..io.finite import all_finite
+from ..nn.evaluating import evaluating
 from ..nn.model import Model
 from ..slots.node import ImageRule, InputRule
 
@@ -32,7 +33,6 @@ def trial_batch(max_lengths: Mapping[str, int | None]) -> Batch:
     return Batch(ROWS, lengths)
 
 
-@torch.no_grad()
 def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, seed: int) -> DryRun:
     """Run the model once in eval mode and restore its mode."""
     batch = trial_batch(max_lengths)
@@ -52,10 +52,8 @@ def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, s
             inputs[name] = torch.randn(ROWS, length, rule.size, generator=generator, device="cpu").to(device, model.dtype)
         if not isinstance(rule, InputRule) or rule.pad_id is None:
             lengths[name] = torch.tensor([length] * (ROWS - 1) + [short], device="cpu").to(device)
-    training = model.training
-    model.eval()
-    outputs: dict[str, Tensor] = model(lengths=lengths, **inputs)
-    model.train(training)
+    with evaluating(model):
+        outputs: dict[str, Tensor] = model(lengths=lengths, **inputs)
     return DryRun(
         {name: tuple(ids.shape) for name, ids in inputs.items()},
         {name: tuple(tensor.shape) for name, tensor in outputs.items()},

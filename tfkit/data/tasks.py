@@ -13,7 +13,7 @@ spans            target <s> q1 .. qm </s> c1 .. cn </s>          the first and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,18 +65,26 @@ class Batch:
         tables = {"segments": self.segments, "documents": self.documents}
         return {"lengths": self.lengths, **{name: table for name, table in tables.items() if table}, **self.inputs}
 
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """The same batch with other tensors."""
+
+        def table(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: function(tensor) for name, tensor in tensors.items()}
+
+        return replace(
+            self, inputs=table(self.inputs), lengths=table(self.lengths), labels=function(self.labels),
+            segments=table(self.segments), other_labels=table(self.other_labels), documents=table(self.documents),
+            links=None if self.links is None else function(self.links),
+        )  # fmt: skip
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in the same order for all batches of a task."""
+        tables = (self.inputs, self.lengths, self.segments, self.other_labels, self.documents)
+        others = [self.labels, *([] if self.links is None else [self.links])]
+        return [tensor for table in tables for tensor in table.values()] + others
+
     def to(self, device: torch.device) -> Batch:
-        if device.type == "cpu":
-            return self
-
-        def moved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
-
-        labels = self.labels.to(device, non_blocking=True)
-        tables = map(moved, (self.inputs, self.lengths, self.segments, self.other_labels, self.documents))
-        inputs, lengths, segments, others, documents = tables
-        links = None if self.links is None else self.links.to(device, non_blocking=True)
-        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments, others, documents, links)
+        return self if device.type == "cpu" else self.mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)

@@ -167,4 +167,4 @@ def check_device(device: torch.device | str) -> None:
     """Raises InputError unless a device has CUDA graphs."""
     if torch.device(device).type != "cuda":
         message = f"CUDA graphs need a CUDA device, and the model is on {device}"
-        raise InputError(Diagnostic("TFK063", message, "leave them out (--cuda-graphs); on a CPU they would save nothing"))
+        raise InputError(Diagnostic("TFK063", message, "leave them out; on a CPU they would save nothing"))

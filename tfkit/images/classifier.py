@@ -16,6 +16,7 @@ from ..data import Normalisation, check_classes, groups, read_image, read_image_
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list
 from ..io import load, model_in
+from ..nn.evaluating import evaluating
 from ..nn.finite_results import check_results
 from ..nn.model import Model
 from ..slots.node import ImageRule
@@ -126,14 +127,9 @@ class ImageClassifier:
                 best = int(np.argmax(distribution))
                 yield ImageClassification(name, self.labels[best], distribution[best], self.labels, tuple(distribution))
 
-    @torch.no_grad()
     def _distributions(self, pixels: Any) -> Tensor:
         """(B, C, H, W) bytes to (B, classes)."""
         images = self.normalisation(torch.from_numpy(pixels).to(torch.float32) / 255)
-        training = self.model.training
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             logits = self.model(**{self.roles.target: images.to(self.model.device, self.model.dtype)})[self.roles.output]
-        finally:
-            self.model.train(training)
         return logits.float().softmax(-1)  # type: ignore[no-any-return]

@@ -234,10 +234,18 @@ class Recipe(Options):
         bool, Field(description="store fewer activations and recompute them in the backward pass")
     ] = False
     compile: Annotated[bool, Field(description="use torch.compile, on batches of few shapes")] = False
+    cuda_graphs: Annotated[
+        bool, Field(description="record the forward and backward pass of each batch shape and replay it, on a CUDA device")
+    ] = False
     seed: Annotated[
         int, Field(ge=0, le=2**32 - 1, description="seed of weights, dropout, the order of batches and held-out rows")
     ] = 0
     _tree: Located | None = PrivateAttr(None)
+
+    @property
+    def few_shapes(self) -> bool:
+        """Whether batches have few shapes, because something is made for each of them."""
+        return self.compile or self.cuda_graphs
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Recipe):
@@ -377,9 +385,10 @@ def check_sampling(recipe: Recipe) -> None:
         if recipe.data.kind not in SAMPLED:
             message = f"rows of kind `{recipe.data.kind}` have labels or a length that belong to their pieces"
             raise InputError(recipe.diagnostic("TFK108", key, message, f"remove it; it is for {', '.join(SAMPLED)}"))
-        if recipe.compile:
-            message = "a compiled model has batches of few lengths, and other pieces change the lengths"
-            raise InputError(recipe.diagnostic("TFK108", key, message, "remove it, or `compile`"))
+        if recipe.few_shapes:
+            kept = "compile" if recipe.compile else "cuda_graphs"
+            message = f"batches have few lengths with `{kept}`, and other pieces change the lengths"
+            raise InputError(recipe.diagnostic("TFK108", key, message, f"remove it, or `{kept}`"))
 
 
 PACKED = ("parallel", "texts", "masked")

@@ -7,29 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ..catalogue import Catalogue
-from ..data import (
-    Ranges,
-    TextTokeniser,
-    check_ids,
-    epoch_of,
-    groups,
-    padded,
-    read_span_facts,
-    read_tokenisers,
-    roles_for,
-    windows_of,
-)
+from ..data import Ranges, TextTokeniser, groups, read_span_facts, read_tokenisers, roles_for, windows_of
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list, check_whole, in_words
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
+from .row_reader import RowReader
 
 Scores = dict[tuple[int, int], float]
 """The probabilities of spans, by their first character and the one behind their last."""
@@ -94,7 +83,7 @@ class _Row:
     ranges: Ranges
 
 
-class Answerer:
+class Answerer(RowReader):
     """Answers questions by parts of their contexts. A context that is longer than the limit is read in windows.
 
     In a window, p(start) and p(end) are the softmax of the logits over all positions, in float32. The answer is the span of at
@@ -125,15 +114,11 @@ class Answerer:
         unanswerable: bool = True,
         batch_tokens: int = 4096,
     ) -> None:
-        self.model, self.tokeniser, self.unanswerable = model, tokeniser, unanswerable
-        self.stride, self.max_answer, self.batch_tokens = stride, max_answer, batch_tokens
+        self.stride, self.max_answer, self.unanswerable = stride, max_answer, unanswerable
         self.frame = tokeniser.pair_frame
-        check_whole("max_length", max_length, len(self.frame) + 2)  # a row holds the special tokens and one of each text
-        for name, value in (("stride", stride), ("max_answer", max_answer), ("batch_tokens", batch_tokens)):
-            check_whole(name, value)
-        self.roles = roles_for(model.plan, "spans")
-        self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
-        check_ids(model.plan, self.roles, {"target": tokeniser})
+        check_whole("stride", stride)
+        check_whole("max_answer", max_answer)
+        super().__init__(model, tokeniser, "spans", len(self.frame), 2, max_length, batch_tokens)
 
     @classmethod
     def load(
@@ -224,28 +209,14 @@ class Answerer:
             unknown = sum(map(self.tokeniser.count_unknown, (whole[number], contexts[number][0])))
             yield Answer(text, context, span, no_answer, spans, read, len(whole[number]) - read, unknown)
 
-    @torch.no_grad()
     def _read(self, rows: list[_Row], questions: list[str], best: int) -> list[tuple[float, Scores]]:
         """For each row the probability that it has no answer, and its best spans."""
-        if not rows:
-            return []
         by_row: list[tuple[float, Scores]] = [(0.0, {})] * len(rows)
-        device, name = self.model.device, self.roles.target
-        training = self.model.training
-        self.model.eval()
-        try:
-            lengths = np.array([len(row.ids) for row in rows], np.int32)
-            for batch in epoch_of({"target": lengths}, self.batch_tokens, 0, 0).batches:
-                ids, counts = padded([rows[at].ids for at in batch])
-                ones = padded([rows[at].segments for at in batch], 0)[0].to(device)
-                segments = {"segments": {name: ones}} if self.roles.segments else {}
-                outputs = self.model(lengths={name: counts.to(device)}, **segments, **{name: ids.to(device)})
-                probabilities = outputs[self.roles.output].float().softmax(1).cpu()
-                check_results(probabilities, [questions[rows[at].number] for at in batch])
-                for at, row_probabilities in zip(batch, probabilities, strict=True):
-                    by_row[at] = float(row_probabilities[0].prod()), self._best(rows[at], row_probabilities, best)
-        finally:
-            self.model.train(training)
+        for batch, logits in self.outputs([row.ids for row in rows], [row.segments for row in rows]):
+            probabilities = logits.softmax(1).cpu()
+            check_results(probabilities, [questions[rows[at].number] for at in batch])
+            for at, row_probabilities in zip(batch, probabilities, strict=True):
+                by_row[at] = float(row_probabilities[0].prod()), self._best(rows[at], row_probabilities, best)
         return by_row
 
     def _best(self, row: _Row, probabilities: Tensor, count: int) -> Scores:

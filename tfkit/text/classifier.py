@@ -7,29 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..catalogue import Catalogue
-from ..data import (
-    Frame,
-    TextTokeniser,
-    check_classes,
-    check_ids,
-    epoch_of,
-    groups,
-    padded,
-    read_labels,
-    read_tokenisers,
-    reads_pairs,
-    roles_for,
-)
+from ..data import Frame, TextTokeniser, check_classes, groups, read_labels, read_tokenisers, reads_pairs, roles_for
 from ..errors import Diagnostic, InputError
-from ..errors.arguments import check_list, check_whole
+from ..errors.arguments import check_list
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
+from .row_reader import RowReader
 
 
 @dataclass(frozen=True)
@@ -62,7 +50,7 @@ class Classification:
         return dict(zip(self.labels, self.distribution, strict=False))
 
 
-class Classifier:
+class Classifier(RowReader):
     """Classifies lines of text, or pairs of texts. Probabilities are the softmax of the logits, in float32.
 
     Args:
@@ -87,14 +75,10 @@ class Classifier:
         batch_tokens: int = 4096,
         pairs: bool = False,
     ) -> None:
-        self.model, self.tokeniser, self.labels = model, tokeniser, tuple(labels)
-        self.batch_tokens, self.pairs = batch_tokens, pairs
+        self.labels, self.pairs = tuple(labels), pairs
         self.frame = tokeniser.pair_frame if pairs else tokeniser.text_frame
-        check_whole("max_length", max_length, len(self.frame) + 1 + pairs)  # the special tokens, and one of each text
-        check_whole("batch_tokens", batch_tokens)
-        self.roles = roles_for(model.plan, "pairs" if pairs else "classification")
-        self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
-        check_ids(model.plan, self.roles, {"target": tokeniser})
+        kind = "pairs" if pairs else "classification"
+        super().__init__(model, tokeniser, kind, len(self.frame), 1 + pairs, max_length, batch_tokens)
         check_classes(model.plan, self.roles, self.labels)
 
     @classmethod
@@ -191,25 +175,9 @@ class Classifier:
         first, second = half, min(second, room - half)
         return frame(sides[0][:first], sides[1][:second]), frame.segments_of(first, second)
 
-    @torch.no_grad()
     def _all_logits(self, texts: list[list[int]], segments: list[list[int]]) -> Tensor:
         """The logits of all classes (N, classes), for each text."""
-        if not texts:
-            return torch.empty(0, len(self.labels), device="cpu")
-        lengths = np.array([len(ids) for ids in texts], np.int32)
         logits = torch.empty(len(texts), len(self.labels), device="cpu")
-        training = self.model.training
-        self.model.eval()
-        try:
-            for batch in epoch_of({"target": lengths}, self.batch_tokens, 0, 0).batches:
-                logits[batch] = self._logits(*([part[row] for row in batch] for part in (texts, segments))).float().cpu()
-        finally:
-            self.model.train(training)
+        for batch, of_batch in self.outputs(texts, segments if self.pairs else ()):
+            logits[batch] = of_batch.cpu()
         return logits
-
-    def _logits(self, texts: list[list[int]], rows: list[list[int]]) -> Tensor:
-        ids, counts = padded(texts)
-        device, name = self.model.device, self.roles.target
-        segments = {"segments": {name: padded(rows, 0)[0].to(device)}} if self.pairs and self.roles.segments else {}
-        outputs = self.model(lengths={name: counts.to(device)}, **segments, **{name: ids.to(device)})
-        return outputs[self.roles.output]  # type: ignore[no-any-return]

@@ -20,6 +20,7 @@ from ..errors.arguments import check_whole, in_words
 from ..generate.batched import batches_by_length
 from ..io import load, model_in
 from ..io.alignment_site import AlignmentSite, read_alignment_site
+from ..nn.evaluating import evaluating
 from ..nn.model import Model
 from .alignment import align, check_keys, requested_site, word_links
 from .search_tokens import language_ids
@@ -186,16 +187,12 @@ class Rescorer:
                 reasons[number] = reason
         scored = [number for number in range(len(rows)) if number not in reasons]
         values: dict[int, tuple[list[float], Tensor | None]] = {}
-        training = self.model.training
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             lengths = [max(len(framed[column][number]) for column in columns) for number in scored]
             for batch in batches_by_length(lengths, 1, self.batch_tokens):
                 numbers = [scored[at] for at in batch]
                 ids = {column: [rows_of_ids[one] for one in numbers] for column, rows_of_ids in framed.items()}
                 values |= zip(numbers, self._batch(ids), strict=True)
-        finally:
-            self.model.train(training)
         target = self.tokenisers["target"]
         for number, (source, text) in enumerate(rows):
             unknown = sum(self.tokenisers[column].count_unknown(encoded[column][number]) for column in columns)
@@ -231,7 +228,6 @@ class Rescorer:
                 return "the text has one token, and the first one is not predicted"
         return None
 
-    @torch.no_grad()
     def _batch(self, ids: Mapping[str, list[list[int]]]) -> list[tuple[list[float], Tensor | None]]:
         """The log-probabilities of the labels of each row of a batch, and the weights (H, N, K) that align its tokens."""
         roles = self.roles

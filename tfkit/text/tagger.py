@@ -7,26 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..catalogue import Catalogue
-from ..data import (
-    TextTokeniser,
-    check_classes,
-    check_ids,
-    epoch_of,
-    groups,
-    padded,
-    read_labels,
-    read_tokenisers,
-    roles_for,
-    word_pieces,
-)
-from ..errors.arguments import check_whole
+from ..data import TextTokeniser, check_classes, groups, read_labels, read_tokenisers, roles_for, word_pieces
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
+from .row_reader import RowReader
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,7 @@ class Tagging:
         return 0
 
 
-class Tagger:
+class Tagger(RowReader):
     """Tags the words of sentences. A sentence that is longer than the limit is read in parts.
 
     Args:
@@ -78,12 +66,8 @@ class Tagger:
         max_length: int = 1024,
         batch_tokens: int = 4096,
     ) -> None:
-        self.model, self.tokeniser, self.tags, self.batch_tokens = model, tokeniser, tuple(tags), batch_tokens
-        check_whole("max_length", max_length, 1 + len(tokeniser.text_frame))  # the special tokens, and one of the text
-        check_whole("batch_tokens", batch_tokens)
-        self.roles = roles_for(model.plan, "tagged")
-        self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
-        check_ids(model.plan, self.roles, {"target": tokeniser})
+        self.tags = tuple(tags)
+        super().__init__(model, tokeniser, "tagged", len(tokeniser.text_frame), 1, max_length, batch_tokens)
         check_classes(model.plan, self.roles, self.tags, "tag")
 
     @classmethod
@@ -168,23 +152,11 @@ class Tagger:
             at += count
         return [frame(ids) for ids in rows], firsts
 
-    @torch.no_grad()
     def _most_probable(self, rows: list[list[int]], firsts: list[list[int]]) -> tuple[list[int], list[float]]:
         """The most probable tag of each word of the rows, in order, and its probability."""
-        if not rows:
-            return [], []
-        lengths = np.array([len(ids) for ids in rows], np.int32)
         by_row: list[tuple[list[float], list[int]]] = [([], [])] * len(rows)
-        device, name = self.model.device, self.roles.target
-        training = self.model.training
-        self.model.eval()
-        try:
-            for batch in epoch_of({"target": lengths}, self.batch_tokens, 0, 0).batches:
-                ids, counts = padded([rows[row] for row in batch])
-                outputs = self.model(lengths={name: counts.to(device)}, **{name: ids.to(device)})
-                best, tags = outputs[self.roles.output].float().softmax(-1).max(-1)
-                for at, row in enumerate(batch):
-                    by_row[row] = best[at, firsts[row]].tolist(), tags[at, firsts[row]].tolist()
-        finally:
-            self.model.train(training)
+        for batch, logits in self.outputs(rows):
+            best, tags = logits.softmax(-1).max(-1)
+            for at, row in enumerate(batch):
+                by_row[row] = best[at, firsts[row]].tolist(), tags[at, firsts[row]].tolist()
         return [tag for _, tags in by_row for tag in tags], [probability for best, _ in by_row for probability in best]

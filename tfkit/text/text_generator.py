@@ -14,6 +14,7 @@ from ..data import TextTokeniser, read_tokenisers, roles_for
 from ..errors.arguments import check_list, check_whole
 from ..generate import Hypothesis, Search, StepGraphs, generate_batched
 from ..io import load, model_in
+from ..nn.evaluating import evaluating
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
 from .saved_search import saved_search
@@ -137,16 +138,12 @@ class TextGenerator:
         read = [self._read(ids, search) for ids in encoded]
         nonempty = [number for number, ids in enumerate(encoded) if ids]
         parts = _Parts(self, emit, nonempty, read) if emit else None
-        training = self.model.training
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             by_prompt = generate_batched(
                 self.model, [read[number] for number in nonempty], search, batch_tokens=batch_tokens, target=self.roles.target,
                 output=self.roles.output, workers=workers, emit=parts.add if parts else None,
                 graphs=graphs,
             )  # fmt: skip
-        finally:
-            self.model.train(training)
         hypotheses = dict(zip(nonempty, by_prompt, strict=True))
         if parts:
             parts.finish()

@@ -22,6 +22,7 @@ from ..generate import Hypothesis, Search, StepGraphs, generate_batched
 from ..generate.score_filters import check_filters
 from ..io import load, model_in
 from ..io.alignment_site import AlignmentSite, read_alignment_site
+from ..nn.evaluating import evaluating
 from ..nn.model import Model
 from ..slots.lazy import load as load_lazily
 from .alignment import align, check_keys, requested_site, word_links
@@ -309,16 +310,12 @@ class Translator:
         if n_best > 1 and search.kind == "beam":
             search = replace(search, n_best=search.beams)  # some may have the same text
         sites = self.attention if self.alignment is None else (*self.attention, self.alignment.site)
-        training = self.model.training
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             by_source = generate_batched(
                 self.model, [sources[number] for number in nonempty], search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=sites, workers=self.workers,
                 prefixes=[starts[number] for number in nonempty] if any(starts) else None, graphs=self.graphs,
             )  # fmt: skip
-        finally:
-            self.model.train(training)
         hypotheses = dict(zip(nonempty, by_source, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
             pairs = [(target.decode(one.ids.tolist()), one) for one in hypotheses.get(number, ())]

@@ -12,13 +12,14 @@ from ..recipe import Recipe
 
 
 class TrainingBatches:
-    """The batches of every epoch. With `compile: true` they have few shapes (`BatchShapes`), with `batching.pack: true` one."""
+    """The batches of every epoch. With `compile` or `cuda_graphs` they have few shapes (`BatchShapes`), with
+    `batching.pack` too one."""
 
     def __init__(self, recipe: Recipe, data: Data, task: Task | ImageTask, device: torch.device) -> None:
         self.recipe, self.data, self.task, self.device = recipe, data, task, device
         lengths, batching = data.train.lengths, recipe.batching
         self.packing = Packing.of(lengths, batching.tokens, batching.max_length) if batching.pack else None
-        self.shapes = BatchShapes(lengths, recipe.batch_limit) if recipe.compile and not batching.pack else None
+        self.shapes = BatchShapes(lengths, recipe.batch_limit) if recipe.few_shapes and not batching.pack else None
         sizes = {name: counts.kept for name, counts in data.parts.get("train", {}).items()}
         shares = shares_of(recipe, sizes) if sizes else None
         self.mixture = None if shares is None else Mixture.of(list(sizes.values()), shares)
@@ -27,7 +28,7 @@ class TrainingBatches:
     @property
     def shape_count(self) -> int:
         """The number of shapes of batches, 0 if it is not limited."""
-        return len(self.shapes) if self.shapes is not None else int(self.packing is not None and self.recipe.compile)
+        return len(self.shapes) if self.shapes is not None else int(self.packing is not None and self.recipe.few_shapes)
 
     @property
     def rows(self) -> int:
@@ -70,7 +71,7 @@ class TrainingBatches:
         batch = self.task.batch(self.data.train, rows, draw, epoch)
         if self.packing is not None:
             assert isinstance(self.task, Task), "images are not packed"
-            batch = self.packing.packed(batch, rows, self.task, self.recipe.compile)
+            batch = self.packing.packed(batch, rows, self.task, self.recipe.few_shapes)
         elif self.shapes is not None:
             batch = self.shapes.padded(batch, rows, self.task)
         return batch.to(self.device)

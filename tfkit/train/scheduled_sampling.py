@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..data import Batch, Roles
+from ..nn.evaluating import evaluating
 from ..nn.model import Model
 from ..nn.recurrent import Recurrent
 from ..recipe import Recipe
@@ -58,13 +59,10 @@ class ScheduledSampling:
         sampled = torch.from_numpy(draw.random(tuple(reference.shape)) >= ratio).to(reference.device)
         sampled &= torch.arange(reference.shape[1], device=reference.device) < batch.lengths[name][:, None]
         sampled[:, 0] = False
-        training = self.model.training
-        self.model.eval()
-        mixed = self._step_by_step(batch, sampled) if self.stepwise else self._two_passes(batch, sampled)
-        self.model.train(training)
+        with evaluating(self.model):
+            mixed = self._step_by_step(batch, sampled) if self.stepwise else self._two_passes(batch, sampled)
         return replace(batch, inputs={**batch.inputs, name: mixed})
 
-    @torch.no_grad()
     def _two_passes(self, batch: Batch, sampled: Tensor) -> Tensor:
         reference = batch.inputs[self.roles.target]
         predicted = self._predicted(self.model(lengths=batch.lengths, **batch.inputs)[self.roles.output])

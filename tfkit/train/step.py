@@ -30,6 +30,7 @@ from ..slots.node import ImageRule
 from ..text.alignment import check_keys
 from .batches import TrainingBatches
 from .callbacks import Progress, Step
+from .captured import CapturedPasses, check_captured
 from .compiled import CompiledModel
 from .distributed.ddp_fsdp import full_tensor, gradient_sync, replicated
 from .distributed.process_group import ProcessGroup
@@ -118,8 +119,16 @@ class TrainStep:
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
         owner: Any = model.nodes[model.plan.wires[roles.target].owner or roles.target]
         self.width: int = owner.width if isinstance(owner, Patches) else owner.embedding.weight.shape[1]
-        self.compiled = CompiledModel(model, self.batches.shape_count) if self.batches.shape_count else None
+        self.compiled = CompiledModel(model, self.batches.shape_count) if recipe.compile else None
         self._runner: nn.Module = model if self.compiled is None else self.compiled.module
+        self.captured: CapturedPasses | None = None
+        if recipe.cuda_graphs:
+            linked = self.alignment is not None and bool(rows_with_links(recipe).train)
+            check_captured(recipe, self.batches.device, len(roles.outputs), linked, self.processes.count)
+            weights = {roles.output: recipe.loss.weight(roles.output)}
+            self.captured = CapturedPasses(
+                model, lambda batch: self._losses(self._runner, batch, weights), self.state.scaler.scale
+            )
         if self.processes.count > 1 and not fsdp:
             self._runner = replicated(self._runner, self._has_unused_parameters())
 
@@ -161,7 +170,7 @@ class TrainStep:
             ),
         )
         self.model.train()
-        self.state.optimiser.zero_grad(set_to_none=True)
+        self.state.optimiser.zero_grad(set_to_none=self.captured is None)  # a replay adds to the tensors of its recording
         sums = self._backward(numbers, local_batches, target, self._weights(local_batches, target))
         loss, nll = (total / target for total in processes.sum(*sums))
         if not math.isfinite(loss):
@@ -213,6 +222,10 @@ class TrainStep:
             if self.sampling is not None:
                 with self._autocast():
                     batch = self.sampling.batch(batch, self.progress.step + 1, self.progress.epoch, number)
+            if self.captured is not None:
+                seed = self.batches.seed(self.progress.epoch, number)
+                sums.append(self.captured.backward(batch, 1 / target_tokens, seed))
+                continue
             torch.manual_seed(self.batches.seed(self.progress.epoch, number))
             with gradient_sync(self._runner, turn == rounds - 1):
                 loss, nll = self._losses(self._runner, batch, weights)
@@ -254,8 +267,8 @@ class TrainStep:
     def _losses(self, model: nn.Module, batch: Batch, weights: Mapping[str, float]) -> LossSums:
         """The losses of a batch: sums over its labels, times the weight of each output, added."""
         by_output = {self.roles.output: batch.labels, **batch.other_labels}
-        if self.compiled is not None:
-            with self._autocast(), self.compiled.compiling(batch):
+        if self.recipe.few_shapes:
+            with self._autocast(), self.compiled.compiling(batch) if self.compiled is not None else nullcontext():
                 outputs = model(**batch.arguments)
         else:
             with (
