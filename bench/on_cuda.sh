@@ -2,7 +2,7 @@
 # What is proven on a CUDA device, and attention measured, in stages of at most ten minutes; reports and logs go to OUT.
 #
 #     bench/on_cuda.sh all OUT [--dry-run]
-#     bench/on_cuda.sh carried|kernels|models|timed|races|tune|speed|auto OUT [--dry-run]
+#     bench/on_cuda.sh carried|kernels|models|timed|races|tune|speed|steps|auto OUT [--dry-run]
 #     bench/on_cuda.sh conformance OUT fused|fused.atomic|cudnn DTYPE [--dry-run]
 #     bench/on_cuda.sh fill OUT CAPABILITY [--dry-run]
 #
@@ -103,7 +103,8 @@ all)
     run_all conformance 450 conformance "$out" fused bfloat16
     run_all models 335 models "$out"
     run_all auto 330 auto "$out"
-    run_all speed 340 speed "$out"
+    run_all speed 250 speed "$out"
+    run_all steps 90 steps "$out"
     ;;
 kernels) # some thousand compilations
     tests kernels "$(limit 570)" "${parallel[@]}" plugins/tfkit-fused --ignore plugins/tfkit-fused/tests/test_races.py
@@ -143,13 +144,16 @@ speed)
     run flex $((whole * 3 / 11)) "$python" -m tfkit bench attention --device cuda --dtype bfloat16 \
         --budget $((whole * 2 / 11)) --backends sdpa,flex --cells 'dense*,causal*' --json "$out/attention_cuda_flex.json"
     ;;
+steps) # of decoding and training, with and without CUDA graphs
+    run steps "$(limit 300)" "$python" bench/recorded.py --json "$out/steps"
+    ;;
 auto)
     whole=$(limit 570)
     run auto "$whole" "$python" -m tfkit bench auto --device cuda --backends sdpa,fused,cudnn --dtype bfloat16 \
         --budget $((whole - 40)) --lengths 512,4096 --json "$out/auto_cuda.json"
     ;;
 *)
-    echo "stages: all fill carried kernels models timed conformance races tune speed auto" >&2
+    echo "stages: all fill carried kernels models timed conformance races tune speed steps auto" >&2
     exit 2
     ;;
 esac

@@ -354,13 +354,21 @@ def test_a_first_run_on_a_device_has_its_stages_in_order_and_fits_in_25_minutes(
     done = on_cuda("all", str(tmp_path), "--dry-run", PYTHON="python3")
     assert (done.returncode, done.stderr) == (0, "")
     found = re.findall(r"^(\w+): at most (\d+) s: (.*)$", done.stdout, re.MULTILINE)
-    assert [name for name, _, _ in found] == ["ahead_fused", "conformance_fused", "models", "auto", "attention", "flex"]
+    assert [name for name, _, _ in found] == [
+        "ahead_fused",
+        "conformance_fused",
+        "models",
+        "auto",
+        "attention",
+        "flex",
+        "steps",
+    ]
     assert sum(int(seconds) for _, seconds, _ in found) <= 25 * 60
     assert max(int(seconds) for _, seconds, _ in found) < 8 * 60
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("stage", ["kernels", "models", "timed", "races", "tune", "speed", "auto"])
+@pytest.mark.parametrize("stage", ["kernels", "models", "timed", "races", "tune", "speed", "steps", "auto"])
 def test_what_a_stage_names_is_there(stage, tmp_path):
     done = on_cuda(stage, str(tmp_path), "--dry-run")
     assert done.returncode == 0
@@ -374,7 +382,7 @@ def test_a_stage_that_is_done_is_not_run_again(tmp_path):
     done = on_cuda("all", str(tmp_path), "--dry-run")
     lines = done.stdout.splitlines()
     assert lines[:3] == ["conformance: done before", "models: done before", "auto: done before"]
-    assert [line.partition(":")[0] for line in lines[3:]] == ["attention", "flex"]
+    assert [line.partition(":")[0] for line in lines[3:]] == ["attention", "flex", "steps"]
 
 
 @pytest.mark.parametrize("words", [[], ["all"], ["nonsense", "."], ["conformance", "."]])
@@ -409,3 +417,22 @@ def test_packed_rows():
 
     result = packed_rows.main(["--rows", "200", "--tokens", "300", "--steps", "1"])
     assert set(result["tokens_per_second"]) == {"by length", "packed"}
+
+
+def test_recorded(monkeypatch, tmp_path):
+    """With a stand-in for the device."""
+    import recorded
+
+    import graph_stand_in
+    from tfkit.generate import step_graphs
+    from tfkit.nn.runtime import inputs
+
+    monkeypatch.setattr(step_graphs, "check_device", lambda device: None)
+    monkeypatch.setattr(step_graphs, "cuda_graph", graph_stand_in.capture)
+    monkeypatch.setattr("tfkit.train.step.check_captured", lambda *facts: None)
+    monkeypatch.setattr(inputs, "_unread", lambda tensor: True)
+    small = ["--device", "cpu", "--shape", "tiny", "--sentences", "2", "--tokens", "120", "--rows", "60", "--vocab", "300"]
+    result = recorded.main([*small, "--rounds", "1", "--json", str(tmp_path)])
+    assert {name.partition(", ")[2] for name in result["decoding"]["speed"]} == {"ordinary", "recorded"}
+    assert result["training"]["speed"].keys() == {"ordinary", "recorded"}
+    assert {path.name for path in tmp_path.iterdir()} == {"decoding.json", "training.json"}

@@ -64,7 +64,7 @@ def made_up(folder: Path, rows: int) -> tuple[Path, Path]:
     return paths
 
 
-def step_for(options: argparse.Namespace, folder: Path, more: str = "") -> TrainStep:
+def step_for(options: argparse.Namespace, folder: Path, more: str = "", device: str = "cpu") -> TrainStep:
     source, target = (options.source, options.target) if options.source else made_up(folder, options.rows)
     spec_path = SPECS / f"transformer-{options.shape}.yaml"
     text = RECIPE.format(spec=spec_path, source=source, target=target, vocab=options.vocab, tokens=options.tokens, decay=DECAY)
@@ -73,7 +73,7 @@ def step_for(options: argparse.Namespace, folder: Path, more: str = "") -> Train
     roles = roles_in(recipe, catalogue)
     data = prepare(recipe, folder / "data", options.vocab)
     spec, _ = fitted_spec(recipe, catalogue, roles, data.tokenisers, 0)
-    return TrainStep(tfkit.build(spec, catalogue), recipe, data)
+    return TrainStep(tfkit.build(spec, catalogue).to(device), recipe, data)
 
 
 def marian_step(train_step: TrainStep, batches: list[Batch], shape: str) -> Callable[[], Any]:

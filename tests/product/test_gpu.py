@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+import tfkit
+import tfkit.generate
 from product.drawn import trials
 from product.evaluated import Trial, causal, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit import load_catalogue
@@ -81,3 +83,24 @@ def test_device_scripts_run_on_a_cpu():
     found = same_under_every_backend(Trial(spec_of(PLAIN, CATALOGUE), CATALOGUE), torch.float32)
     assert {"eager", "sdpa"} <= set(found)
     assert 0 < max(found.values()) < 1
+
+
+@pytest.mark.gpu
+@ABSENT
+@pytest.mark.parametrize("beams", [0, 1, 4])
+def test_recorded_steps_decode_as_ordinary_ones(beams):
+    """In float64, where rounding decides nothing. Sources of several lengths, sentences that end at other steps."""
+    model = tfkit.build("transformer-tiny", seed=3).to("cuda", torch.float64).eval()
+    model.set_backend("sdpa")
+    graphs = tfkit.generate.StepGraphs(model)
+    for rows, length in ((6, 9), (5, 7), (8, 64)):
+        source = torch.randint(4, 900, (rows, length), generator=torch.Generator().manual_seed(rows))
+        source[0, length // 2 :] = 0
+        limits = torch.tensor([30, 4, 12, 30, 1, 30, 30, 30][:rows])
+        call = {"source": source.to("cuda"), "max_new_tokens": limits}
+        if beams:
+            plain, recorded = (tfkit.beam_search(model, beams=beams, graphs=given, **call) for given in (None, graphs))
+            found, wanted = ([[one.ids.tolist() for one in row] for row in result] for result in (recorded, plain))
+        else:
+            found, wanted = (tfkit.greedy(model, graphs=given, **call).ids.tolist() for given in (graphs, None))
+        assert found == wanted

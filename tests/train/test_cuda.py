@@ -39,3 +39,18 @@ def test_a_run_goes_on_where_it_stood(task, tmp_path):
     finally:
         torch.use_deterministic_algorithms(False)
     assert losses(tmp_path / "half") == losses(tmp_path / "whole")
+
+
+@pytest.mark.filterwarnings("ignore:.*determinis")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_recorded_passes_train_as_ordinary_ones(task, tmp_path, monkeypatch, precision):
+    """Over the same batches, dropout included, bit for bit with deterministic kernels."""
+    changes = ["cuda_graphs=true", f"precision={precision}", "batching.accumulate=2", "stopping.max_steps=12"]
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        train(load_recipe(task, changes), tmp_path / "recorded", device="cuda")
+        monkeypatch.setattr("tfkit.train.step.CapturedPasses", lambda *parts: None)
+        train(load_recipe(task, changes), tmp_path / "ordinary", device="cuda")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert losses(tmp_path / "recorded") == losses(tmp_path / "ordinary")
