@@ -14,7 +14,7 @@ BAD = {
     "good\nforged": "holds the control character U\\+000A", "a\tb": "U\\+0009", "a\rb": "U\\+000D", "\x1b[31m": "U\\+001B",
     "a\u2028b": "U\\+2028", "a\u202eb": "U\\+202E", "a\u200bb": "U\\+200B",
     "long" * 251: "the label `long.*` has 1,004 characters, and at most 1,000 are read",
-    "a\x85b": "U\\+0085", "": "a label is empty", "  ": "a label is empty",
+    "a\x85b": "U\\+0085", "": "a label is empty", "  ": "a label is empty", "\ufe0f": "a label is empty",
 }  # fmt: skip
 
 
@@ -31,6 +31,20 @@ def test_labels_of_any_script_and_with_spaces_are_labels():
 def test_two_classes_with_one_label_are_refused():
     with pytest.raises(ValueError, match="classes 0 and 2 have the same label `crane`"):
         check_labels(["crane", "dog", "crane"])
+
+
+@pytest.mark.parametrize("other", ["e\u0301", "\u00e9 ", "\u00e9\ufe0f"], ids=["form", "space", "selector"])
+def test_two_classes_whose_labels_look_the_same_are_refused(other):
+    with pytest.raises(ValueError, match="classes 0 and 1 have the same label"):
+        check_labels(["\u00e9", other])
+
+
+def test_labels_of_a_table_that_look_the_same_are_refused(tmp_path):
+    recipe = load_recipe(recipe_for(tmp_path, "classification"))
+    path = tmp_path / "text.tsv"
+    path.write_text(path.read_text() + "the dog\t\u00e9\nthe cat\te\u0301\n")
+    with pytest.raises(InputError, match="TFK115 data: classes 1 and 3 have the same label"):
+        prepare(recipe, tmp_path / "data", 80)
 
 
 def test_a_tag_has_no_space():

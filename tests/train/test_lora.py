@@ -123,7 +123,9 @@ def test_an_adapter_of_a_base_that_moved_or_changed(parent, child, tmp_path):
     config = model_in(run) / "adapter_config.json"
 
     data = json.loads(config.read_text())
-    for key, value in (("init_lora_weights", "pissa_niter_4"), ("layer_replication", [[0, 1]]), ("use_dora", True)):
+    changed = [("init_lora_weights", "pissa_niter_4"), ("init_lora_weights", "lora_ga"), ("layer_replication", [[0, 1]])]
+    changed += [("use_dora", True), ("kasa_config", {"x": 1}), ("alora_invocation_tokens", [5]), ("key_of_a_later_peft", True)]
+    for key, value in changed:
         config.write_text(json.dumps({**data, key: value}))
         list_again(model_in(run), "adapter_config.json")
         with pytest.raises(StoreError, match=key):

@@ -13,6 +13,7 @@ from ..slots.node import ImageRule
 from .corpus import CorpusWriter
 from .corpus_facts import FACTS, CorpusCounts
 from .image_files import LabelledFiles, labelled_files
+from .labels import classes_of
 from .preparation import TRAIN, VALIDATION, Data, read_data
 from .sources import sources_of
 from .text_corpora import held_out_rows
@@ -94,7 +95,7 @@ def _classes(recipe: Recipe, train: LabelledFiles) -> list[str]:
         raise InputError(recipe.diagnostic("TFK115", "data", message, "two labels are needed at least"))
     if all(label.isdecimal() for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
-    return sorted(labels)
+    return classes_of(recipe, sorted(labels))
 
 
 def _write(files: LabelledFiles, path: Path, selected: Callable[[int], bool], numbers: dict[str, int]) -> CorpusCounts:

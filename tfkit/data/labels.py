@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 
+from ..errors import InputError
 from ..errors.control_characters import CONTROL_OR_LINE_END
+from ..recipe import Recipe
 
 MAX_LABEL = 1_000
 """The most characters of a label."""
 SHOWN = 60
 """Characters of a label in a message."""
+_SELECTORS = re.compile("[\u180b-\u180d\u180f\ufe00-\ufe0f]")
 
 
 def label_fault(label: str, word: bool = False) -> str:
@@ -28,18 +33,32 @@ def label_fault(label: str, word: bool = False) -> str:
         return f"the label {_shown(label)} has {len(label):,} characters, and at most {MAX_LABEL:,} are read"
     if word and len(label.split()) > 1:
         return f"the tag {_shown(label)} holds white space"
-    return "" if label.strip() else "a label is empty"
+    return "" if _seen(label) else "a label is empty"
 
 
 def check_labels(labels: Sequence[str], words: bool = False) -> None:
-    """Raises ValueError if one of all labels cannot be a label, or is there twice; `words` as in `label_fault`."""
+    """Raises ValueError if one of all labels cannot be a label, or two look the same; `words` as in `label_fault`."""
     places: dict[str, int] = {}
     for number, label in enumerate(labels):
         if fault := label_fault(label, words):
             raise ValueError(fault)
-        if label in places:
-            raise ValueError(f"classes {places[label]} and {number} have the same label {_shown(label)}")
-        places[label] = number
+        if (seen := _seen(label)) in places:
+            raise ValueError(f"classes {places[seen]} and {number} have the same label {_shown(label)}")
+        places[seen] = number
+
+
+def classes_of(recipe: Recipe, labels: list[str]) -> list[str]:
+    """The labels of training data, in the order of the classes. Raises InputError if two look the same."""
+    try:
+        check_labels(labels)
+    except ValueError as reason:
+        raise InputError(recipe.diagnostic("TFK115", "data", str(reason), "write it in one way everywhere")) from None
+    return labels
+
+
+def _seen(label: str) -> str:
+    """What a reader sees of a label: letters in one form of Unicode, no variation selectors, no space around it."""
+    return unicodedata.normalize("NFC", _SELECTORS.sub("", label)).strip()
 
 
 def _shown(label: str) -> str:

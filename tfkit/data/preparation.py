@@ -22,6 +22,7 @@ from .corpus_facts import FACTS, CorpusCounts, Facts, describe_counts, read_fact
 from .encode import CorpusEncoder, SelectedRows
 from .extension import adds_symbols, extended
 from .kinds import KINDS
+from .labels import classes_of
 from .sources import sources_of
 from .spans import SpanFacts
 from .text_corpora import TextCorpus, corpora_of
@@ -235,7 +236,7 @@ def _labels(recipe: Recipe, corpora: Sequence[TextCorpus]) -> list[str]:
         message = several if len(labels) > 1 else f"every row has the label `{labels[0]}`" if labels else "there is no row"
         fix = f"`label_column`, now {recipe.data.options.label_column}, says which column holds the labels"
         raise InputError(recipe.diagnostic("TFK115", "data", message, fix))
-    return labels
+    return classes_of(recipe, labels)
 
 
 def _labels_of(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -34,10 +34,18 @@ MAX_HEADER = 64 << 20
 """The most bytes of the header of an adapter's file."""
 
 
-class AdapterConfig(FileModel):
-    """What tfkit reads of peft's `adapter_config.json`. A key that changes the equation has one value; others do not count."""
+NOT_READ = frozenset(
+    "task_type auto_mapping peft_version revision inference_mode runtime_config target_modules exclude_modules modules_to_save "
+    "layers_to_transform layers_pattern lora_dropout megatron_config megatron_core loftq_config eva_config corda_config lora_ga_config "
+    "qalora_group_size trainable_token_indices ensure_weight_tying".split()
+)
+"""Keys of peft that change nothing once an adapter is trained: the names of its tensors say which layers it adapts."""
 
-    model_config = ConfigDict(extra="ignore")
+
+class AdapterConfig(FileModel):
+    """What tfkit reads of peft's `adapter_config.json`: a key that may change the equation, also one of a later peft, is off."""
+
+    model_config = ConfigDict(extra="allow")
     peft_type: Literal["LORA"]
     base_model_name_or_path: Annotated[str, Field(min_length=1, max_length=4096)]
     r: Annotated[int, Field(ge=1)]
@@ -48,16 +56,16 @@ class AdapterConfig(FileModel):
     use_dora: Literal[False] = False
     lora_bias: Literal[False] = False
     layer_replication: None = None
-    init_lora_weights: Any = True
+    init_lora_weights: Literal[True, False, "gaussian", "eva", "orthogonal", "mica"] = True
     rank_pattern: Annotated[dict[str, Any], Field(max_length=0)] = {}
     alpha_pattern: Annotated[dict[str, Any], Field(max_length=0)] = {}
 
-    @field_validator("init_lora_weights")
-    @classmethod
-    def _base_is_unchanged(cls, value: Any) -> Any:
-        if isinstance(value, str) and value.startswith(("pissa", "olora", "corda", "loftq")):
-            raise ValueError(f"`{value[:20]}` also changes the weights of the base model, which are not in the adapter")
-        return value
+    @model_validator(mode="after")
+    def _plain(self) -> AdapterConfig:
+        for key, value in (self.model_extra or {}).items():
+            if value and key not in NOT_READ:
+                raise ValueError(f"`{key[:40]}` may change the equation of LoRA, and is not read")
+        return self
 
 
 def read_adapted(directory: Path, shapes: Mapping[str, tuple[int, ...]], base: Path | None = None) -> dict[str, Tensor]:
