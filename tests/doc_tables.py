@@ -359,7 +359,7 @@ def claims(run: Run) -> str:
     for script in sorted((ROOT / "bench" / "claims").glob("*.py")):
         docstring = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8")))
         result = ROOT / "bench" / "results" / "claims" / f"{script.stem}.json"
-        if script.stem in ("claim", "picture", "reversal", "test_claims") or docstring is None:
+        if script.stem in ("__main__", "claim", "picture", "reversal", "test_claims") or docstring is None:
             continue
         text = " ".join(docstring.split())
         command = f"`python bench/claims/{script.name}`"
@@ -368,13 +368,12 @@ def claims(run: Run) -> str:
             parts.append(f"**Verdict**: not run. {command}")
             continue
         found = json.loads(result.read_text(encoding="utf-8"))
-        verdict = found["verdict"] if "verdict" in found else " ".join(found["notes"])
         shown = ", ".join(found["measured"]) if "measured" in found else f"validation {found['metric']} of each run"
         shown += " and quality by length" if found.get("accuracy_by_length") else ""
         parts.append(f"![{script.stem.replace('_', ' ').capitalize()}: {shown}](../_static/claims/{script.stem}.svg)")
         seeds = found["seeds"] if isinstance(found["seeds"], int) else len(found["seeds"])
         machine = f"torch {found['torch']}, {found['machine']} with {found['instructions']}"
-        parts.append(f"**Verdict**: {verdict}")
+        parts.append(f"**Verdict**: {found['verdict']}")
         parts.append(f"{command}, {seeds} seeds, {machine}.")
     return "\n\n".join(parts)
 

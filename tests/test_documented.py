@@ -120,10 +120,38 @@ def test_a_shortened_output_stays_short_when_its_words_change():
     assert documented.shortened(old, new) == "a 2\n...\ntotal 6 new\nb\n..."
 
 
-def test_the_quickstart_in_korean_shows_the_same_blocks():
-    pages = [documented.ROOT / "docs" / name for name in ("quickstart.md", "ko/quickstart.md")]
-    english, korean = (documented.blocks(page.read_text(encoding="utf-8")) for page in pages)
-    assert korean == english
+KOREAN = sorted((documented.ROOT / "docs" / "ko").glob("*.md"))
+NUMBER = re.compile(r"(?<![\d,.])(?:\d{1,3}(?:,\d{3})+|\d{3,}|\d+\.\d+)(?![\d만억])")
+"""Numbers of three digits or more, and decimals; `6,500만` is how Korean writes 65 million."""
+
+
+@pytest.mark.parametrize("korean", KOREAN, ids=lambda page: page.stem)
+def test_a_page_in_korean_has_the_blocks_and_the_figures_of_the_english_one(korean):
+    """In their order, with files and generated parts. So its commands and outputs are those that run for the English page."""
+    docs = documented.ROOT / "docs"
+    name = korean.name
+    places = [documented.ROOT / "README.md"] if name == "index.md" else [docs / name, docs / "tutorials" / name]
+    [english] = [place for place in places if place.exists()]
+    texts = [page.read_text(encoding="utf-8") for page in (english, korean)]
+    expected, shown = ([match[0] for match in documented.PART.finditer(text)] for text in texts)
+    assert shown == expected
+    figures, copied = (set(NUMBER.findall(documented.PART.sub("", text))) for text in texts)
+    assert copied - figures == set()
+
+
+def test_every_item_of_the_sources_is_on_the_page_and_its_specs_are_right(capsys):
+    from shlex import split
+
+    from tfkit.cli import main
+
+    page = documented.ROOT / "docs" / "explanations" / "sources.md"
+    text = page.read_text(encoding="utf-8")
+    items = re.findall(r"^\| (\d+) \|[^|]+\|([^|]+)\|$", text, flags=re.M)
+    assert sorted(int(number) for number, _ in items) == list(range(1, 50))
+    for number, says in items:
+        assert re.search(r"`[^`]+`|\]\([^)]+\.md|^ none: ", says), number
+    for line in sorted(set(re.findall(r"`tfkit (check [^`]+)`", text))):
+        assert main(split(line)) == 0, (line, capsys.readouterr())
 
 
 def test_the_first_commands_are_the_two_that_matter():

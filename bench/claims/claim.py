@@ -12,7 +12,7 @@ import math
 import platform
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,13 @@ def main(claim: Claim, arguments: list[str] | None = None) -> dict[str, Any]:
     """Run the command line of a claim and return what it writes."""
     parser = argparse.ArgumentParser(description=claim.text)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--stored", type=Path, metavar="JSON", help="evaluate a stored result again; nothing is measured")
     parser.add_argument("--tiny", action="store_true", help="sizes that only show that the command runs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path, help="a page (.html) or a picture (.svg, .png)")
     options = parser.parse_args(arguments)
+    if options.stored:
+        return evaluated_again(options.stored, claim.text, lambda result: claim.verdict(stored_summary(result)))
     torch.set_num_threads(1)
     summary = summarise([claim.measure(seed, options.tiny) for seed in range(options.seeds)])
     verdict = claim.verdict(summary)
@@ -98,6 +101,23 @@ def main(claim: Claim, arguments: list[str] | None = None) -> dict[str, Any]:
 
         draw(result, options.figure)
     return result
+
+
+def stored_summary(result: Mapping[str, Any]) -> Summary:
+    """The measurements of a stored result; JSON has the numbers of x as text."""
+    return {
+        quantity: {name: {float(x): tuple(spread) for x, spread in points.items()} for name, points in series.items()}
+        for quantity, series in result["measured"].items()
+    }
+
+
+def evaluated_again(place: Path, text: str, verdict: Callable[[dict[str, Any]], str]) -> dict[str, Any]:
+    """Write the claim and the verdict of today's command into a stored result, whose measurements stay."""
+    result = json.loads(place.read_text(encoding="utf-8"))
+    result |= {"claim": text, "verdict": verdict(result)}
+    place.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(f"verdict: {result['verdict']}")
+    return dict(result)
 
 
 def _table(quantity: str, x: str, series: dict[str, dict[float, tuple[float, float, float, float]]]) -> Table:

@@ -1,8 +1,9 @@
 """Post-norm and pre-norm with a warm-up, without it at the same rate, and without it at a lower one (arXiv:2002.04745)."""
 
-from reversal import ByLength, main
+from statistics import fmean
 
-from tfkit.comparison import Comparison
+from reversal import Pair, Result, main, scores, written
+
 from tfkit.comparison.results import paired_difference
 
 TEXT = "Pre-norm trains without warm-up, post-norm needs it"
@@ -20,23 +21,31 @@ VARIANTS = {
 }
 
 
-def verdict(found: Comparison, by_length: ByLength) -> str:
-    """Each placement without warm-up against the same placement with it, at the same rate and at the lower one."""
-    scores = {each.name: each.scores for each in found.candidates}
+PAIRS = [
+    Pair(f"{placement}, {better}", f"{placement}, {other}", setting)
+    for placement in ("post", "pre")
+    for better, other, setting in (
+        ("warm-up", "no warm-up", "warmup_steps"),
+        ("no warm-up, lower rate", "no warm-up", "peak"),
+    )
+]
+
+
+def verdict(result: Result) -> str:
+    """Each placement without warm-up: against the same placement with it, and against a lower rate."""
     sentences = []
     for placement, claim in (("post", "needs"), ("pre", "needs no")):
-        warm, cold, lower = (scores[f"{placement}, {words}"] for words in RATES)
-        same, slow = paired_difference(cold, warm), paired_difference(lower, warm)
-        worse = same.sign > 0
-        said = "the data agree" if worse == (placement == "post") else "not seen"
-        shown = f"{same.mean:+.3g} (95 % interval {same.low:+.3g} to {same.high:+.3g})"
-        sentences.append(f"{placement.capitalize()}-norm {claim} warm-up: {said}; without it, the loss differs by {shown}.")
-        what = "is worse than" if slow.sign > 0 else "is better than" if slow.sign < 0 else "is not seen to differ from"
-        shown = f"{slow.mean:+.3g} ({slow.low:+.3g} to {slow.high:+.3g})"
-        sentences.append(f"A third of the rate without warm-up {what} the full rate with it: {shown}.")
+        warm, cold, lower = (scores(result, f"{placement}, {words}") for words in RATES)
+        without, slower = paired_difference(cold, warm), paired_difference(lower, cold)
+        words = {"post": ("not seen", "the data agree"), "pre": ("no difference is seen", "the data say the opposite")}
+        sentences.append(
+            f"{placement.capitalize()}-norm {claim} warm-up: {words[placement][without.sign > 0]}; without it, the loss"
+            f" differs by {written(without)}. Without warm-up, a third of the rate changes the loss by {written(slower)}: to"
+            f" {fmean(lower.values()):.2f}, with warm-up and the full rate it is {fmean(warm.values()):.2f}."
+        )
     return " ".join(sentences)
 
 
-SETTINGS = {"verdict": verdict}
+SETTINGS = {"pairs": PAIRS, "verdict": verdict}
 if __name__ == "__main__":
     main(TEXT, VARIANTS, **SETTINGS)

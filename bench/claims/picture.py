@@ -22,7 +22,7 @@ DASHES = ("-", "--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 1)))
 MARKERS = "os^Dvx"
 SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "tfkit", "font.size": 9, "axes.spines.top": False,
             "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "axes.titlesize": 9,
-            "font.family": "sans-serif", "savefig.facecolor": "white"}  # fmt: skip
+            "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "savefig.facecolor": "white"}  # fmt: skip
 
 
 def draw(result: Mapping[str, Any], place: Path) -> None:
@@ -102,7 +102,7 @@ def _by_length(ax: Axes, found: Mapping[str, Mapping[str, Sequence[float]]], mea
                         alpha=0.15, linewidth=0)  # fmt: skip
     ax.set_xticks(range(len(buckets)), list(buckets))
     ax.set(xlabel="length", ylabel=measured, ylim=(0, None))
-    ax.legend(frameon=False, fontsize=7.5, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
+    ax.legend(frameon=False, fontsize=7.5, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2 if len(found) > 3 else 3)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import gzip
 import re
 from pathlib import Path
 
-from quality_by_length import SPECS as LETTER_SPECS, VARIANTS, verdict
+from quality_by_length import PAIRS, PAPERS, SPECS as LETTER_SPECS, VARIANTS as LETTER_VARIANTS, verdict
 from reversal import RECIPE as LETTER_RECIPE, SPEC, main
 
 from tfkit import Search, Translator
@@ -26,6 +26,7 @@ stopping: {{max_steps: 2700}}
 validation: {{every_steps: 300}}
 """
 VALIDATION, SCORED, WORDS = 200, 50, 10
+VARIANTS = {**{name: LETTER_VARIANTS[name] for name in ("rnn", "rnn with attention", "transformer")}, **PAPERS}
 
 
 def read(directory: Path, part: str) -> list[tuple[str, str]]:
@@ -68,7 +69,11 @@ def chrf_by_words(directory: Path, runs: CandidateResult, tiny: bool) -> dict[st
     return found
 
 
-SETTINGS = {"specs": {name: enlarged(spec) for name, spec in LETTER_SPECS.items()}, "verdict": verdict}
+SETTINGS = {
+    "specs": {name: enlarged(spec) for name, spec in LETTER_SPECS.items()},
+    "pairs": PAIRS[:1],
+    "verdict": verdict,
+}
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=TEXT, add_help=False)
     parser.add_argument("--data", type=Path, required=True, metavar="DIRECTORY", help="train.ko.gz, train.en.gz, test.*.gz")

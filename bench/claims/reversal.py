@@ -7,18 +7,20 @@ import json
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
-from claim import versions
+from claim import evaluated_again, versions
 from rich.console import Console
 from rich.table import Table
 
 from tfkit import Candidate, Comparison, Search, Translator, compare_recipes
 from tfkit.comparison import CandidateResult
+from tfkit.comparison.results import Difference, paired_difference
 from tfkit.view.comparison import comparison_data, comparison_page, comparison_table, notes
 
 LETTERS = "abcdefghijklmnop"
@@ -35,8 +37,29 @@ nodes:
   logits:  {kind: token_logits, input: decoder, share: source}
 outputs: [logits]
 """
-ByLength = Mapping[str, Mapping[str, Sequence[float]]]
-"""Recipe -> bucket of lengths -> one number per seed."""
+Result = Mapping[str, Any]
+"""What a claim stores: `recipes` with scores by seed, and `accuracy_by_length`, recipe -> lengths -> one number per seed."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two recipes of which the claim says that one is better. They differ in one setting; a test looks.
+
+    Attributes:
+        better: The recipe that the claim prefers.
+        other: The recipe that it is compared with.
+        setting: The key of the recipe or of the spec that holds all differences.
+        says: What the claim says, between the two names.
+        for_equal_parameters: A second key that changes with it, so that the models have equally many parameters.
+    """
+
+    better: str
+    other: str
+    setting: str
+    says: str = "is better than"
+    for_equal_parameters: str = ""
+
+
 RECIPE = """\
 tfkit: 1
 name: reversal
@@ -69,6 +92,29 @@ def write_task(folder: Path, lengths: Sequence[int] = range(2, 13)) -> Path:
     return folder / "recipe.yaml"
 
 
+def scores(result: Result, name: str) -> dict[str, float]:
+    """The validation scores of a recipe by seed."""
+    [recipe] = [each for each in result["recipes"] if each["name"] == name]
+    return {seed: score for seed, score in recipe["scores"].items() if score is not None}
+
+
+def written(difference: Difference) -> str:
+    return f"{difference.mean:+.3g} (95 % interval {difference.low:+.3g} to {difference.high:+.3g}, {difference.seeds} seeds)"
+
+
+def verdict_of_pairs(result: Result, pairs: Sequence[Pair]) -> str:
+    """What the scores say of each pair. `Not seen` is a difference whose interval holds 0."""
+    sentences = []
+    for pair in pairs:
+        difference = paired_difference(scores(result, pair.better), scores(result, pair.other))
+        sign = -difference.sign if result["metric"] == "loss" else difference.sign
+        word = {1: "the data agree", -1: "the data say the opposite"}.get(sign, "not seen")
+        if not sign and pair.says == "is no worse than":
+            word = "no difference is seen"
+        sentences.append(f"{pair.better} {pair.says} {pair.other}: {word}, {result['metric']} {written(difference)}.")
+    return " ".join(sentences)
+
+
 def candidates(
     place: Path,
     variants: Mapping[str, Sequence[str]],
@@ -99,7 +145,8 @@ def main(
     write: Callable[[Path], Path] | None = None,
     score: Callable[[CandidateResult, bool], dict[str, list[float]]] | None = None,
     given: str = "",
-    verdict: Callable[[Comparison, ByLength], str] | None = None,
+    pairs: Sequence[Pair] = (),
+    verdict: Callable[[Result], str] | None = None,
 ) -> dict[str, Any]:
     """The command of a claim that trains: recipes that differ by overrides, compared with the first.
 
@@ -113,17 +160,21 @@ def main(
         write: writes another task into a directory and returns its recipe.
         score: measures a recipe by length: one number per seed. By default the share of right letters.
         given: what the command line has before the options.
-        verdict: whether the data agree, from the scores and the measurements by length. By default the differences to the
-            first recipe.
+        pairs: the recipes of which the claim says something.
+        verdict: whether the data agree, from what is stored. By default what the scores say of the pairs.
     """
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--stored", type=Path, metavar="JSON", help="evaluate a stored result again; nothing is trained")
     parser.add_argument("--workers", type=int, help="runs at once; default: as many as there are cores")
     parser.add_argument("--tiny", action="store_true", help="four steps that only show that the command runs")
     parser.add_argument("--directory", type=Path, help="keep the runs here, and resume them")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path, help="a page (.html) or a picture (.svg, .png)")
     options = parser.parse_args(arguments)
+    evaluate = verdict or (lambda result: verdict_of_pairs(result, pairs))
+    if options.stored:
+        return evaluated_again(options.stored, text, evaluate)
     short = ["stopping.max_steps=4", "validation.every_steps=4"] if options.tiny else []
     with TemporaryDirectory() as temporary:
         place = options.directory or Path(temporary)
@@ -136,9 +187,6 @@ def main(
             if score or buckets
         }
         _print(text, found, by_length, "chrF" if score else "right letters, per cent,")
-        said = {"verdict": verdict(found, by_length)} if verdict else {}
-        if said:
-            print(f"verdict: {said['verdict']}")
         if options.figure and options.figure.suffix == ".html":
             options.figure.write_text(comparison_page(found, text), encoding="utf-8")
     shared = {
@@ -148,7 +196,9 @@ def main(
         "threads": 1,
     }
     overrides = {name: list(changes) for name, changes in variants.items()}
-    result = {**shared, **said, "variants": overrides, **comparison_data(found), "accuracy_by_length": by_length}
+    result = {**shared, "verdict": "", "variants": overrides, **comparison_data(found), "accuracy_by_length": by_length}
+    result["verdict"] = evaluate(result)
+    print(f"verdict: {result['verdict']}")
     if by_length:
         result["measure_by_length"] = "chrF, higher is better" if score else "letters right, per cent"
     if options.json:
