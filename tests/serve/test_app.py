@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import tfkit
-from tfkit import Classifier, PowerLengthPenalty, Search, TextGenerator, Translator
+from tfkit import Classifier, MaskFiller, PowerLengthPenalty, Search, TextGenerator, Translator
 from tfkit.cpu import int8
 from tfkit.cpu.low_precision import LowPrecisionLinear
 from tfkit.data import TextTokeniser
@@ -66,6 +66,17 @@ def test_classes_are_those_of_the_library(client_of, runs):
     expected = list(Classifier.load(runs["classify"]).classify(TEXTS))
     assert [each["label"] for each in found] == [each.label for each in expected]
     assert [each["probabilities"] for each in found] == [pytest.approx(each.probabilities, abs=1e-6) for each in expected]
+
+
+def test_masks_are_filled_as_by_the_library(client_of, runs):
+    texts = ["the <mask> dog", "<mask> sees the <mask>", ""]
+    answer = client_of("fill").post("/fill", json={"texts": texts, "top": 2}).json()["results"]
+    for result, filling in zip(answer, MaskFiller.load(runs["fill"]).fill(texts, top=2), strict=True):
+        assert (result["filled"], result["unknown"]) == (filling.filled, filling.unknown)
+        for candidates, expected in zip(result["masks"], filling.masks, strict=True):
+            assert [candidate["token"] for candidate in candidates] == [candidate.token for candidate in expected]
+            probabilities = [candidate.probability for candidate in expected]
+            assert [candidate["probability"] for candidate in candidates] == pytest.approx(probabilities, abs=1e-6)
 
 
 def test_the_filters_of_a_model_act_in_its_generations(runs, tmp_path):
@@ -194,6 +205,8 @@ def test_a_generation_without_a_number_of_tokens_has_as_many_as_are_allowed(clie
         ("generate", "/generate", {"json": {"prompt": "dog", "temperature": 1.0, "top_k": 2**63}}, 422, "invalid_request"),
         ("generate", "/generate", {"json": {"prompt": "dog", "max_tokens": 3, "seed": 1}}, 422, "invalid_request"),
         ("classify", "/classify", {"json": {"pairs": [["a", "b"]]}}, 422, "invalid_request"),
+        ("fill", "/fill", {"json": {"texts": ["<mask>", "no mask"]}}, 422, "no_mask"),
+        ("fill", "/fill", {"json": {"texts": ["<mask> " * 59]}}, 413, "text_too_long"),
     ],
 )
 def test_a_wrong_request_is_refused_by_a_typed_error(client_of, name, path, sent, status, code):

@@ -18,7 +18,10 @@ from ..data import (
     check_classes,
     check_ids,
     epoch_of,
+    fits,
     groups,
+    has_labels,
+    other_use,
     padded,
     read_labels,
     read_tokenisers,
@@ -130,6 +133,8 @@ class Classifier:
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "classification")  # a model of another kind is reported before its missing labels
+        if not has_labels(place) and fits(model.plan, "masked"):
+            raise other_use(model.plan, "classification", "masked")
         tokeniser = read_tokenisers(place, ("target",))["target"]
         labels, pairs = read_labels(place), reads_pairs(place)
         return cls(model, tokeniser, labels, max_length=max_length, batch_tokens=batch_tokens, pairs=pairs)
