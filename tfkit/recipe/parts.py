@@ -170,13 +170,25 @@ SCHEDULES = (
 Share = Annotated[float, Field(ge=0.0, le=1.0, description="share of input tokens from the data")]
 
 
-class ConstantOptions(Options):
+class ForcingOptions(Options):
+    """Options of every share."""
+
+    predicted: Annotated[
+        str,
+        OneOf("best", "drawn"),
+        Field(
+            description="the predicted token is the `best` one, or `drawn` from the model's distribution (Bengio et al. 2015)"
+        ),
+    ] = "best"
+
+
+class ConstantOptions(ForcingOptions):
     """The same share at every step."""
 
     ratio: Share
 
 
-class LinearOptions(Options):
+class LinearOptions(ForcingOptions):
     """A share that changes by the same amount at every step."""
 
     start: Annotated[float, Field(ge=0.0, le=1.0, description="share of input tokens from the data at the first step")] = 1.0
@@ -184,7 +196,7 @@ class LinearOptions(Options):
     steps: Annotated[int, Field(ge=2, description="the first step with the share `end`")]
 
 
-class InverseSigmoidOptions(Options):
+class InverseSigmoidOptions(ForcingOptions):
     """A share that falls slowly, then fast, then slowly; it is one half at step k ln k."""
 
     k: Annotated[float, Field(ge=1.0, description="the larger, the later the share falls")]

@@ -77,6 +77,8 @@ _OURS: dict[str, dict[str, str]] = {
     },
     "cell": {
         "rnn_tanh": "rnn elman vanilla vanilla_rnn simple_rnn simple rnn_cell elman_rnn",
+        "rnn_relu": "relu_rnn irnn",
+        "gru_cho": "cho cho_gru cho2014 gru_2014",
         "gru": "gru_cell gated_recurrent_unit",
         "lstm": "lstm_cell long_short_term_memory",
     },
