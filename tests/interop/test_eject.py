@@ -162,8 +162,8 @@ def test_every_shipped_spec_can_be_ejected(tmp_path, catalogue):
 
 @pytest.mark.slow
 def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
-    """Local attention of a recurrent decoder, learned positions beside the embedding, pairs counted from 1, a cell with ReLU, a distillation
-    token."""
+    """Local attention of a recurrent decoder, a cell with ReLU, learned positions beside the embedding, pairs counted from 1, a
+    distillation token."""
     variants = {
         "transformer-tiny": ["defaults.position={kind: learned, max_len: 9, combine: concat, d_position: 5}"],
         "transformer-prenorm": ["defaults.position={kind: sinusoidal, first_pair: 1}"],

@@ -51,7 +51,7 @@ def to_torch(node: Recurrent) -> nn.RNNBase:
     """
     cells: list[Any] = [cell for layer in node.layers for cell in (layer.cell, layer.backward_cell) if cell is not None]
     if not all(isinstance(cell, TorchCell) for cell in cells) or len(cells[0].weights_ih) > 1 or node.attend:
-        rule = "torch's modules have the cells `rnn_tanh`, `rnn_relu`, `lstm` and `gru` with `reset: after`, one input and no attention"
+        rule = "torch's cells are `rnn_tanh`, `rnn_relu`, `lstm` and `gru` with `reset: after`, with one input and no attention"
         raise InputError(Diagnostic("TFK071", f"torch has no module like `{node.name}`", rule))
     first = cells[0]
     weights = list(_weights(node))

@@ -3,9 +3,9 @@
     x'_t = x_t with probability `ratio`, else argmax p(. | x'_<t)     Bengio et al. 2015, for a recurrent decoder: step by step
     x'_t = x_t with probability `ratio`, else argmax p(. | x_<t)      Mihaylova and Martins 2019, for a Transformer: two passes
 
-With `predicted: drawn` the token is drawn from p, as in Bengio et al., not its argmax. The predictions are made without gradient
-and without dropout. The usual forward pass then reads x'; the labels stay. A token passes no gradient, so this gradient is that of
-one loop over the steps. The first token of a row, which nothing predicts, and
+With `predicted: drawn` the token is drawn from p, as in Bengio et al. The predictions are made without gradient and without
+dropout. The usual forward pass then reads x'; the labels stay. A token passes no gradient, so this gradient is that of one loop
+over the steps. The first token of a row, which nothing predicts, and
 padding stay; padding is never predicted.
 
 https://arxiv.org/abs/1506.03099, https://arxiv.org/abs/1906.07651

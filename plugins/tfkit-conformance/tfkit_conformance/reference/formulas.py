@@ -176,7 +176,8 @@ def rnn_relu(options: Any, weights: Mapping[str, Tensor], inputs: Sequence[Tenso
 
 
 def gru_cho(options: Any, weights: Mapping[str, Tensor], inputs: Sequence[Tensor], state: State) -> State:
-    """h' = z h + (1 - z) n, Cho et al. 2014, appendix A.1.2 (https://arxiv.org/abs/1406.1078), with n = tanh(W x + r (U h + C c))."""
+    """h' = z h + (1 - z) n,  n = tanh(W x + r (U h + C c)), Cho et al. 2014, appendix A.1.2
+    (https://arxiv.org/abs/1406.1078)."""
     [h] = state
     x, *contexts = inputs
     x_r, x_z, x_n = _of_inputs(options, weights, [x]).chunk(3, -1)
