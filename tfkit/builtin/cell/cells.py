@@ -85,7 +85,7 @@ def rnn_tanh(options: CellOptions, site: CellSite) -> nn.Module:
 
 
 class RnnRelu(RnnTanh):
-    """The same with max(0, .) in the place of tanh, Le et al. 2015 (https://arxiv.org/abs/1504.00941): no bound of its state."""
+    """The same with max(0, .) in the place of tanh, Le et al. 2015 (https://arxiv.org/abs/1504.00941)."""
 
     torch_function = staticmethod(torch.rnn_relu)
 
