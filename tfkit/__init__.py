@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .text import (
         Answerer as Answerer,
         Classifier as Classifier,
+        MaskFiller as MaskFiller,
         Rescorer as Rescorer,
         Tagger as Tagger,
         TextGenerator as TextGenerator,

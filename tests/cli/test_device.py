@@ -35,7 +35,7 @@ def test_every_command_that_runs_a_model_has_it(small, monkeypatch, capsys):
             if "--device" in option.opts:
                 devices[name] = option.default
     assert {name for name, default in devices.items() if default == "auto"} == {
-        "build", "train", "compare", "translate", "generate", "answer", "classify", "serve", "tag", "look", "rescore",
+        "build", "train", "compare", "translate", "generate", "answer", "classify", "fill", "serve", "tag", "look", "rescore",
     }  # fmt: skip
     assert devices["plan"] != "auto", "it needs no torch and no device"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
     for name, text in (("plain", RNN), ("attentive", ATTENTIVE)):
         (place / "small.yaml").write_text(text)
         train(load_recipe(recipe, STEPS), place / name)
-    for kind in ("language", "classification"):
+    for kind in ("language", "masked", "classification"):
         (place / kind).mkdir()
         train(load_recipe(recipe_for(place / kind, kind), STEPS), place / kind / "run")
     (place / "pairs").mkdir()
@@ -90,6 +90,7 @@ def saved(folder, name, place, *changes):
         (["language/run", "--text", "the old", "--target", " dog"], 1),
         (["classification/run", "--text", "the old dog"], 1),
         (["pairs/run", "--text", "the dog\ta cat"], 2),
+        (["masked/run", "--text", "the <mask> sees"], 1),
         (["images/run", "--image", "bar.png"], 1),
     ],
 )
@@ -98,6 +99,7 @@ def test_models_of_every_kind_have_a_page(look, words, sites):
     assert (code, err) == (0, "")
     assert f": {sites} attention {'site' if sites == 1 else 'sites'}\n" in out
     assert page.startswith("<!doctype html>")
+    assert ("\\u003cmask" in page) == (words[0] == "masked/run")
 
 
 def test_several_texts_are_on_one_page_with_their_targets(look, folder, tmp_path):

@@ -32,7 +32,7 @@ from translation_task import write_task
 ROOT = Path(__file__).parents[2]
 BY_NAME = {
     "recipe": ("small-recipe.yaml",), "reference": ("train.trg",),
-    "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run", "adapted/run"),
+    "model": ("run", "language/run", "classification/run", "tagged/run", "spans/run", "adapted/run", "masked/run"),
     "recipes": ("small-recipe.yaml",),
     "models": ("run",), "base": ("run",), "start": ("run",),
     "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
@@ -84,6 +84,8 @@ BESIDE = {
     ("score", "baseline"): ["train.trg", "train.trg"],
     ("rescore", "model"): ["train.src", "train.trg"],
     ("rescore", "files"): ["run", "train.trg"],
+    ("fill", "model"): ["--text", "<mask>"],
+    ("fill", "auto_table"): ["masked/run", "--text", "<mask>"],
     ("look", "model"): ["--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "second"): ["run", "--text", "dog", "--beams", "1", "-o", "new"],
     ("look", "image"): ["images/run", "-o", "new"],
@@ -222,6 +224,8 @@ def make_good(folder: Path) -> None:
     for kind in ("tagged", "spans"):
         (folder / kind).mkdir()
         train(load_recipe(encoder_tasks.recipe_for(folder / kind, kind), ["stopping.max_steps=2"]), folder / kind / "run")
+    (folder / "masked").mkdir()
+    train(load_recipe(recipe_for(folder / "masked", "masked"), ["stopping.max_steps=2"]), folder / "masked" / "run")
     (folder / "images").mkdir()
     write_idx(folder / "images", packed=False)
     images, labels = (folder / "images" / f"{name}.idx" for name in ("images", "labels"))

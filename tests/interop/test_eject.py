@@ -162,9 +162,12 @@ def test_every_shipped_spec_can_be_ejected(tmp_path, catalogue):
 
 @pytest.mark.slow
 def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
-    """Local attention of a recurrent decoder, learned positions beside the embedding, a distillation token."""
+    """Local attention of a recurrent decoder, a cell with ReLU, learned positions beside the embedding, pairs counted from 1, a
+    distillation token."""
     variants = {
         "transformer-tiny": ["defaults.position={kind: learned, max_len: 9, combine: concat, d_position: 5}"],
+        "transformer-prenorm": ["defaults.position={kind: sinusoidal, first_pair: 1}"],
+        "rnn-language-model": ["body.cell=rnn_relu"],
         "vit-tiny": ["image.class_token=true", "image.distillation_token=true", "image.registers=2"],
     }
     for name, changes in variants.items():
@@ -173,7 +176,7 @@ def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
     for name in ("luong", "rnnsearch"):
         changes = ["expect=null", *OVERRIDES[name], "decoder.cross_attention.local={half_width: 2}"]
         write_case(tmp_path, name, tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, changes), catalogue)
-    assert sum("greedy" in result for result in check(tmp_path).values()) == 3
+    assert sum("greedy" in result for result in check(tmp_path).values()) == 5
 
 
 POSITIONS = (

@@ -162,7 +162,6 @@ REFUSED = [
     (lambda: nn.MultiheadAttention(M, HEADS, kdim=4, vdim=4), {}, ["keys have a width of their own: write cross=True"]),
     (lambda: nn.MultiheadAttention(M, HEADS), {"cross": True, "causal": True}, ["positions of two sequences have no order"]),
     (lambda: nn.LSTM(M, 8, proj_size=4), {}, ["its states are projected to 4 features"]),
-    (lambda: nn.RNN(M, 8, nonlinearity="relu"), {}, ["its nonlinearity is relu"]),
     (lambda: nn.GRU(M, 8, 2, dropout=0.5), {}, ["its dropout is 0.5: tfkit drops outputs of the last layer too"]),
     (lambda: nn.GRU(M, 8), {"cross": True}, ["`cross` belongs to MultiheadAttention"]),
 ]  # fmt: skip

@@ -24,6 +24,7 @@ KINDS = [
     ("cell: {kind: gru, reset: after, bias: false}", nn.GRU(5, 4, bias=False)),
     ("cell: lstm, num_layers: 3, bidirectional: true", nn.LSTM(5, 4, 3, bidirectional=True)),
     ("cell: rnn_tanh", nn.RNN(5, 4)),
+    ("cell: rnn_relu", nn.RNN(5, 4, nonlinearity="relu")),
 ]
 
 

@@ -9,10 +9,12 @@ from tfkit import SpecError
 from tfkit.recipe import recipe_of, schedule_warning
 from tfkit.recipe.parts import (
     DecayOptions,
+    HalvingOptions,
     NoamOptions,
     PeakOptions,
     constant,
     cosine,
+    halving,
     inverse_sqrt,
     linear_rate as linear,
     noam,
@@ -51,6 +53,17 @@ def test_cosine_is_torchs_after_the_warm_up():
         theirs.step()
     assert cosine(options, 5, 1) == 0.05
     assert cosine(options, 1000, 1) == 0.01
+
+
+def test_halving_is_that_of_luong():
+    """The paper: 12 epochs, rate 1, "after 8 epochs, we begin to halve the learning rate every epoch"."""
+    options = HalvingOptions(peak=1.0, start=80, every=10)
+    rates = [halving(options, step, 1) for step in range(1, 121)]
+    expected, rate = [], 1.0
+    for epoch in range(1, 13):
+        rate = rate / 2 if epoch > 8 else rate
+        expected += [rate] * 10
+    assert rates == expected
 
 
 def test_linear_is_hugging_faces():

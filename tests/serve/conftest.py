@@ -1,4 +1,4 @@
-"""Small runs of the three kinds of models that are served."""
+"""Small runs of the four kinds of models that are served."""
 
 import pytest
 
@@ -18,7 +18,8 @@ def runs(tmp_path_factory):
     found["translate"].parent.mkdir()
     longer = ["stopping.max_steps=150", "validation.every_steps=150", "keeping.every_steps=150", "model.defaults.dropout=0.0"]
     train(load_recipe(write_task(found["translate"].parent, 600), [*longer, "batching.tokens=512", NFKC]), found["translate"])
-    for kind, name, metric in (("language", "generate", "loss"), ("classification", "classify", "accuracy")):
+    kinds = (("language", "generate", "loss"), ("classification", "classify", "accuracy"), ("masked", "fill", "loss"))
+    for kind, name, metric in kinds:
         (folder / name).mkdir()
         found[name] = folder / name / "run"
         train(load_recipe(recipe_for(folder / name, kind, metric), [*STEPS, NFKC]), found[name])

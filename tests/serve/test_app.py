@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 import graph_stand_in
 import tfkit
-from tfkit import Classifier, InputError, PowerLengthPenalty, Search, TextGenerator, Translator
+from tfkit import Classifier, InputError, MaskFiller, PowerLengthPenalty, Search, TextGenerator, Translator
 from tfkit.cpu import int8
 from tfkit.cpu.low_precision import LowPrecisionLinear
 from tfkit.data import TextTokeniser
@@ -67,7 +67,7 @@ def test_recorded_steps_give_what_ordinary_ones_give(client_of, runs, monkeypatc
             for each in results.get("results", [results]):
                 each.pop("score", None), each.pop("log_probability", None)
         assert found == expected
-    with pytest.raises(InputError, match=r"TFK063 .* classifies, and CUDA graphs are recorded of decoding steps"):
+    with pytest.raises(InputError, match=r"TFK063 .* has no decoding steps, of which CUDA graphs are recorded"):
         load_task(runs["classify"], LIMITS, Search(), **options)
 
 
@@ -85,6 +85,17 @@ def test_classes_are_those_of_the_library(client_of, runs):
     expected = list(Classifier.load(runs["classify"]).classify(TEXTS))
     assert [each["label"] for each in found] == [each.label for each in expected]
     assert [each["probabilities"] for each in found] == [pytest.approx(each.probabilities, abs=1e-6) for each in expected]
+
+
+def test_masks_are_filled_as_by_the_library(client_of, runs):
+    texts = ["the <mask> dog", "<mask> sees the <mask>", ""]
+    answer = client_of("fill").post("/fill", json={"texts": texts, "top": 2}).json()["results"]
+    for result, filling in zip(answer, MaskFiller.load(runs["fill"]).fill(texts, top=2), strict=True):
+        assert (result["filled"], result["unknown"]) == (filling.filled, filling.unknown)
+        for candidates, expected in zip(result["masks"], filling.masks, strict=True):
+            assert [candidate["token"] for candidate in candidates] == [candidate.token for candidate in expected]
+            probabilities = [candidate.probability for candidate in expected]
+            assert [candidate["probability"] for candidate in candidates] == pytest.approx(probabilities, abs=1e-6)
 
 
 def test_the_filters_of_a_model_act_in_its_generations(runs, tmp_path):
@@ -213,6 +224,8 @@ def test_a_generation_without_a_number_of_tokens_has_as_many_as_are_allowed(clie
         ("generate", "/generate", {"json": {"prompt": "dog", "temperature": 1.0, "top_k": 2**63}}, 422, "invalid_request"),
         ("generate", "/generate", {"json": {"prompt": "dog", "max_tokens": 3, "seed": 1}}, 422, "invalid_request"),
         ("classify", "/classify", {"json": {"pairs": [["a", "b"]]}}, 422, "invalid_request"),
+        ("fill", "/fill", {"json": {"texts": ["<mask>", "no mask"]}}, 422, "no_mask"),
+        ("fill", "/fill", {"json": {"texts": ["<mask> " * 59]}}, 413, "text_too_long"),
     ],
 )
 def test_a_wrong_request_is_refused_by_a_typed_error(client_of, name, path, sent, status, code):

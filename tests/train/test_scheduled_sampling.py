@@ -1,5 +1,7 @@
 """Scheduled sampling against loops over full forward passes; runs with it resume bit for bit."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -53,9 +55,10 @@ def kind(request):
     return request.param
 
 
-def sampling_of(kind, ratio, catalogue):
+def sampling_of(kind, ratio, catalogue, predicted="best"):
     text = (
-        f"{{tfkit: 1, name: x, model: x.yaml, stopping: {{max_steps: 9}}, teacher_forcing: {{kind: constant, ratio: {ratio}}}}}"
+        f"{{tfkit: 1, name: x, model: x.yaml, stopping: {{max_steps: 9}}, teacher_forcing: {{kind: constant, ratio: {ratio},"
+        f" predicted: {predicted}}}}}"
     )
     model = tfkit.build(tfkit.parse_spec(SPECS[kind], catalogue), catalogue, seed=5).double()
     with torch.no_grad():
@@ -105,6 +108,30 @@ def test_replaced_tokens_are_the_predictions_of_the_model(kind, batch, catalogue
                 assert got[row, t] == predicted[row, t - 1]
                 changed += 1
     assert 3 <= changed <= 9  # of 12
+
+
+def test_tokens_are_drawn_from_the_distribution(kind, batch, catalogue):
+    """By loops over prefixes: a token takes its probability's share of [0, 1) after the tokens with smaller ids."""
+    sampling = sampling_of(kind, 0.0, catalogue, "drawn")
+    got, reference = sampling.batch(batch, 1, 2, 3).inputs["target"], batch.inputs["target"]
+    draw = np.random.Generator(np.random.PCG64([sampling.seed, 2, 3, 1]))
+    _, uniform = draw.random((B, L)), draw.random((B, L))
+    read, model, best = (
+        got if kind == "recurrent" else reference,
+        sampling.model.eval(),
+        predictions(sampling, batch, reference),
+    )
+    for row in range(B):
+        for t in range(int(LENGTHS[row]) - 1):
+            with torch.no_grad():
+                outputs = model(source=batch.inputs["source"][row : row + 1], target=read[row : row + 1, : t + 1])
+            shares = [math.exp(logit) for logit in outputs["logits"][0, -1].tolist()]
+            shares[0], total, token = 0.0, sum(shares[1:]), 0  # padding is never predicted
+            below = 0.0
+            while below + shares[token] <= uniform[row, t] * total:
+                below, token = below + shares[token], token + 1
+            assert got[row, t + 1] == token
+    assert not torch.equal(got[:, 1:], best[:, :-1])
 
 
 def test_without_teacher_forcing_every_token_is_predicted(kind, batch, catalogue):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Container, Iterator
+import re
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -82,14 +83,22 @@ def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int, only
     default = Component(xavier, xavier.options())
     for node in graph.nodes.values():
         part = getattr(node.options, "init", None) or default
+        shapes = {parameter.name: parameter.shape for _, parameter in _expanded(node)}
         for group, parameter in _expanded(node):
             name = f"nodes.{node.name}.{parameter.name}"
             if only is not None and name not in only:
                 continue
-            context = InitContext(_width(node), _depth(node), group.head_dim)
+            context = InitContext(_width(node), _depth(node), group.head_dim, _fan_in(parameter.name, shapes))
             drawn = part.entry.draw(part.options, parameter, context)
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             fill(tensors[name], drawn, group.gains.get(parameter.role, 1.0), int.from_bytes(digest[:8], "little"))
+
+
+def _fan_in(name: str, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """`InitContext.fan_in` of a parameter among those of its node."""
+    module = re.sub(r"\.(bias|bias_ih|bias_hh|weights_ih\.\d+)$", "", name)
+    shape = shapes.get(f"{module}.weight_hh") or shapes.get(f"{module}.weight") or (0,)
+    return math.prod(shape[1:]) if len(shape) > 1 else 0
 
 
 def _width(node: Node) -> int:

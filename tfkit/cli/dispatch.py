@@ -41,6 +41,7 @@ COMMANDS = {
     "generate": "continue a prompt with a trained decoder",
     "answer": "answer questions about texts with a trained model",
     "classify": "label lines of text with a trained classifier",
+    "fill": "fill in the masks of a text with a pre-trained model",
     "serve": "answer requests over HTTP with a trained model",
     "tag": "tag the words of lines with a trained tagger",
     "look": "what a model attends to, as a page or a picture",

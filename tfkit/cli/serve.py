@@ -29,8 +29,8 @@ curl -H 'Content-Type: application/json' -d '{{"texts": ["a dog runs"]}}' \\
      http://127.0.0.1:8000/translate
 
 {SAVED_SEARCH}\b
-/translate, /generate or /classify, whichever the model does; /health, /ready
-and /metrics. SIGTERM: what was sent is answered, nothing more is taken.
+/translate, /generate, /classify or /fill, whichever the model does; /health,
+/ready and /metrics. SIGTERM: what was sent is answered, no more is taken.
 """
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         check_classes as check_classes,
         check_ids as check_ids,
         fits as fits,
+        other_use as other_use,
         roles_for as roles_for,
         roles_of as roles_of,
     )

@@ -142,6 +142,7 @@ def check_ids(plan: ModelPlan, roles: Roles, tokenisers: Mapping[str, TextTokeni
 USES = {
     "parallel": ("translates", "tfkit translate", "tfkit.Translator"),
     "language": ("continues a prompt", "tfkit generate", "tfkit.TextGenerator"),
+    "masked": ("fills in masked tokens", "tfkit fill", "tfkit.MaskFiller"),
     "classification": ("classifies text", "tfkit classify MODEL", "tfkit.Classifier"),
     "pairs": ("classifies pairs", "tfkit classify MODEL", "tfkit.Classifier"),
     "tagged": ("tags words", "tfkit tag", "tfkit.Tagger"),
@@ -155,10 +156,15 @@ def roles_for(plan: ModelPlan, kind: str) -> Roles:
     """The roles of a model's nodes for a kind of data. Raises InputError with the right command if the model is of another
     kind."""
     if not fits(plan, kind) and (others := [other for other in USES if fits(plan, other)]):
-        does, command, name = USES[others[0]]
-        message = f"`{plan.name}` is no model that {USES[kind][0]}: it {does}"
-        raise InputError(Diagnostic("TFK107", message, f"use `{command}`, in Python {name}"))
+        raise other_use(plan, kind, others[0])
     return roles_of(plan, kind)
+
+
+def other_use(plan: ModelPlan, kind: str, other: str) -> InputError:
+    """The error of a model for data of kind `other`, not `kind`, with the right command."""
+    does, command, name = USES[other]
+    message = f"`{plan.name}` is no model that {USES[kind][0]}: it {does}"
+    return InputError(Diagnostic("TFK107", message, f"use `{command}`, in Python {name}"))
 
 
 def check_classes(plan: ModelPlan, roles: Roles, names: tuple[str, ...], name: str = "label") -> None:

@@ -99,6 +99,11 @@ class TextTokeniser:
         return MASK_ID if self.size > MASK_ID and self.pieces([MASK_ID]) == [MASK] else None
 
     @property
+    def mask(self) -> str | None:
+        """How a text writes the mask token, if there is one."""
+        return None if self.mask_id is None else self.pieces([self.mask_id])[0]
+
+    @property
     def word_mark(self) -> str:
         """What a piece that starts a word begins with."""
         return self.imported.word_mark if self.imported else "▁"
@@ -211,6 +216,13 @@ class TextTokeniser:
                 for call in self._bounds.calls(texts)
                 for encoding in self._tokeniser.encode_batch_fast(call, add_special_tokens=False)
             ]
+
+    def encode_masked(self, text: str) -> list[int]:
+        """The ids of a text in which `mask` is the mask token. A piece after one starts a word, as after any special token."""
+        if self.imported or self.mask_id is None:
+            return self.encode([text])[0]
+        first, *others = self.encode(text.split(MASK))
+        return [*first, *(number for ids in others for number in (MASK_ID, *ids))]
 
     def encode_with_ranges(self, texts: Sequence[str]) -> list[tuple[list[int], Ranges]]:
         """The ids of every text, and the characters of each piece, without white space at its ends. A piece ends where the next

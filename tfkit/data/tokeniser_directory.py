@@ -16,7 +16,7 @@ from .tokeniser import TextTokeniser
 
 JOINT = "tokeniser.json"
 SEPARATE = {"source": "source.json", "target": "target.json"}
-TOKENISER_FILES = (JOINT, *SEPARATE.values())
+TOKENISER_FILES: tuple[str, ...] = (JOINT, *SEPARATE.values())
 """The file names of tokenisers."""
 
 

@@ -30,9 +30,11 @@ FUNCTIONS: dict[Any, str] = {
     torch.tanh: "tanh",
 }  # fmt: skip
 MODULES = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Tanh: "tanh", nn.Identity: "identity"}
-CELLS: dict[type[nn.Module], Any] = {
-    nn.GRU: {"kind": "gru", "reset": "after"}, nn.LSTM: {"kind": "lstm"}, nn.RNN: {"kind": "rnn_tanh"},
+CELLS: dict[str, Any] = {
+    "GRU": {"kind": "gru", "reset": "after"}, "LSTM": {"kind": "lstm"}, "RNN_TANH": {"kind": "rnn_tanh"},
+    "RNN_RELU": {"kind": "rnn_relu"},
 }  # fmt: skip
+"""The cells by `mode` of torch's recurrent modules."""
 PROJECTIONS = ("query", "key", "value")
 
 
@@ -117,7 +119,7 @@ def _nodes(module: nn.Module, causal: bool | None, cross: bool, refusals: Refusa
         stack = _stack(untyped, "target", "memory", causal is not False, refusals)
         size = _width(untyped)
         return {"memory": _features(size), "target": _features(size), "decoder": stack}
-    if kind in CELLS:
+    if kind in (nn.GRU, nn.LSTM, nn.RNN):
         refusals.unless(not causal, "a recurrent module is causal only if it is not bidirectional; leave `causal` out")
         return _recurrent(untyped, refusals)
     if kind is nn.MultiheadAttention:
@@ -212,14 +214,12 @@ def _attention_nodes(module: nn.MultiheadAttention, causal: bool, cross: bool, r
 
 
 def _recurrent(module: Any, refusals: Refusals) -> dict[str, Node]:
-    function = getattr(module, "nonlinearity", "tanh")
-    refusals.unless(function == "tanh", f"its nonlinearity is {function}")
     refusals.unless(not module.proj_size, f"its states are projected to {module.proj_size} features (proj_size)")
     dropped = module.dropout > 0.0 and module.num_layers > 1
     refusals.unless(not dropped, f"its dropout is {module.dropout:g}: tfkit drops outputs of the last layer too")
     node = {
         "kind": "rnn", "input": "source", "d_state": module.hidden_size, "num_layers": module.num_layers,
-        "bidirectional": module.bidirectional, "cell": CELLS[type(module)] | {"bias": module.bias}, "dropout": 0.0,
+        "bidirectional": module.bidirectional, "cell": CELLS[module.mode] | {"bias": module.bias}, "dropout": 0.0,
     }  # fmt: skip
     return {"source": _features(module.input_size), "encoder": node}
 

@@ -312,7 +312,7 @@ class _Run:
         self, tokeniser: TextTokeniser, text: str, node: str, room: int, what: str, limit: int | None = None
     ) -> list[int]:
         """The ids of a text, cut to what fits beside `room` special tokens."""
-        [ids] = tokeniser.encode([text])
+        ids = tokeniser.encode_masked(text) if fits(self.plan, "masked") else tokeniser.encode([text])[0]
         if not ids:
             raise InputError(Diagnostic("TFK103", f"--{what} has no token", "write some text"))
         most = max(1, self._limit(node) - room) if limit is None else limit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,15 +13,17 @@ from ..errors import Diagnostic, InputError
 from .recurrent import Recurrent
 from .recurrent_layer import TorchCell
 
-TORCH_CLASSES: dict[object, Any] = {torch.rnn_tanh: nn.RNN, torch.gru: nn.GRU, torch.lstm: nn.LSTM}
+TORCH_CLASSES: dict[object, Any] = {
+    torch.rnn_tanh: nn.RNN, torch.rnn_relu: partial(nn.RNN, nonlinearity="relu"), torch.gru: nn.GRU, torch.lstm: nn.LSTM,
+}  # fmt: skip
 
 
 def load_torch(node: Recurrent, module: nn.RNNBase) -> None:
     """Copy the weights of one of torch's recurrent modules.
 
     Args:
-        node: an encoder or a language model, `model.nodes["encoder"]`, with cells that torch has: `rnn_tanh`, `lstm`, or `gru`
-            with `reset: after`.
+        node: an encoder or a language model, `model.nodes["encoder"]`, with cells that torch has: `rnn_tanh`,
+            `rnn_relu`, `lstm`, or `gru` with `reset: after`.
         module: a torch.nn.RNN, GRU or LSTM of the same sizes.
 
     Raises:
@@ -48,7 +51,7 @@ def to_torch(node: Recurrent) -> nn.RNNBase:
     """
     cells: list[Any] = [cell for layer in node.layers for cell in (layer.cell, layer.backward_cell) if cell is not None]
     if not all(isinstance(cell, TorchCell) for cell in cells) or len(cells[0].weights_ih) > 1 or node.attend:
-        rule = "torch's modules have the cells `rnn_tanh`, `lstm` and `gru` with `reset: after`, one input and no attention"
+        rule = "torch's cells are `rnn_tanh`, `rnn_relu`, `lstm` and `gru` with `reset: after`, with one input and no attention"
         raise InputError(Diagnostic("TFK071", f"torch has no module like `{node.name}`", rule))
     first = cells[0]
     weights = list(_weights(node))
@@ -79,4 +82,5 @@ def _weights(node: Recurrent) -> Iterator[Tensor]:
 def _described(module: nn.RNNBase) -> str:
     sides = ", bidirectional" if module.bidirectional else ""
     bias = "" if module.bias else ", bias=False"
-    return f"{type(module).__name__}({module.input_size}, {module.hidden_size}, {module.num_layers}{bias}{sides})"
+    relu = ", nonlinearity='relu'" if module.mode == "RNN_RELU" else ""
+    return f"{type(module).__name__}({module.input_size}, {module.hidden_size}, {module.num_layers}{relu}{bias}{sides})"

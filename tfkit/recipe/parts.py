@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from ..catalogue import Catalogue, Registration, load_catalogue
 from ..distribution import NAME
-from ..slots.options import AsTuple, Entry, OneOf, Options, Positive, Probability, Size
+from ..slots.options import AsTuple, Entry, NoOptions, OneOf, Options, Positive, Probability, Size
 from ..spec.grammar import Grammar
 from ..spec.schema_writer import Schema, SchemaWriter, document, required
 from ..spec.versions import CURRENT
@@ -38,12 +38,24 @@ class AdamWOptions(AdamOptions):
     )
 
 
+class AdadeltaOptions(Options):
+    """Adadelta with the settings of Bahdanau et al. 2015, whose rate is 1."""
+
+    rho: Annotated[Probability, Field(description="decay of the means of the squares of gradients and of changes")] = 0.95
+    eps: Annotated[Positive, Field(description="added to both means under their roots")] = 1e-6
+
+
 OPTIMISERS = (
+    Entry(
+        name="adadelta", summary="changes in the units of the weights, with a rate of about 1", options=AdadeltaOptions,
+        reference="https://arxiv.org/abs/1212.5701",
+    ),
     Entry(name="adam", summary="Adam", options=AdamOptions, reference="https://arxiv.org/abs/1412.6980"),
     Entry(
         name="adamw", summary="Adam with decoupled weight decay", options=AdamWOptions,
         reference="https://arxiv.org/abs/1711.05101",
     ),
+    Entry(name="sgd", summary="the gradient times the rate, as in Luong et al. 2015 with `halving`", options=NoOptions),
 )  # fmt: skip
 
 
@@ -55,7 +67,9 @@ OPTIMISERS = (
 # linear         peak * n / warmup, then from peak to floor along a line until step `steps`, then floor
 #                                                                            https://arxiv.org/abs/1810.04805, appendix A.2
 # constant       peak * min(n / warmup, 1)
-# plateau        the same, times factor^k after k plateaus of the validation, at least floor
+# halving        the same until step `start`, then half of it, and half again after every further `every` steps
+#                                                                            https://arxiv.org/abs/1508.04025, section 4.1
+# plateau        that of constant, times factor^k after k plateaus of the validation, at least floor
 
 Warmup = Annotated[int, Field(ge=1, description="steps until the highest rate")]
 
@@ -87,6 +101,13 @@ class DecayOptions(PeakOptions):
         if self.floor > self.peak:
             raise ValueError(f"`floor` is {self.floor}, more than `peak`, which is {self.peak}")
         return self
+
+
+class HalvingOptions(PeakOptions):
+    """`peak` until step `start`, then halved at once and after every further `every` steps."""
+
+    start: Annotated[Size, Field(description="the last step with the rate `peak`")]
+    every: Annotated[Size, Field(description="steps with each lower rate; those of an epoch in the paper")]
 
 
 class PlateauOptions(PeakOptions):
@@ -143,6 +164,11 @@ def constant(options: PeakOptions, step: int, d_model: int) -> float:
     return options.peak * min(step / options.warmup_steps, 1.0)
 
 
+def halving(options: HalvingOptions, step: int, d_model: int) -> float:
+    times = max(0, -((options.start - step) // options.every))  # rounded up
+    return math.ldexp(constant(options, step, d_model), -times)
+
+
 SCHEDULES = (
     Schedule(name="noam", summary="the paper's: linear warm-up, then step^-1/2", options=NoamOptions, rate=noam),
     Schedule(name="inverse_sqrt", summary="linear warm-up to a peak, then step^-1/2", options=PeakOptions, rate=inverse_sqrt),
@@ -151,6 +177,7 @@ SCHEDULES = (
         name="linear", summary="linear warm-up to a peak, then a line to the floor", options=DecayOptions, rate=linear_rate
     ),
     Schedule(name="constant", summary="linear warm-up to a peak, then the peak", options=PeakOptions, rate=constant),
+    Schedule(name="halving", summary="a peak that is halved again and again", options=HalvingOptions, rate=halving),
     Schedule(
         name="plateau",
         summary="linear warm-up to a peak, which is reduced when validations stop to improve",
@@ -170,13 +197,25 @@ SCHEDULES = (
 Share = Annotated[float, Field(ge=0.0, le=1.0, description="share of input tokens from the data")]
 
 
-class ConstantOptions(Options):
+class ForcingOptions(Options):
+    """Options of every share."""
+
+    predicted: Annotated[
+        str,
+        OneOf("best", "drawn"),
+        Field(
+            description="the predicted token is the `best` one, or `drawn` from the model's distribution (Bengio et al. 2015)"
+        ),
+    ] = "best"
+
+
+class ConstantOptions(ForcingOptions):
     """The same share at every step."""
 
     ratio: Share
 
 
-class LinearOptions(Options):
+class LinearOptions(ForcingOptions):
     """A share that changes by the same amount at every step."""
 
     start: Annotated[float, Field(ge=0.0, le=1.0, description="share of input tokens from the data at the first step")] = 1.0
@@ -184,7 +223,7 @@ class LinearOptions(Options):
     steps: Annotated[int, Field(ge=2, description="the first step with the share `end`")]
 
 
-class InverseSigmoidOptions(Options):
+class InverseSigmoidOptions(ForcingOptions):
     """A share that falls slowly, then fast, then slowly; it is one half at step k ln k."""
 
     k: Annotated[float, Field(ge=1.0, description="the larger, the later the share falls")]

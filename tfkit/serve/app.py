@@ -31,7 +31,7 @@ from .limits import Limits
 from .refusals import Refusal, busy
 from .tasks import Generate, Item, Request, Task
 
-PATHS = ("/translate", "/generate", "/classify")
+PATHS = ("/translate", "/generate", "/classify", "/fill")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MAX_TYPE = 200
 """Characters of a `Content-Type`; a parser of its parameters reads digits of any number."""

@@ -1,22 +1,21 @@
-"""What a model can do for requests: translate, generate or classify."""
+"""What a model can do for requests: translate, generate, classify or fill in masks."""
 
 from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-from ..data import Roles, TextTokeniser, read_labels, read_tokenisers, reads_pairs, roles_for
+from ..data import TextTokeniser, fits, has_labels, read_labels, read_tokenisers, reads_pairs
 from ..errors import Diagnostic, InputError
 from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search, StepGraphs
 from ..io import load, model_in
-from ..nn.model import Model
-from ..text import Classifier, TextGenerator, Translation, Translator
+from ..text import Classifier, MaskFiller, TextGenerator, Translation, Translator
 from ..text.saved_search import saved_search
 from .limits import Limits
 from .refusals import Refusal
@@ -63,6 +62,12 @@ class Pairs(Request):
     """Pairs of texts to classify."""
 
     pairs: Annotated[list[Pair], FailFast(), Field(min_length=1)]
+
+
+class Masked(Texts):
+    """Texts with masks, and the number of tokens for each mask."""
+
+    top: Annotated[int, Field(ge=1, le=1000)] = 5
 
 
 class Prompt(Request):
@@ -143,7 +148,7 @@ class Task(ABC):
             message = f"the request has {count:,} texts, and at most {self.limits.texts:,} are allowed; send several requests"
             raise Refusal(413, "too_many_texts", message, limit=self.limits.texts)
 
-    def count_tokens(self, number: int, tokeniser: TextTokeniser, text: str) -> int:
+    def count_tokens(self, number: int, tokeniser: TextTokeniser, text: str, masked: bool = False) -> int:
         """Count the tokens of a text, without special tokens.
 
         Time and memory are bounded: the characters are counted first, then those of the normalised text.
@@ -152,6 +157,7 @@ class Task(ABC):
             number: The index of the text.
             tokeniser: The tokeniser of the model.
             text: The text.
+            masked: Whether it writes masks as the mask token.
 
         Returns:
             The number of tokens.
@@ -161,7 +167,7 @@ class Task(ABC):
         """
         self._check_characters(number, text, "characters")
         self._check_characters(number, tokeniser.normalised(text), "characters after Unicode normalisation")
-        return len(tokeniser.encode([text])[0])
+        return len(tokeniser.encode_masked(text) if masked else tokeniser.encode([text])[0])
 
     def _check_characters(self, number: int, text: str, what: str) -> None:
         limit = self.limits.characters
@@ -382,6 +388,41 @@ class Classify(Task):
         ]
 
 
+class Fill(Task):
+    """Fills in the masks of texts, as `tfkit fill` does."""
+
+    path, verb, body = "/fill", "fills in masks", Masked
+
+    def __init__(self, filler: MaskFiller, limits: Limits) -> None:
+        super().__init__(limits)
+        self.filler, self.model = filler, filler.model
+
+    def items(self, request: Masked) -> list[Item]:
+        self.check_count(len(request.texts))
+        items: list[Item] = []
+        tokeniser = self.filler.tokeniser
+        for number, text in enumerate(request.texts):
+            tokens = self.count_tokens(number, tokeniser, text, masked=True) + len(tokeniser.text_frame)
+            size = self.check_length(number, tokens, self.filler.max_length)
+            try:
+                self.filler.ids(text, number)
+            except InputError as reason:
+                (fault,) = reason.diagnostics
+                raise Refusal(422, "no_mask", f"{fault.message}; {fault.fix}", index=number) from None
+            items.append(((text, request.top), request.top, size))
+        return items
+
+    def work(self, items: Sequence[tuple[str, int]]) -> list[Any]:
+        fillings = self.filler.fill([text for text, _ in items], top=items[0][1], chunk=len(items))
+        return [
+            {
+                "filled": filling.filled, "masks": [list(map(asdict, candidates)) for candidates in filling.masks],
+                "unknown": filling.unknown,
+            }
+            for filling in fillings
+        ]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Wanted:
     """A prompt with its search. `emit` is given the text part by part."""
@@ -465,7 +506,7 @@ class Generate(Task):
         return results[0]  # type: ignore[no-any-return]
 
 
-KINDS = {"parallel": "translates", "language": "generates", "classification": "classifies", "pairs": "classifies"}
+KINDS = ("parallel", "language", "masked", "classification", "pairs")
 
 
 def load_task(
@@ -494,7 +535,7 @@ def load_task(
 
     Raises:
         StoreError: a file is missing or altered.
-        InputError: the model neither translates, nor generates, nor classifies text.
+        InputError: the model neither translates, nor generates, nor classifies text, nor fills in masks.
     """
     translating: dict[str, Any] = {
         "max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers, "cuda_graphs": cuda_graphs,
@@ -505,26 +546,22 @@ def load_task(
         (directory,) = directory
     path = model_in(Path(directory))
     model = load(path, **place)
-    kind = next((name for name in KINDS if _roles(model, name) is not None), None)
+    kinds = [name for name in KINDS if fits(model.plan, name) and not (name == "masked" and has_labels(path))]
+    kind = kinds[0] if kinds else None
     if kind == "parallel":
         tokenisers = read_tokenisers(path, ("source", "target"))
         return Translate(Translator(model, tokenisers, search, **translating), limits)
     if kind == "language":
         generator = TextGenerator(model, read_tokenisers(path, ("target",))["target"], saved_search(path))
         return Generate(generator, limits, workers, batch_tokens, cuda_graphs)
+    if kind is not None and cuda_graphs:
+        message = f"`{model.plan.name}` has no decoding steps, of which CUDA graphs are recorded"
+        raise InputError(Diagnostic("TFK063", message, "leave them out"))
+    if kind == "masked":
+        return Fill(MaskFiller(model, read_tokenisers(path, ("target",))["target"], batch_tokens=batch_tokens), limits)
     if kind is not None:
-        if cuda_graphs:
-            message = f"`{model.plan.name}` classifies, and CUDA graphs are recorded of decoding steps"
-            raise InputError(Diagnostic("TFK063", message, "leave them out"))
         tokeniser, pairs = read_tokenisers(path, ("target",))["target"], reads_pairs(path)
         options: dict[str, Any] = {"max_length": limits.length, "batch_tokens": batch_tokens, "pairs": pairs}
         return Classify(Classifier(model, tokeniser, read_labels(path), **options), limits)
-    message = f"`{model.plan.name}` neither translates, nor generates, nor classifies text"
-    raise InputError(Diagnostic("TFK107", message, "serve a model of data kind parallel, language, classification or pairs"))
-
-
-def _roles(model: Model, kind: str) -> Roles | None:
-    try:
-        return roles_for(model.plan, kind)
-    except InputError:
-        return None
+    message = f"`{model.plan.name}` neither translates, nor generates, nor classifies text, nor fills in masks"
+    raise InputError(Diagnostic("TFK107", message, f"serve a model of data kind {', '.join(KINDS)}"))

@@ -77,6 +77,8 @@ _OURS: dict[str, dict[str, str]] = {
     },
     "cell": {
         "rnn_tanh": "rnn elman vanilla vanilla_rnn simple_rnn simple rnn_cell elman_rnn",
+        "rnn_relu": "relu_rnn irnn",
+        "gru_cho": "cho cho_gru cho2014 gru_2014",
         "gru": "gru_cell gated_recurrent_unit",
         "lstm": "lstm_cell long_short_term_memory",
     },
@@ -115,16 +117,19 @@ _OURS: dict[str, dict[str, str]] = {
         "bert": "truncated_normal trunc_normal bert_init roberta",
         "gpt2": "gpt gpt2_init nanogpt scaled_residual",
         "t5": "t5_init mesh_tensorflow",
+        "torch": "pytorch torch_init pytorch_default default reset_parameters",
     },
     "optimiser": {
         "adam": "fused_adam adam_torch vaswani",
         "adamw": "adamw_torch adamw_torch_fused adamw_hf fused_adamw adam_with_weight_decay",
+        "sgd": "gradient_descent stochastic_gradient_descent vanilla_sgd",
     },
     "schedule": {
         "noam": "noam_lr noam_opt noam_decay transformer vaswani attention_is_all_you_need",
         "inverse_sqrt": "inverse_square_root inv_sqrt invsqrt rsqrt inverse_sqrt_lr",
         "cosine": "cosine_annealing cosine_annealing_lr cosine_decay cosine_with_warmup cosine_schedule_with_warmup "
         "get_cosine_schedule_with_warmup warmup_cosine cosine_lr",
+        "halving": "halve step_halving luong",
         "plateau": "reduce_lr_on_plateau reduce_on_plateau",
         "constant": "constant_with_warmup constant_lr fixed constant_schedule_with_warmup warmup_constant",
     },
@@ -157,7 +162,7 @@ _LACKING: dict[str, str] = {
     "cell": "sru qrnn mlstm slstm min_gru indrnn quasi",
     "node": "crf",
     "init": "kaiming he kaiming_uniform kaiming_normal xavier_normal glorot_normal zeros ones mup",
-    "optimiser": "sgd nadam radam adamax adadelta adagrad adafactor lamb lion muon shampoo rmsprop rprop lbfgs sparse_adam "
+    "optimiser": "nadam radam adamax adagrad adafactor lamb lion muon shampoo rmsprop rprop lbfgs sparse_adam "
     "adan sophia adabelief adam8bit",
     "schedule": "polynomial exponential step one_cycle wsd warmup_stable_decay cosine_with_restarts",
     "tokeniser": "wordpiece word words whitespace bytes byte byte_level tiktoken",

@@ -39,6 +39,7 @@ class Cell(Entry):
             `step(projected (B, E), state) -> state`, where a state is a tuple of tensors (B, N), the output first. A module
             with the members of `tfkit.nn.recurrent_layer.TorchCell` runs whole sequences in one call of torch.
         gates: E / N, for the count of FLOPs: products of the input per feature of the state.
+        projected: E / N if it is not `gates`: a cell that adds a product later than the others has features for it.
         states: the number of tensors in a state: 2 for LSTM, which has a memory cell.
         formula: `"module:function"`, the plain equation that it is checked against, called as
             `formula(options, weights, inputs, state)`, which gives the next state.
@@ -47,5 +48,6 @@ class Cell(Entry):
     parameters: Callable[[Any, CellSite], tuple[Parameter, ...]]
     build: str
     gates: int
+    projected: int = 0
     states: int = 1
     formula: str = ""

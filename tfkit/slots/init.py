@@ -34,11 +34,13 @@ class InitContext:
         d_model: width of the node's input.
         num_layers: number of layers of the stack; 0 outside a stack.
         head_dim: features of one attention head; 0 outside attention.
+        fan_in: of a bias, the features that its linear map reads; of a recurrent cell, those of its state; otherwise 0.
     """
 
     d_model: int
     num_layers: int = 0
     head_dim: int = 0
+    fan_in: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from ..io import model_in as model_in
     from .answerer import Answer as Answer, Answerer as Answerer, Span as Span
     from .classifier import Classification as Classification, Classifier as Classifier
+    from .mask_filler import Candidate as Candidate, Filling as Filling, MaskFiller as MaskFiller
     from .rescorer import Rescored as Rescored, Rescorer as Rescorer
     from .tagger import Tagger as Tagger, Tagging as Tagging
     from .text_generator import Continuation as Continuation, TextGenerator as TextGenerator

@@ -213,7 +213,7 @@ class Answerer(RowReader):
         """For each row the probability that it has no answer, and its best spans."""
         by_row: list[tuple[float, Scores]] = [(0.0, {})] * len(rows)
         for batch, logits in self.outputs([row.ids for row in rows], [row.segments for row in rows]):
-            probabilities = logits.softmax(1).cpu()
+            probabilities = logits.float().softmax(1).cpu()
             check_results(probabilities, [questions[rows[at].number] for at in batch])
             for at, row_probabilities in zip(batch, probabilities, strict=True):
                 by_row[at] = float(row_probabilities[0].prod()), self._best(rows[at], row_probabilities, best)

@@ -11,7 +11,19 @@ import torch
 from torch import Tensor
 
 from ..catalogue import Catalogue
-from ..data import Frame, TextTokeniser, check_classes, groups, read_labels, read_tokenisers, reads_pairs, roles_for
+from ..data import (
+    Frame,
+    TextTokeniser,
+    check_classes,
+    fits,
+    groups,
+    has_labels,
+    other_use,
+    read_labels,
+    read_tokenisers,
+    reads_pairs,
+    roles_for,
+)
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list
 from ..io import load, model_in
@@ -114,6 +126,8 @@ class Classifier(RowReader):
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "classification")  # a model of another kind is reported before its missing labels
+        if not has_labels(place) and fits(model.plan, "masked"):
+            raise other_use(model.plan, "classification", "masked")
         tokeniser = read_tokenisers(place, ("target",))["target"]
         labels, pairs = read_labels(place), reads_pairs(place)
         return cls(model, tokeniser, labels, max_length=max_length, batch_tokens=batch_tokens, pairs=pairs)
@@ -179,5 +193,5 @@ class Classifier(RowReader):
         """The logits of all classes (N, classes), for each text."""
         logits = torch.empty(len(texts), len(self.labels), device="cpu")
         for batch, of_batch in self.outputs(texts, segments if self.pairs else ()):
-            logits[batch] = of_batch.cpu()
+            logits[batch] = of_batch.float().cpu()
         return logits

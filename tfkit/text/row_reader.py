@@ -43,8 +43,8 @@ class RowReader:
     def outputs(
         self, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] = ()
     ) -> Iterator[tuple[NDArray[np.signedinteger[Any]], Tensor]]:
-        """The numbers of the rows of each batch, which are of similar length, and the output of the model for them in float32.
-        The segments of rows count for a model that has some."""
+        """The numbers of the rows of each batch, which are of similar length, and the output of the model for them. The
+        segments of rows count for a model that has some."""
         if not rows:
             return
         lengths = {"target": np.array([len(ids) for ids in rows], np.int32)}
@@ -55,5 +55,5 @@ class RowReader:
             if segments and self.roles.segments:
                 call["segments"] = {name: padded([segments[row] for row in batch], 0)[0].to(device)}
             with evaluating(self.model):
-                output = self.model(**call)[self.roles.output].float()
+                output = self.model(**call)[self.roles.output]
             yield batch, output

@@ -156,7 +156,7 @@ class Tagger(RowReader):
         """The most probable tag of each word of the rows, in order, and its probability."""
         by_row: list[tuple[list[float], list[int]]] = [([], [])] * len(rows)
         for batch, logits in self.outputs(rows):
-            best, tags = logits.softmax(-1).max(-1)
+            best, tags = logits.float().softmax(-1).max(-1)
             for at, row in enumerate(batch):
                 by_row[row] = best[at, firsts[row]].tolist(), tags[at, firsts[row]].tolist()
         return [tag for _, tags in by_row for tag in tags], [probability for best, _ in by_row for probability in best]

@@ -1,7 +1,7 @@
 """Checkpoints: directories, written atomically, with everything that resuming needs.
 
 model.safetensors        the weights
-optimiser.safetensors    the state of the optimiser, `PARAMETER/exp_avg`, `PARAMETER/exp_avg_sq` and `PARAMETER/step`
+optimiser.safetensors    the state of the optimiser, such as `PARAMETER/exp_avg` and `PARAMETER/step` of Adam
 average.safetensors      the moving average of the weights, if there is one
 shards/                  instead of these files if the weights are sharded: one file per process
 state.json               progress, loss scaler, digests of the recipe, the data and the tokenisers; shapes of sharded tensors

@@ -1,6 +1,6 @@
 """The optimiser of a recipe: its learning rate, and its state by parameter name.
 
-https://arxiv.org/abs/1412.6980, https://arxiv.org/abs/1711.05101
+https://arxiv.org/abs/1412.6980, https://arxiv.org/abs/1711.05101, https://arxiv.org/abs/1212.5701
 """
 
 from __future__ import annotations
@@ -122,23 +122,36 @@ def _names(model: Model) -> list[str]:
 
 
 def optimiser_for(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
-    """torch's Adam or AdamW, fused where the device supports it. Weight decay excludes gains and biases. Each group of
-    parameters has the `factor` of its learning rate."""
+    """torch's optimiser, fused where possible. Weight decay excludes gains and biases. Each group of parameters has
+    the `factor` of its learning rate."""
     options, factors = recipe.optimiser.options, rate_factors(recipe, model)
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters.values())
-    betas = (options.beta1, options.beta2)
     decayed: dict[tuple[bool, float], list[Tensor]] = {}
     for matrix in (True, False) if recipe.optimiser.kind == "adamw" else (True,):
         for name, parameter in parameters.items():
-            if (parameter.dim() > 1) is matrix or recipe.optimiser.kind == "adam":
+            if (parameter.dim() > 1) is matrix or recipe.optimiser.kind != "adamw":
                 decayed.setdefault((matrix, factors[name]), []).append(parameter)
     groups = [{"params": tensors, "factor": factor} for (_, factor), tensors in decayed.items()]
+    if recipe.optimiser.kind == "sgd":
+        return torch.optim.SGD(groups, lr=0.0, fused=fused)
+    if recipe.optimiser.kind == "adadelta":
+        return torch.optim.Adadelta(groups, lr=0.0, rho=options.rho, eps=options.eps)
+    betas = (options.beta1, options.beta2)
     if recipe.optimiser.kind == "adam":
         return torch.optim.Adam(groups, lr=0.0, betas=betas, eps=options.eps, fused=fused)
     for group, (matrix, _) in zip(groups, decayed, strict=True):
         group["weight_decay"] = options.weight_decay if matrix else 0.0
     return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=options.eps, fused=fused)
+
+
+MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
+    torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
+    torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
+    torch.optim.Adadelta: ("square_avg", "acc_delta"),
+    torch.optim.SGD: (),
+}
+"""The tensors of an optimiser in the shape of a parameter."""
 
 
 def rate_of(recipe: Recipe, step: int, width: int, reductions: int) -> float:

@@ -3,8 +3,9 @@
     x'_t = x_t with probability `ratio`, else argmax p(. | x'_<t)     Bengio et al. 2015, for a recurrent decoder: step by step
     x'_t = x_t with probability `ratio`, else argmax p(. | x_<t)      Mihaylova and Martins 2019, for a Transformer: two passes
 
-The predictions are made without gradient and without dropout. The usual forward pass then reads x'; the labels stay. An argmax
-passes no gradient, so this gradient is that of one loop over the steps. The first token of a row, which nothing predicts, and
+With `predicted: drawn` the token is drawn from p, as in Bengio et al. The predictions are made without gradient and without
+dropout. The usual forward pass then reads x'; the labels stay. A token passes no gradient, so this gradient is that of one loop
+over the steps. The first token of a row, which nothing predicts, and
 padding stay; padding is never predicted.
 
 https://arxiv.org/abs/1506.03099, https://arxiv.org/abs/1906.07651
@@ -59,16 +60,19 @@ class ScheduledSampling:
         sampled = torch.from_numpy(draw.random(tuple(reference.shape)) >= ratio).to(reference.device)
         sampled &= torch.arange(reference.shape[1], device=reference.device) < batch.lengths[name][:, None]
         sampled[:, 0] = False
+        uniform = None
+        if self.part.options.predicted == "drawn":
+            uniform = torch.from_numpy(draw.random(tuple(reference.shape))).to(reference.device)
         with evaluating(self.model):
-            mixed = self._step_by_step(batch, sampled) if self.stepwise else self._two_passes(batch, sampled)
+            mixed = (self._step_by_step if self.stepwise else self._two_passes)(batch, sampled, uniform)
         return replace(batch, inputs={**batch.inputs, name: mixed})
 
-    def _two_passes(self, batch: Batch, sampled: Tensor) -> Tensor:
+    def _two_passes(self, batch: Batch, sampled: Tensor, uniform: Tensor | None) -> Tensor:
         reference = batch.inputs[self.roles.target]
-        predicted = self._predicted(self.model(lengths=batch.lengths, **batch.inputs)[self.roles.output])
+        predicted = self._predicted(self.model(lengths=batch.lengths, **batch.inputs)[self.roles.output], uniform)
         return torch.where(sampled, torch.cat([reference[:, :1], predicted[:, :-1]], 1), reference)
 
-    def _step_by_step(self, batch: Batch, sampled: Tensor) -> Tensor:
+    def _step_by_step(self, batch: Batch, sampled: Tensor, uniform: Tensor | None) -> Tensor:
         name, reference = self.roles.target, batch.inputs[self.roles.target]
         rest: dict[str, Any] = {node: tensor for node, tensor in batch.inputs.items() if node != name}
         lengths = {node: counts for node, counts in batch.lengths.items() if node != name}
@@ -78,12 +82,17 @@ class ScheduledSampling:
         tokens = [reference[:, :1]]
         for t in range(L - 1):
             logits = self.model.step(state, tokens[t], seen[:, t : t + 1])[self.roles.output]
-            tokens.append(torch.where(sampled[:, t + 1 : t + 2], self._predicted(logits), reference[:, t + 1 : t + 2]))
+            predicted = self._predicted(logits, None if uniform is None else uniform[:, t : t + 1])
+            tokens.append(torch.where(sampled[:, t + 1 : t + 2], predicted, reference[:, t + 1 : t + 2]))
         return torch.cat(tokens, 1)
 
-    def _predicted(self, logits: Tensor) -> Tensor:
-        """The most probable token (B, L) of logits (B, L, V), never padding."""
+    def _predicted(self, logits: Tensor, uniform: Tensor | None) -> Tensor:
+        """The most probable token (B, L) of logits (B, L, V), or with uniform numbers (B, L) in [0, 1) the first one whose
+        cumulative probability is larger; never padding."""
         if self.pad_id is not None:
             logits = logits.clone()
             logits[..., self.pad_id] = -torch.inf
-        return logits.argmax(-1)
+        if uniform is None:
+            return logits.argmax(-1)
+        cumulative = logits.double().softmax(-1).cumsum(-1)
+        return (cumulative <= uniform[..., None] * cumulative[..., -1:]).sum(-1)

@@ -23,7 +23,7 @@ from .checkpoint import AVERAGE, MODEL, OPTIMISER, STATE, Tensors
 from .checkpoint_state import Scaler, State
 from .distributed.ddp_fsdp import full_tensor, shard, shard_of
 from .distributed.process_group import ProcessGroup
-from .optimiser import freeze, optimiser_for, optimiser_tensors, restore_optimiser
+from .optimiser import MOMENTS, freeze, optimiser_for, optimiser_tensors, restore_optimiser
 
 HALVINGS = 300
 """float16 skips a step only where it halves its scale, a float32 number; every step grows the scale again at most once."""
@@ -168,7 +168,8 @@ class TrainState:
         """Raises StoreError if the tensors of a checkpoint differ from this state in name, shape or dtype."""
         updated = {name.rpartition("/")[0] for name in tensors[OPTIMISER]}
         parameters = {name: parameter for name, parameter in self.model.named_parameters() if name in updated}
-        moments = {f"{name}/{key}": parameter for name, parameter in parameters.items() for key in ("exp_avg", "exp_avg_sq")}
+        keys = MOMENTS[type(self.optimiser)]
+        moments = {f"{name}/{key}": parameter for name, parameter in parameters.items() for key in keys}
         steps = {f"{name}/step": torch.zeros((), device="meta") for name in parameters}
         for file, expected in {**self.tensors(), OPTIMISER: {**moments, **steps}}.items():
             check_tensors(directory / file, tensors.get(file, {}), expected, "this run")

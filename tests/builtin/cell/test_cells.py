@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import exp, tanh
 
 import pytest
@@ -14,8 +15,15 @@ from tfkit.plugin import CellSite
 from tfkit.plugin.model_parts import load
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
-CASES = [("rnn_tanh", {}), ("gru", {"reset": "before"}), ("gru", {"reset": "after"}), ("lstm", {})]
-TORCH = [("rnn_tanh", {}, nn.RNN), ("gru", {"reset": "after"}, nn.GRU), ("lstm", {}, nn.LSTM)]
+CASES = [
+    ("rnn_tanh", {}), ("rnn_relu", {}), ("gru", {"reset": "before"}), ("gru", {"reset": "after"}), ("gru_cho", {}), ("lstm", {})
+]  # fmt: skip
+TORCH = [
+    ("rnn_tanh", {}, nn.RNN),
+    ("rnn_relu", {}, partial(nn.RNN, nonlinearity="relu")),
+    ("gru", {"reset": "after"}, nn.GRU),
+    ("lstm", {}, nn.LSTM),
+]
 
 
 def built(name: str, site: CellSite, **options: object) -> nn.Module:
@@ -46,6 +54,14 @@ def step_by_hand(name: str, options: dict[str, object], cell: nn.Module, inputs:
 
     if name == "rnn_tanh":
         return [[tanh(of_input(i) + of_state(i)) for i in range(N)]]
+    if name == "rnn_relu":
+        return [[max(0.0, of_input(i) + of_state(i)) for i in range(N)]]
+    if name == "gru_cho":
+        token = [row(cell.weights_ih[0], i, inputs[0]) + cell.bias_ih[i].item() for i in range(3 * N)]
+        context = [row(cell.weights_ih[1], i, inputs[1]) for i in range(3 * N)] if len(inputs) > 1 else [0.0] * 3 * N
+        r, z = ([sigmoid(token[at + i] + context[at + i] + of_state(at + i)) for i in range(N)] for at in (0, N))
+        n = [tanh(token[2 * N + i] + r[i] * (of_state(2 * N + i) + context[2 * N + i])) for i in range(N)]
+        return [[z[i] * h[i] + (1 - z[i]) * n[i] for i in range(N)]]
     if name == "lstm":
         gates = [of_input(i) + of_state(i) for i in range(4 * N)]
         c = [sigmoid(gates[N + i]) * state[1][i] + sigmoid(gates[i]) * tanh(gates[2 * N + i]) for i in range(N)]
@@ -132,7 +148,10 @@ def test_only_torchs_equations_run_in_one_call_of_torch():
         (name, *options.values()): RecurrentLayer(built(name, CellSite((3,), 4), **options), None).by_torch
         for name, options in CASES
     }
-    assert by_torch == {("rnn_tanh",): True, ("gru", "before"): False, ("gru", "after"): True, ("lstm",): True}
+    assert by_torch == {
+        ("rnn_tanh",): True, ("rnn_relu",): True, ("gru", "before"): False, ("gru", "after"): True, ("gru_cho",): False,
+        ("lstm",): True,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
+import tfkit
 from tfkit.builtin.init.entries import ENTRIES
 from tfkit.plugin import Parameter
 from tfkit.plugin.model_parts import Distribution, InitContext
@@ -119,6 +120,25 @@ def test_t5_equals_hugging_face():
         drawn = draw("t5", role, tuple(weight.shape), InitContext(64, 1, 16))
         assert drawn.kind == "normal"
         assert_drawn_like(weight, drawn)
+
+
+def test_torch_draws_as_its_modules_do():
+    """By the largest number: that of uniform numbers is just below their bound."""
+    spec = """{tfkit: 1, name: x, defaults: {vocab_size: 90, d_model: 40, init: torch}, nodes: {
+      tokens: {kind: tokens}, body: {kind: rnn, input: tokens, cell: {kind: gru, reset: after}, d_state: 64},
+      dense: {kind: dense, input: body, d_model: 200}, logits: {kind: token_logits, input: dense}}, outputs: [logits]}"""
+    nodes, torch_linear = tfkit.build(tfkit.parse_spec(spec), seed=1).nodes, nn.Linear(64, 200)
+    cell = nodes["body"].layers[0].cell
+    pairs = [
+        *zip(cell.flat_weights(), nn.GRU(40, 64).parameters(), strict=True),
+        (nodes["dense"].linear.weight, torch_linear.weight),
+    ]
+    pairs += [(nodes["dense"].linear.bias, torch_linear.bias), (next(nodes["logits"].parameters()), nn.Linear(200, 90).weight)]
+    for ours, theirs in pairs:
+        assert ours.shape == theirs.shape
+        assert ours.abs().max().item() == pytest.approx(theirs.abs().max().item(), rel=0.1)
+        assert ours.std().item() == pytest.approx(theirs.std().item(), rel=0.3)
+    assert_drawn_like(nn.Embedding(90, 40).weight, draw("torch", "embedding", (90, 40)))
 
 
 def test_normal_takes_its_deviation():

@@ -30,6 +30,19 @@ def test_inclusive_ends_at_one_over_base():
     assert ours[7].item() == pytest.approx(math.cos(3 / 100), abs=1e-14)
 
 
+@pytest.mark.parametrize(("build", "column"), [(build, lambda i: (2 * i, 2 * i + 1)), (build_halves, lambda i: (i, 4 + i))])
+def test_pairs_counted_from_1_end_at_one_over_base(build, column, span_of):
+    module = build(SinusoidalOptions(first_pair=1), PositionSite(8))
+    ours = module.embed(torch.zeros(1, 5, 8, dtype=torch.float64), span_of(5, dtype=torch.float64))[0]
+    for t in range(5):
+        for m in range(1, 5):  # the column vector of frequencies f_m, m = 1 .. 4
+            sine, cosine = column(m - 1)
+            angle = t / 10000 ** (2 * m / 8)
+            assert ours[t, sine].item() == pytest.approx(math.sin(angle), abs=1e-14)
+            assert ours[t, cosine].item() == pytest.approx(math.cos(angle), abs=1e-14)
+    assert sinusoidal_unsupported(SinusoidalOptions(first_pair=1, last_frequency="inclusive"), PositionSite(8))
+
+
 @pytest.mark.parametrize("width", [16, 15])
 def test_halves_are_marians_table(width):
     table = MarianSinusoidalPositionalEmbedding(600, width).create_weight()

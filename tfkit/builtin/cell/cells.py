@@ -84,6 +84,21 @@ def rnn_tanh(options: CellOptions, site: CellSite) -> nn.Module:
     return RnnTanh(site, options.bias)
 
 
+class RnnRelu(RnnTanh):
+    """The same with max(0, .) in the place of tanh, Le et al. 2015 (https://arxiv.org/abs/1504.00941)."""
+
+    torch_function = staticmethod(torch.rnn_relu)
+
+    def step(self, projected: Tensor, state: State) -> State:
+        """(B, N), (h (B, N),) -> (h',)."""
+        return (torch.relu(projected + self.of_state(state[0])),)
+
+
+def rnn_relu(options: CellOptions, site: CellSite) -> nn.Module:
+    """The cell as a module."""
+    return RnnRelu(site, options.bias)
+
+
 class GruResetBefore(CellWeights):
     """One step of the papers' gated recurrent unit; the state is (h,)."""
 
@@ -133,6 +148,43 @@ def gru(options: GruOptions, site: CellSite) -> nn.Module:
     With the same weights the two forms differ, because the reset gate acts on different sides of the product.
     """
     return (GruResetBefore if options.reset == "before" else GruResetAfter)(site, options.bias)
+
+
+class GruCho(CellWeights):
+    """The gated recurrent unit of a decoder, Cho et al. 2014, appendix A.1.2 (https://arxiv.org/abs/1406.1078): the reset gate
+    scales what the state and the context c give the new state, and not what the token x gives it.
+
+        r = sigmoid(W_r x + C_r c + U_r h)
+        z = sigmoid(W_z x + C_z c + U_z h)
+        n = tanh(W_n x + r * (U_n h + C_n c))
+        h' = z * h + (1 - z) * n
+
+    Every input but the first is such a context. So C_n c has features of its own in a projection. One step; the state is (h,).
+    """
+
+    def __init__(self, site: CellSite, bias: bool) -> None:
+        super().__init__(3, site, bias)
+        self.weight_hh = nn.Parameter(torch.empty(3 * site.d_state, site.d_state))
+
+    def project(self, x: Tensor, index: int) -> Tensor:
+        """(..., inputs[i]) -> (..., 4 N): for r, z, W_n x and C_n c."""
+        of_gates, of_new = torch.split(super().project(x, index), [2 * self.d_state, self.d_state], -1)
+        zeros = torch.zeros_like(of_new)
+        return torch.cat([of_gates, of_new, zeros] if index == 0 else [of_gates, zeros, of_new], -1)
+
+    def step(self, projected: Tensor, state: State) -> State:
+        """(B, 4 N), (h (B, N),) -> (h',)."""
+        (h,), N = state, self.d_state
+        of_gates, of_token, of_context = torch.split(projected, [2 * N, N, N], 1)
+        state_gates, of_state = torch.split(functional.linear(h, self.weight_hh), [2 * N, N], 1)
+        r, z = torch.sigmoid(of_gates + state_gates).chunk(2, 1)
+        n = torch.tanh(of_token + r * (of_state + of_context))
+        return (torch.lerp(n.to(h.dtype), h, z.to(h.dtype)),)  # n + z * (h - n)
+
+
+def gru_cho(options: CellOptions, site: CellSite) -> nn.Module:
+    """The cell as a module."""
+    return GruCho(site, options.bias)
 
 
 class Lstm(TorchCellWeights):

@@ -52,6 +52,12 @@ def gru_parameters(options: GruOptions, site: CellSite) -> tuple[Parameter, ...]
     return (*input_parameters(3, site, options.bias), gates, new)
 
 
+def gru_cho_parameters(options: CellOptions, site: CellSite) -> tuple[Parameter, ...]:
+    """The weights of `gru_cho`: one product of the state, without a bias."""
+    N = site.d_state
+    return (*input_parameters(3, site, options.bias), Parameter("weight_hh", "cell_state", (3 * N, N)))
+
+
 ENTRIES: list[Cell] = [
     Cell(
         name="rnn_tanh",
@@ -64,6 +70,16 @@ ENTRIES: list[Cell] = [
         source="tfkit.builtin.cell:cells.py.jinja",
     ),
     Cell(
+        name="rnn_relu",
+        summary="max(0, W x + U h + b)",
+        reference="https://arxiv.org/abs/1504.00941",
+        options=CellOptions,
+        gates=1,
+        parameters=lambda options, site: torch_cell_parameters(1, site, options.bias),
+        build="tfkit.builtin.cell.cells:rnn_relu",
+        source="tfkit.builtin.cell:cells.py.jinja",
+    ),
+    Cell(
         name="gru",
         summary="gated recurrent unit: a reset and an update gate",
         reference="https://arxiv.org/abs/1412.3555",
@@ -71,6 +87,17 @@ ENTRIES: list[Cell] = [
         gates=3,
         parameters=gru_parameters,
         build="tfkit.builtin.cell.cells:gru",
+        source="tfkit.builtin.cell:cells.py.jinja",
+    ),
+    Cell(
+        name="gru_cho",
+        summary="the gated recurrent unit of Cho's decoder: its reset gate scales state and context together",
+        reference="https://arxiv.org/abs/1406.1078",
+        options=CellOptions,
+        gates=3,
+        projected=4,
+        parameters=gru_cho_parameters,
+        build="tfkit.builtin.cell.cells:gru_cho",
         source="tfkit.builtin.cell:cells.py.jinja",
     ),
     Cell(

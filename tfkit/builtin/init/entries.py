@@ -115,6 +115,26 @@ def _spread(parameter: Parameter, context: InitContext) -> float:
     return float(fan_in**-0.5)
 
 
+TORCH_TABLES = XAVIER_TABLES - {"logits"} | {"relative_table"}
+
+
+def draw_torch(options: NoOptions, parameter: Parameter, context: InitContext) -> Distribution:
+    """What the modules of torch.nn draw (`reset_parameters`).
+
+        Linear, convolutions     weight and bias uniform on -+ fan_in^-0.5
+        Embedding                normal with standard deviation 1
+        RNN, GRU, LSTM           all weights and biases uniform on -+ d_state^-0.5
+
+    Projections of an attention are `Linear`, those of torch.nn.MultiheadAttention are Xavier uniform.
+    """
+    if parameter.role in TORCH_TABLES:
+        return Distribution("normal", spread=1.0)
+    if parameter.role != "bias" and (fixed := constant(parameter)) is not None:
+        return fixed
+    fan_in = context.fan_in or (fans(parameter)[0] if len(parameter.shape) > 1 else 0)
+    return Distribution("uniform", spread=fan_in**-0.5) if fan_in else Distribution("constant")
+
+
 class UniformOptions(Options):
     """Options of `uniform`."""
 
@@ -183,6 +203,12 @@ ENTRIES: list[Initialiser] = [
         summary="orthogonal products of states, additive scores near zero, the rest normal 0.01",
         reference="https://arxiv.org/abs/1409.0473",
         draw=draw_rnnsearch,
+    ),
+    Initialiser(
+        name="torch",
+        summary="as the modules of torch.nn: uniform within fan_in^-0.5, biases too; embeddings normal 1",
+        reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html",
+        draw=draw_torch,
     ),
     Initialiser(
         name="uniform",

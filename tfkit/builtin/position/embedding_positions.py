@@ -24,10 +24,10 @@ def no_positions(options: NoOptions, site: PositionSite) -> nn.Module:
     return nn.Module()
 
 
-def sinusoids(positions: Tensor, width: int, base: float, inclusive: bool, interleaved: bool) -> Tensor:
+def sinusoids(positions: Tensor, width: int, base: float, inclusive: bool, interleaved: bool, first: int = 0) -> Tensor:
     """Maps positions (...) to p (..., width), float64."""
     pairs = (width + 1) // 2
-    index = torch.arange(pairs, dtype=torch.float64, device=positions.device)
+    index = torch.arange(first, first + pairs, dtype=torch.float64, device=positions.device)
     angle = positions.unsqueeze(-1) * base ** (-index / (pairs - 1 if inclusive else width / 2))
     if interleaved:
         return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width]
@@ -60,7 +60,7 @@ class Sinusoidal(MethodModule):
         f_i = base^(-2i/M)                 last frequency exclusive: 1/base would come next
         f_i = base^(-i/(M/2 - 1))          last frequency inclusive: the last one is 1/base (tensor2tensor, Whisper)
 
-    M in f_i is the number of features of p.
+    M in f_i is the number of features of p. With `first_pair: 1` the pairs are counted from 1: f_(i+1) takes the place of f_i.
 
     Angles are float64, so that the sine is exact to float32 even near position 2^20.
 
@@ -77,9 +77,10 @@ class Sinusoidal(MethodModule):
         combine: str,
         projection: nn.Linear | None,
         offset: int = 0,
+        first_pair: int = 0,
     ) -> None:
         super().__init__()
-        self.offset = offset
+        self.offset, self.first_pair = offset, first_pair
         self.width, self.base = width, base
         self.inclusive, self.interleaved, self.visible = inclusive, interleaved, visible
         self.combine, self.projection = combine, projection
@@ -89,7 +90,7 @@ class Sinusoidal(MethodModule):
         positions = span.visible_positions() if self.visible else span.query_positions()
         if self.offset:
             positions = positions + self.offset
-        waves = sinusoids(positions, self.width, self.base, self.inclusive, self.interleaved).to(x.dtype)
+        waves = sinusoids(positions, self.width, self.base, self.inclusive, self.interleaved, self.first_pair).to(x.dtype)
         return combined(x, waves, self.combine, self.projection)
 
     def extra_repr(self) -> str:
@@ -116,6 +117,7 @@ def _sinusoidal(options: SinusoidalOptions, site: PositionSite, interleaved: boo
         combine=options.combine,
         projection=projection(options, site),
         offset=options.offset,
+        first_pair=options.first_pair,
     )
 
 

@@ -41,6 +41,7 @@ class SinusoidalOptions(CombineOptions):
         OneOf("exclusive", "inclusive"),
         Field(description="whether the slowest frequency is 1/base itself (`inclusive`) or would come next"),
     ] = "exclusive"
+    first_pair: Annotated[int, Field(ge=0, le=1, description="i of the first pair of features in base^(-2i/M)")] = 0
     offset: Annotated[int, Field(ge=0, le=2**20, description="number of the first position")] = 0
 
 
@@ -94,6 +95,11 @@ def sinusoidal_unsupported(options: SinusoidalOptions, site: PositionSite) -> tu
     width, broken = features(options, site), combine_unsupported(options, site)
     if options.last_frequency == "inclusive" and (width < 4 or width % 2):
         return (*broken, f"`last_frequency: inclusive` needs an even width from 4 up, and the width is {width}")
+    if options.first_pair and options.last_frequency == "inclusive":
+        return (
+            *broken,
+            "`last_frequency: inclusive` counts the pairs from 0; with `first_pair: 1` the last one is 1/base anyway",
+        )
     return broken
 
 

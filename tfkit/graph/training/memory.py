@@ -34,7 +34,7 @@ from ..model_graph import Graph, base, layers_of
 
 TABLES = frozenset({"embedding", "segment_table", "position_table", "relative_table"})
 """Roles of weights that are looked up, and no operand of a product."""
-MOMENTS = {"adam": 2, "adamw": 2}
+MOMENTS = {"adadelta": 2, "adam": 2, "adamw": 2, "sgd": 0}
 """Tensors of the size of a weight in the state of an optimiser. Algorithm 1 of https://arxiv.org/abs/1412.6980."""
 SHARDINGS = ("ddp", "zero2", "fsdp")
 
@@ -129,7 +129,7 @@ class Step:
         batch: the batch of one rank.
         product: bytes of a number in a product: 4, or 2 under autocast.
         weighted: attention sub-layers whose backend keeps the attention weights, as `decoder.self_attention`.
-        optimiser: `adam` or `adamw`.
+        optimiser: its name, as in a recipe.
         average: whether there is a moving average of the weights.
     """
 

@@ -91,6 +91,11 @@ RECURRENT = {
         f"{ATTEND}, cell: {{kind: rnn_tanh, bias: false}}, num_layers: 2, cross_attention: {{scale: 0.3, {LOCAL}}}, "
         "initial_state: {take: states}, readout: {kind: linear, d_model: 5, bias: false}",
     ),
+    "gru_cho, vector in every step": recurrent(
+        "cell: {kind: rnn_relu, bias: false}, d_state: 5",
+        "memory: v, cell: gru_cho, d_state: 4, num_layers: 2, initial_state: {take: last}, readout: {kind: maxout, d_model: 3}",
+        "  v: {kind: pool, input: encoder, take: last}",
+    ),
     "initial_width": recurrent(
         f"cell: lstm, {BOTH_WAYS}",
         "memory: mid, d_state: 4, cell: lstm, cross_attention: {score: additive}, initial_state: {take: first_backward}, "
@@ -130,6 +135,7 @@ EMBEDDINGS = [
     "{kind: sinusoidal, combine: append, d_position: 3, base: 20.0}",
     "{kind: sinusoidal_halves, combine: concat, d_position: 7, offset: 3}",
     "{kind: sinusoidal, last_frequency: inclusive, count: visible}",
+    "{kind: sinusoidal_halves, first_pair: 1}",
     "{kind: learned, max_len: 30, offset: 2, combine: append, d_position: 4, count: visible}",
 ]
 POOLED = "{kind: classify, input: p, classes: 4}"

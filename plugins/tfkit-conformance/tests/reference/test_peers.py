@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -140,7 +141,12 @@ def test_norms_equal_those_of_torch():
     torch.testing.assert_close(ours, torch.nn.functional.rms_norm(x, (7,), weight, 0.1), rtol=1e-12, atol=0)
 
 
-CELLS = {"rnn_tanh": torch.nn.RNNCell, "gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}
+CELLS = {
+    "rnn_tanh": torch.nn.RNNCell,
+    "rnn_relu": partial(torch.nn.RNNCell, nonlinearity="relu"),
+    "gru": torch.nn.GRUCell,
+    "lstm": torch.nn.LSTMCell,
+}
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -50,7 +50,7 @@ def _state(example: LawExample) -> State:
 
 def _projected(example: LawExample, module: Any, inputs: list[Tensor]) -> Tensor:
     """(B, L, E): the products of all inputs, summed."""
-    width = example.entry.gates * example.at["d_state"]
+    width = (example.entry.projected or example.entry.gates) * example.at["d_state"]
     products = [
         example.alike(f"project of input {i}", module.project(x, i), (*x.shape[:-1], width)) for i, x in enumerate(inputs)
     ]

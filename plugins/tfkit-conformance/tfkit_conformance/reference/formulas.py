@@ -170,6 +170,25 @@ def rnn_tanh(options: Any, weights: Mapping[str, Tensor], inputs: Sequence[Tenso
     return (torch.tanh(_of_inputs(options, weights, inputs) + _of_state(options, weights, state[0])),)
 
 
+def rnn_relu(options: Any, weights: Mapping[str, Tensor], inputs: Sequence[Tensor], state: State) -> State:
+    """h' = max(0, W x + U h + b), Le et al. 2015 (https://arxiv.org/abs/1504.00941)."""
+    return ((_of_inputs(options, weights, inputs) + _of_state(options, weights, state[0])).clamp(min=0),)
+
+
+def gru_cho(options: Any, weights: Mapping[str, Tensor], inputs: Sequence[Tensor], state: State) -> State:
+    """h' = z h + (1 - z) n,  n = tanh(W x + r (U h + C c)), Cho et al. 2014, appendix A.1.2
+    (https://arxiv.org/abs/1406.1078)."""
+    [h] = state
+    x, *contexts = inputs
+    x_r, x_z, x_n = _of_inputs(options, weights, [x]).chunk(3, -1)
+    total = h @ weights["weight_hh"].mT
+    for number, context in enumerate(contexts, 1):
+        total = total + context @ weights[f"weights_ih.{number}"].mT
+    s_r, s_z, s_n = total.chunk(3, -1)
+    r, z = sigmoid(x_r + s_r), sigmoid(x_z + s_z)
+    return (z * h + (1 - z) * torch.tanh(x_n + r * s_n),)
+
+
 def gru(options: Any, weights: Mapping[str, Tensor], inputs: Sequence[Tensor], state: State) -> State:
     """h' = (1 - z) h + z n, Chung et al. 2014, equations 4 to 8 (https://arxiv.org/abs/1412.3555), and Bahdanau et al. 2014,
     appendix A.1.1 (https://arxiv.org/abs/1409.0473):
@@ -198,7 +217,7 @@ def lstm(options: Any, weights: Mapping[str, Tensor], inputs: Sequence[Tensor], 
     return sigmoid(o) * torch.tanh(c), c
 
 
-CELLS = {"rnn_tanh": rnn_tanh, "gru": gru, "lstm": lstm}
+CELLS = {"rnn_tanh": rnn_tanh, "rnn_relu": rnn_relu, "gru": gru, "gru_cho": gru_cho, "lstm": lstm}
 
 
 class Unchecked(Exception):

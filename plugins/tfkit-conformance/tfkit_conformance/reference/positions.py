@@ -30,7 +30,7 @@ def _combined(options: Any, weights: Weights, x: Tensor, p: Tensor) -> Tensor:
 
 def _frequencies(count: int, width: float, options: Any) -> Tensor:
     """base^(-2 i / width), i = 0 .. count - 1; `inclusive` ends at 1 / base."""
-    i = torch.arange(count, dtype=torch.float64)
+    i = torch.arange(count, dtype=torch.float64) + getattr(options, "first_pair", 0)
     exponents = -i / (count - 1) if options.last_frequency == "inclusive" else -2.0 * i / width
     return torch.pow(options.base, exponents)
 
