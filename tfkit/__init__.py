@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         Answerer as Answerer,
         Classifier as Classifier,
         Rescorer as Rescorer,
+        Shortlist as Shortlist,
         Tagger as Tagger,
         TextGenerator as TextGenerator,
         Translator as Translator,

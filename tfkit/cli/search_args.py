@@ -116,6 +116,11 @@ workers_option = click.option(
 )
 
 
+shortlist_option = click.option(
+    "--shortlist", is_flag=True, help="Compute the logits of likely tokens only, those of `tfkit shortlist`."
+)
+
+
 def workers_of(workers: int | None, device: str) -> int:
     """The value of `--workers`, by default one per thread. Raises UsageError for several workers on another device than a
     CPU."""

@@ -18,6 +18,7 @@ from ..io import load, model_in
 from ..nn.model import Model
 from ..text import Classifier, TextGenerator, Translation, Translator
 from ..text.saved_search import saved_search
+from ..text.shortlist import SHORTLIST, Shortlist
 from .limits import Limits
 from .refusals import Refusal
 
@@ -472,6 +473,7 @@ def load_task(
     *,
     batch_tokens: int,
     workers: int,
+    shortlist: bool = False,
     **place: Any,
 ) -> Task:
     """Load a model, and choose what it does.
@@ -482,6 +484,7 @@ def load_task(
         search: the search of a translation.
         batch_tokens: as in `Translator`.
         workers: as in `Translator`.
+        shortlist: as in `Translator.load`.
         **place: device, backend, precision, allow_nan and catalogue, as in `tfkit.load`.
 
     Returns:
@@ -489,12 +492,13 @@ def load_task(
 
     Raises:
         StoreError: a file is missing or altered.
-        InputError: the model neither translates, nor generates, nor classifies text.
+        InputError: the model neither translates, nor generates, nor classifies text; or a shortlist is wanted, and it does not
+            translate.
     """
     if not isinstance(directory, (str, Path)):
         if len(directory) > 1:
             several: dict[str, Any] = {"max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers}
-            return Translate(Translator.load(directory, search, **several, **place), limits)
+            return Translate(Translator.load(directory, search, shortlist=shortlist, **several, **place), limits)
         (directory,) = directory
     path = model_in(Path(directory))
     model = load(path, **place)
@@ -502,7 +506,11 @@ def load_task(
     if kind == "parallel":
         tokenisers = read_tokenisers(path, ("source", "target"))
         options: dict[str, Any] = {"max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers}
+        options["shortlist"] = Shortlist.load(path / SHORTLIST, tokenisers) if shortlist else None
         return Translate(Translator(model, tokenisers, search, **options), limits)
+    if shortlist:
+        message = f"a shortlist is wanted, and `{model.plan.name}` does not translate"
+        raise InputError(Diagnostic("TFK107", message, "leave it out"))
     if kind == "language":
         generator = TextGenerator(model, read_tokenisers(path, ("target",))["target"], saved_search(path))
         return Generate(generator, limits, workers, batch_tokens)

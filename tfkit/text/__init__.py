@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .answerer import Answer as Answer, Answerer as Answerer, Span as Span
     from .classifier import Classification as Classification, Classifier as Classifier
     from .rescorer import Rescored as Rescored, Rescorer as Rescorer
+    from .shortlist import Shortlist as Shortlist
     from .tagger import Tagger as Tagger, Tagging as Tagging
     from .text_generator import Continuation as Continuation, TextGenerator as TextGenerator
     from .translator import Translation as Translation, Translator as Translator

@@ -29,6 +29,7 @@ from .ensemble import Averaging, Ensemble, check_same_tokenisers
 from .saved_search import saved_search
 from .search_tokens import language_ids, without_special_tokens
 from .sentences import SentenceSplitter
+from .shortlist import SHORTLIST, Shortlist
 
 MAX_PREFIX = 10_000
 """The most characters of the text that a translation begins with."""
@@ -93,9 +94,10 @@ class Translator:
         alignment: The cross-attention whose weights align words of sources and translations: True for the one that the model
             was trained with, or else the mean over the heads of the last layer but one. An ensemble has that of the first.
         ensemble: What several models average at each step: the probabilities of the next token, or their logarithms.
+        shortlist: The target ids that each source may get, of which alone the logits are computed; None for all.
 
     Raises:
-        InputError: The model is of another kind, or the tokenisers are not its own.
+        InputError: The model is of another kind, or the tokenisers or the shortlist are not its own.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Translator:
         workers: int = 1,
         alignment: AlignmentSite | bool = False,
         ensemble: Averaging = "probabilities",
+        shortlist: Shortlist | None = None,
     ) -> None:
         if isinstance(model, Sequence):
             model = cast(Model, Ensemble(model, ensemble)) if len(model) != 1 else model[0]
@@ -122,6 +125,9 @@ class Translator:
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, tokenisers)
         self.alignment = requested_site(model, self.roles.target, alignment)
+        if shortlist is not None:
+            shortlist.check(tokenisers)
+        self.shortlist = shortlist
 
     @classmethod
     def load(
@@ -138,6 +144,7 @@ class Translator:
         workers: int = 1,
         alignment: AlignmentSite | bool = False,
         ensemble: Averaging = "probabilities",
+        shortlist: bool | Shortlist = False,
         allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Translator:
@@ -155,6 +162,7 @@ class Translator:
             workers: as in the constructor.
             alignment: as in the constructor.
             ensemble: as in the constructor.
+            shortlist: as in the constructor; True for the one that lies beside the (first) model.
             allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
@@ -164,7 +172,7 @@ class Translator:
         Raises:
             StoreError: a file is missing or altered, or weights are NaN or infinite.
             BuildError: the precision cannot be computed here.
-            InputError: the model is of another kind, or models of an ensemble have other tokenisers.
+            InputError: the model is of another kind, or a shortlist or models of an ensemble have other tokenisers.
         """
         directories = [directory] if isinstance(directory, (str, Path)) else list(directory)
         if not directories:
@@ -183,6 +191,7 @@ class Translator:
         return cls(
             models, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers,
             alignment=alignment, ensemble=ensemble,
+            shortlist=Shortlist.load(place / SHORTLIST, tokenisers) if shortlist is True else shortlist or None,
         )  # fmt: skip
 
     def with_search(self, search: Search) -> Translator:
@@ -307,6 +316,7 @@ class Translator:
                 self.model, [sources[number] for number in nonempty], search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=sites, workers=self.workers,
                 prefixes=[starts[number] for number in nonempty] if any(starts) else None,
+                shortlists=None if self.shortlist is None else self.shortlist.of,
             )  # fmt: skip
         finally:
             self.model.train(training)
