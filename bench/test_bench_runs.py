@@ -44,6 +44,28 @@ def test_translate(beams, given, tmp_path):
     assert result["share_of_equal_outputs"] == {"tfkit": 1.0, "Hugging Face generate": 1.0, "CTranslate2 float32": 1.0}
 
 
+def test_shortlist():
+    import shortlist
+
+    small = [
+        "--shape",
+        "tiny",
+        "--layers",
+        "1",
+        "--vocab",
+        "90",
+        "--ids",
+        "20",
+        "--common",
+        "3",
+        "--tokens",
+        "3",
+        "--rounds",
+        "1",
+    ]
+    assert shortlist.main([*small, "--batch", "2", "--beams", "2"])["columns"] < 45
+
+
 def test_beam_top_k():
     import beam_top_k
 

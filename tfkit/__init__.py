@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         Classifier as Classifier,
         MaskFiller as MaskFiller,
         Rescorer as Rescorer,
+        Shortlist as Shortlist,
         Tagger as Tagger,
         TextGenerator as TextGenerator,
         Translator as Translator,

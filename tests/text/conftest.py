@@ -1,8 +1,11 @@
 import pytest
 
+from command_line import tfkit as tfkit_command, usual_width
 from tfkit import load_recipe
 from tfkit.train import train
 from translation_task import write_task
+
+__all__ = ["tfkit_command", "usual_width"]
 
 
 @pytest.fixture(scope="session")

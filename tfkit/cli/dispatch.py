@@ -38,6 +38,7 @@ COMMANDS = {
     "train": "train a model from text, or resume a run",
     "compare": "train several recipes over seeds and compare their scores",
     "translate": "translate lines of text with a trained model",
+    "shortlist": "likely target tokens of each source token, for faster translations",
     "generate": "continue a prompt with a trained decoder",
     "answer": "answer questions about texts with a trained model",
     "classify": "label lines of text with a trained classifier",

@@ -118,6 +118,11 @@ workers_option = click.option(
 cuda_graphs_option = click.option("--cuda-graphs", is_flag=True, help="Record a decoding step once and replay it (on a GPU).")
 
 
+shortlist_option = click.option(
+    "--shortlist", is_flag=True, help="Compute the logits of likely tokens only, those of `tfkit shortlist`."
+)
+
+
 def workers_of(workers: int | None, device: str) -> int:
     """The value of `--workers`, by default one per thread. Raises UsageError for several workers on another device than a
     CPU."""

@@ -18,6 +18,7 @@ from .search_args import (
     lengths_of,
     saved_search_of,
     search_of,
+    shortlist_option,
     workers_of,
     workers_option,
 )
@@ -74,6 +75,7 @@ def _milliseconds(value: str | int) -> int:
 @click.option("--dry-run", is_flag=True, help="Load the model, print what would be served, and stop.")
 @cuda_graphs_option
 @workers_option
+@shortlist_option
 @precision_option
 @placement
 @cpu_table_option
@@ -83,7 +85,8 @@ def command(
     max_characters: int | None,
     max_tokens: int, max_beams: int, max_texts: int, max_body: int, max_requests: int, max_connections: int,
     max_queue: int, max_batch: int,
-    max_wait_ms: int, batch_tokens: int, dry_run: bool, cuda_graphs: bool, workers: int | None, precision: str, device: str,
+    max_wait_ms: int, batch_tokens: int, dry_run: bool, cuda_graphs: bool, workers: int | None, shortlist: bool,
+    precision: str, device: str,
     backend: list[str] | None, auto_table: str | None, cpu_table: str | None,
     as_json: bool,
 ) -> int:  # fmt: skip
@@ -117,7 +120,8 @@ def command(
     device = chosen_device(device, precision != "float32" or cpu_table or (workers or 1) > 1)
     use_cpu_table(cpu_table, device)
     place: dict[str, Any] = {"precision": precision, **placed(device, backend, auto_table)}
-    options: dict[str, Any] = {"batch_tokens": batch_tokens, "workers": workers_of(workers, device), "cuda_graphs": cuda_graphs}
+    options: dict[str, Any] = {"batch_tokens": batch_tokens, "workers": workers_of(workers, device)}
+    options |= {"cuda_graphs": cuda_graphs, "shortlist": shortlist}
     task = load_task(models, limits, search, **options, **place)
     if isinstance(task, (Translate, Generate)):
         check_workers(workers, device, task.model)

@@ -24,6 +24,7 @@ from .search_args import (
     saved_search_of,
     search_of,
     search_options,
+    shortlist_option,
     workers_of,
     workers_option,
 )
@@ -74,6 +75,7 @@ and the index of the source piece of each piece (piece_alignment).
     help="What several models average: probabilities, as fairseq, or log_probabilities, as OpenNMT-py "
     "(default: probabilities).",
 )  # fmt: skip
+@shortlist_option
 @alignment_options
 @cuda_graphs_option
 @workers_option
@@ -84,7 +86,7 @@ and the index of the source piece of each piece (piece_alignment).
 def command(
     models: tuple[str, ...], n_best: int, extra_length: int | None, max_source: int, batch_tokens: int, prefix: str | None,
     prefixes: str | None, target_language: str | None, split: str | None, attention: tuple[str, ...],
-    ensemble: str | None, alignment: bool, alignment_site: str | None, alignment_head: int | None,
+    ensemble: str | None, shortlist: bool, alignment: bool, alignment_site: str | None, alignment_head: int | None,
     cuda_graphs: bool, workers: int | None, precision: str, device: str, backend: list[str] | None, auto_table: str | None,
     allow_nan: bool, cpu_table: str | None, as_json: bool, **search: Any,
 ) -> int:  # fmt: skip
@@ -125,6 +127,7 @@ def command(
         batch_tokens=batch_tokens, attention=list(attention), workers=workers_of(workers, device),
         precision=precision, alignment=alignment_of(alignment, alignment_site, alignment_head),
         ensemble="log_probabilities" if ensemble == "log_probabilities" else "probabilities", cuda_graphs=cuda_graphs,
+        shortlist=shortlist,
         **loaded(device, backend, auto_table, allow_nan),
     )  # fmt: skip
     check_workers(workers, device, translator.model)

@@ -78,6 +78,8 @@ def workers_for(model: Model, workers: int) -> int:
 BEAM = Search()
 EmitToken = Callable[[int, int], None]
 """Is given the number of a source and a new id of it."""
+ShortlistsOf = Callable[[Sequence[Sequence[int]]], Sequence[torch.Tensor]]
+"""Gives the ids that each source may get, as `Shortlist.of`."""
 
 
 def generate_batched(
@@ -93,6 +95,7 @@ def generate_batched(
     emit: EmitToken | None = None,
     graphs: StepGraphs | None = None,
     prefixes: Sequence[Sequence[int]] | None = None,
+    shortlists: ShortlistsOf | None = None,
 ) -> list[list[Hypothesis]]:
     """Generate from many sources.
 
@@ -112,6 +115,7 @@ def generate_batched(
             sample of each source. With several `workers`, threads call it.
         graphs: Captured steps of the model, on a CUDA device.
         prefixes: The ids that the hypotheses of each source begin with, as in `tfkit.greedy`.
+        shortlists: Gives the ids that the sources of a batch may get, as in `tfkit.greedy`: `Shortlist.of`.
 
     Returns:
         The hypotheses of every source, in the order of `sources`. Samples of a source depend on its index there, not on its
@@ -124,7 +128,8 @@ def generate_batched(
     if prefixes is not None and (not isinstance(prefixes, Sequence) or len(prefixes) != len(sources)):
         message = f"prefixes is {in_words(prefixes)}, and there are {len(sources):,} sources"
         raise InputError(Diagnostic("TFK078", message, "give one list of ids for each source, which may be empty"))
-    return _search(model, search, target, output, attention, emit, graphs).run(sources, 0, batch_tokens, workers, prefixes)
+    batched = _search(model, search, target, output, attention, emit, graphs, shortlists)
+    return batched.run(sources, 0, batch_tokens, workers, prefixes)
 
 
 def generate_stream(
@@ -169,6 +174,7 @@ def generate_stream(
 def _search(
     model: Model, search: Search, target: str | None, output: str | None, attention: Iterable[str],
     emit: EmitToken | None = None, graphs: StepGraphs | None = None,
+    shortlists: ShortlistsOf | None = None,
 ) -> BatchedSearch:  # fmt: skip
     if not isinstance(search, Search):
         raise InputError(Diagnostic("TFK078", f"the search is a {type(search).__name__}", "it is a tfkit.Search(...)"))
@@ -180,7 +186,7 @@ def _search(
         message = f"`emit` is given for {search.width} hypotheses of a {search.kind} search"
         raise InputError(Diagnostic("TFK078", message, "use a greedy search, or one sample of each source"))
     target, source = _inputs(model, target)
-    return BatchedSearch(model, search, target, source, output, tuple(attention), emit, graphs)
+    return BatchedSearch(model, search, target, source, output, tuple(attention), emit, graphs, shortlists)
 
 
 @dataclass(frozen=True)
@@ -195,6 +201,7 @@ class BatchedSearch:
     attention: tuple[str, ...]
     emit: EmitToken | None = None
     graphs: StepGraphs | None = None
+    shortlists: ShortlistsOf | None = None
 
     @property
     def continues(self) -> bool:
@@ -245,6 +252,7 @@ class BatchedSearch:
             "filters": search.filters,
             "prefixes": prefixes,
             "graphs": self.graphs,
+            "shortlists": None if self.shortlists is None else self.shortlists(sources),
         }
         if (emit := self.emit) is not None:
 

@@ -58,6 +58,7 @@ def beam_search(
     filters: Sequence[Filter] = (),
     prefixes: Sequence[Sequence[int]] | None = None,
     graphs: StepGraphs | None = None,
+    shortlists: Sequence[Sequence[int] | Tensor] | None = None,
     **inputs: Tensor,
 ) -> list[list[Hypothesis]]:
     """Find the most probable sequences of every row.
@@ -82,6 +83,7 @@ def beam_search(
         filters: As in `greedy`, but they change log-probabilities, and these are what hypotheses are ranked by and hold.
         prefixes: As in `greedy`.
         graphs: As in `greedy`.
+        shortlists: As in `greedy`.
         **inputs: As in `greedy`.
 
     Returns:
@@ -92,7 +94,10 @@ def beam_search(
     """
     check_beams(beams, n_best, length_penalty, early_stopping, unfinished)
     filters_of(filters)
-    start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    start = prefill(
+        model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs,
+        shortlists, prefixes,
+    )  # fmt: skip
     filter_scores = filters_of(filters, forced_ids(prefixes, start))
     captured = None if graphs is None else graphs.begin_beams(start, beams, attention)
     search = _BeamSearch(model, start, beams, n_best, length_penalty, filter_scores, early_stopping, unfinished, captured)
@@ -144,6 +149,9 @@ class _BeamSearch:
         self.n_best, self.early_stopping = n_best, early_stopping
         few = filters.few_forbidden(start.rule.vocab_size)
         self.forbidden = None if few is None else few.to(device)
+        self.columns, self.every_id = start.columns, few is None and bool(filters)
+        if self.forbidden is not None and self.columns is not None:
+            self.forbidden = self.columns.places(self.forbidden)
         self.max_penalties = penalty.at(start.limits.to(self.wide))  # (S,)
         self.sentences = torch.arange(batch, device=device)
         self.totals = torch.zeros(batch, 1, dtype=self.wide, device=device)
@@ -160,6 +168,8 @@ class _BeamSearch:
     def read(self, logits: Tensor, weights: Mapping[str, Tensor]) -> None:
         """Read the logits (S * k, V) of the next token, and the attention weights (S * k, H, Q, K) of its step."""
         S, width = self.totals.shape
+        if self.columns is not None:
+            logits = self.columns.read(logits, self.sentences.repeat_interleave(width), whole=self.every_id)
         self.logits = logits.to(self.wide).contiguous()
         self.weights = {
             site: tensor[:, :, -1].view(S, width, tensor.shape[1], tensor.shape[3]) for site, tensor in weights.items()
@@ -180,6 +190,8 @@ class _BeamSearch:
             totals, index, log_probs = top_k(self.logits, self.totals, 2 * k)  # (S, 2 k) each
         del self.logits  # The logits of the next step are written to this memory.
         parents, tokens = index // V, index % V
+        if self.columns is not None and not self.every_id:
+            tokens = self.columns.ids[tokens]
         rows = parents + torch.arange(S, device=parents.device)[:, None] * width
         self.length += 1
         ended = tokens == self.end if self.end is not None else torch.zeros_like(tokens, dtype=torch.bool)

@@ -87,6 +87,7 @@ def decode_loop(
         InputError: Logits are NaN or infinite, or the steps cannot be captured.
     """
     following = None if graphs is None else graphs.begin(start, sites)
+    columns, every_id = start.columns, start.columns is None or bool(filters)
     decoding, logits, rule, weights = start.decoding, start.logits, start.rule, start.weights
     batch, device, max_tokens = decoding.batch, logits.device, start.max_tokens
     wide = torch.promote_types(logits.dtype, torch.float32)
@@ -99,20 +100,23 @@ def decode_loop(
     rows = torch.arange(batch, device=device)
     fed = torch.zeros_like(rows)
     for step in range(max_tokens):
+        if columns is not None:
+            logits = columns.read(logits, rows, whole=every_id)
         scores_of_tokens = logits
         if filters:
             so_far = torch.cat([start.prompt[rows], ids[rows, :step]], 1)
             prefix = Prefix(so_far, step, start.limits[rows] - step, rule.end_id)
             scores_of_tokens = filters(logits.to(wide, copy=True), prefix, rows)
             refuse_dead_ends(scores_of_tokens.amax(1) == -torch.inf, rows, step)
-        chosen = pick(scores_of_tokens, rows, step)
+        at = pick(scores_of_tokens, rows, step)
+        chosen = at if columns is None or every_id else columns.ids[at]
         ids[rows, step] = chosen
         if emit is not None:
             emit(rows, chosen)
         if scores:
             logits = logits.to(wide).contiguous()
             torch.log_softmax(logits, 1, out=logits)
-        selected[rows, step] = logits.gather(1, chosen[:, None])[:, 0].to(wide)
+        selected[rows, step] = logits.gather(1, at[:, None])[:, 0].to(wide)
         for site, tensor in weights.items():
             attention[site].append(tensor.new_zeros(batch, *tensor[0, :, -1].shape).index_copy_(0, rows, tensor[:, :, -1]))
         ended = None if rule.end_id is None else chosen == rule.end_id

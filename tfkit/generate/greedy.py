@@ -32,6 +32,7 @@ def greedy(
     graphs: StepGraphs | None = None,
     filters: Sequence[Filter] = (),
     prefixes: Sequence[Sequence[int]] | None = None,
+    shortlists: Sequence[Sequence[int] | Tensor] | None = None,
     **inputs: Tensor,
 ) -> Generated:
     """Generate the most probable token at every step, until each row has its end token.
@@ -55,6 +56,8 @@ def greedy(
             (R, V) and a `tfkit.plugin.Prefix`. Log-probabilities stay those of the model.
         prefixes: The ids that each row begins with, after the start token or the prompt; lists of different lengths, which may
             be empty. They count as new tokens, and no filter changes them.
+        shortlists: The ids that each row may get; only their logits are computed, and all others are as if they were -inf. The
+            end token, and the ids of a row's prefix, are always among them.
         **inputs: (B, L) ids of inputs by name.
 
     Returns:
@@ -65,7 +68,10 @@ def greedy(
             positions; a prefix holds the end token, or leaves no room.
     """
     filters_of(filters)
-    start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    start = prefill(
+        model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs,
+        shortlists, prefixes,
+    )  # fmt: skip
     filter_scores = filters_of(filters, forced_ids(prefixes, start))
     most_probable = fastest_greedy(model.beam_top_k)
     forbidden = filter_scores.few_forbidden(start.rule.vocab_size)
@@ -74,6 +80,7 @@ def greedy(
             model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs, filter_scores
         )
     never = forbidden.to(start.logits.device)
+    never = never if start.columns is None else start.columns.places(never)
 
     def pick(logits: Tensor, rows: Tensor, step: int) -> Tensor:
         chosen = most_probable(logits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from ..nn.model import Model
 from ..nn.runtime.decoding_state import DecodingState
 from ..nn.runtime.inputs import check_ids
 from ..slots.node import ImageRule, InputRule
+from .columns import Columns, columns_of
 
 MOST_TOKENS = 2**20
 """New tokens of a row."""
@@ -36,6 +37,7 @@ class GenerationState:
         max_tokens: The largest of these.
         per_row: Whether the caller gave a limit for each row.
         weights: (B, H, Q, K) attention weights of the prefill, by site.
+        columns: The ids of the columns of logits, C instead of V, in a search with shortlists; otherwise None.
     """
 
     output: str
@@ -47,6 +49,7 @@ class GenerationState:
     max_tokens: int
     per_row: bool
     weights: Mapping[str, Tensor]
+    columns: Columns | None = None
 
 
 EXTRA = 50
@@ -65,6 +68,8 @@ def prefill(
     segments: Mapping[str, Tensor] | None,
     attention: Iterable[str],
     inputs: Mapping[str, Tensor],
+    shortlists: Sequence[Any] | None = None,
+    prefixes: Any = None,
 ) -> GenerationState:
     """Run the nodes that do not depend on the target, then the start token or the prompt of the target.
 
@@ -95,6 +100,9 @@ def prefill(
     capacity = max_tokens + (1 if prompt is None else prompt.shape[1])
     decoding = model.start(target, batch=batch, capacity=capacity, masks=masks, lengths=lengths, segments=segments, **inputs)
     batch, device = decoding.batch, model.device
+    columns = None if shortlists is None else columns_of(shortlists, prefixes, rule, batch, device)
+    if columns is not None:
+        model.restrict(decoding, output, columns.ids)
     if prompt is None:
         prompt, known = torch.full((batch, 1), rule.start_id or 0, device=device), True
     outputs = model.step(decoding, prompt, known, attention)
@@ -104,7 +112,7 @@ def prefill(
     logits, limits = outputs[output][:, -1], _limits(max_new_tokens, batch, device)
     per_row = isinstance(max_new_tokens, Tensor)
     before = prompt if decoding.visible is None else torch.where(decoding.visible, prompt, -1)
-    return GenerationState(output, rule, decoding, before, logits, limits, max_tokens, per_row, weights)
+    return GenerationState(output, rule, decoding, before, logits, limits, max_tokens, per_row, weights, columns)
 
 
 def _by_name(

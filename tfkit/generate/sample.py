@@ -53,6 +53,7 @@ def sample(
     graphs: StepGraphs | None = None,
     filters: Sequence[Filter] = (),
     prefixes: Sequence[Sequence[int]] | None = None,
+    shortlists: Sequence[Sequence[int] | Tensor] | None = None,
     **inputs: Tensor,
 ) -> list[list[Hypothesis]]:
     """Sample sequences for every row.
@@ -79,6 +80,7 @@ def sample(
         graphs: As in `greedy`.
         filters: As in `greedy`; before temperature, top-k and top-p.
         prefixes: As in `greedy`, for each row, not for each sample.
+        shortlists: As `prefixes`.
         **inputs: As in `greedy`.
 
     Returns:
@@ -93,7 +95,10 @@ def sample(
     """
     check_sampling(temperature, top_k, top_p, seed, samples)
     filters_of(filters)
-    start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    start = prefill(
+        model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs,
+        shortlists, prefixes,
+    )  # fmt: skip
     forced = forced_ids(prefixes, start)
     filter_scores = filters_of(filters, None if forced is None else forced.repeat_interleave(samples, 0))
     batch, device = start.decoding.batch, start.logits.device
@@ -104,8 +109,9 @@ def sample(
         start.decoding.reorder(copies)
         weights = {site: tensor[copies] for site, tensor in start.weights.items()}
         start = replace(
-            start, prompt=start.prompt[copies], logits=start.logits[copies], limits=start.limits[copies], weights=weights
-        )
+            start, prompt=start.prompt[copies], logits=start.logits[copies], limits=start.limits[copies], weights=weights,
+            columns=None if start.columns is None else start.columns.repeated(copies),
+        )  # fmt: skip
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
     most_probable = fastest_greedy(model.beam_top_k)
     uniforms = _uniforms(seed, range(batch) if streams is None else streams, samples, start.max_tokens).to(device)

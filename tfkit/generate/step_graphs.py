@@ -94,6 +94,9 @@ class StepGraphs:
         if wanted := tuple(sites):
             message = f"attention weights of `{wanted[0]}` are wanted, and a captured step gives none"
             raise InputError(Diagnostic("TFK063", message, "leave CUDA graphs out, or the weights"))
+        if start.columns is not None:
+            message = "the rows of each batch have shortlists, and a captured step computes the logits of every id"
+            raise InputError(Diagnostic("TFK063", message, "leave CUDA graphs out, or the shortlists"))
         decoding = start.decoding
         last, positions = decoding.length + start.max_tokens - 1, self.model.plan.max_input_lengths.get(decoding.target)
         if positions is not None and last > positions:

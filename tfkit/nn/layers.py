@@ -51,10 +51,12 @@ class Head:
     Args:
         bias: (V,), added to that of the layer; or None.
         product: takes x (..., M), W and b, and replaces x W^T + b; or None.
+        ids: (C,) the ids whose logits `product` gives; None for all.
     """
 
     bias: Tensor | None = None
     product: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
+    ids: Tensor | None = None
 
     def compute(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight | None = None, divided: bool = False

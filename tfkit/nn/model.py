@@ -29,10 +29,11 @@ from .multi_head import MultiHeadAttention
 from .outputs import Outputs
 from .runtime.context import ForwardContext
 from .runtime.decoding_state import DecodingState
+from .runtime.head_columns import HeadColumns
 from .runtime.inputs import check_ids, check_inputs, check_pairs, check_places, check_segments, refuse_positional, step_padding
 from .runtime.node_output import NodeOutput
 from .site_backends import AttentionNode, AttentionSiteUse, ResolveBackends, SiteBackends
-from .tokens import Tokens
+from .tokens import TokenLogits, Tokens
 
 MOST_POSITIONS = 2**24
 """Rows, and positions in a cache, that decoding starts with: an error comes before the memory is full."""
@@ -328,6 +329,23 @@ class Model(Placed):
             state.branch(rows, beams, kept)
         else:
             state.reorder(rows)
+
+    def restrict(self, state: DecodingState, output: str, ids: Int[Tensor, " ids"]) -> None:
+        """Compute the logits of some ids only, in the steps that follow: a product with these rows of the weight.
+
+        Args:
+            state: the decoding state.
+            output: the output of logits, whose columns are then these ids.
+            ids: (C,) integers.
+
+        Raises:
+            InputError: the output is not that of a node `token_logits`.
+        """
+        head = dict(self.nodes.items()).get(output)
+        if not isinstance(head, TokenLogits):
+            message = f"the logits of some ids only are wanted, and `{output}` is no `token_logits`"
+            raise InputError(Diagnostic("TFK077", message, "leave the shortlist out"))
+        state.columns = HeadColumns(head, ids)
 
     def set_backend(self, backend: Any, sites: str | Iterable[str] = "*") -> None:
         """Use another attention backend at the sites that match. Weights stay, and an error changes nothing.

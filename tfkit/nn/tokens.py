@@ -152,7 +152,10 @@ class TokenLogits(nn.Module):
             loss = partial(self.loss, softcap=self.softcap)
             return NodeOutput(self._call(table, x, Head(self.bias, loss)), input.padding, input.ids)
         product = None if self.low_precision is None else self.low_precision.logits
-        logits = self._call(table, x, Head(self.bias, product))
+        head, columns = Head(self.bias, product), None if context.state is None else context.state.columns
+        if columns is not None and columns.head is self:
+            head = Head(self.bias, columns.product, columns.ids)
+        logits = self._call(table, x, head)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return NodeOutput(logits, input.padding, input.ids)
@@ -165,4 +168,5 @@ class TokenLogits(nn.Module):
         if isinstance(self.logits, Linear):
             return self.logits(x, head)  # type: ignore[no-any-return]
         logits: Tensor = self.logits(x)
-        return logits if head.bias is None else logits + head.bias
+        logits = logits if head.bias is None else logits + head.bias
+        return logits if head.ids is None else logits.index_select(-1, head.ids)

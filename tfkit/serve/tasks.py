@@ -17,6 +17,7 @@ from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search, StepGraphs
 from ..io import load, model_in
 from ..text import Classifier, MaskFiller, TextGenerator, Translation, Translator
 from ..text.saved_search import saved_search
+from ..text.shortlist import SHORTLIST, Shortlist
 from .limits import Limits
 from .refusals import Refusal
 
@@ -517,6 +518,7 @@ def load_task(
     batch_tokens: int,
     workers: int,
     cuda_graphs: bool = False,
+    shortlist: bool = False,
     **place: Any,
 ) -> Task:
     """Load a model, and choose what it does.
@@ -528,6 +530,7 @@ def load_task(
         batch_tokens: as in `Translator`.
         workers: as in `Translator`.
         cuda_graphs: as in `Translator`.
+        shortlist: as in `Translator.load`.
         **place: device, backend, precision, allow_nan and catalogue, as in `tfkit.load`.
 
     Returns:
@@ -535,14 +538,15 @@ def load_task(
 
     Raises:
         StoreError: a file is missing or altered.
-        InputError: the model neither translates, nor generates, nor classifies text, nor fills in masks.
+        InputError: the model neither translates, nor generates, nor classifies text, nor fills in masks; or a shortlist is
+            wanted, and it does not translate; or CUDA graphs are wanted, and it does not decode.
     """
     translating: dict[str, Any] = {
         "max_source": limits.length, "batch_tokens": batch_tokens, "workers": workers, "cuda_graphs": cuda_graphs,
     }  # fmt: skip
     if not isinstance(directory, (str, Path)):
         if len(directory) > 1:
-            return Translate(Translator.load(directory, search, **translating, **place), limits)
+            return Translate(Translator.load(directory, search, shortlist=shortlist, **translating, **place), limits)
         (directory,) = directory
     path = model_in(Path(directory))
     model = load(path, **place)
@@ -550,7 +554,11 @@ def load_task(
     kind = kinds[0] if kinds else None
     if kind == "parallel":
         tokenisers = read_tokenisers(path, ("source", "target"))
-        return Translate(Translator(model, tokenisers, search, **translating), limits)
+        chosen = Shortlist.load(path / SHORTLIST, tokenisers) if shortlist else None
+        return Translate(Translator(model, tokenisers, search, shortlist=chosen, **translating), limits)
+    if shortlist:
+        message = f"a shortlist is wanted, and `{model.plan.name}` does not translate"
+        raise InputError(Diagnostic("TFK107", message, "leave it out"))
     if kind == "language":
         generator = TextGenerator(model, read_tokenisers(path, ("target",))["target"], saved_search(path))
         return Generate(generator, limits, workers, batch_tokens, cuda_graphs)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .classifier import Classification as Classification, Classifier as Classifier
     from .mask_filler import Candidate as Candidate, Filling as Filling, MaskFiller as MaskFiller
     from .rescorer import Rescored as Rescored, Rescorer as Rescorer
+    from .shortlist import Shortlist as Shortlist
     from .tagger import Tagger as Tagger, Tagging as Tagging
     from .text_generator import Continuation as Continuation, TextGenerator as TextGenerator
     from .translator import Translation as Translation, Translator as Translator

@@ -153,6 +153,11 @@ class Ensemble:
         )
         return outputs
 
+    def restrict(self, state: EnsembleState, output: str, ids: Tensor) -> None:
+        """As `Model.restrict`, with the output of the first model."""
+        for model, roles, of_decoding in zip(self.models, self.roles, state.states, strict=True):
+            model.restrict(of_decoding, roles.output, ids)
+
     def branch(self, state: EnsembleState, rows: Tensor, beams: int, kept: Tensor | None = None) -> None:
         """As `Model.branch`."""
         for model, of_decoding in zip(self.models, state.states, strict=True):

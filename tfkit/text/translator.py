@@ -30,6 +30,7 @@ from .ensemble import Averaging, Ensemble, check_same_tokenisers
 from .saved_search import saved_search
 from .search_tokens import language_ids, without_special_tokens
 from .sentences import SentenceSplitter
+from .shortlist import SHORTLIST, Shortlist
 
 MAX_PREFIX = 10_000
 """The most characters of the text that a translation begins with."""
@@ -95,10 +96,11 @@ class Translator:
             was trained with, or else the mean over the heads of the last layer but one. An ensemble has that of the first.
         ensemble: What several models average at each step: the probabilities of the next token, or their logarithms.
         cuda_graphs: Whether decoding steps are recorded and replayed (`tfkit.generate.StepGraphs`), on a CUDA device.
+        shortlist: The target ids that each source may get, of which alone the logits are computed; None for all.
 
     Raises:
-        InputError: The model is of another kind, or the tokenisers are not its own; CUDA graphs are wanted of several models,
-            or without a CUDA device.
+        InputError: The model is of another kind, or the tokenisers or the shortlist are not its own; CUDA graphs are wanted of
+            several models, or without a CUDA device.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Translator:
         alignment: AlignmentSite | bool = False,
         ensemble: Averaging = "probabilities",
         cuda_graphs: bool = False,
+        shortlist: Shortlist | None = None,
     ) -> None:
         if isinstance(model, Sequence):
             model = cast(Model, Ensemble(model, ensemble)) if len(model) != 1 else model[0]
@@ -130,6 +133,9 @@ class Translator:
             message = "CUDA graphs are recorded for one model, and several translate together"
             raise InputError(Diagnostic("TFK063", message, "leave them out, or name one model"))
         self.graphs = StepGraphs(model) if cuda_graphs else None
+        if shortlist is not None:
+            shortlist.check(tokenisers)
+        self.shortlist = shortlist
 
     @classmethod
     def load(
@@ -147,6 +153,7 @@ class Translator:
         alignment: AlignmentSite | bool = False,
         ensemble: Averaging = "probabilities",
         cuda_graphs: bool = False,
+        shortlist: bool | Shortlist = False,
         allow_nan: bool = False,
         catalogue: Catalogue | None = None,
     ) -> Translator:
@@ -165,6 +172,7 @@ class Translator:
             alignment: as in the constructor.
             ensemble: as in the constructor.
             cuda_graphs: as in the constructor.
+            shortlist: as in the constructor; True for the one that lies beside the (first) model.
             allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
 
@@ -174,7 +182,7 @@ class Translator:
         Raises:
             StoreError: a file is missing or altered, or weights are NaN or infinite.
             BuildError: the precision cannot be computed here.
-            InputError: the model is of another kind, or models of an ensemble have other tokenisers.
+            InputError: the model is of another kind, or a shortlist or models of an ensemble have other tokenisers.
         """
         directories = [directory] if isinstance(directory, (str, Path)) else list(directory)
         if not directories:
@@ -193,6 +201,7 @@ class Translator:
         return cls(
             models, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers,
             alignment=alignment, ensemble=ensemble, cuda_graphs=cuda_graphs,
+            shortlist=Shortlist.load(place / SHORTLIST, tokenisers) if shortlist is True else shortlist or None,
         )  # fmt: skip
 
     def with_search(self, search: Search) -> Translator:
@@ -315,6 +324,7 @@ class Translator:
                 self.model, [sources[number] for number in nonempty], search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=sites, workers=self.workers,
                 prefixes=[starts[number] for number in nonempty] if any(starts) else None, graphs=self.graphs,
+                shortlists=None if self.shortlist is None else self.shortlist.of,
             )  # fmt: skip
         hypotheses = dict(zip(nonempty, by_source, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):

@@ -17,6 +17,7 @@ from ...attention.types import Prepared
 from ...cpu.packed_weight import SearchProducts
 from ...errors import Diagnostic, InputError
 from .beam_tree import BeamTree
+from .head_columns import HeadColumns
 from .node_output import NodeOutput, Padding
 
 STEP = 8
@@ -176,6 +177,8 @@ class DecodingState:
         """(B, length) bool, False for padding; None if there is no padding."""
         self.tree: BeamTree | None = None
         """The beams, if they share prefixes."""
+        self.columns: HeadColumns | None = None
+        """The ids whose logits are computed; None for all."""
         self.shares: bool | None = None
         """Whether beams may share prefixes; None until the first branch."""
 
