@@ -60,10 +60,10 @@ class MaskFiller(RowReader):
     """
 
     def __init__(self, model: Model, tokeniser: TextTokeniser, *, batch_tokens: int = 4096) -> None:
-        super().__init__(model, tokeniser, "masked", len(tokeniser.text_frame), 1, sys.maxsize, batch_tokens)
         if tokeniser.mask is None:
             fix = "train the model on data of kind `masked`, or import it with its own tokeniser"
             raise InputError(Diagnostic("TFK138", "the tokeniser has no mask token", fix))
+        super().__init__(model, tokeniser, "masked", len(tokeniser.text_frame), 1, sys.maxsize, batch_tokens)
 
     @classmethod
     def load(
