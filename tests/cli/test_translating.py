@@ -375,7 +375,7 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["train", "{recipe}", "-o", "{new}", "--from", "{recipe}"], 2, "TFK117 pretrained: {recipe} is no model"),
         (["train", "--resume", "{run}", "--from", "{run}"], 2, "a resumed run keeps its data, its start"),
         (["train", "--resume", "{new}"], 2, "holds no run to resume"),
-        (["train", "{recipe}", "--resume", "{run}"], 2, "--resume exclude each other; a run goes on with its own recipe"),
+        (["train", "{recipe}", "--resume", "{run}"], 2, "--resume exclude each other; a run has a recipe"),
         (["train", "--resume", "{run}", "--source", "x"], 2, "a resumed run keeps its data, its start and its dir"),
         (["translate", "{new}"], 2, "cannot be read"),
         (["translate", "{run}", "--beams", "0"], 2, "a whole number from 1 is expected"),

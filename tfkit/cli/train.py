@@ -102,7 +102,7 @@ def command(
     if recipe is None and resume is None:
         raise usage_error("a RECIPE, a SPEC or --resume is needed", "see `tfkit train --help`")
     if recipe is not None and resume is not None:
-        raise usage_error(f"`{recipe}` and --resume exclude each other", "a run goes on with its own recipe: leave the first out")
+        raise usage_error(f"`{recipe}` and --resume exclude each other", "a run has a recipe: leave yours out")
     option_changes = [f"data.{name}={_quoted(value)}" for name, value in data.items() if value]
     option_changes += [f"pretrained={_quoted(start)}"] if start else []
     if resume is not None and (option_changes or output is not None):
