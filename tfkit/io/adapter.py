@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -34,16 +34,17 @@ MAX_HEADER = 64 << 20
 """The most bytes of the header of an adapter's file."""
 
 
-NOT_READ = frozenset(
-    "task_type auto_mapping peft_version revision inference_mode runtime_config target_modules exclude_modules modules_to_save "
-    "layers_to_transform layers_pattern lora_dropout megatron_config megatron_core loftq_config eva_config corda_config lora_ga_config "
-    "qalora_group_size trainable_token_indices ensure_weight_tying".split()
-)
+NOT_READ = {
+    "task_type", "auto_mapping", "peft_version", "revision", "inference_mode", "runtime_config", "target_modules",
+    "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern", "lora_dropout", "megatron_config",
+    "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "qalora_group_size",
+    "trainable_token_indices", "ensure_weight_tying",
+}  # fmt: skip
 """Keys of peft that change nothing once an adapter is trained: the names of its tensors say which layers it adapts."""
 
 
 class AdapterConfig(FileModel):
-    """What tfkit reads of peft's `adapter_config.json`: a key that may change the equation, also one of a later peft, is off."""
+    """What tfkit reads of peft's `adapter_config.json`. A key that may change the equation is off, also one of a later peft."""
 
     model_config = ConfigDict(extra="allow")
     peft_type: Literal["LORA"]

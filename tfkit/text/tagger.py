@@ -23,7 +23,7 @@ from ..data import (
     roles_for,
     word_pieces,
 )
-from ..errors.arguments import check_whole
+from ..errors.arguments import check_texts, check_whole
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
@@ -133,9 +133,10 @@ class Tagger:
             The tags of each line, in order.
 
         Raises:
-            InputError: The probabilities of a word are NaN.
+            InputError: A line is no text, or the probabilities of a word are NaN.
         """
         for group in groups(lines, chunk):
+            check_texts(group)
             yield from self._tag_chunk([line.split() for line in group])
 
     def _tag_chunk(self, sentences: list[list[str]]) -> Iterator[Tagging]:
