@@ -76,7 +76,7 @@ HOSTILE: dict[str, tuple[str, str, Any, str]] = {
     "charsmap cut": ("t5", "normalizer.precompiled_charsmap", table(size=99), "the table of characters is damaged"),
     "no charsmap": ("t5", "normalizer.precompiled_charsmap", "", "it is empty"),
     "charsmap text": ("t5", "normalizer.precompiled_charsmap", "?", "it is not base64"),
-    "charsmap padded": ("t5", "normalizer.precompiled_charsmap", "AAAA" * 9 + "==", "it is not base64"),  # panics in Rust
+    "charsmap padded": ("t5", "normalizer.precompiled_charsmap", "AAAA==", "it is not base64"),  # Python reads it, Rust panics
     "template id": ("bert", "post_processor.special_tokens.[CLS].ids", [10**6], "post_processor: no token has the id 1000000"),
     "template order": (
         "bert", "post_processor.pair", [{"Sequence": {"id": "B", "type_id": 0}}], "each text once, and the first one first",

@@ -33,6 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no tokens": ({"target": IDS[:, :0]}, "TFK070", r"`target` has shape \(2, 0\)"),
     "one row against two": ({"source": IDS[:1]}, "TFK070", "`target` has 2 rows, `source` has 1"),
     "a list": ({"source": [[3, 4]]}, "TFK071", "`source` is a list"),
+    "sparse": ({"source": torch.tensor([[3, 4]]).to_sparse()}, "TFK071", "`source` has layout torch.sparse_coo"),
     "nothing": ({"source": None}, "TFK071", "`source` is a NoneType"),
     "unknown input": ({"sorce": IDS}, "TFK073", "unknown inputs: sorce.*takes source, target"),
     "mask too short": ({"masks": {"source": WIDE[:, :4]}}, "TFK070", r"mask of `source` is torch.bool \(2, 4\).*\(2, 5\)"),

@@ -86,6 +86,8 @@ def test_a_long_line_is_read_in_parts(run):
     assert made.words == tuple(words)
     assert len(made.tags) == len(words)
     assert list(Tagger.load(run).tag(["", "   "])) == [made.__class__((), (), ())] * 2
+    with pytest.raises(InputError, match="a text must be a str, and one is of type int"):
+        list(Tagger.load(run).tag([3]))
 
 
 def test_the_command(run, monkeypatch, capsys):

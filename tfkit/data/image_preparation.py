@@ -13,8 +13,7 @@ from ..slots.node import ImageRule
 from .corpus import CorpusWriter
 from .corpus_facts import FACTS, CorpusCounts
 from .image_files import LabelledFiles, labelled_files
-from .labels import classes_of
-from .preparation import TRAIN, VALIDATION, Data, read_data
+from .preparation import TRAIN, VALIDATION, Data, classes_of, read_data
 from .sources import sources_of
 from .text_corpora import held_out_rows
 

@@ -6,9 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from ..errors import InputError
 from ..errors.control_characters import CONTROL_OR_LINE_END
-from ..recipe import Recipe
 
 MAX_LABEL = 1_000
 """The most characters of a label."""
@@ -45,15 +43,6 @@ def check_labels(labels: Sequence[str], words: bool = False) -> None:
         if (seen := _seen(label)) in places:
             raise ValueError(f"classes {places[seen]} and {number} have the same label {_shown(label)}")
         places[seen] = number
-
-
-def classes_of(recipe: Recipe, labels: list[str]) -> list[str]:
-    """The labels of training data, in the order of the classes. Raises InputError if two look the same."""
-    try:
-        check_labels(labels)
-    except ValueError as reason:
-        raise InputError(recipe.diagnostic("TFK115", "data", str(reason), "write it in one way everywhere")) from None
-    return labels
 
 
 def _seen(label: str) -> str:

@@ -22,7 +22,7 @@ from .corpus_facts import FACTS, CorpusCounts, Facts, describe_counts, read_fact
 from .encode import CorpusEncoder, SelectedRows
 from .extension import adds_symbols, extended
 from .kinds import KINDS
-from .labels import classes_of
+from .labels import check_labels
 from .sources import sources_of
 from .spans import SpanFacts
 from .text_corpora import TextCorpus, corpora_of
@@ -237,6 +237,15 @@ def _labels(recipe: Recipe, corpora: Sequence[TextCorpus]) -> list[str]:
         fix = f"`label_column`, now {recipe.data.options.label_column}, says which column holds the labels"
         raise InputError(recipe.diagnostic("TFK115", "data", message, fix))
     return classes_of(recipe, labels)
+
+
+def classes_of(recipe: Recipe, labels: list[str]) -> list[str]:
+    """The labels of training data, in the order of the classes. Raises InputError if two look the same."""
+    try:
+        check_labels(labels)
+    except ValueError as reason:
+        raise InputError(recipe.diagnostic("TFK115", "data", str(reason), "write it in one way everywhere")) from None
+    return labels
 
 
 def _labels_of(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:

@@ -203,10 +203,11 @@ class _BeamSearch:
         complete = last | self._stops(live_totals[:, 0])
         if k == 1 and stored is not None:
             complete |= stored[:, 0]
-        if bool(totals[:, 0].isnan().any()):
-            row = int(self.sentences[totals[:, 0].isnan()][0])
+        if bool((wrong := ~(totals[:, 0] < torch.inf)).any()):  # NaN is not less
+            row = int(self.sentences[wrong][0])
             message = f"the logits of row {row} are NaN or infinite at token {self.length}"
-            raise InputError(Diagnostic("TFK077", message, "the weights of the model, or its inputs, hold NaN or infinities"))
+            fix = "the weights of the model, or its inputs, hold NaN or infinities, or a filter wrote them"
+            raise InputError(Diagnostic("TFK077", message, fix))
         remaining = None
         if bool(complete.any()):
             leaving, remaining = complete.nonzero()[:, 0], (~complete).nonzero()[:, 0]

@@ -34,36 +34,17 @@ MAX_HEADER = 64 << 20
 """The most bytes of the header of an adapter's file."""
 
 
-NOT_READ = frozenset(
-    [
-        "task_type",
-        "auto_mapping",
-        "peft_version",
-        "revision",
-        "inference_mode",
-        "runtime_config",
-        "target_modules",
-        "exclude_modules",
-        "modules_to_save",
-        "layers_to_transform",
-        "layers_pattern",
-        "lora_dropout",
-        "megatron_config",
-        "megatron_core",
-        "loftq_config",
-        "eva_config",
-        "corda_config",
-        "lora_ga_config",
-        "qalora_group_size",
-        "trainable_token_indices",
-        "ensure_weight_tying",
-    ]
-)
+NOT_READ = {
+    "task_type", "auto_mapping", "peft_version", "revision", "inference_mode", "runtime_config", "target_modules",
+    "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern", "lora_dropout", "megatron_config",
+    "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "qalora_group_size",
+    "trainable_token_indices", "ensure_weight_tying",
+}  # fmt: skip
 """Keys of peft that change nothing once an adapter is trained: the names of its tensors say which layers it adapts."""
 
 
 class AdapterConfig(FileModel):
-    """What tfkit reads of peft's `adapter_config.json`: keys that may change the equation, later ones of peft too, are off."""
+    """What tfkit reads of peft's `adapter_config.json`. A key that may change the equation is off, also one of a later peft."""
 
     model_config = ConfigDict(extra="allow")
     peft_type: Literal["LORA"]

@@ -11,6 +11,7 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_classes, groups, read_labels, read_tokenisers, roles_for, word_pieces
+from ..errors.arguments import check_texts
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
@@ -117,9 +118,10 @@ class Tagger(RowReader):
             The tags of each line, in order.
 
         Raises:
-            InputError: The probabilities of a word are NaN.
+            InputError: A line is no text, or the probabilities of a word are NaN.
         """
         for group in groups(lines, chunk):
+            check_texts(group)
             yield from self._tag_chunk([line.split() for line in group])
 
     def _tag_chunk(self, sentences: list[list[str]]) -> Iterator[Tagging]:

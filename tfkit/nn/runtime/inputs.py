@@ -198,9 +198,11 @@ def _padding(name: str, tensor: Tensor, rule: AnyInputRule, mask: Tensor | None,
 
 
 def check_tensor(label: str, tensor: Any) -> None:
-    """Raises InputError if `tensor` is not a tensor."""
+    """Raises InputError if `tensor` is not a dense tensor."""
     if not isinstance(tensor, Tensor):
         raise InputError(Diagnostic("TFK071", f"{label} is a {type(tensor).__name__}", "give a tensor"))
+    if tensor.layout is not torch.strided:
+        raise InputError(Diagnostic("TFK071", f"{label} has layout {tensor.layout}", "give a dense tensor: .to_dense()"))
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
