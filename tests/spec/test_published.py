@@ -111,6 +111,7 @@ def test_new_copies_a_spec_or_a_recipe_with_its_data(here, tfkit, monkeypatch, c
         "mine.yaml", "sample/train.de", "sample/train.en", "", "Next:", "  tfkit check mine.yaml",
     ]  # fmt: skip
     assert set(copies("recipe", "both-ways")) == {"both-ways.yaml", "sample/train.de", "sample/train.en"}
+    assert set(copies("recipe", "sample-ko")) == {"sample-ko.yaml", "sample/train.ko", "sample/train.en"}
     assert main(["new", "spec", "gpt2"]) == 0
     assert main(["check", "mine.yaml", "gpt2.yaml"]) == 0
     before = Path("gpt2.yaml").read_text()
