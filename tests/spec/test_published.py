@@ -68,6 +68,8 @@ def test_a_file_of_the_name_wins_and_a_directory_of_it_does_not(here):
     Path("gpt2").write_text("tfkit: 1\nname: mine\nextends: tiny-glu\n")
     assert package.load_spec("gpt2").name == "mine"
     assert package.load_recipe("sample").name == "sample"
+    Path("mine.yaml").write_text("tfkit: 1\nextends: sample\nname: mine\n")
+    assert package.load_recipe("mine.yaml").name == "mine"
     for path in ("./transformer-base", "transformer-base.yaml", "specs/transformer-base"):
         with pytest.raises(SpecError, match="the file cannot be read"):
             package.load_spec(path)
