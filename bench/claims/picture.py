@@ -54,6 +54,9 @@ def draw(result: Mapping[str, Any], place: Path) -> None:
         metadata["Description"] = f"sha256 of the result: {digest}"
         figure.savefig(place, dpi=110, metadata=metadata)
         plt.close(figure)
+    if place.suffix == ".svg":  # indentation is a tenth of the file
+        lines = [line.strip() for line in place.read_text(encoding="utf-8").splitlines()]
+        place.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _lines(ax: Axes, quantity: str, label: str, series: Mapping[str, Mapping[str, Sequence[float]]]) -> None:

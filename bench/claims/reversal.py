@@ -99,6 +99,8 @@ def scores(result: Result, name: str) -> dict[str, float]:
 
 
 def written(difference: Difference) -> str:
+    if difference.seeds < 2:
+        return f"{difference.mean:+.3g} (one seed, which has no spread)"
     return f"{difference.mean:+.3g} (95 % interval {difference.low:+.3g} to {difference.high:+.3g}, {difference.seeds} seeds)"
 
 
@@ -109,7 +111,9 @@ def verdict_of_pairs(result: Result, pairs: Sequence[Pair]) -> str:
         difference = paired_difference(scores(result, pair.better), scores(result, pair.other))
         sign = -difference.sign if result["metric"] == "loss" else difference.sign
         word = {1: "the data agree", -1: "the data say the opposite"}.get(sign, "not seen")
-        if not sign and pair.says == "is no worse than":
+        if difference.seeds < 2:
+            word = "open"
+        elif not sign and pair.says == "is no worse than":
             word = "no difference is seen"
         sentences.append(f"{pair.better} {pair.says} {pair.other}: {word}, {result['metric']} {written(difference)}.")
     return " ".join(sentences)

@@ -68,6 +68,8 @@ def test_a_file_of_the_name_wins_and_a_directory_of_it_does_not(here):
     Path("gpt2").write_text("tfkit: 1\nname: mine\nextends: tiny-glu\n")
     assert package.load_spec("gpt2").name == "mine"
     assert package.load_recipe("sample").name == "sample"
+    Path("mine.yaml").write_text("tfkit: 1\nextends: sample\nname: mine\n")
+    assert package.load_recipe("mine.yaml").name == "mine"
     for path in ("./transformer-base", "transformer-base.yaml", "specs/transformer-base"):
         with pytest.raises(SpecError, match="the file cannot be read"):
             package.load_spec(path)
@@ -111,6 +113,7 @@ def test_new_copies_a_spec_or_a_recipe_with_its_data(here, tfkit, monkeypatch, c
         "mine.yaml", "sample/train.de", "sample/train.en", "", "Next:", "  tfkit check mine.yaml",
     ]  # fmt: skip
     assert set(copies("recipe", "both-ways")) == {"both-ways.yaml", "sample/train.de", "sample/train.en"}
+    assert set(copies("recipe", "sample-ko")) == {"sample-ko.yaml", "sample/train.ko", "sample/train.en"}
     assert main(["new", "spec", "gpt2"]) == 0
     assert main(["check", "mine.yaml", "gpt2.yaml"]) == 0
     before = Path("gpt2.yaml").read_text()

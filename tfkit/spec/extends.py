@@ -53,10 +53,11 @@ def extended(
 
 
 def _base_path(path: str, name: str, root: Located) -> str:
-    """The file that `extends` names: relative to the one that it is written in, or a shipped one."""
+    """The file that `extends` names: relative to the one that it is written in, or a shipped one. A directory is neither."""
     beside = os.path.join(os.path.dirname(path), name)
     kinds = ("spec", "recipe") if root.mapping.keys() <= {*TOP} else ("recipe", "spec")
-    return beside if os.path.lexists(beside) else published_file(name, *kinds) or beside
+    shipped = None if os.path.lexists(beside) and not os.path.isdir(beside) else published_file(name, *kinds)
+    return shipped or beside
 
 
 def _check_place(path: str, named_by: str, diagnostics: Diagnostics) -> None:

@@ -64,6 +64,6 @@ def copies(kind: str, name: str) -> dict[str, bytes]:
     """A shipped file to edit under its file name, and by relative path the data that it names beside it."""
     place = Path(published(kind)[name])
     text = _LINKS.sub(r"\1: \2", _EDITOR.sub("", place.read_text(encoding="utf-8")))
-    named = [folder for folder in sorted(place.parent.glob("*/")) if kind == "recipe" and f"{folder.name}/" in text]
-    data = [file for folder in named for file in sorted(folder.glob("*"))]
+    files = sorted(place.parent.glob("*/*")) if kind == "recipe" else ()
+    data = [file for file in files if f"{file.parent.name}/{file.name}" in text]
     return {place.name: text.encode(), **{f"{file.parent.name}/{file.name}": file.read_bytes() for file in data}}
