@@ -55,7 +55,7 @@ def test_a_recipe_is_checked_with_its_model(tfkit, tmp_path):
     done = tfkit("check", recipe)
     assert (done.code, done.err) == (0, "")
     assert done.out == f"{recipe}: OK, translate-small has 2,605,568 parameters\n"
-    done = tfkit("check", recipe, "--set", "batching.tokens=0", "--set", "optimiser=sgd")
+    done = tfkit("check", recipe, "--set", "batching.tokens=0", "--set", "optimiser=lion")
     assert done.code == 2
     assert [(code, text.split(":")[0]) for _, _, _, code, text in diagnostics_in(done.err)] == [
         ("TFK021", "batching.tokens"),

@@ -176,7 +176,7 @@ NONSENSE = [
             "tokeniser: {kind: bpe, vocab_size: 1000001}",
             "tokeniser: {kind: characters, vocab_size: 100}",
             "tokeniser: {kind: bpe, normalise: nfd}",
-            "optimiser: sgd",
+            "optimiser: lion",
             "optimiser: {kind: adam, weight_decay: 0.1}",
             "optimiser: {kind: adamw, weight_decay: -0.1}",
             "optimiser: {kind: adam, beta1: 1.0}",

@@ -41,8 +41,9 @@ class JsonLines:
 
     def on_train_start(self, trainer: Trainer, changes: list[str]) -> None:
         pretrained = {"pretrained": load_report_data(trainer.load_report)} if trainer.load_report is not None else {}
+        vectors = {"vectors": list(map(asdict, trainer.vectors))} if trainer.vectors else {}
         step = trainer.progress.step
-        self._print("start", {"recipe": trainer.recipe.written(), "changes": changes, "step": step, **pretrained})
+        self._print("start", {"recipe": trainer.recipe.written(), "changes": changes, "step": step, **pretrained, **vectors})
 
     def on_step_end(self, step: Step) -> None:
         self._print("step", asdict(step))

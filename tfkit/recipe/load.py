@@ -72,6 +72,10 @@ def _recipe(root: Located, overrides: Sequence[str], diagnostics: Diagnostics) -
     fields = {key: child for key, child in root.mapping.items() if key != "extends"}
     for name in fields.keys() & {"model", "pretrained"}:
         fields[name] = _relative_to_cwd(fields[name])
+    if "vectors" in fields:
+        tables = fields["vectors"]
+        files = {node: _relative_to_cwd(file) for node, file in tables.mapping.items()}
+        fields["vectors"] = tables.holding(files) if files else tables
     if "model" in fields:
         fields["model"] = _published(root.mapping["model"], fields["model"])
         _check_regular(fields["model"], diagnostics)

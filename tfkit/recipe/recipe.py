@@ -193,6 +193,10 @@ class Recipe(Options):
         float | None,
         Field(ge=0.0, le=1.0, description="share of the weights, without token tables, that it must give; half unless written"),
     ] = None
+    vectors: Annotated[
+        dict[str, Annotated[str, Field(min_length=1)]] | None,
+        Field(description="word vectors that tables of tokens start from: a file, text or `.bin`, by node of the spec"),
+    ] = None
     data: Annotated[Component, SlotField("data"), Field(description="the training data: their kind and their files")] = (
         component_default("parallel")
     )

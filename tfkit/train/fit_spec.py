@@ -19,6 +19,7 @@ from ..text.alignment import alignment_site
 from .lora import check_lora
 from .optimiser import check_parameters
 from .scheduled_sampling import is_stepwise
+from .vectors import check_nodes
 
 
 def roles_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> Roles:
@@ -65,11 +66,12 @@ def check_weights(recipe: Recipe, roles: Roles) -> None:
 
 
 def check_trained(recipe: Recipe, catalogue: Catalogue) -> None:
-    """Raises InputError if `parameters`, `lora`, `batching.pack` or the head that learns to align does not fit the model of a
-    recipe."""
+    """Raises InputError if `parameters`, `lora`, `vectors`, `batching.pack` or the head that learns to align does not fit the
+    model of a recipe."""
     model = build(_spec(recipe, catalogue, []), catalogue, device="meta")
     check_parameters(recipe, model)
     check_lora(recipe, model)
+    check_nodes(recipe, model)
     check_packing(recipe, model.plan.refused)
     alignment_in(recipe, model, roles_of(model.plan, recipe.data.kind))
 

@@ -16,13 +16,14 @@ from .run_files import RECIPE, SPEC
 CHANGEABLE = ("stopping", "keeping", "name", "description", "reference")
 """The keys of a recipe that affect neither weights nor scores. `validation.every_steps` is another."""
 FIX = "what may change: `stopping`, `keeping`, `validation.every_steps`, `name`; or start a new run"
-SEPARATE_DIGESTS = ("model", "changes", "pretrained")
-"""The keys whose content has a separate digest: the spec and the pretrained weights."""
+SEPARATE_DIGESTS = ("model", "changes", "pretrained", "vectors")
+"""The keys whose content has a separate digest, the spec and the pretrained weights, or is read before the first step alone."""
 FIXED = {
     "model": f"the spec of a run is its {SPEC}, and the weights belong to it",
     "data": "the data were read at the start of the run",
     "tokeniser": "the tokenisers were trained at the start of the run",
     "pretrained": "the weights were loaded at the start of the run",
+    "vectors": "the vectors were read at the start of the run",
     "pretrained_share": "the weights were loaded at the start of the run",
 }
 """The reason why a change of these keys has no effect on a resumed run. All other keys affect the weights or the scores."""
@@ -35,6 +36,8 @@ def write_recipe(recipe: Recipe, directory: Path) -> None:
     data = {"kind": recipe.data.kind} | recipe.data.options.model_dump(exclude_none=True)
     written["data"] = _with_absolute_files(data)
     written.pop("changes", None)
+    if recipe.vectors is not None:
+        written["vectors"] = {node: str(Path(file).absolute()) for node, file in recipe.vectors.items()}
     if recipe.data.kind == "images":
         del written["tokeniser"]
     if recipe.pretrained is not None:
@@ -72,7 +75,8 @@ def read_recipe(directory: Path, overrides: Sequence[str]) -> Recipe:
     _check_overrides(overrides)
     recipe = load_recipe(directory / RECIPE, overrides)
     old, new = (
-        {**fixed_settings(version), "pretrained": version.pretrained} for version in (load_recipe(directory / RECIPE), recipe)
+        {**fixed_settings(version), "pretrained": version.pretrained, "vectors": version.vectors}
+        for version in (load_recipe(directory / RECIPE), recipe)
     )
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if changed:

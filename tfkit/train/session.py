@@ -42,6 +42,7 @@ from .run_recipe import check_processes, read_recipe, write_recipe
 from .step import TrainStep
 from .trainer import RunClock, Trainer
 from .validation import Validator, check_translations
+from .vectors import load_vectors
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
     if pretrained is not None:
         load_into = partial(pretrained.load_into, model, recipe, roles, data.labels, data.tokenisers)
         report = processes.run_on_all(load_into)
+    load_words = partial(load_vectors, model, recipe, roles, data.tokenisers)
+    vectors = processes.run_on_all(load_words) if first_step and recipe.vectors is not None else ()
     adapters = None
     if report is not None and pretrained is not None and recipe.lora is not None:
         adapters = Adapters(add_adapters(model, recipe, report.names), pretrained.place)
@@ -99,7 +102,7 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
         )
     ):
         callbacks.notify(lambda callback: callback.on_warning(tuple(changed)))
-    return Trainer(step, output, best_models, checkpointer, validator, clock, report if first_step else None)
+    return Trainer(step, output, best_models, checkpointer, validator, clock, report if first_step else None, vectors)
 
 
 def _tokenisers(recipe: Recipe, directory: Path) -> Mapping[str, TextTokeniser]:

@@ -17,6 +17,7 @@ from .pretrained import LoadReport
 from .run_directory import RunOutput
 from .step import NotFinite, TrainStep, report_not_finite
 from .validation import Validator
+from .vectors import VectorReport
 
 
 class RunClock:
@@ -111,6 +112,7 @@ class Trainer:
         batches: The batches of every epoch.
         progress: The progress of the run.
         load_report: The tensors that were loaded from a pretrained model; None without one.
+        vectors: The tables that were set from files of word vectors.
     """
 
     def __init__(
@@ -122,9 +124,10 @@ class Trainer:
         validator: Validator,
         clock: RunClock,
         load_report: LoadReport | None = None,
+        vectors: tuple[VectorReport, ...] = (),
     ) -> None:
         self.step, self.output, self.best_models, self.checkpointer = step, output, best_models, checkpointer
-        self.validator, self.clock, self.load_report = validator, clock, load_report
+        self.validator, self.clock, self.load_report, self.vectors = validator, clock, load_report, vectors
         self.model, self.recipe, self.data, self.processes = step.model, step.recipe, step.data, step.processes
         self.batches, self.callbacks = step.batches, output.callbacks
         self._batch_before_step: int | None = None

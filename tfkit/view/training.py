@@ -64,6 +64,7 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
     rows.append(f"model: {model.plan.name}, {count:,} parameters{changed}")
     if trainer.load_report is not None:
         rows += load_report_text(trainer.load_report).splitlines()
+    rows += map(str, trainer.vectors)
     if recipe.lora is not None:
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         alpha = recipe.lora.alpha or recipe.lora.rank
