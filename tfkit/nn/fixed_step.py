@@ -17,6 +17,7 @@ from ..cpu.packed_weight import searching
 from ..errors import Diagnostic, InputError
 from .model import Model
 from .multi_head import MultiHeadAttention
+from .recurrent_sublayers import Recurrence
 from .runtime.context import ForwardContext
 from .runtime.decoding_state import DecodingState, FixedCache
 from .runtime.node_output import Padding
@@ -87,6 +88,8 @@ def why_not_fixed(model: Model, state: DecodingState) -> Iterator[str]:
 def _why_not_stack(name: str, stack: Stack) -> Iterator[str]:
     for module in stack.layers.modules():
         kind = type(module)
+        if isinstance(module, Recurrence):
+            yield f"`{name}` holds a `{module.name}`, which keeps a state"
         if isinstance(module, MultiHeadAttention) and module.local is not None:
             yield f"`{name}` attends to a window around a predicted position"
         if not kind.__module__.startswith(("tfkit.", "torch.")) and _reads_context(module):
