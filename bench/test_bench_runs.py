@@ -66,6 +66,13 @@ def test_shortlist():
     assert shortlist.main([*small, "--batch", "2", "--beams", "2"])["columns"] < 45
 
 
+def test_cheap_decoders():
+    import cheap_decoders
+
+    small = ["--tokens", "3", "--vocab", "90", "--ids", "20", "--rounds", "1", "--beams", "2"]
+    assert "transformer-fast" in cheap_decoders.main(small)["speed"]
+
+
 def test_beam_top_k():
     import beam_top_k
 

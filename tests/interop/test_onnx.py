@@ -137,6 +137,18 @@ def test_the_states_of_a_recurrent_decoder_are_inputs(catalogue, tmp_path, round
     assert float((theirs - ours).abs().max()) <= rounding(model, ours, 4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["ssru", "{kind: average_attention, d_ff: 20}"])
+def test_the_states_of_recurrent_sublayers_are_inputs(part, catalogue, tmp_path, rounding):
+    model = built(catalogue, NODES, [f"decoder.sublayers=[{part}, cross_attention, ffn]", "encoder.num_layers=1"])
+    write_onnx(model, {}, tmp_path)
+    _, programs = programs_in(tmp_path)
+    source, ids = padded(SOURCES), torch.randint(3, 40, (3, 4), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        theirs, ours = decoded(model, programs, runner(tmp_path, programs), ids, [1] * 4, source=source)
+    assert float((theirs - ours).abs().max()) <= rounding(model, ours, 20)
+
+
 @pytest.mark.exhaustive
 def test_whisper_hears_any_length(catalogue, tmp_path, rounding):
     """The convolutions halve the number of frames; an odd one rounds up."""

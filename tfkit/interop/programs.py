@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..nn.convolutions import Convolutions
 from ..nn.model import Model
 from ..nn.recurrent import Recurrent
+from ..nn.recurrent_sublayers import Recurrence
 from ..nn.runtime.context import ForwardContext
 from ..nn.runtime.decoding_state import DecodingState, KeyValueCache
 from ..nn.runtime.inputs import check_inputs
@@ -291,8 +292,9 @@ def _sizes(model: Model, target: str) -> dict[str, tuple[int, int]]:
     plan = model.plan
     sizes = {"batch": (2, 3)}
     if target:
-        looped = any(isinstance(model.nodes[name], Recurrent) for name in plan.followers[target])
-        new = (1, 1) if looped else (2, 5)  # tracing unrolls the loop of a recurrent decoder
+        parts = (module for name in plan.followers[target] for module in model.nodes[name].modules())
+        looped = any(isinstance(module, (Recurrent, Recurrence)) for module in parts)
+        new = (1, 1) if looped else (2, 5)  # tracing unrolls a recurrence
         sizes |= {"new": new, "past": (5, 11), "past + new": (5 + new[0], 11 + new[1])}
     for index, (name, rule) in enumerate(plan.inputs.items()):
         if name != target and not isinstance(rule, ImageRule):

@@ -18,6 +18,7 @@ from ..cpu.packed_weight import searching
 from ..errors import Diagnostic, InputError
 from .model import Model
 from .multi_head import MultiHeadAttention
+from .recurrent_sublayers import Recurrence
 from .runtime.context import ForwardContext
 from .runtime.decoding_state import DecodingState, FixedCache
 from .runtime.node_output import NodeOutput, Padding
@@ -130,6 +131,8 @@ def why_not_fixed(model: Model, state: DecodingState) -> Iterator[str]:
 def _why_not_stack(name: str, stack: Stack) -> Iterator[str]:
     for module in stack.layers.modules():
         kind = type(module)
+        if isinstance(module, Recurrence):
+            yield f"`{name}` holds a `{module.name}`, which keeps a state"
         if isinstance(module, MultiHeadAttention) and module.local is not None:
             yield f"`{name}` attends to a window around a predicted position"
         if isinstance(module, MultiHeadAttention) and module.config.cross and module.position_config is not None:

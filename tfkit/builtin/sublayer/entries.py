@@ -6,8 +6,8 @@ from ...plugin import Component, Parameter, SublayerKind, linear
 from ...slots.cost import FLOAT32_BYTES, Cost, Numbers, Sizes
 from ...slots.position import PositionSite
 from ...slots.score import ScoreSite
-from ...slots.sublayer import AttentionSite, SublayerContext, changed_settings, settings_of
-from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
+from ...slots.sublayer import AttentionSite, SublayerContext, SublayerOptions, changed_settings, settings_of
+from .options import AverageAttentionOptions, CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
 def attention_kept(options: SelfAttentionOptions, context: SublayerContext, sizes: Sizes, numbers: Numbers) -> int:
@@ -268,6 +268,37 @@ def ffn_costs(options: FeedForwardOptions, context: SublayerContext, sizes: Size
     return (Cost("ffn", flops, kept),)
 
 
+def ssru_parameters(options: SublayerOptions, context: SublayerContext) -> tuple[Parameter, ...]:
+    width = context.width
+    return (*linear("input", "ssru_input", width, width, False), *linear("forget", "ssru_forget", width, width))
+
+
+def ssru_costs(options: SublayerOptions, context: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
+    """Two maps, O(L M M), and log2(L) rounds of the scan, each with its operands kept."""
+    tokens, width, rounds = sizes.batch * sizes.queries, context.width, (sizes.queries - 1).bit_length()
+    return (Cost("ssru", tokens * width * (4 * width + 3 * rounds), tokens * width * (4 + 2 * rounds)),)
+
+
+def average_parameters(options: AverageAttentionOptions, context: SublayerContext) -> tuple[Parameter, ...]:
+    gate = linear("gate", "average_gate", 2 * context.width, 2 * context.width) if options.gate else ()
+    return (*(parameter.under("ffn") for parameter in ffn_parameters(options, context)), *gate)
+
+
+def average_costs(options: AverageAttentionOptions, context: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
+    """The feed-forward layer, O(L M F), the gates, O(L M M), and the running sums."""
+    tokens, width = sizes.batch * sizes.queries, context.width
+    gates = Cost("average", 8 * tokens * width * width, 5 * tokens * width) if options.gate else Cost("average", 0, 0)
+    mean = Cost("average", gates.flops + 2 * tokens * width, gates.elements + tokens * width)
+    return (*ffn_costs(options, context, sizes), mean)
+
+
+def causal_only(options: SublayerOptions, context: SublayerContext) -> tuple[tuple[str, str, str], ...]:
+    """A token reads itself and the tokens before it."""
+    if context.causal:
+        return ()
+    return (("kind", "a token reads only what comes before it, and the stack is not causal", "write `self_attention`"),)
+
+
 ENTRIES = [
     SublayerKind(
         name="self_attention",
@@ -314,5 +345,31 @@ ENTRIES = [
         undivided=ffn_undivided,
         build="tfkit.builtin.sublayer.sublayer_builders:feed_forward",
         source="tfkit.builtin.sublayer:ffn.py.jinja",
+    ),
+    SublayerKind(
+        name="ssru",
+        summary="a recurrence with one gate (SSRU) in place of a decoder's self-attention",
+        reference="https://aclanthology.org/D19-5632",
+        options=SublayerOptions,
+        option_keys=("ssru",),
+        reads="self",
+        parameters=ssru_parameters,
+        costs=ssru_costs,
+        unsupported=causal_only,
+        build="tfkit.builtin.sublayer.sublayer_builders:ssru",
+        source="tfkit.builtin.sublayer:ssru.py.jinja",
+    ),
+    SublayerKind(
+        name="average_attention",
+        summary="the mean of the tokens so far, with gates, in place of a decoder's self-attention",
+        reference="https://aclanthology.org/P18-1166",
+        options=AverageAttentionOptions,
+        option_keys=("average_attention",),
+        reads="self",
+        parameters=average_parameters,
+        costs=average_costs,
+        unsupported=causal_only,
+        build="tfkit.builtin.sublayer.sublayer_builders:average_attention",
+        source="tfkit.builtin.sublayer:average_attention.py.jinja",
     ),
 ]

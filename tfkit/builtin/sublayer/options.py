@@ -143,3 +143,12 @@ class FeedForwardOptions(SublayerOptions):
     ]
     bias: Annotated[bool, Field(description="whether the projections have a bias")] = True
     dropout: Annotated[Probability, Field(description="dropout after the activation")] = 0.0
+
+
+class AverageAttentionOptions(FeedForwardOptions):
+    """The running mean of a sequence, through a feed-forward layer and gates."""
+
+    activation: Annotated[Component, SlotField("activation"), Field(description="function of the feed-forward layer")] = (
+        component_default("relu")
+    )
+    gate: Annotated[bool, Field(description="whether gates mix the token and what was read")] = True

@@ -9,14 +9,15 @@ from torch import nn
 
 from ...nn.layers import FeedForward, Linear
 from ...nn.multi_head import AttentionConfig, MultiHeadAttention, PositionConfig
+from ...nn.recurrent_sublayers import AverageAttention, Ssru
 from ...nn.stack import Wiring
 from ...nn.value_residual import ValueResidual
 from ...plugin import Component
 from ...slots.lazy import load
 from ...slots.score import ScoreSite
-from ...slots.sublayer import SublayerContext, settings_of
+from ...slots.sublayer import SublayerContext, SublayerOptions, settings_of
 from .entries import acts_in_attention, own_table, position_site, scale_of, scheme_of, score_of
-from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
+from .options import AverageAttentionOptions, CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
 def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: Wiring) -> nn.Module:
@@ -82,3 +83,14 @@ def feed_forward(options: FeedForwardOptions, context: SublayerContext, wiring: 
     gate = Linear(width, inner, bias) if activation.entry.gated else None
     activate = partial(load(activation.entry.function), options=activation.options)
     return FeedForward(Linear(width, inner, bias), gate, Linear(inner, width, bias), activate, options.dropout)
+
+
+def ssru(options: SublayerOptions, context: SublayerContext, wiring: Wiring) -> nn.Module:
+    width = context.width
+    return Ssru(wiring.name, Linear(width, width, False), Linear(width, width))
+
+
+def average_attention(options: AverageAttentionOptions, context: SublayerContext, wiring: Wiring) -> nn.Module:
+    width = context.width
+    gate = Linear(2 * width, 2 * width) if options.gate else None
+    return AverageAttention(wiring.name, feed_forward(options, context, wiring), gate)

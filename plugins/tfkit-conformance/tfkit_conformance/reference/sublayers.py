@@ -149,4 +149,36 @@ def ffn(options: Any, weights: Mapping[str, Tensor], x: Tensor, call: SublayerCa
     return linear(weights, "output", inner)
 
 
-BUILT_IN["sublayer"] = {"self_attention": attention, "cross_attention": attention, "ffn": ffn}
+def ssru(options: Any, weights: Weights, x: Tensor, call: SublayerCall) -> Tensor:
+    """f_t = sigmoid(W_f x_t + b_f), c_t = f_t c_{t-1} + (1 - f_t) W x_t, o_t = max(c_t, 0), Kim et al. 2019
+    (https://aclanthology.org/D19-5632), one token after the other. Padding leaves c as it is."""
+    gates, new = sigmoid(linear(weights, "forget", x)), linear(weights, "input", x)
+    state, states = torch.zeros_like(x[:, 0]), []
+    for t in range(x.shape[1]):
+        step = gates[:, t] * state + (1 - gates[:, t]) * new[:, t]
+        state = torch.where(call.visible[:, t, None], step, state)
+        states.append(state)
+    return torch.stack(states, 1).clamp(min=0.0)
+
+
+def average_attention(options: Any, weights: Weights, x: Tensor, call: SublayerCall) -> Tensor:
+    """g_t = FFN(1/t sum of x_1 .. x_t), [i_t; f_t] = sigmoid(W [x_t; g_t] + b), o_t = i_t x_t + f_t g_t, Zhang et al. 2018,
+    section 3 (https://aclanthology.org/P18-1166). Padding is not in the mean."""
+    means = []
+    for t in range(x.shape[1]):
+        seen = call.visible[:, : t + 1, None].to(x.dtype)
+        means.append((x[:, : t + 1] * seen).sum(1) / seen.sum(1).clamp(min=1.0))
+    read = ffn(options, weights.under("ffn"), torch.stack(means, 1), call)
+    if not options.gate:
+        return read
+    of_token, of_mean = sigmoid(linear(weights, "gate", torch.cat([x, read], 2))).chunk(2, 2)
+    return of_token * x + of_mean * read
+
+
+BUILT_IN["sublayer"] = {
+    "self_attention": attention,
+    "cross_attention": attention,
+    "ffn": ffn,
+    "ssru": ssru,
+    "average_attention": average_attention,
+}
