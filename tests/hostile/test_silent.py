@@ -18,7 +18,7 @@ from tfkit.files import file_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("silent")]  # its inputs are spoilt once
 
-WITHOUT_WEIGHTS = {"diff", "doctor"}
+WITHOUT_WEIGHTS = {"diff", "doctor", "shortlist"}
 """Commands that read the spec of a saved model alone."""
 WITHOUT_RESULTS = {"export", "import", "serve"}
 """Commands that compute nothing with the weights that they load; `serve` does not before a request."""

@@ -46,7 +46,7 @@ def command(
     if files and imported:
         raise usage_error("--import and files of text exclude each other", "write one of them")
     if files and len(files) != 2:
-        raise usage_error(f"a source and its translation are read, and the files named are {len(files)}", "name both")
+        raise usage_error(f"two files are read, a source and its translation, not {len(files)}", "name both")
     if not files and not imported and not exported:
         raise usage_error("there is nothing to learn from", "name two files of parallel text, or --import FILE")
     import_torch()
