@@ -99,14 +99,20 @@ def test_what_the_sites_are_off_by_explains_a_backend_that_rounds_more(catalogue
 
 @pytest.mark.slow
 def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_reported(catalogue):
-    """dS = P (dP - D) cancels: the right gradient is next to nothing, and what sdpa gives is hundreds."""
-    spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, [*OVERRIDES["tiny-normless"], "encoder.num_layers=12"])
-    report, rows = evaluated(spec, catalogue, backends=["sdpa", "eager"])
+    """dS = P (dP - D) cancels: the right gradient is next to nothing, and what sdpa gives is hundreds. What float32 says of eager
+    is decided by rounding, and is never that its gradients are right. Float64 decides as long as its own rounding is small."""
+
+    def of_layers(count):
+        changes = [*OVERRIDES["tiny-normless"], f"encoder.num_layers={count}"]
+        return tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, changes)
+
+    report, rows = evaluated(of_layers(12), catalogue, backends=["sdpa", "eager"])
     found = rows["gradients", "sdpa", "float32"]
     assert (report.verdict, found.status) == ("FAILED", "failed")
     assert "need not lower the loss" in found.message
     assert "a norm before attention" in found.message
-    assert rows["gradients", "eager", "float32"].status == "reported"
+    assert rows["gradients", "eager", "float32"].status in ("reported", "failed")
+    _, rows = evaluated(of_layers(8), catalogue, backends=["eager"])
     assert rows["gradients", "eager", "float64"].status == "passed"
 
 
