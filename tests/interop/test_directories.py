@@ -287,6 +287,7 @@ def test_pickled_weights_are_read_on_request_and_run_no_code(gpt2, tmp_path, cat
         "a name that is no text: 5": {5: torch.ones(2)},
         "a strided tensor on meta": {"wte": torch.ones(2, device="meta")},
         "a sparse_coo tensor on cpu": {"wte": torch.ones(2, 2).to_sparse()},
+        "a nested tensor on cpu": {"wte": torch.nested.nested_tensor([torch.ones(2)])},
     }
     for words, weights_of in forms.items():
         torch.save(weights_of, gpt2 / "pytorch_model.bin")
