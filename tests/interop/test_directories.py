@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -283,10 +284,14 @@ def test_pickled_weights_are_read_on_request_and_run_no_code(gpt2, tmp_path, cat
         torch.save(other, gpt2 / "pytorch_model.bin")
         with pytest.raises(TfkitError, match=r"TFK143 .*`(model|step)` of the pickled weights is a (dict|int), no tensor"):
             plan_import(gpt2, catalogue, allow_pickle=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that nested tensors may change
+        nested = torch.nested.nested_tensor([torch.ones(2)])
     forms = {
         "a name that is no text: 5": {5: torch.ones(2)},
         "a strided tensor on meta": {"wte": torch.ones(2, device="meta")},
         "a sparse_coo tensor on cpu": {"wte": torch.ones(2, 2).to_sparse()},
+        "a nested tensor on cpu": {"wte": nested},
     }
     for words, weights_of in forms.items():
         torch.save(weights_of, gpt2 / "pytorch_model.bin")

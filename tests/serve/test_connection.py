@@ -1,9 +1,12 @@
 """Clients that break rules, against a server in this process."""
 
 import asyncio
+import gc
 import resource
 import signal
 import socket
+import struct
+import tracemalloc
 
 import pytest
 
@@ -22,7 +25,7 @@ TEXT = {"texts": ["a"]}
 def quiet(caplog, capfd):
     """No client makes the server write a line."""
     yield
-    assert [each.getMessage() for each in caplog.records] == []
+    assert [each.getMessage() for each in caplog.get_records("call")] == []
     assert capfd.readouterr().err == ""
 
 
@@ -126,6 +129,51 @@ def test_bodies_that_are_arriving_are_bounded_together():
         assert len(client.server.arriving) == 2
 
     served(scenario, body=1000, bodies=3000)
+
+
+def test_refused_bodies_are_not_kept():
+    async def scenario(client, task):
+        tracemalloc.start()
+        gc.disable()
+        try:
+            for _ in range(20):
+                await client.open(post(b" " * 200_000, "/translate")[:-1])
+                await until(lambda: list(client.server.arriving.values())[-1:] == [199_999])
+            assert tracemalloc.get_traced_memory()[0] < 3_500_000  # two of them, and what 20 connections have read
+        finally:
+            gc.enable()
+            tracemalloc.stop()
+
+    served(scenario, body=300_000, bodies=500_000)
+
+
+class Parts(Stream):
+    """Gives a part, and a hundred more at once when it is let go on."""
+
+    def work(self, items):
+        for number in range(101):
+            items[0].emit("a")
+            assert number or self.computing.wait(60)
+        self.entered.set()
+        return [None]
+
+
+def test_a_client_that_goes_in_the_middle_of_a_stream_is_not_logged():
+    async def scenario(client, task):
+        task.computing.clear()
+        task.entered.clear()
+        with socket.create_connection(("127.0.0.1", client.port)) as gone:
+            gone.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(gone, post({"prompt": "a", "stream": True}, "/generate"))
+            while b"data: " not in await asyncio.get_running_loop().sock_recv(gone, 1000):
+                pass
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        task.entered.clear()
+        task.computing.set()
+        assert task.entered.wait(60)  # the event loop learns of the parts and of the client at once
+        await until(lambda: client.server.running == 0)
+
+    served(scenario, Parts)
 
 
 def test_a_connection_beyond_the_limit_is_refused_while_all_are_answered():

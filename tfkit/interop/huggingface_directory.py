@@ -76,6 +76,7 @@ def _is_plain(value: Any) -> bool:
         isinstance(value, torch.Tensor)
         and value.device.type == "cpu"
         and value.layout is torch.strided
+        and not value.is_nested
         and not value.is_quantized
     )
 
@@ -85,7 +86,7 @@ def _form_of(value: Any) -> str:
 
     if not isinstance(value, torch.Tensor):
         return f"a {type(value).__name__}"
-    kind = "quantised" if value.is_quantized else str(value.layout).removeprefix("torch.")
+    kind = "quantised" if value.is_quantized else "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
     return f"a {kind} tensor on {value.device.type}"
 
 

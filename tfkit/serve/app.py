@@ -235,6 +235,7 @@ class Server:
             part = first
             while part is not END:
                 yield f"data: {json.dumps({'text': part}, allow_nan=False)}\n\n"
+                await asyncio.sleep(0)  # the connection learns here that its client has gone; asyncio logs what is written then
                 part = await parts.get()
             try:
                 yield f"event: done\ndata: {json.dumps(task.answer(result.result()), allow_nan=False)}\n\n"
@@ -261,12 +262,15 @@ class Server:
 
         async def read() -> bytes:
             body = bytearray()
-            async for part in request.stream():
-                body += part
-                if len(body) > limit:
-                    raise too_large
-                self._arrived(reading, len(body))
-            return bytes(body)
+            try:
+                async for part in request.stream():
+                    body += part
+                    if len(body) > limit:
+                        raise too_large
+                    self._arrived(reading, len(body))
+                return bytes(body)
+            finally:
+                body.clear()  # the traceback of a refusal holds it until Python collects cycles
 
         reading = asyncio.create_task(read())
         try:
