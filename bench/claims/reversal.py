@@ -48,7 +48,7 @@ class Pair:
     Attributes:
         better: The recipe that the claim prefers.
         other: The recipe that it is compared with.
-        setting: The key of the recipe or of the spec that holds all differences.
+        setting: The key of the recipe or of the spec that holds all differences; `norm` is also `final_norm`.
         says: What the claim says, between the two names.
         for_equal_parameters: A second key that changes with it, so that the models have equally many parameters.
     """
