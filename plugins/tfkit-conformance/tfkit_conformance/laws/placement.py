@@ -228,7 +228,7 @@ FLAT = ("float32",)
 LAWS = (
     Law("declaration", "claims, norm_sites and parameters are as a model expects them; `unsupported` gives reasons in words",
         always, _draw_any, _declaration, dtypes=FLAT),
-    Law("constants", "branch and gains are above 0, skip at least 0, at any depth", always, draw, _constants, {"layers": 1}, FLAT),
+    Law("constants", "branch and gains above 0, skip at least 0, at any depth", always, draw, _constants, {"layers": 1}, FLAT),
     Law("uses", "every sub-layer is called once, in order; every declared norm is used", always, draw, _uses, SMALLER),
     Law("tokens", "R37: a token does not depend on others unless a sub-layer or norm mixes them, bit for bit",
         always, draw, _tokens,
