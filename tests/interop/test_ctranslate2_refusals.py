@@ -21,6 +21,7 @@ REFUSED = [
     (["encoder.placement=deepnorm"], ["`encoder.placement` is deepnorm: the engine does not multiply the residual"]),
     (["decoder.placement=residual_post"], ["`decoder.placement` is residual_post: the engine has no norm after"]),
     (["encoder.placement=none"], ["`encoder.placement` is none: the engine adds the residual only beside a norm"]),
+    (["encoder.placement={kind: post, residual: false}"], ["`encoder.placement.residual` is false: the engine adds the input"]),
     (["decoder.placement=parallel"], ["`decoder.placement` is parallel: the engine has parallel sub-layers only in a model"]),
     (["encoder.norm=none"], ["`encoder.norm` is none: the engine has layer_norm and rms_norm"]),
     (["encoder.position=alibi", "source.position=none"], ["`encoder.position` is alibi: the engine has ALiBi only in the"]),

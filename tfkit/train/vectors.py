@@ -103,17 +103,18 @@ def load_vectors(
             count += 1
             if vector is None:
                 continue
-            if (number := exact.get(word)) is not None and number not in tokeniser.special_ids:
-                by_piece[number] = vector
+            same = exact.get(word)
+            if same is not None and same not in tokeniser.special_ids:
+                by_piece[same] = vector
             by_word.update(dict.fromkeys(words.get(word, ()), vector))
-        found = by_word | by_piece
-        if not found:
+        vectors = by_word | by_piece
+        if not vectors:
             message = f"none of its {count:,} words is a piece of the vocabulary of `{name}`"
             fix = "name vectors of the same language, or a tokeniser with larger pieces (`vocab_size`)"
             raise InputError(Diagnostic("TFK133", message, fix, location=Location(file)))
-        rows = torch.from_numpy(np.stack(list(found.values())))
-        table[list(found)] = rows.to(table)
-        reports.append(VectorReport(name, file, len(found), table.shape[0], count, table.shape[1]))
+        rows = torch.from_numpy(np.stack(list(vectors.values())))
+        table[list(vectors)] = rows.to(table)
+        reports.append(VectorReport(name, file, len(vectors), table.shape[0], count, table.shape[1]))
     return tuple(reports)
 
 

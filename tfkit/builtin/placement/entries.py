@@ -10,6 +10,17 @@ from ...plugin import NoOptions, OneOf, Options, Placement
 from ...slots.placement import Constants, PlacementContext
 
 
+class ResidualOptions(Options):
+    """Without `residual`, a layer hands on only what its sub-layers compute."""
+
+    residual: Annotated[bool, Field(description="whether x is added to the output of each sub-layer")] = True
+
+
+def residual_constants(options: ResidualOptions, context: PlacementContext) -> Constants:
+    """x times 1, or times 0."""
+    return Constants(skip=float(options.residual))
+
+
 class ParallelOptions(Options):
     """`norms: shared` is one norm for all sub-layers (GPT-J), `separate` one for each (GPT-NeoX)."""
 
@@ -51,6 +62,8 @@ ENTRIES = [
         reference="https://arxiv.org/abs/1706.03762",
         norm_sites=_one_each,
         final_norm=lambda options: False,
+        options=ResidualOptions,
+        constants=residual_constants,
         build="tfkit.builtin.placement.residual_layers:post",
         source="tfkit.builtin.placement:post.py.jinja",
     ),
@@ -60,6 +73,8 @@ ENTRIES = [
         reference="https://arxiv.org/abs/2002.04745",
         norm_sites=_one_each,
         final_norm=lambda options: True,
+        options=ResidualOptions,
+        constants=residual_constants,
         build="tfkit.builtin.placement.residual_layers:pre",
         source="tfkit.builtin.placement:pre.py.jinja",
     ),
@@ -106,6 +121,8 @@ ENTRIES = [
         summary="x = x + f(x), no norm at all",
         norm_sites=lambda options, sublayers: (),
         final_norm=lambda options: False,
+        options=ResidualOptions,
+        constants=residual_constants,
         build="tfkit.builtin.placement.residual_layers:bare",
         source="tfkit.builtin.placement:bare.py.jinja",
     ),

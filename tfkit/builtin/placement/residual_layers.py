@@ -7,7 +7,7 @@ residual_post    x = skip x + norm(f(x))
 none             x = skip x + f(x)
 parallel         x = skip x + f(norm(x)) + g(norm(x)) + ...
 
-f, g are the sub-layers. `parallel` gives all of them the same x; the others apply them in turn.
+f, g are the sub-layers; `residual: false` is skip 0. `parallel` gives all of them the same x; the others apply them in turn.
 """
 
 from __future__ import annotations

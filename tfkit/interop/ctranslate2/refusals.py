@@ -197,6 +197,8 @@ def _layer(node: Node, layer: Layer, decodes: bool, has_encoder: bool) -> Iterat
         yield f"`{at}.placement` is {placement.kind}: the engine has {', '.join(list(PLACEMENTS)[:4])}"
     elif PLACEMENTS[placement.kind] and not (placement.kind == "parallel" and decodes and not has_encoder):
         yield f"`{at}.placement` is {placement.kind}: {PLACEMENTS[placement.kind]}"
+    if not getattr(placement.options, "residual", True):
+        yield f"`{at}.placement.residual` is false: the engine adds the input of every sub-layer to its output"
     if layer.norm.kind != "none" or placement.kind != "none":
         yield from _norm(f"{at}.norm", layer.norm, needed=True)
     kinds = tuple(sublayer.kind for sublayer in layer.sublayers or ())

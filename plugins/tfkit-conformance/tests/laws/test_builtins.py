@@ -19,6 +19,8 @@ WRITTEN = {
     ("position", "relative_shaw"): [{"max_distance": 1}, {"max_distance": 100}],
     ("position", "sinusoidal"): [{"base": 50.0, "combine": "concat", "count": "visible", "last_frequency": "inclusive"}],
     ("position", "learned"): [{"max_len": 1}, {"max_len": 2, "offset": 2, "count": "visible"}],
+    ("position", "sinusoidal_halves"): [{"first_pair": 1}],
+    **{("placement", name): [{"residual": False}] for name in ("post", "pre", "none")},
     ("norm", "layer_norm"): [{"eps": 1e-12}, {"eps": 0.1, "bias": False}],
     ("norm", "rms_norm"): [{"eps": 1e-12}, {"eps": 0.1, "unit_offset": True}],
 }  # fmt: skip

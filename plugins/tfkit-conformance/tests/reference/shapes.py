@@ -119,6 +119,9 @@ ATTENTION = {
     "deepnorm": "placement: deepnorm, sublayers: [{kind: ffn, residual_scale: 0.5}, self_attention, "
     "{kind: ffn, residual_scale: -0.5, activation: swiglu}], num_layers: 2",
     "sandwich": "num_layers: 2, placement: sandwich, attention: {score: additive}",
+    "post without residual": "num_layers: 2, placement: {kind: post, residual: false}",
+    "pre without residual": "num_layers: 2, placement: {kind: pre, residual: false}",
+    "bare sub-layers": "num_layers: 1, placement: {kind: none, residual: false}, norm: none",
     "parallel": "num_layers: 2, placement: {kind: parallel, norms: separate}, attention: {score: concat}",
     "residual_post": "num_layers: 2, placement: residual_post, attention: {score: general, window: [4, 0]}, position: alibi",
 }

@@ -71,8 +71,9 @@ def _constants(example: LawExample) -> None:
     constants = example.entry.constants(example.options, facts_of(example.at))
     numbers = {"skip": constants.skip, "branch": constants.branch, **constants.gains}
     for name, number in numbers.items():
-        if not isinstance(number, (int, float)) or not math.isfinite(number) or number <= 0.0:
-            raise example.broken(f"the constant `{name}` must be a number above 0; it is {number!r}")
+        if not isinstance(number, (int, float)) or not math.isfinite(number) or number < (name != "skip") * 2.0**-60:
+            least = "of at least 0" if name == "skip" else "above 0"
+            raise example.broken(f"the constant `{name}` must be a number {least}; it is {number!r}")
 
 
 def _uses(example: LawExample) -> None:
@@ -227,7 +228,7 @@ FLAT = ("float32",)
 LAWS = (
     Law("declaration", "claims, norm_sites and parameters are as a model expects them; `unsupported` gives reasons in words",
         always, _draw_any, _declaration, dtypes=FLAT),
-    Law("constants", "skip, branch and gains are numbers above 0, at any depth", always, draw, _constants, {"layers": 1}, FLAT),
+    Law("constants", "branch and gains above 0, skip at least 0, at any depth", always, draw, _constants, {"layers": 1}, FLAT),
     Law("uses", "every sub-layer is called once, in order; every declared norm is used", always, draw, _uses, SMALLER),
     Law("tokens", "R37: a token does not depend on others unless a sub-layer or norm mixes them, bit for bit",
         always, draw, _tokens,

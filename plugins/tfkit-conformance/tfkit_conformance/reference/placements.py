@@ -25,17 +25,22 @@ class LayerFunctions:
     stack: Any
 
 
+def _sum(options: Any, x: Tensor, branch: Tensor) -> Tensor:
+    """x + f(x), or f(x) alone without a residual."""
+    return x + branch if options.residual else branch
+
+
 def post(options: Any, layer: LayerFunctions, x: Tensor) -> Tensor:
     """x = norm(x + f(x)), Vaswani et al. 2017, section 3.1 (https://arxiv.org/abs/1706.03762)."""
     for name, f in layer.branches.items():
-        x = layer.norms[name](x + layer.scales[name] * f(x))
+        x = layer.norms[name](_sum(options, x, layer.scales[name] * f(x)))
     return x
 
 
 def pre(options: Any, layer: LayerFunctions, x: Tensor) -> Tensor:
     """x = x + f(norm(x)), Xiong et al. 2020, table 1 (https://arxiv.org/abs/2002.04745)."""
     for name, f in layer.branches.items():
-        x = x + layer.scales[name] * f(layer.norms[name](x))
+        x = _sum(options, x, layer.scales[name] * f(layer.norms[name](x)))
     return x
 
 
@@ -85,7 +90,7 @@ def parallel(options: Any, layer: LayerFunctions, x: Tensor) -> Tensor:
 def none(options: Any, layer: LayerFunctions, x: Tensor) -> Tensor:
     """x = x + f(x)"""
     for name, f in layer.branches.items():
-        x = x + layer.scales[name] * f(x)
+        x = _sum(options, x, layer.scales[name] * f(x))
     return x
 
 
