@@ -19,7 +19,7 @@ from ..catalogue import Catalogue
 from ..slots.layer import Layer
 from ..slots.node import NodeKind
 from ..slots.options import LayersField, NodeRef, Options, SlotField, SlotListField, field_annotations
-from ..slots.sublayer import SublayerKind
+from ..slots.sublayer import SublayerKind, SublayerOptions
 from .model import ModelSpec
 
 TOP = ("tfkit", "name", "reference", "description", "expect", "extends", "defaults", "nodes", "outputs")
@@ -153,7 +153,7 @@ class Grammar:
             put(key, "the top level")
         for name in ("num_layers", *PATTERN, *self.option_keys) if self.patterns else ():
             put(name, "a `stack` node")
-        for sublayer in self.catalogue.entries("sublayer"):
+        for sublayer in sorted(self.catalogue.entries("sublayer"), key=_inherits_options):
             for name in sublayer.options.model_fields:
                 put(name, "an item of `sublayers`" if name == "name" else f"`{self._most_general(sublayer, name)}`")
         for slot in self.catalogue.registered:
@@ -206,3 +206,8 @@ def _models_in(annotation: Any) -> list[type[Options]]:
     if isinstance(annotation, type) and issubclass(annotation, Options):
         return [annotation]
     return [model for inner in get_args(annotation) for model in _models_in(inner)]
+
+
+def _inherits_options(sublayer: SublayerKind) -> bool:
+    """Whether its options are those of another kind and more, under another key: a field is first named at the other kind."""
+    return sublayer.options.__mro__[1] is not SublayerOptions and len(sublayer.option_keys) == 1
