@@ -129,7 +129,7 @@ class Shortlist:
         for number in range(sources):
             ids = by_id[ends[number] : ends[number + 1]]
             if same and number not in ids:
-                ids = torch.cat([ids, torch.tensor([number])])
+                ids = torch.cat([ids, torch.tensor([number], device="cpu")])
             if len(ids):
                 learnt[(number,)] = ids
         return cls(tokenisers, sorted(always), learnt)
@@ -193,12 +193,12 @@ class Shortlist:
         """Write the shortlist to a file, which is replaced as a whole. Raises OSError."""
         width = self.lengths[-1] if self.lengths else 1
         ngrams = [[*ngram, *[-1] * (width - len(ngram))] for ngram in self.rows]
-        counts = torch.tensor([len(targets) for targets in self.rows.values()], dtype=torch.int64)
+        counts = torch.tensor([len(targets) for targets in self.rows.values()], dtype=torch.int64, device="cpu")
         digests = [bytes.fromhex(self.tokenisers[column].digest) for column in ("source", "target")]
         tensors = {
-            "tokenisers": torch.tensor([list(digest) for digest in digests], dtype=torch.uint8),
+            "tokenisers": torch.tensor([list(digest) for digest in digests], dtype=torch.uint8, device="cpu"),
             "always": self.always.to(torch.int32),
-            "ngrams": torch.tensor(ngrams, dtype=torch.int32).view(len(ngrams), width),
+            "ngrams": torch.tensor(ngrams, dtype=torch.int32, device="cpu").view(len(ngrams), width),
             "ends": counts.cumsum(0),
             "targets": torch.cat([self.always[:0], *self.rows.values()]).to(torch.int32),
         }

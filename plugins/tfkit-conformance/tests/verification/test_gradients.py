@@ -99,8 +99,8 @@ def test_what_the_sites_are_off_by_explains_a_backend_that_rounds_more(catalogue
 
 @pytest.mark.slow
 def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_reported(catalogue):
-    """dS = P (dP - D) cancels: the right gradient is next to nothing, and what sdpa gives is hundreds. What float32 says of eager
-    is decided by rounding, and is never that its gradients are right. Float64 decides as long as its own rounding is small."""
+    """dS = P (dP - D) cancels: the right gradient is next to nothing, and what sdpa gives is hundreds. Rounding decides what is
+    said of eager in float32, but never that its gradients are right. Float64 decides as long as its own rounding is small."""
 
     def of_layers(count):
         changes = [*OVERRIDES["tiny-normless"], f"encoder.num_layers={count}"]
