@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except ModuleNotFoundError as error:
-        print(f"`{error.name}` is not installed, and {name} needs it: `make test` installs what all claims need", file=sys.stderr)
+        print(f"`{error.name}` is not installed, and {name} needs it: `make test` installs it", file=sys.stderr)
         return 2
     return 0
 
