@@ -111,6 +111,7 @@ RECURRENT = {
     "conditional-gru-small": [*RNN, "decoder.readout.d_model=12"],
     "g2p-en": ["defaults.d_model=12", "encoder.d_state=8", "decoder.d_state=8"],
     "rnn-language-model": ["defaults.d_model=12", "defaults.vocab_size=61", "body.d_state=8"],
+    "rnn-relu": ["defaults.d_model=12", "defaults.vocab_size=61", "body.d_state=8"],
 }
 MORE = {
     "marian": ["defaults.pad_id=60", "target.start_id=60"],
