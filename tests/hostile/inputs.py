@@ -47,6 +47,7 @@ BY_NAME = {
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
     "directory": ("huggingface",), "image": ("images/bar.png",), "features": ("audio/frames.npy",),
     "hypothesis": ("links",), "gold": ("links",), "place": ("kernel.cubin",), "files": ("train.src",),
+    "imported": ("vmap.txt",),
     "texts": ("few.src",), "targets": ("few.trg",), "prefixes": ("one.trg",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
@@ -84,6 +85,9 @@ BESIDE = {
     ("score", "baseline"): ["train.trg", "train.trg"],
     ("rescore", "model"): ["train.src", "train.trg"],
     ("rescore", "files"): ["run", "train.trg"],
+    ("shortlist", "model"): ["train.src", "train.trg", "--force"],
+    ("shortlist", "files"): ["run", "train.trg", "--force"],
+    ("shortlist", "imported"): ["run", "--force"],
     ("fill", "model"): ["--text", "<mask>"],
     ("fill", "auto_table"): ["masked/run", "--text", "<mask>"],
     ("look", "model"): ["--text", "dog", "--beams", "1", "-o", "new"],
@@ -122,6 +126,7 @@ WRITING = {
     "new": ["norm", "acme.part"],
     "positions": ["small.yaml"],
     "schema": [],
+    "shortlist": ["run", "train.src", "train.trg", "--force"],
     "show": ["small.yaml", "--html"],
     "train": ["small-recipe.yaml", "--set", "stopping.max_steps=1"],
     "verify": ["small.yaml", "--backend", "none-of-these"],
@@ -239,6 +244,7 @@ def make_good(folder: Path) -> None:
     for side in ("src", "trg"):
         (folder / f"few.{side}").write_text("".join((folder / f"train.{side}").read_text().splitlines(keepends=True)[:2]))
     (folder / "links").write_text("0-0 1-1\n\n2-1\n")
+    (folder / "vmap.txt").write_text("<unk>\t<unk>\n")
     (folder / "one.trg").write_text("la\n")  # as many lines as standard input has
     catalogue = load_catalogue()
     save(build(load_spec(folder / "small.yaml", catalogue), catalogue), folder / "model", catalogue=catalogue)

@@ -117,6 +117,8 @@ class Case:
         if new.is_symlink() or new.is_file():
             new.unlink()
         shutil.rmtree(new, ignore_errors=True)
+        for path in self.inputs.rglob("shortlist.safetensors"):  # a command writes it beside the model
+            path.unlink()
         after = snapshot(self.folder, output)
         self.note(f"{named(reads)}: {what}", ended.wrong(refused))
         if before != after:

@@ -53,9 +53,11 @@ def command(
     from ..data import read_tokenisers
     from ..files import write_whole
     from ..io import model_in
+    from ..io.saved_files import read_versions
     from ..text.shortlist import SHORTLIST, Shortlist
 
     place = model_in(Path(model))
+    read_versions(place)  # there is a model
     path, tokenisers = place / SHORTLIST, read_tokenisers(place, ("source", "target"))
     if (files or imported) and path.exists() and not force:
         raise usage_error(f"{path} exists", "--force replaces it")

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tfkit.inspection import SCORE_SETTINGS
-from tfkit.plugin.model_parts import PositionSite
+from tfkit.plugin.model_parts import PositionSite, SublayerContext
 
 from .parts import Parts
 
@@ -57,7 +57,11 @@ def layers(parts: Parts, plan: StackPlan) -> list[dict[str, Any]]:
 
 def _layer(parts: Parts, plan: StackPlan) -> dict[str, Any]:
     order = list(parts.one(READING if plan.reads else ORDERS))
-    others = [name for name in parts.catalogue.names("sublayer") if name not in STANDARD]
+    context = SublayerContext(plan.width, None, plan.causal, position=None)
+    others = [
+        entry.name for entry in parts.catalogue.entries("sublayer")
+        if entry.name not in STANDARD and not entry.unsupported(None, context)
+    ]  # fmt: skip
     if others and parts.chance(50):
         order.insert(parts.draw(st.integers(0, len(order))), parts.one(others))
     attention = _attention(parts, plan)

@@ -274,9 +274,9 @@ def ssru_parameters(options: SublayerOptions, context: SublayerContext) -> tuple
 
 
 def ssru_costs(options: SublayerOptions, context: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
-    """Two maps, O(L M M), and log2(L) rounds of the scan, each with its operands kept."""
+    """Two maps, O(L M M); log2(L) rounds of the scan keep their operands."""
     tokens, width, rounds = sizes.batch * sizes.queries, context.width, (sizes.queries - 1).bit_length()
-    return (Cost("ssru", tokens * width * (4 * width + 3 * rounds), tokens * width * (4 + 2 * rounds)),)
+    return (Cost("ssru", 4 * tokens * width * width, tokens * width * (4 + 2 * rounds)),)
 
 
 def average_parameters(options: AverageAttentionOptions, context: SublayerContext) -> tuple[Parameter, ...]:
@@ -285,10 +285,10 @@ def average_parameters(options: AverageAttentionOptions, context: SublayerContex
 
 
 def average_costs(options: AverageAttentionOptions, context: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
-    """The feed-forward layer, O(L M F), the gates, O(L M M), and the running sums."""
+    """The feed-forward layer, O(L M F), and the gates, O(L M M)."""
     tokens, width = sizes.batch * sizes.queries, context.width
     gates = Cost("average", 8 * tokens * width * width, 5 * tokens * width) if options.gate else Cost("average", 0, 0)
-    mean = Cost("average", gates.flops + 2 * tokens * width, gates.elements + tokens * width)
+    mean = Cost("average", gates.flops, gates.elements + tokens * width)
     return (*ffn_costs(options, context, sizes), mean)
 
 
