@@ -107,7 +107,7 @@ def test_translations_stay_and_have_ids_of_the_shortlist_only(copied: Path, lear
     try:
         plain = Translator.load(copied, search, precision=precision)
     except tfkit.BuildError:
-        pytest.skip("this processor has no int8 products")
+        pytest.skip("not run: this processor has no int8 products")
     short = Translator.load(copied, search, precision=precision, shortlist=learnt)
     same = 0
     for before, after in zip(plain.translate(LINES), short.translate(LINES), strict=True):
@@ -180,6 +180,25 @@ def test_the_command_learns_imports_and_exports(
     assert (refused.code, "--force" in refused.err) == (2, True)
     assert tfkit_command("shortlist", place, "--import", exported, "--force").code == 0
     assert translated() == short
+
+
+def test_pairs_of_long_lines_are_left_out_and_counted(
+    copied: Path, tokenisers: dict[str, TextTokeniser], tfkit_command: Callable[..., Done], tmp_path: Path
+):
+    """The time and the memory of a pair grow with the product of its lengths."""
+    long, short, both = ([tmp_path / f"{name}.{side}" for side in ("src", "trg")] for name in ("long", "short", "both"))
+    for at, words in enumerate(("the cat", "la la")):
+        long[at].write_text(f"{words} " * 30_000 + "\n")
+        short[at].write_text(f"{words}\n")
+        both[at].write_text(short[at].read_text() + long[at].read_text())
+    assert Shortlist.learn(tokenisers, *short).left_out == 0
+    done = tfkit_command("shortlist", copied, *both, "--force")
+    assert (done.code, done.err) == (0, "left out: 1 with more than 1,000 tokens on a side\n")
+    found, wanted = Shortlist.learn(tokenisers, *both), Shortlist.learn(tokenisers, *short)
+    assert found.left_out == 1
+    assert found.rows.keys() == wanted.rows.keys()
+    with pytest.raises(InputError, match=r"long.src:1:1: TFK139 no pair of lines has 1 to 1,000 tokens on both sides"):
+        Shortlist.learn(tokenisers, *long)
 
 
 @pytest.mark.parametrize(

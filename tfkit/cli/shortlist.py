@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -54,7 +55,7 @@ def command(
     from ..files import write_whole
     from ..io import model_in
     from ..io.saved_files import read_versions
-    from ..text.shortlist import SHORTLIST, Shortlist
+    from ..text.shortlist import MAX_TOKENS, SHORTLIST, Shortlist
 
     place = model_in(Path(model))
     read_versions(place)  # there is a model
@@ -66,13 +67,15 @@ def command(
         shortlist = Shortlist.learn(tokenisers, source, target, per_token=per_token, frequent=frequent, iterations=iterations)
     else:
         shortlist = Shortlist.read_map(tokenisers, imported) if imported else Shortlist.load(path, tokenisers)
+    if shortlist.left_out:
+        print(f"left out: {shortlist.left_out:,} with more than {MAX_TOKENS:,} tokens on a side", file=sys.stderr)
     if files or imported:
         shortlist.save(path)
     if exported:
         write_whole(exported, "".join(f"{line}\n" for line in shortlist.map_lines()))
     counts = sum(map(len, shortlist.rows.values()))
     facts = {"file": str(exported if exported and not (files or imported) else path), "rows": len(shortlist.rows),
-             "targets": counts, "always": len(shortlist.always)}  # fmt: skip
+             "targets": counts, "always": len(shortlist.always), "left_out": shortlist.left_out}  # fmt: skip
     if as_json:
         print_json(facts)
     else:

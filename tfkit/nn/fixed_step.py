@@ -70,7 +70,7 @@ class FixedStep:
             self.state.node_outputs[name] = NodeOutput(nothing, Padding(self.visible[name]))
         lengths = {memory.tensor.shape[1]: memories[name] for name, memory in state.node_outputs.items()}
         for site, held in state.crossed.items():
-            key, value = (now.new_zeros(rows, now.shape[1], lengths[now.shape[2]], now.shape[3]) for now in held)
+            key, value = (tensor.new_zeros(rows, tensor.shape[1], lengths[tensor.shape[2]], tensor.shape[3]) for tensor in held)
             self.state.crossed[site] = key, value
 
     def load(self, state: DecodingState, order: Tensor | None = None) -> None:

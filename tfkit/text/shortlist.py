@@ -34,6 +34,8 @@ SHORTLIST = "shortlist.safetensors"
 DTYPES = {"tokenisers": "uint8", "always": "int32", "ngrams": "int32", "ends": "int64", "targets": "int32"}
 MAX_NGRAM, MAX_ROWS, MAX_TARGETS = 16, 20_000_000, 500_000_000
 """Tokens of an n-gram, rows of a table, and target ids of all rows."""
+MAX_TOKENS = 1000
+"""Tokens of a side of a pair, at most, to learn from it: a pair has as many places as the product of its lengths."""
 GROUP = 1000
 """Lines that are encoded at a time."""
 SEPARATORS = frozenset(" \t\n\r")
@@ -48,14 +50,18 @@ class Shortlist:
         always: Target ids of every source.
         rows: Target ids by ids of the source: of single tokens or of n-grams.
 
+    Attributes:
+        left_out: The number of pairs that were too long to learn from.
+
     Raises:
-        InputError: An id is none of its tokeniser, or an n-gram is empty or too long.
+        InputError: An id is not in the vocabulary of its tokeniser, or an n-gram is empty or too long.
     """
 
     def __init__(
         self, tokenisers: Mapping[str, TextTokeniser], always: Sequence[int] | Tensor, rows: Mapping[tuple[int, ...], Any]
     ) -> None:
         self.tokenisers, self.always, self.rows = tokenisers, torch.as_tensor(always, dtype=torch.int64, device="cpu"), {}
+        self.left_out = 0
         self.lengths: tuple[int, ...] = tuple(sorted({len(ngram) for ngram in rows}))
         if self.lengths and not 1 <= self.lengths[0] <= self.lengths[-1] <= MAX_NGRAM:
             message = f"a shortlist has n-grams of {self.lengths[0]} to {self.lengths[-1]} tokens"
@@ -99,7 +105,7 @@ class Shortlist:
 
         A source has the `per_token` likeliest translations of each of its ids, by IBM model 1, the `frequent` most frequent
         target ids and the special ones. If source and target have one tokeniser, an id also translates itself. The files are
-        read once for each iteration.
+        read once for each iteration. A pair with more than `MAX_TOKENS` tokens on a side is left out.
 
         Args:
             tokenisers: Of `source` and `target`.
@@ -113,13 +119,27 @@ class Shortlist:
             The shortlist.
 
         Raises:
-            InputError: A file cannot be read, or they have different numbers of lines.
+            InputError: A file cannot be read, they have different numbers of lines, or no pair has tokens on both sides.
         """
         for name, value in (("per_token", per_token), ("frequent", frequent), ("iterations", iterations)):
             check_whole(name, value)
         sources, targets = tokenisers["source"].size, tokenisers["target"].size
-        table = lexical_table(lambda: _encoded(tokenisers, source, target), sources, targets, iterations)
-        keys, probabilities, frequencies = table
+        left_out = 0
+
+        def pairs() -> Pairs:
+            nonlocal left_out
+            left_out = 0
+            for pair in _encoded(tokenisers, source, target):
+                if max(map(len, pair)) <= MAX_TOKENS:
+                    yield pair
+                else:
+                    left_out += 1
+
+        keys, probabilities, frequencies = lexical_table(pairs, sources, targets, iterations)
+        if not len(keys):
+            message = f"no pair of lines has 1 to {MAX_TOKENS:,} tokens on both sides"
+            fix = "name parallel text, a sentence on each line"
+            raise InputError(Diagnostic("TFK139", message, fix, location=Location(str(source))))
         ends, likely = likeliest(keys, probabilities, sources, targets, per_token)
         order = np.argsort(-frequencies, kind="stable")[:frequent]
         always = {*_specials(tokenisers["target"]), *order[frequencies[order] > 0].tolist()}
@@ -132,7 +152,9 @@ class Shortlist:
                 ids = torch.cat([ids, torch.tensor([number], device="cpu")])
             if len(ids):
                 learnt[(number,)] = ids
-        return cls(tokenisers, sorted(always), learnt)
+        shortlist = cls(tokenisers, sorted(always), learnt)
+        shortlist.left_out = left_out
+        return shortlist
 
     @classmethod
     def read_map(cls, tokenisers: Mapping[str, TextTokeniser], path: str | Path) -> Shortlist:
@@ -149,7 +171,7 @@ class Shortlist:
             The shortlist.
 
         Raises:
-            InputError: The file cannot be read, or a line is wrong or has a token that is none of the model (with line).
+            InputError: The file cannot be read, or a line is wrong or has an unknown token; the line is named.
         """
         source, target = tokenisers["source"].vocabulary, tokenisers["target"].vocabulary
         table: dict[tuple[int, ...], list[int]] = {}
