@@ -193,7 +193,7 @@ def test_pairs_of_long_lines_are_left_out_and_counted(
         both[at].write_text(short[at].read_text() + long[at].read_text())
     assert Shortlist.learn(tokenisers, *short).left_out == 0
     done = tfkit_command("shortlist", copied, *both, "--force")
-    assert (done.code, done.err) == (0, "left out: 1 with more than 1,000 tokens on a side\n")
+    assert (done.code, done.err) == (0, "pairs with more than 1,000 tokens on a side, left out: 1\n")
     found, wanted = Shortlist.learn(tokenisers, *both), Shortlist.learn(tokenisers, *short)
     assert found.left_out == 1
     assert found.rows.keys() == wanted.rows.keys()

@@ -68,7 +68,7 @@ def command(
     else:
         shortlist = Shortlist.read_map(tokenisers, imported) if imported else Shortlist.load(path, tokenisers)
     if shortlist.left_out:
-        print(f"left out: {shortlist.left_out:,} with more than {MAX_TOKENS:,} tokens on a side", file=sys.stderr)
+        print(f"pairs with more than {MAX_TOKENS:,} tokens on a side, left out: {shortlist.left_out:,}", file=sys.stderr)
     if files or imported:
         shortlist.save(path)
     if exported:
