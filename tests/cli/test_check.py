@@ -78,7 +78,8 @@ def test_the_targets_of_adapters_are_checked(tfkit):
     assert (done.code, done.out) == (2, "")
     (_, _, no_target), (_, _, rank) = [line.partition("TFK132 ") for line in done.err.splitlines()][:2]
     assert no_target == "lora.targets: there is no `qery`; did you mean `query`?"
-    assert rank.startswith("lora.rank: ") and "whose rank is at most 128, less than 500" in rank
+    assert rank.startswith("lora.rank: ")
+    assert "whose rank is at most 128, less than 500" in rank
 
 
 def test_json_is_a_list_with_an_object_per_file(tfkit, small):
