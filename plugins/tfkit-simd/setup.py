@@ -1,5 +1,6 @@
-"""The C extensions. All else is in pyproject.toml."""
+"""The C extensions. All else is in pyproject.toml. Other processors than x86-64 get no kernels: tfkit takes those of torch."""
 
+import platform
 from glob import glob
 
 from setuptools import Extension, setup
@@ -9,19 +10,20 @@ from setuptools import Extension, setup
 # as long as with -O2.
 KERNELS = ["-O2", "-ffp-contract=off", "-fopenmp"]
 
-setup(
-    ext_modules=[
-        Extension(
-            "tfkit_simd._kernels",
-            [f"source/{name}.c" for name in ("avx2", "avx512", "avx_vnni", "module")],
-            depends=glob("source/*.h"),
-            extra_compile_args=["-std=gnu11", "-g0", *KERNELS],
-            extra_link_args=["-fopenmp"],
-            py_limited_api=True,
-        ),
-        Extension(
-            "tfkit_simd._processor", ["source/processor.c"], extra_compile_args=["-std=gnu11", "-g0"], py_limited_api=True
-        ),
-    ],
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+X86 = platform.machine() in ("x86_64", "AMD64")
+kernels = Extension(
+    "tfkit_simd._kernels",
+    [f"source/{name}.c" for name in ("avx2", "avx512", "avx_vnni", "module")],
+    depends=glob("source/*.h"),
+    extra_compile_args=["-std=gnu11", "-g0", *KERNELS],
+    extra_link_args=["-fopenmp"],
+    py_limited_api=True,
 )
+processor = Extension(
+    "tfkit_simd._processor",
+    ["source/processor.c"],
+    define_macros=[("X86", "1")] if X86 else [],
+    extra_compile_args=["-std=gnu11", "-g0"],
+    py_limited_api=True,
+)
+setup(ext_modules=[kernels, processor] if X86 else [processor], options={"bdist_wheel": {"py_limited_api": "cp310"}})

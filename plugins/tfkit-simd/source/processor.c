@@ -8,6 +8,7 @@
 /* (has AVX2, has AVX-VNNI, has AVX-512 VNNI), as far as torch's variable ATEN_CPU_CAPABILITY allows them */
 static PyObject *instructions(PyObject *module, PyObject *none)
 {
+#ifdef X86
     const char *limit = getenv("ATEN_CPU_CAPABILITY");
     const int no_avx2 = limit && !strcasecmp(limit, "default"), no_more = no_avx2 || (limit && !strcasecmp(limit, "avx2"));
     const int avx2 = !no_avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -16,6 +17,9 @@ static PyObject *instructions(PyObject *module, PyObject *none)
     return Py_BuildValue(
         "(NNN)", PyBool_FromLong(avx2), PyBool_FromLong(avx2 && !no_more && __builtin_cpu_supports("avxvnni")),
         PyBool_FromLong(avx512 && __builtin_cpu_supports("avx512vnni")));
+#else
+    return Py_BuildValue("(OOO)", Py_False, Py_False, Py_False);
+#endif
 }
 
 static PyMethodDef functions[] = {{"instructions", instructions, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
