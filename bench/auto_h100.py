@@ -2,7 +2,8 @@
 
     python bench/auto_h100.py
 
-It writes `auto_h100.json` beside the entries of `sdpa` and of `fused`. `fused` has a row only where it takes at most 0.9 of the
+It writes `tfkit/builtin/attention/auto_h100.json`, also for `fused`, which need not be installed: `tfkit plan` says what it
+would gain. `fused` has a row only where it takes at most 0.9 of the
 time of `sdpa`: a smaller gain is not worth another backend. Lengths between two measured ones a and b change at sqrt(a b).
 What was not measured is marked as estimated: float16 follows bfloat16, and calls with a bias or a window follow those without
 padding and dropout. Dropout takes as many times as long there as in plain calls.
@@ -17,10 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 CELLS = ROOT / "bench/results/h100/attention.json"
-TABLES = {
-    "sdpa": ROOT / "tfkit/builtin/attention/auto_h100.json",
-    "fused": ROOT / "plugins/tfkit-fused/tfkit_fused/auto_h100.json",
-}
+TABLE = ROOT / "tfkit/builtin/attention/auto_h100.json"
 WORTH = 0.9
 TIE = 0.9
 """The relative time of `sdpa` where `eager` was not measured, because its scores do not fit into the memory."""
@@ -98,17 +96,19 @@ def _follow(row: dict[str, Any], notes: list[str]) -> list[dict[str, Any]]:
     return made
 
 
-def main() -> None:
+def main(file: Path = TABLE) -> None:
     first, *cells = json.loads(CELLS.read_text(encoding="utf-8"))
     times = {cell["cell"]: cell for cell in cells}
     head = {
         "tfkit_auto": 1, "device": "cuda", "device_name": first["device"], "capability": [9, 0],
         "versions": {"torch": first["torch"]}, "command": "python bench/auto_h100.py",
     }  # fmt: skip
-    for backend, file in TABLES.items():
+    blocks = []
+    for backend in ("sdpa", "fused"):
         lines = ",\n".join(f"   {json.dumps(row, allow_nan=False)}" for row in rows(times, backend))
-        text = json.dumps({**head, "rows": {}}, indent=1, allow_nan=False).removesuffix("{}\n}")
-        file.write_text(f'{text}{{\n  "{backend}": [\n{lines}\n  ]\n }}\n}}\n', encoding="utf-8")
+        blocks.append(f'  "{backend}": [\n{lines}\n  ]')
+    text = json.dumps({**head, "rows": {}}, indent=1, allow_nan=False).removesuffix("{}\n}")
+    file.write_text(text + "{\n" + ",\n".join(blocks) + "\n }\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pytest
 import tfkit
 from tfkit import InputError, PluginError
 from tfkit.attention.auto_table import AutoRow
-from tfkit.attention.selection import auto_row, ranked
+from tfkit.attention.selection import auto_row, faster_elsewhere, ranked
 from tfkit.builtin.attention.auto_cuda import RATES, SHORT, SINGLE, TIE, eager_time, sdpa_time
 from tfkit.builtin.attention.published_cuda import PAPER, PULL, ROWS, SOURCES, STABLE, both
 from tfkit.inspection import parse_table
@@ -186,7 +186,7 @@ def test_the_first_row_that_covers_a_call_counts(file, catalogue):
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (9, 0), (10, 0), None])
 def test_auto_takes_eager_on_cuda_nowhere_that_sdpa_serves(capability):
-    candidates = [both for both in tfkit.load_catalogue().ready("backend") if both[0].auto]
+    candidates = [both for both in tfkit.load_catalogue().ready("backend") if both[0].auto and both[0].name != "fused"]
     flags = [(False, True)] * 5
     for dtype, (gradients, dropout, masked, biased, decoding) in product(("float32", "bfloat16"), product(*flags)):
         request = AttentionRequest(
@@ -291,7 +291,6 @@ def test_the_choice_on_an_h100_is_the_fastest_that_was_measured_there(cell):
     catalogue = tfkit.load_catalogue()
     if "fused" not in {entry.name for entry, _ in catalogue.ready("backend")}:
         pytest.skip("not run: tfkit-fused is not installed")
-    catalogue = catalogue.with_auto_table(ROOT / "plugins/tfkit-fused/tfkit_fused/auto_h100.json")
     candidates = [(entry, None) for entry, _ in catalogue.ready("backend") if entry.auto]
     request = request_of(cell)
     rows = {entry.name: auto_row(entry, request) for entry, _ in candidates}
@@ -304,11 +303,24 @@ def test_the_choice_on_an_h100_is_the_fastest_that_was_measured_there(cell):
     assert own[chosen] <= 1.02 * own[best] or (chosen, best) == ("sdpa", "fused")
 
 
-def test_the_tables_of_an_h100_are_those_of_its_times(tmp_path, monkeypatch):
+def test_the_table_of_an_h100_is_that_of_its_times(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "bench")
     import auto_h100
 
-    kept = {backend: file.read_text() for backend, file in auto_h100.TABLES.items()}
-    monkeypatch.setattr(auto_h100, "TABLES", {backend: tmp_path / backend for backend in kept})
-    auto_h100.main()
-    assert {backend: (tmp_path / backend).read_text() for backend in kept} == kept
+    auto_h100.main(tmp_path / "table.json")
+    assert (tmp_path / "table.json").read_text() == auto_h100.TABLE.read_text()
+
+
+def test_what_fused_would_gain_is_said_where_it_is_not_installed():
+    """The factor is that of the measured cells: T5's biases of 2,048 tokens, training."""
+    catalogue = tfkit.load_catalogue()
+    without = [both for both in catalogue.ready("backend") if both[0].auto and both[0].name != "fused"]
+    cell = next(each for each in MEASURED if each["cell"] == "t5-2048/training")
+    request = request_of(cell)
+    faster = faster_elsewhere(request, 1.0, without)
+    assert faster == {"tfkit-fused": pytest.approx(cell["eager"] / cell["fused"], rel=0.01)}
+    assert faster_elsewhere(request, 1.0, [*without, (replace(without[0][0], name="fused"), None)]) == {}
+    assert faster_elsewhere(replace(request, score="additive"), 1.0, without) == {}
+    assert faster_elsewhere(replace(request, dtype="float32"), 1.0, without) == {}
+    assert faster_elsewhere(replace(request, cuda_capability=(8, 0)), 1.0, without) == {}
+    assert faster_elsewhere(request, 1.05 * cell["fused"] / cell["eager"], without) == {}

@@ -1,10 +1,15 @@
 """The words of a plan."""
 
+from importlib.metadata import entry_points
+
 import pytest
 
-from tfkit.graph import SitePlan
-from tfkit.view.plan_data import in_short, lengths_in_words
+import tfkit
+from tfkit.graph import SitePlan, Target, graph_of
+from tfkit.view.plan_data import in_short, lengths_in_words, plan_data, planned
 from tfkit.view.plan_text import plan_text
+from tfkit.view.sites import all_sites, fold
+from tfkit.view.training import gains_elsewhere
 
 
 @pytest.mark.parametrize(
@@ -78,3 +83,18 @@ def test_every_reason_is_drawn_in_full(drawn):
 def test_without_auto_measurements_are_not_mentioned(drawn):
     data = {"name": "m", "target": TARGET, "sites": [row("d.0.x", "b", candidate("b"), requested="b")], "unmeasured": ["z"]}
     assert "measurements" not in drawn(*plan_text(data))
+
+
+def test_a_plan_and_a_run_say_what_a_distribution_that_is_not_installed_would_gain():
+    catalogue = tfkit.load_catalogue(entry_points(group="tfkit", name="builtin"))
+    model = tfkit.build("t5-small", catalogue, device="meta")
+    target = Target("cuda", (9, 0), "bfloat16")
+    plans = planned(fold(all_sites(graph_of(model.spec)).items()), catalogue, target)
+    data = plan_data("t5-small", target, plans, catalogue)
+    gains = {row["name"]: row["not_installed"] for row in data["sites"]}
+    assert gains["encoder.0-5.self_attention"]["tfkit-fused"] > 4
+    [line] = [str(part) for part in plan_text(data) if "which is not installed" in str(part)]
+    assert line.startswith("tfkit-fused, which is not installed, was measured to be faster: encoder.0-5.self_attention ")
+    assert gains_elsewhere(model, target, catalogue) == [line]
+    model.set_backend("sdpa")
+    assert gains_elsewhere(model, target, catalogue) == []

@@ -6,20 +6,39 @@ of calls. It skips candidates without a measured row. Without `auto` the first c
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from ..errors import Diagnostic
-from .auto_table import AutoRow
+from .auto_table import AutoRow, AutoTable
 from .backend import AttentionBackend, Verdict, check_request
 from .capabilities import AttentionRequest
 
 Candidate = tuple[AttentionBackend, Any]
+ELSEWHERE = {"fused": ("tfkit-fused", AutoTable("tfkit.builtin.attention", ("auto_h100.json",), "fused"))}
+"""Measured backends that need not be installed: their distributions and tables."""
+WORTH = 0.9
+"""A distribution that is not installed is named where it takes at most this share of the time."""
 
 
 def auto_row(backend: AttentionBackend, request: AttentionRequest) -> AutoRow | None:
     """The first row of `backend` that covers the request, or None."""
     return next((row for row in backend.auto if row.covers(request)), None)
+
+
+def faster_elsewhere(request: AttentionRequest, chosen: float | None, candidates: Collection[Candidate]) -> dict[str, float]:
+    """How many times as fast as the chosen one, with its relative time, backends are that are not installed, where it is worth
+    it: by distribution."""
+    installed = {entry.name for entry, _ in candidates}
+    if chosen is None or request.device != "cuda" or request.score != "dot" or request.weights:
+        return {}
+    faster = {}
+    for name, (distribution, table) in ELSEWHERE.items():
+        row = next((row for row in table if row.covers(request)), None)
+        if name not in installed and row is not None and row.relative_time <= WORTH * chosen:
+            faster[distribution] = chosen / row.relative_time
+    return faster
 
 
 def ranked(candidates: list[Candidate], request: AttentionRequest, automatic: bool) -> list[tuple[int, Verdict]]:

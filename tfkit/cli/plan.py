@@ -35,8 +35,9 @@ With --gpus, `training`: `gpus`, `memory`, `usable`, `batch`, `inexact`,
 `choices` (from the cheapest: `sharding`, `checkpointing`, `bytes` of a rank
 by purpose, `peak`, `sent`, `fits`, `available`), `chosen` and `command`, null
 if nothing fits.
-On cuda a site also has `sdpa_kernels` and `without_dense`, and `sdpa` says
-how torch chooses a kernel: `torch`, `cudnn`, `order`, `depends`, `source`.
+On cuda a site also has `sdpa_kernels`, `without_dense` and `not_installed`
+(distributions with a faster backend, and how many times), and `sdpa` says how
+torch chooses a kernel: `torch`, `cudnn`, `order`, `depends`, `source`.
 Exit code 1 if no backend can serve some site on this target, or if the model
 does not fit in the memory of --gpus.
 """

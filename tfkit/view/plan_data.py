@@ -11,7 +11,8 @@ sites                 one object for each group of equal sites and class of leng
                       relative_time, measured (on what), published, estimated (how))
                       on CUDA also: sdpa_kernels, the family of torch's kernels that `sdpa` runs, `plain` without a mask and
                       `masked` with a dense one, where the site has such calls; without_dense, the unmeasured backends that
-                      accept the site and prepare no dense mask
+                      accept the site and prepare no dense mask; not_installed (where `auto` chooses): distributions that
+                      have a backend which was measured to be faster: how many times as fast, at most
 sdpa                  on CUDA: torch and cudnn (versions, null: none here), order (of the families), depends (on what), source
 products              with `--precision int8` or `bfloat16`, as `tfkit.nn.precision.rounding_plan` returns it
 float32_products      for decoding in float32 on a CPU: kernel (of packed weights, or null), rule (for which processors), table
@@ -112,7 +113,7 @@ def planned(groups: Sequence[SiteGroup], catalogue: Catalogue, target: Target) -
 def plan_data(name: str, target: Target, plans: Sequence[Planned], catalogue: Catalogue) -> dict[str, Any]:
     sdpa = facts(target.cuda_capability) if target.device == "cuda" else None
     rows = [
-        _row(group, plan) | (_on_cuda(group, target, catalogue, sdpa) if sdpa else {})
+        _row(group, plan) | (_on_cuda(group, plan, target, catalogue, sdpa) if sdpa else {})
         for group, site_plans in plans
         for plan in site_plans
     ]
@@ -163,13 +164,34 @@ def _row(group: SiteGroup, plan: SitePlan) -> dict[str, Any]:
     }
 
 
-def _on_cuda(group: SiteGroup, target: Target, catalogue: Catalogue, sdpa: Mapping[str, Any]) -> dict[str, Any]:
+def _on_cuda(group: SiteGroup, plan: SitePlan, target: Target, catalogue: Catalogue, sdpa: Mapping[str, Any]) -> dict[str, Any]:
     request = request_for(group.site, target)
     dense_free = [
         entry.name for entry, options in catalogue.ready("backend")
         if auto_row(entry, request) is None and entry.prepare is None and check_request(entry, request, options).accepted
     ]  # fmt: skip
-    return {"sdpa_kernels": families(request, tuple(sdpa["order"])), "without_dense": dense_free}
+    return {
+        "sdpa_kernels": families(request, tuple(sdpa["order"])),
+        "without_dense": dense_free,
+        "not_installed": dict(plan.not_installed),
+    }
+
+
+def faster_elsewhere_in_words(sites: Sequence[tuple[str, Mapping[str, float]]]) -> list[str]:
+    """A line for each distribution that is not installed and has a faster backend, from the gains of each site.
+
+    Returns:
+        `tfkit-fused, which is not installed, was measured to be faster: encoder.0-5.self_attention 9.0 x`.
+    """
+    gains: dict[str, dict[str, float]] = {}
+    for site, times in sites:
+        for name, factor in times.items():
+            gains.setdefault(name, {})[site] = max(factor, gains.get(name, {}).get(site, 0.0))
+    lines = []
+    for name, factors in gains.items():
+        where = ", ".join(f"{site} {factor:.1f} x" for site, factor in factors.items())
+        lines.append(f"{name}, which is not installed, was measured to be faster: {where}")
+    return lines
 
 
 def in_short(plans: Sequence[SitePlan]) -> str:

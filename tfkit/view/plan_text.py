@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .formatting import bytes_in_words, float32_products
-from .plan_data import lengths_in_words, row_in_words
+from .plan_data import faster_elsewhere_in_words, lengths_in_words, row_in_words
 from .terminal import shown
 
 SAME = ("requested", "lengths", "chosen", "candidates", "sdpa_kernels", "without_dense")
@@ -36,6 +36,8 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
                 parts.append(Text(f"    sdpa runs {_kernels(row['sdpa_kernels'], bool(data['sdpa']['depends']))}", "dim"))
     if "sdpa" in data:
         parts += ["", Text(_sdpa(data["sdpa"]), "dim")]
+        gains = faster_elsewhere_in_words([(row["name"], row.get("not_installed", {})) for row in data["sites"]])
+        parts += [part for line in gains for part in ("", Text(line, "yellow"))]
         if unlocked := _unlocked(data["sites"]):
             parts += ["", Text(unlocked)]
     if data["unmeasured"] and any(row["requested"] == "auto" for row in data["sites"]):

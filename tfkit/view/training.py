@@ -10,10 +10,14 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from rich.live import Live
 
+from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic
 from ..errors.diagnostic import cut
+from ..graph import Target, graph_of
+from ..nn.model import Model
 from ..recipe import Recipe
 from ..slots.options import Component
 from ..train import Outcome, Reach, Step, Trainer, ValidationResult, describe_counts
@@ -21,6 +25,8 @@ from ..train.trainer import last_step, steps_per_epoch
 from .console import EscapingConsole
 from .curve import SCORES
 from .load_report import load_report_text
+from .plan_data import faster_elsewhere_in_words, planned
+from .sites import all_sites, fold
 from .terminal import escaped, shown
 
 EVERY = 30.0
@@ -82,12 +88,24 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
     if shapes := trainer.batches.shape_count:
         rows.append(f"compiled: batches have {shapes} shape{'s' * (shapes > 1)}; the first step of each takes long")
     rows.append(recipe_line(recipe))
+    if (device := trainer.batches.device).type == "cuda":
+        target = Target("cuda", torch.cuda.get_device_capability(device), recipe.precision, compiled=recipe.compile)
+        rows += gains_elsewhere(model, target, load_catalogue())
     if trainer.processes.count > 1:
         weights = "the weights are sharded (FSDP2)" if trainer.fsdp else "each has all weights (DDP)"
         rows.append(f"processes: {trainer.processes.count}, which share the batches of a step; {weights}")
     if trainer.progress.step:
         rows.append(f"resumed at step {trainer.progress.step:,}, epoch {trainer.progress.epoch}")
     return "\n".join(shown(cut(row, MAX_ROW)) for row in rows)
+
+
+def gains_elsewhere(model: Model, target: Target, catalogue: Catalogue) -> list[str]:
+    """What backends of distributions that are not installed would gain where `auto` chooses, a line for each."""
+    sites = all_sites(graph_of(model.spec)).items()
+    asked = model.sites
+    groups = fold((name, site) for name, site in sites if asked[name] == "auto")
+    plans = planned(groups, catalogue, target)
+    return faster_elsewhere_in_words([(group.name, plan.not_installed) for group, plans in plans for plan in plans])
 
 
 def recipe_line(recipe: Recipe) -> str:

@@ -44,6 +44,7 @@ def test_what_encoder_decoders_need_is_accepted():
         ({"dtype": "float64"}, OPTIONS, "dtype float64"),
         ({"head_dim": 300}, OPTIONS, "head_dim 300 is outside 1 to 256"),
         ({"value_dim": 300}, OPTIONS, "value dim 300 is above 256"),
+        ({"value_dim": 32}, OPTIONS, "makes wrong code for value dims to 32 with wider queries"),
         ({"weights": True}, OPTIONS, "no attention weights"),
         ({"score": "additive"}, OPTIONS, "score function additive"),
         ({}, tfkit_fused.FusedOptions(tile_queries=24), "tile_queries 24 is no power of two"),
@@ -53,6 +54,12 @@ def test_what_encoder_decoders_need_is_accepted():
 def test_what_it_cannot_do_is_refused_with_the_reason(requested, options, reason):
     refused = check_request(tfkit_fused.FUSED, replace(ASKED, **requested), options).refused
     assert any(reason in each for each in refused), refused
+
+
+@pytest.mark.parametrize("requested", [{"value_dim": 32, "cuda_capability": (8, 0)}, {"value_dim": 32, "dtype": "float32"},
+    {"value_dim": 32, "head_dim": 32}, {"value_dim": 48}])  # fmt: skip
+def test_narrow_values_are_accepted_where_their_code_is_right(requested):
+    assert check_request(tfkit_fused.FUSED, replace(ASKED, **requested), OPTIONS).refused == ()
 
 
 def test_without_triton_it_is_listed_and_says_what_is_missing(monkeypatch):

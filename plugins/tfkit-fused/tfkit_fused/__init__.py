@@ -9,6 +9,7 @@ from typing import Literal
 from tfkit.plugin import (
     AttentionBackend,
     AttentionRequest,
+    AutoTable,
     Capabilities,
     Device,
     Numerics,
@@ -21,6 +22,10 @@ from tfkit.plugin import (
 ALL_BIASES = frozenset({"dense", "linear", "distance"})
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 """Triton's interpreter runs kernels on the CPU, slowly, to show that they are right. Triton asks for it when it is imported."""
+
+NARROW = 32
+"""Value dims whose kernels ptxas 12.8.61 to 12.9.41 makes wrong where queries and keys are wider: it loses the definition of a
+register (docs/upstream/ptxas-reads-before-writes.md)."""
 
 
 class FusedOptions(Options):
@@ -53,6 +58,9 @@ def unsupported(request: AttentionRequest, options: FusedOptions) -> tuple[str, 
         reasons.append("`tuned: measure` needs CUDA: times of an interpreter say nothing")
     if request.value_dim is not None and request.value_dim > 256:
         reasons.append(f"value dim {request.value_dim} is above 256")
+    is_narrow = request.value_dim is not None and request.value_dim <= NARROW < (request.head_dim or 0)
+    if is_narrow and request.device != "cpu" and request.dtype != "float32" and (request.cuda_capability or (9, 0)) >= (9, 0):
+        reasons.append(f"in 16 bits, ptxas 12.8 makes wrong code for value dims to {NARROW} with wider queries")
     return tuple(reasons)
 
 
@@ -87,6 +95,7 @@ FUSED = AttentionBackend(
     options=FusedOptions,
     unsupported=unsupported,
     capabilities=CAPABILITIES,
+    auto=AutoTable("tfkit.builtin.attention", ("auto_h100.json",), "fused"),
 )
 ATOMIC = AttentionBackend(
     name="fused.atomic",
