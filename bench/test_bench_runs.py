@@ -44,6 +44,27 @@ def test_translate(beams, given, tmp_path):
     assert result["share_of_equal_outputs"] == {"tfkit": 1.0, "Hugging Face generate": 1.0, "CTranslate2 float32": 1.0}
 
 
+def test_translate_cells(tmp_path):
+    import translate_cells
+
+    small = [
+        "--shapes",
+        "tiny",
+        "--batch-rows",
+        "8",
+        *SMALL,
+        "--markdown",
+        str(tmp_path / "cells.md"),
+        "--json",
+        str(tmp_path / "cells.json"),
+    ]
+    cells = translate_cells.main(small)["cells"]
+    assert [(one["beams"], one["rows"]) for one in cells] == [(1, 8), (5, 8)]
+    below = [cells[0] | {"float32": 1.04, "int8": 1.06}]
+    assert "| **1.04** | 1.06 |" in translate_cells.table(below)
+    assert len((tmp_path / "cells.md").read_text().splitlines()) == 2 + len(cells)
+
+
 def test_shortlist():
     import shortlist
 

@@ -74,7 +74,13 @@ def batches(options: argparse.Namespace, model: Model) -> list[tuple[list[int], 
         sources, targets = sources[::every][: options.sentences], targets[::every][: options.sentences]
     search = tfkit.Search(length_factor=1.2, extra_length=10)
     found = []
-    for rows in batches_by_length(list(map(len, sources)), options.beams, options.batch_tokens):
+    lengths = list(map(len, sources))
+    if options.batch_rows:
+        order = sorted(range(len(sources)), key=lengths.__getitem__)
+        divided = [order[at : at + options.batch_rows] for at in range(0, len(order), options.batch_rows)]
+    else:
+        divided = batches_by_length(lengths, options.beams, options.batch_tokens)
+    for rows in divided:
         ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(sources[row]) for row in rows], batch_first=True)
         limit = search.limit(ids.shape[1]) if options.model else max(len(targets[row]) for row in rows)
         found.append((rows, ids, limit))
@@ -239,7 +245,7 @@ def candidate(name: str, options: argparse.Namespace) -> Callable[[], Any]:
     return CANDIDATES[name](options, model, batches(options, model))
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=["tiny", "base"], default="tiny")
     parser.add_argument("--model", type=Path, help="a directory written by tfkit.save, instead of a shape")
@@ -249,6 +255,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--beams", type=int, default=5, help="1 decodes greedily")
     parser.add_argument("--alpha", type=float, default=1.0, help="of the penalty |Y|^alpha")
     parser.add_argument("--batch-tokens", type=int, default=4096, help="padded source tokens times beams")
+    parser.add_argument("--batch-rows", type=int, help="sentences of a batch, instead")
     parser.add_argument("--threads", type=int)
     parser.add_argument(
         "--workers", type=int, default=1, help="batches at once with their share of the threads; Hugging Face has no such way"
@@ -263,7 +270,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--vocab", type=int)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    options = parsed(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)  # for the report
     model = built(options)
@@ -287,7 +298,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     result = report(
         title, seconds, "Hugging Face generate", options.json, sentences=sentences, batches=len(todo),
         tokens=sum(len(row) for row in made["tfkit"]), workers=options.workers,
-        clock=clock, share_of_equal_outputs=alike, versions=_versions(), **_processor(),
+        clock=clock, share_of_equal_outputs=alike, versions=versions_of_rivals(), **processor(),
     )  # fmt: skip
     for name, share in alike.items():
         rate = sentences / result["median_seconds"][name]
@@ -303,11 +314,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     return result
 
 
-def _processor() -> dict[str, Any]:
+def processor() -> dict[str, Any]:
     return {name: machine_here()[name] for name in ("processor", "instructions")}
 
 
-def _versions() -> dict[str, str]:
+def versions_of_rivals() -> dict[str, str]:
     from importlib.metadata import version
 
     return {name: version(name) for name in ("transformers", "ctranslate2")}

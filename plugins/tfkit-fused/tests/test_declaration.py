@@ -45,6 +45,7 @@ def test_what_encoder_decoders_need_is_accepted():
         ({"head_dim": 300}, OPTIONS, "head_dim 300 is outside 1 to 256"),
         ({"value_dim": 300}, OPTIONS, "value dim 300 is above 256"),
         ({"value_dim": 32}, OPTIONS, "makes wrong code for value dims to 32 with wider queries"),
+        ({"value_dim": 16, "head_dim": 32}, OPTIONS, "makes wrong code for value dims to 32 with wider queries"),
         ({"weights": True}, OPTIONS, "no attention weights"),
         ({"score": "additive"}, OPTIONS, "score function additive"),
         ({}, tfkit_fused.FusedOptions(tile_queries=24), "tile_queries 24 is no power of two"),

@@ -58,7 +58,7 @@ def unsupported(request: AttentionRequest, options: FusedOptions) -> tuple[str, 
         reasons.append("`tuned: measure` needs CUDA: times of an interpreter say nothing")
     if request.value_dim is not None and request.value_dim > 256:
         reasons.append(f"value dim {request.value_dim} is above 256")
-    is_narrow = request.value_dim is not None and request.value_dim <= NARROW < (request.head_dim or 0)
+    is_narrow = request.value_dim is not None and request.value_dim <= min(NARROW, (request.head_dim or 0) - 1)
     if is_narrow and request.device != "cpu" and request.dtype != "float32" and (request.cuda_capability or (9, 0)) >= (9, 0):
         reasons.append(f"in 16 bits, ptxas 12.8 makes wrong code for value dims to {NARROW} with wider queries")
     return tuple(reasons)
