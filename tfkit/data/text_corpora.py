@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..files import open_regular
 from ..recipe import Recipe, alignments_of, corpora_in
 from .corpus_row import Numbered
+from .distilled import distilled_rows, nearest
 from .kinds import KINDS, text_rows
 
 
@@ -28,6 +31,7 @@ class TextCorpus:
         source_prefix: What is put before every source.
         links: The file of links of the words of the training rows.
         gold: The file of links of the words of the validation rows; of rows that are held out, that of all rows.
+        distilled: The file of a teacher's translations, which training rows have as targets.
     """
 
     name: str
@@ -38,6 +42,7 @@ class TextCorpus:
     source_prefix: str | None = None
     links: str | None = None
     gold: str | None = None
+    distilled: str | None = None
 
     def rows(self, recipe: Recipe, files: Mapping[str, str] | None = None) -> Numbered:
         """The texts of the rows of the training files, or of others of this corpus, with the line number from 0."""
@@ -47,8 +52,14 @@ class TextCorpus:
             yield number, texts
 
     def selected(self, recipe: Recipe, held_out: frozenset[int], inside: bool) -> Numbered:
-        """The training rows that are held out, if `inside`, or those that are not."""
-        return ((number, texts) for number, texts in self.rows(recipe) if (number in held_out) is inside)
+        """The training rows that are held out, if `inside`, or those that are not, with their distilled targets."""
+        rows = ((number, texts) for number, texts in self.rows(recipe) if (number in held_out) is inside)
+        return rows if inside or self.distilled is None else distilled_rows(rows, self.distilled, self._nearest)
+
+    @cached_property
+    def _nearest(self) -> NDArray[np.uint8]:
+        assert self.distilled is not None, "asked for where there is such a file"
+        return nearest(self.distilled, self.train["target"])
 
     def held_out_rows(self, recipe: Recipe) -> frozenset[int]:
         """The rows that are held out for validation. Raises InputError for files of different lengths, or too few rows."""
@@ -72,7 +83,7 @@ def _corpus(recipe: Recipe, name: str, key: str, options: Any) -> TextCorpus:
         raise InputError(recipe.diagnostic("TFK108", key, message, f"write it there, or give {flags}"))
     named = [(f"{key}.{names[column]}", path) for column, path in train.items()]
     named += [(f"{key}.validation_{names[column]}", path) for column, path in validation.items()]
-    named += [(f"{key}.{name}", getattr(options, name, None)) for name in ("alignment", "validation_alignment")]
+    named += [(f"{key}.{name}", getattr(options, name, None)) for name in ("alignment", "validation_alignment", "distilled")]
     diagnostics = [
         recipe.diagnostic("TFK100", place, f"{path} cannot be read: {reason}", "name a file of text, plain or `.gz`")
         for place, path in named
@@ -86,7 +97,11 @@ def _corpus(recipe: Recipe, name: str, key: str, options: Any) -> TextCorpus:
         raise InputError(recipe.diagnostic("TFK108", key, message))
     prefix = getattr(options, "source_prefix", None)
     validation = validation if named_validation else {}
-    return TextCorpus(name, key, train, validation, options.held_out, prefix, *alignments_of(options))
+    distilled = getattr(options, "distilled", None)
+    if distilled is not None and (links := alignments_of(options)[0]) is not None:
+        message = f"the links of {links} are those of words of `{key}.target`, and the targets are distilled"
+        raise InputError(recipe.diagnostic("TFK108", f"{key}.distilled", message, "remove one of the two"))
+    return TextCorpus(name, key, train, validation, options.held_out, prefix, *alignments_of(options), distilled)
 
 
 def _refused(path: str) -> str | None:

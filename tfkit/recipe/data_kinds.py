@@ -19,11 +19,18 @@ HeldOut = Annotated[
 
 
 CorpusName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,49}$", description="what the corpus is called")]
-FILE_OPTIONS = ("source", "target", "alignment", "text", "table")
+FILE_OPTIONS = ("source", "target", "alignment", "distilled", "text", "table")
 
 
 Alignment = Annotated[
     Path, Field(description="links of their words, line by line (`0-0 1-2`), which a head learns: `loss.alignment`")
+]
+Distilled = Annotated[
+    Path,
+    Field(
+        description="translations of `source` by a teacher (`tfkit translate --n-best N`), of which the nearest to its line of "
+        "`target` is learnt in place of it"
+    ),
 ]
 GoldAlignment = Annotated[Path, Field(description="a gold alignment of the validation files; possible links have `?` or `p`")]
 
@@ -47,6 +54,7 @@ class ParallelCorpus(OneCorpus):
     validation_target: Annotated[Path | None, Field(description="as `target`, to choose the best model")] = None
     alignment: Alignment | None = None
     validation_alignment: GoldAlignment | None = None
+    distilled: Distilled | None = None
     source_prefix: Annotated[
         str | None, Field(min_length=1, max_length=200, description="what is put before every source, such as `<2de>`")
     ] = None
@@ -114,6 +122,7 @@ class ParallelText(MayHaveCorpora):
     validation_target: Annotated[Path | None, Field(description="as `target`, to choose the best model")] = None
     alignment: Alignment | None = None
     validation_alignment: GoldAlignment | None = None
+    distilled: Distilled | None = None
     held_out: HeldOut | None = None
 
 

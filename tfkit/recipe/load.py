@@ -20,7 +20,7 @@ from .recipe import Recipe
 
 FILES = frozenset(
     f"{prefix}{name}"
-    for name in ("source", "target", "alignment", "text", "table", "questions", "images", "labels")
+    for name in ("source", "target", "alignment", "distilled", "text", "table", "questions", "images", "labels")
     for prefix in ("", "validation_")
 )
 """The options of `data` that name files."""
