@@ -2,11 +2,12 @@
 # What is proven on a CUDA device, and attention measured, in stages of at most ten minutes; reports and logs go to OUT.
 #
 #     bench/on_cuda.sh all OUT [--dry-run]
-#     bench/on_cuda.sh carried|kernels|models|timed|races|tune|speed|steps|auto OUT [--dry-run]
+#     bench/on_cuda.sh carried|proofs|kernels|models|timed|races|tune|speed|steps|auto OUT [--dry-run]
 #     bench/on_cuda.sh conformance OUT fused|fused.atomic|cudnn DTYPE [--dry-run]
 #     bench/on_cuda.sh fill OUT CAPABILITY [--dry-run]
 #
-# `all` is a first run on a device in at most 25 minutes: the stages of most worth, in their order, each in less than 8 minutes.
+# `all` is a first run on a device in at most 12 minutes: proofs of all backends and models side by side, then speed alone, whole models,
+# the table of `auto`, and last the sizes of tiles. Carry the kernels (`fill`), or it proves less in its time.
 # A stage that ended leaves OUT/STAGE.done and is not run again, so the same command goes on after an interruption. --dry-run
 # prints the commands with their limits in seconds, and runs none.
 #
@@ -67,7 +68,16 @@ tests() { # tests NAME SECONDS ARGUMENTS...: those that need a device, compiling
     run "$name" "$seconds" env OMP_NUM_THREADS=1 "$python" -m pytest -v -m gpu --durations 10 "$@"
 }
 
-run_all() { # each stage in a process of its own, with its share of the 25 minutes
+side_by_side() { # side_by_side COMMAND...: beside the others; `wait_for_all` counts what failed
+    if [ $dry = yes ]; then "$@"; else (failed=0; "$@"; exit $failed) & fi
+}
+
+wait_for_all() {
+    local job
+    for job in $(jobs -p); do wait "$job" || failed=$((failed + 1)); done
+}
+
+run_all() { # each stage in a process of its own, with its share of the 12 minutes
     local name=$1 seconds=$2
     shift 2
     if [ -e "$out/$name.done" ]; then
@@ -79,6 +89,12 @@ run_all() { # each stage in a process of its own, with its share of the 25 minut
     LIMIT=$seconds bash "$0" "$@" "${flag[@]}"
     failed=$((failed + $?))
     if [ $dry = no ]; then touch "$out/$name.done"; fi
+}
+
+models() { # without what compiles or plans every call anew: flex takes hours, cudnn has its own stage, and clocks want to be alone
+    local files conformant=tests/builtin/attention/test_conformance.py::test_it_is_conformant_on_cuda
+    mapfile -t files < <(grep -rl --include "*.py" "mark.gpu" tests)
+    tests models "$(limit 570)" "${parallel[@]}" "${files[@]}" --deselect "$conformant[flex]" --deselect "$conformant[cudnn]"
 }
 
 limit() { # limit SECONDS: so many, or LIMIT where it is less
@@ -100,22 +116,31 @@ carried)
     ;;
 all)
     if [ -e "$cache.tar.xz" ] || [ -e "$cache/filled.json" ]; then run_all carried 45 carried "$out"; fi
-    run_all conformance 450 conformance "$out" fused bfloat16
-    run_all models 335 models "$out"
-    run_all auto 330 auto "$out"
-    run_all speed 250 speed "$out"
+    run_all proofs 150 proofs "$out"
+    run_all speed 90 speed "$out"
     run_all steps 90 steps "$out"
+    run_all auto 140 auto "$out"
+    run_all tune 165 tune "$out"
     ;;
 kernels) # some thousand compilations
     tests kernels "$(limit 570)" "${parallel[@]}" plugins/tfkit-fused --ignore plugins/tfkit-fused/tests/test_races.py
     ;;
-models) # without what compiles or plans every call anew: flex takes hours, cudnn has its own stage, and clocks want to be alone
-    conformant=tests/builtin/attention/test_conformance.py::test_it_is_conformant_on_cuda
-    mapfile -t files < <(grep -rl --include "*.py" "mark.gpu" tests)
-    tests models "$(limit 570)" "${parallel[@]}" "${files[@]}" --deselect "$conformant[flex]" --deselect "$conformant[cudnn]"
+models)
+    models
     ;;
 timed)
     tests timed "$(limit 570)" plugins/tfkit-conformance/tests/bench/test_run.py
+    ;;
+proofs) # no clock counts here, so that all may share the device
+    whole=$(limit 565)
+    for backend in fused fused.atomic cudnn sdpa; do
+        side_by_side run "conformance_$backend" "$whole" "$python" -m tfkit conformance "$backend" --device cuda --profile quick \
+            --dtype bfloat16 --json "$out/conformance_$backend.json"
+    done
+    workers=$((workers > 5 ? workers - 4 : 1))
+    if [ ${#parallel[@]} -gt 0 ]; then parallel=(-n "$workers"); fi
+    side_by_side models
+    wait_for_all
     ;;
 conformance)
     if [ $# -lt 4 ]; then
@@ -134,7 +159,8 @@ races)
     tests races "$(limit 570)" "${parallel[@]}" plugins/tfkit-fused/tests/test_races.py
     ;;
 tune) # before `speed` and `auto`, on the same machine, which then have the tiles that were found
-    run tune 560 "$python" -m tfkit_fused tune
+    whole=$(limit 580)
+    run tune $((whole - 20)) "$python" -m tfkit_fused tune
     run tuned 20 "$python" -m tfkit_fused show
     ;;
 speed)
@@ -153,7 +179,7 @@ auto)
         --budget $((whole - 40)) --lengths 512,4096 --json "$out/auto_cuda.json"
     ;;
 *)
-    echo "stages: all fill carried kernels models timed conformance races tune speed steps auto" >&2
+    echo "stages: all fill carried proofs kernels models timed conformance races tune speed steps auto" >&2
     exit 2
     ;;
 esac
