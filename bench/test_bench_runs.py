@@ -415,13 +415,13 @@ def test_a_first_run_on_a_device_has_its_stages_in_order_and_fits_in_12_minutes(
 
 def test_proofs_run_side_by_side_and_failures_are_counted(tmp_path):
     """With a stand-in for Python that waits for all others, and fails for two of them."""
-    (tmp_path / "begun").mkdir()
+    (tmp_path / "started").mkdir()
     python = tmp_path / "python"
     python.write_text(
         f"""#!/bin/sh
 case "$*" in *xdist*) exit 1;; esac
-touch {tmp_path}/begun/$$
-while [ $(ls {tmp_path}/begun | wc -l) -lt 5 ]; do sleep 0.05; done
+touch {tmp_path}/started/$$
+while [ $(ls {tmp_path}/started | wc -l) -lt 5 ]; do sleep 0.05; done
 case "$*" in *cudnn*--device*|*"conformance sdpa"*) exit 3;; esac
 """
     )
