@@ -123,6 +123,8 @@ def test_a_shortened_output_stays_short_when_its_words_change():
 KOREAN = sorted((documented.ROOT / "docs" / "ko").glob("*.md"))
 NUMBER = re.compile(r"(?<![\d,.])(?:\d{1,3}(?:,\d{3})+|\d{3,}|\d+\.\d+)(?![\d만억])")
 """Numbers of three digits or more, and decimals; `6,500만` is how Korean writes 65 million."""
+FENCED = re.compile(r"^```\w+\n.*?^```$", re.DOTALL | re.MULTILINE)
+REMARK = re.compile(r" +# .*")
 
 
 @pytest.mark.parametrize("korean", KOREAN, ids=lambda page: page.stem)
@@ -135,6 +137,8 @@ def test_a_page_in_korean_has_the_blocks_and_the_figures_of_the_english_one(kore
     texts = [page.read_text(encoding="utf-8") for page in (english, korean)]
     expected, shown = ([match[0] for match in documented.PART.finditer(text)] for text in texts)
     assert shown == expected
+    expected, shown = ([REMARK.sub("", block) for block in FENCED.findall(text)] for text in texts)
+    assert shown == expected  # the other blocks too, whose remarks are in Korean
     figures, copied = (set(NUMBER.findall(documented.PART.sub("", text))) for text in texts)
     assert copied - figures == set()
 
