@@ -112,6 +112,7 @@ def test_flops_of_groups_windows_and_scores(
         "output_gate: elementwise, value_dim: 3",
         "output_gate: headwise, value_residual: learned",
         "query_key_norm: rms_norm, query_key_norm_over: all_heads",
+        "shared_projection: key_value, output_projection: false",
     ],
 )
 def test_flops_of_sinks_gates_and_value_residuals(

@@ -168,6 +168,11 @@ def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
         "transformer-tiny": ["defaults.position={kind: learned, max_len: 9, combine: concat, d_position: 5}"],
         "transformer-prenorm": ["defaults.position={kind: sinusoidal, first_pair: 1}"],
         "gpt2": ["defaults.placement={kind: pre, residual: false}"],
+        "transformer-base": [
+            "encoder.attention.shared_projection=key_value",
+            "decoder.attention.shared_projection=query_key_value",
+        ],
+        "tiny-alibi": ["defaults.attention.output_projection=false", "defaults.attention.output_gate=headwise"],
         "rnn-language-model": ["body.cell=rnn_relu"],
         "vit-tiny": ["image.class_token=true", "image.distillation_token=true", "image.registers=2"],
     }
@@ -177,7 +182,7 @@ def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
     for name in ("luong", "rnnsearch"):
         changes = ["expect=null", *OVERRIDES[name], "decoder.cross_attention.local={half_width: 2}"]
         write_case(tmp_path, name, tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, changes), catalogue)
-    assert sum("greedy" in result for result in check(tmp_path).values()) == 6
+    assert sum("greedy" in result for result in check(tmp_path).values()) == 8
 
 
 POSITIONS = (

@@ -29,6 +29,10 @@ OPTIONS = {
         "defaults.attention.query_key_norm_over=all_heads",
     ),
     "sink": ("defaults.attention.sink=true",),
+    "keys are values": (
+        f"defaults.attention.value_dim={D}",
+        "defaults.attention.shared_projection=key_value",
+    ),
     "windows": ("defaults.attention.sink=true", "body.layers=[{repeat: 2, layers: [{self_attention: {window: 3}}, {}]}]"),
 }
 SCHEMES = ["rotary_half", "{kind: relative_t5, buckets: 6, max_distance: 7}", "relative_shaw"]
@@ -203,6 +207,70 @@ def test_a_norm_over_all_heads(model_of: Callable[..., Model], ids_of: Callable[
             assert norm.weight.shape == (x.shape[2],) == ((H if name == "query" else G) * D,)
             normed[name] = x / (x.square().mean(2, keepdim=True) + 1e-6).sqrt() * norm.weight.detach()
         torch.testing.assert_close(parts["merged"], looped(normed["query"], normed["key"], parts["value"], None))
+
+
+@pytest.mark.parametrize("shared", ["key_value", "query_key_value"])
+def test_one_matrix_projects_several_tensors_and_the_heads_are_the_output(
+    shared: str, model_of: Callable[..., Model], ids_of: Callable[..., Tensor]
+) -> None:
+    """Self-attention and cross-attention against loops with the matrices themselves."""
+    options = (f"defaults.attention.shared_projection={shared}", "defaults.attention.output_projection=false")
+    model = model_of("encoder-decoder", *options, "outputs=[logits, encoder]", position="none", dtype=torch.float64)
+    source, target = ids_of(B, 5, 1), ids_of(B, T, 2)
+    for site, causal in (
+        ("encoder.1.self_attention", False),
+        ("decoder.0.cross_attention", False),
+        ("decoder.1.self_attention", True),
+    ):
+        attention, seen = model.backends.attention(site), []
+        hook = attention.register_forward_hook(lambda m, args, out, seen=seen: seen.extend((args[0], out)))
+        with torch.no_grad():
+            memory = model(source=source, target=target)["encoder"]
+        hook.remove()
+        assert {name.partition(".")[0] for name, _ in attention.named_parameters()} == (
+            {"query", "key"} if shared == "key_value" else {"query"}
+        )
+        x, got = seen
+        y = memory if "cross" in site else x
+        one = attention.key if shared == "key_value" else attention.query
+        query, key = attention.query(x).detach(), one(y).detach()
+        want, dim = torch.zeros_like(got), 4
+        for b in range(B):
+            for i in range(x.shape[1]):
+                for h in range(6):
+                    of_head = slice(h * dim, (h + 1) * dim)
+                    keys = range(i + 1) if causal else range(y.shape[1])
+                    exps = [exp(float(query[b, i, of_head] @ key[b, j, of_head]) / 2.0) for j in keys]
+                    rows = zip(exps, keys, strict=True)
+                    want[b, i, of_head] = sum(e / sum(exps) * key[b, j, of_head] for e, j in rows)
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("{num_heads: 6, shared_projection: key_value, value_dim: 5}", "value_dim is 5, head_dim 4"),
+        ("{num_heads: 6, shared_projection: query_key_value, num_kv_heads: 2}", "num_kv_heads is 2, num_heads 6"),
+        ("{num_heads: 6, shared_projection: key_value, bias: {key: false}}", "key and value have one matrix and one bias"),
+        ("{num_heads: 6, output_projection: false, head_dim: 5}", "6 heads of 5 features .* d_model is 24"),
+        ("{num_heads: 6, output_projection: false, bias: {output: false}}", "there is no output projection"),
+        ("{num_heads: 6, shared_projection: value}", "shared_projection"),
+    ],
+)
+def test_matrices_that_do_not_fit_are_refused(
+    options: str, message: str, spec_of: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue
+) -> None:
+    with pytest.raises(tfkit.SpecError, match=message):
+        tfkit.build(spec_of("decoder", f"body.attention={options}"), catalogue)
+
+
+def test_one_matrix_cannot_read_a_memory_of_another_width(
+    spec_of: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue
+) -> None:
+    narrow = ("target.share=null", "target.d_model=12", "logits.share=target")
+    tfkit.build(spec_of("encoder-decoder", *narrow, "decoder.attention.shared_projection=key_value"), catalogue)
+    with pytest.raises(tfkit.SpecError, match="12 features of queries and 24 of the memory"):
+        tfkit.build(spec_of("encoder-decoder", *narrow, "decoder.attention.shared_projection=query_key_value"), catalogue)
 
 
 def test_a_norm_over_all_heads_needs_a_norm(spec_of: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -28,10 +29,17 @@ def recorded(model: Model, site: str, given: dict[str, Tensor]) -> tuple[Tensor,
 
 
 @pytest.mark.parametrize("bias", ["true", "false"])
-@pytest.mark.parametrize("heads", [{"num_kv_heads": 6}, {"num_kv_heads": 2}, {"num_kv_heads": 1, "head_dim": 5}], ids=str)
+@pytest.mark.parametrize(
+    "heads",
+    [
+        {"num_kv_heads": 6}, {"num_kv_heads": 2}, {"num_kv_heads": 1, "head_dim": 5},
+        {"shared_projection": "key_value", "num_kv_heads": 2}, {"shared_projection": "query_key_value"},
+    ],
+    ids=str,
+)  # fmt: skip
 @pytest.mark.parametrize("site", SITES)
 def test_attention_from_the_matrices_of_all_heads_is_the_module_s(
-    site: str, heads: dict[str, int], bias: str, model_of: Callable[..., Model], ids_of: Callable[..., Tensor]
+    site: str, heads: dict[str, Any], bias: str, model_of: Callable[..., Model], ids_of: Callable[..., Tensor]
 ) -> None:
     options = [f"defaults.attention.{name}={value}" for name, value in heads.items()]
     overrides = (*options, f"defaults.attention.bias={bias}", "outputs=[logits, encoder]")
@@ -44,6 +52,7 @@ def test_attention_from_the_matrices_of_all_heads_is_the_module_s(
         head = model.head(site, number)
         assert head.query.shape == head.key.shape == head.value.shape == (dim, 24)
         assert head.output.shape == (24, dim)
+        assert (head.key is head.value or torch.equal(head.key, head.value)) == ("shared_projection" in heads)
         assert (head.query_bias is None) == (head.output_bias is None) == (bias == "false")
         query, key, value = x @ head.query.T, y @ head.key.T, y @ head.value.T
         if head.query_bias is not None:

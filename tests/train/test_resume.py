@@ -61,7 +61,7 @@ CHANGES = [
     ["average=null", "optimiser=adamw", "clip_norm=0.5"],
     ["model.defaults.dropout=0.3", "activation_checkpointing=true", "keeping.every_steps=500"],
     ["precision=bfloat16"],
-    ["optimiser=sgd", "schedule={kind: halving, peak: 1.0, start: 8, every: 5}"],
+    ["optimiser={kind: sgd, momentum: 0.9}", "schedule={kind: halving, peak: 1.0, start: 8, every: 5}"],
     ["optimiser=adadelta", "schedule={kind: constant, peak: 1.0}"],
 ]
 

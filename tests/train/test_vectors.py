@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from kinds_task import recipe_for
-from tfkit import InputError, SpecError, build, load_recipe, load_spec
+from tfkit import InputError, SpecError, StoreError, build, load_recipe, load_spec
 from tfkit.cli import main
 from tfkit.data import Roles, read_tokenisers
 from tfkit.recipe import recipe_of
@@ -87,10 +88,17 @@ def test_a_run_starts_from_them_and_reads_them_once(run: Path, tmp_path: Path, c
     tensors = read_checkpoint(checkpoints_in(run / "checkpoints")[-1])[0]["model.safetensors"]
     known = read_tokenisers(run, ("target",))["target"].vocabulary["▁cat"]
     torch.testing.assert_close(tensors["nodes.words.embedding.weight"][known], torch.tensor(vector("cat")), rtol=0, atol=1e-5)
-    (run.parent / "glove.txt").unlink()
-    words = ["--resume", str(run), "--set", "stopping.max_steps=2"]
+    file, words = run.parent / "glove.txt", ["--resume", str(run), "--set", "stopping.max_steps=2"]
+    file.unlink()
     assert main(["train", *words]) == 0
-    assert "vectors:" not in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "vectors:" not in printed
+    assert f"TFK130 vectors.words: {file} is gone since this run began, whose tables start from it" in printed
+    file.write_text(text(WORDS[:3]))
+    shutil.copytree(run, tmp_path / "unstarted")
+    shutil.rmtree(tmp_path / "unstarted" / "checkpoints")
+    with pytest.raises(StoreError, match=r"TFK130 vectors\.words: .* has changed .*; start a new run"):
+        resume(tmp_path / "unstarted")
     with pytest.raises(InputError, match=r"TFK111 .*`vectors`: the vectors were read at the start of the run"):
         resume(run, overrides=["vectors={words: other.txt}"])
 

@@ -19,6 +19,8 @@ LARGEST = 1 << 30
 """A larger file that only has another time of change is not read again: a run from elsewhere may name any file."""
 MOST_FILES = 100_000
 """A folder with more files is not compared."""
+VECTORS = "vectors."
+"""How the name of a file of word vectors begins."""
 
 
 class Source(FileModel):
@@ -59,6 +61,10 @@ def changes_of_files(recipe: Recipe, sources: Mapping[str, Source], directory: P
     for name, path in _named(recipe):
         if (then := sources.get(name)) is None or (what := _change(path, then)) is None:
             continue
+        if name.startswith(VECTORS):
+            message = f"{path} {what} since this run began, whose tables start from it"
+            changes.append(Diagnostic("TFK130", message, "start a new run to train from other vectors", name))
+            continue
         message = f"{path} {what} since this run began; training goes on with the rows that it read then, in {directory}"
         changes.append(Diagnostic("TFK130", message, "start a new run to train on other data", f"data.{name}"))
     return changes
@@ -67,6 +73,8 @@ def changes_of_files(recipe: Recipe, sources: Mapping[str, Source], directory: P
 def _named(recipe: Recipe) -> Iterator[tuple[str, Path]]:
     for name, value in files_in(recipe.data.options.model_dump(exclude_none=True)).items():
         yield name, Path(value)
+    for name, value in (recipe.vectors or {}).items():
+        yield f"{VECTORS}{name}", Path(value)
 
 
 def _change(path: Path, then: Source) -> str | None:

@@ -21,13 +21,13 @@ class AttentionHead:
 
     All are views: a change under `torch.no_grad()` changes the model. Grouped heads share `key`, `value` and their biases. What
     acts after these matrices is not part of them: a norm of queries and keys, a rotation, a score function, a sink, a value
-    residual, an output gate.
+    residual, an output gate. A matrix that is shared is in each of its places.
 
     Args:
         query: (D, M).
         key: (D, N), N = M or the width of the memory.
         value: (V, N).
-        output: (M, V), the columns of the output projection that this head meets.
+        output: (M, V), the columns of the output projection that this head meets; None without one.
         query_bias: (D,), or None.
         key_bias: (D,), or None.
         value_bias: (V,), or None.
@@ -37,7 +37,7 @@ class AttentionHead:
     query: Tensor
     key: Tensor
     value: Tensor
-    output: Tensor
+    output: Tensor | None
     query_bias: Tensor | None
     key_bias: Tensor | None
     value_bias: Tensor | None
@@ -56,12 +56,14 @@ def head_of(attention: MultiHeadAttention, site: str, head: int) -> AttentionHea
         raise InputError(Diagnostic("TFK073", message, f"heads are 0..{config.num_heads - 1}"))
     group = head // (config.num_heads // config.num_kv_heads)
     query, query_bias = _rows(attention.query, site, head, config.num_heads)
-    key, key_bias = _rows(attention.key, site, group, config.num_kv_heads)
-    value, value_bias = _rows(attention.value, site, group, config.num_kv_heads)
-    projection = _linear(attention.output, site)
-    width = projection.in_features // config.num_heads
-    output = projection.weight[:, head * width : (head + 1) * width]
-    return AttentionHead(query, key, value, output, query_bias, key_bias, value_bias, projection.bias)
+    keys = attention.key or attention.query
+    key, key_bias = _rows(keys, site, group, config.num_kv_heads)
+    value, value_bias = _rows(attention.value or keys, site, group, config.num_kv_heads)
+    output, output_bias = None, None
+    if isinstance(attention.output, nn.Linear):
+        width = attention.output.in_features // config.num_heads
+        output, output_bias = attention.output.weight[:, head * width : (head + 1) * width], attention.output.bias
+    return AttentionHead(query, key, value, output, query_bias, key_bias, value_bias, output_bias)
 
 
 def _rows(module: nn.Module, site: str, head: int, heads: int) -> tuple[Tensor, Tensor | None]:

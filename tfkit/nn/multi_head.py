@@ -96,7 +96,8 @@ class MultiHeadAttention(nn.Module):
     Args:
         name: the last part of the site names, `<node>.<index>.<name>`.
         projections: linear maps `query` (M -> H * D), `key` and `value` (M or the memory's width -> G * D), `output`
-            (H * D -> M), and optionally `gate` (M -> H * V, or H for one factor per head).
+            (H * D -> M), and optionally `gate` (M -> H * V, or H for one factor per head). Without `value` the values are what
+            `key` gives; without `key` too, `query` projects all three.
         config: the settings.
         position: how the site uses a position scheme, None for no scheme.
         own_position: the site's own scheme, if `position.scheme` is None.
@@ -126,8 +127,8 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.name, self.config, self.position_config = name, config, position
-        self.query, self.key = projections["query"], projections["key"]
-        self.value, self.output = projections["value"], projections["output"]
+        self.query, self.key = projections["query"], projections.get("key")
+        self.value, self.output = projections.get("value"), projections["output"]
         self.position, self.query_norm, self.key_norm, self.score = own_position, query_norm, key_norm, score
         self.gate, self.sink, self.value_residual = projections.get("gate"), sink, value_residual
         self.local = local
@@ -152,11 +153,15 @@ class MultiHeadAttention(nn.Module):
         config, site = self.config, f"{context.stack}.{index}.{self.name}"
 
         # Projections. Only the first decoding step projects the memory.
-        query = self._queries(x)  # (B, H, Q, D)
+        of_queries = self.query(x)
+        query = self._normed_heads(of_queries, config.num_heads, self.query_norm)  # (B, H, Q, D)
         memory = context.cached_memory(site) if config.cross else None  # (B, G, K, D) and (B, G, K, V)
         if memory is None:
             source = context.memory_for(config.memory).tensor if config.cross else x
-            key, value = self._keys_and_values(source)  # N new keys: (B, G, N, D) and (B, G, N, V)
+            of_keys = self.key(source) if self.key is not None else self.query(source) if config.cross else of_queries
+            of_values = of_keys if self.value is None else self.value(source)
+            key = self._normed_heads(of_keys, config.num_kv_heads, self.key_norm)  # N new keys: (B, G, N, D)
+            value = self._split(of_values, config.num_kv_heads)  # (B, G, N, V)
         else:
             key, value = memory
 
@@ -224,9 +229,6 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor, heads: int) -> Tensor:
         return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)  # (B, heads, L, D)
 
-    def _queries(self, x: Tensor) -> Tensor:
-        return self._normed_heads(self.query(x), self.config.num_heads, self.query_norm)  # (B, H, Q, D)
-
     def _normed_heads(self, x: Tensor, heads: int, norm: nn.Module | None) -> Tensor:
         """(B, L, heads * D) -> (B, heads, L, D), with the norm over all heads together or over each."""
         if norm is None:
@@ -234,10 +236,6 @@ class MultiHeadAttention(nn.Module):
         if self.config.norm_all_heads:
             return self._split(norm(x).to(x.dtype), heads)
         return norm(self._split(x, heads)).to(x.dtype)  # type: ignore[no-any-return]
-
-    def _keys_and_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        key = self._normed_heads(self.key(source), self.config.num_kv_heads, self.key_norm)  # (B, G, N, D)
-        return key, self._split(self.value(source), self.config.num_kv_heads)  # (B, G, N, V)
 
     def _position(self, x: Tensor, key: Tensor, context: StackContext, site: str, new_keys: bool) -> Position | None:
         """The scheme and its tables for queries (B, Q, M) and keys (B, G, N, D), which are new in this call or cached."""

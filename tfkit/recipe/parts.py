@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from ..catalogue import Catalogue, Registration, load_catalogue
 from ..distribution import NAME
-from ..slots.options import AsTuple, Entry, NoOptions, OneOf, Options, Positive, Probability, Size
+from ..slots.options import AsTuple, Entry, OneOf, Options, Positive, Probability, Size
 from ..spec.grammar import Grammar
 from ..spec.schema_writer import Schema, SchemaWriter, document, required
 from ..spec.versions import CURRENT
@@ -45,6 +45,12 @@ class AdadeltaOptions(Options):
     eps: Annotated[Positive, Field(description="added to both means under their roots")] = 1e-6
 
 
+class SgdOptions(Options):
+    """v = momentum v + gradient; a step subtracts the rate times v. Sutskever et al. 2013, equation 1, times the rate."""
+
+    momentum: Annotated[Probability, Field(description="decay of the sum of gradients; 0 is the gradient alone")] = 0.0
+
+
 OPTIMISERS = (
     Entry(
         name="adadelta", summary="changes in the units of the weights, with a rate of about 1", options=AdadeltaOptions,
@@ -55,7 +61,10 @@ OPTIMISERS = (
         name="adamw", summary="Adam with decoupled weight decay", options=AdamWOptions,
         reference="https://arxiv.org/abs/1711.05101",
     ),
-    Entry(name="sgd", summary="the gradient times the rate, as in Luong et al. 2015 with `halving`", options=NoOptions),
+    Entry(
+        name="sgd", summary="the gradient times the rate, as in Luong et al. 2015 with `halving`; with momentum on request",
+        options=SgdOptions, reference="https://proceedings.mlr.press/v28/sutskever13.html",
+    ),
 )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ _OURS = {
     "scale": "scale_embedding embed_scale scale_embeddings",
     "segments": "type_vocab_size num_segments",
     "share": "tie_word_embeddings tie_weights tied share_embeddings",
+    "shared_projection": "shared_kv share_kv shared_qk tie_kv",
     "sink": "attention_sink attention_sinks sinks use_sinks s_aux",
     "softcap": "attn_logit_softcapping final_logit_softcapping logit_softcap",
     "start_id": "bos_token_id decoder_start_token_id bos_id bos_idx sos_id bos",

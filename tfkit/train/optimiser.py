@@ -134,7 +134,7 @@ def optimiser_for(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
                 decayed.setdefault((matrix, factors[name]), []).append(parameter)
     groups = [{"params": tensors, "factor": factor} for (_, factor), tensors in decayed.items()]
     if recipe.optimiser.kind == "sgd":
-        return torch.optim.SGD(groups, lr=0.0, fused=fused)
+        return torch.optim.SGD(groups, lr=0.0, momentum=options.momentum, fused=fused)
     if recipe.optimiser.kind == "adadelta":
         return torch.optim.Adadelta(groups, lr=0.0, rho=options.rho, eps=options.eps)
     betas = (options.beta1, options.beta2)
@@ -149,9 +149,9 @@ MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
     torch.optim.Adadelta: ("square_avg", "acc_delta"),
-    torch.optim.SGD: (),
+    torch.optim.SGD: ("momentum_buffer",),
 }
-"""The tensors of an optimiser in the shape of a parameter."""
+"""The tensors of an optimiser in the shape of a parameter. SGD has its own with momentum alone, and counts no steps."""
 
 
 def rate_of(recipe: Recipe, step: int, width: int, reductions: int) -> float:

@@ -20,7 +20,8 @@ import torch
 from ..builder import build
 from ..catalogue import Catalogue, load_catalogue
 from ..data import KINDS, TextTokeniser, changes_of_files, read_data, read_facts, read_tokenisers, roles_of
-from ..errors import Diagnostic, InputError
+from ..data.sources import VECTORS
+from ..errors import Diagnostic, InputError, StoreError
 from ..generate.step_graphs import check_device
 from ..recipe import Recipe, without_smoothing
 from ..spec import load_spec
@@ -79,6 +80,7 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
             digests[PRETRAINED] = written[PRETRAINED]
         processes.run_on_all(partial(check_digests, directory, written, digests))
     report = None
+    changed = processes.run_on_first(partial(_changes, recipe, directory, first_step)) if files else []
     if pretrained is not None:
         load_into = partial(pretrained.load_into, model, recipe, roles, data.labels, data.tokenisers)
         report = processes.run_on_all(load_into)
@@ -96,13 +98,18 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
     checkpointer = Checkpointer(step, output, digests, best_models)
     processes.run_on_all(lambda: check_translations(model, data.tokenisers, recipe))
     validator, clock = Validator(step, build_model, best_models), RunClock(session.start, processes)
-    if files and (
-        changed := processes.run_on_first(
-            lambda: changes_of_files(recipe, read_facts(directory / DATA).sources, directory / DATA)
-        )
-    ):
+    if changed:
         callbacks.notify(lambda callback: callback.on_warning(tuple(changed)))
     return Trainer(step, output, best_models, checkpointer, validator, clock, report if first_step else None, vectors)
+
+
+def _changes(recipe: Recipe, directory: Path, first_step: bool) -> list[Diagnostic]:
+    """Warnings of files that are not what the run began with. Raises StoreError for vectors that would be read again."""
+    changed = changes_of_files(recipe, read_facts(directory / DATA).sources, directory / DATA)
+    vectors = [change for change in changed if change.path.startswith(VECTORS)]
+    if first_step and vectors:
+        raise StoreError(vectors)
+    return changed
 
 
 def _tokenisers(recipe: Recipe, directory: Path) -> Mapping[str, TextTokeniser]:

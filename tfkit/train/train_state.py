@@ -170,7 +170,8 @@ class TrainState:
         parameters = {name: parameter for name, parameter in self.model.named_parameters() if name in updated}
         keys = MOMENTS[type(self.optimiser)]
         moments = {f"{name}/{key}": parameter for name, parameter in parameters.items() for key in keys}
-        steps = {f"{name}/step": torch.zeros((), device="meta") for name in parameters}
+        counts = not isinstance(self.optimiser, torch.optim.SGD)
+        steps = {f"{name}/step": torch.zeros((), device="meta") for name in parameters if counts}
         for file, expected in {**self.tensors(), OPTIMISER: {**moments, **steps}}.items():
             check_tensors(directory / file, tensors.get(file, {}), expected, "this run")
 

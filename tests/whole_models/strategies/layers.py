@@ -128,6 +128,8 @@ def _attention(parts: Parts, plan: StackPlan) -> dict[str, Any]:
         found["scale"] = parts.one((1.0, 0.25, -0.5))
     if parts.chance(20):
         found["output_gate"] = parts.one(("elementwise", "headwise"))
+    if "bias" not in found and parts.chance(20):
+        found["shared_projection"] = "key_value"
     return found
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from ...plugin import Component, Parameter, SublayerKind, linear
 from ...slots.cost import FLOAT32_BYTES, Cost, Numbers, Sizes
 from ...slots.position import PositionSite
 from ...slots.score import ScoreSite
 from ...slots.sublayer import AttentionSite, SublayerContext, SublayerOptions, changed_settings, settings_of
-from .options import AverageAttentionOptions, CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
+from .options import SHARED_MATRICES, AverageAttentionOptions, CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
 def attention_kept(options: SelfAttentionOptions, context: SublayerContext, sizes: Sizes, numbers: Numbers) -> int:
     """Inputs, queries, keys and values, the merged heads, and either the sum of each softmax or all its weights.
 
     inputs   c (N M + 2 K S) with autocast, else 4 N M, because the three projections share one tensor
-    heads    c (N H D + K G (D + V)), plus 4 bytes each of queries and keys before their norm
+    heads    c (N H D + K G (D + V)), plus 4 bytes each of queries and keys before their norm; a shared matrix has one product
     output   c N H V, twice where a row may see no key and is set to zero
     softmax  4 B H Q with a fused kernel, which computes the weights again (FlashAttention, section 3.1,
              https://arxiv.org/abs/2205.14135); else 4 B H Q K, and as much for each setting of scores or weights
@@ -29,10 +32,10 @@ def attention_kept(options: SelfAttentionOptions, context: SublayerContext, size
     N, K = B * Q, B * sizes.keys
     width, H, G = context.width, options.num_heads, options.kv_heads
     D, V = options.dim(width), options.values(width)
-    source = (context.memory_width or width) if isinstance(options, CrossAttentionOptions) else width
     weighted = options.name in numbers.weighted
-    inputs = c * (N * width + 2 * K * source) if numbers.autocast else c * N * width
-    heads = (FLOAT32_BYTES if weighted else c) * (N * H * D + K * G * (D + V))
+    projected = products(options, context, N, K)
+    inputs = c * sum(rows * inner for rows, inner, _ in projected) if numbers.autocast else c * N * width
+    heads = (FLOAT32_BYTES if weighted else c) * sum(rows * outer for rows, _, outer in projected)
     if options.query_key_norm.kind != "none":
         heads += FLOAT32_BYTES * (N * H * (D + 1) + K * G * (D + 1))
     output = c * N * H * V * (2 if context.padded else 1)
@@ -96,18 +99,58 @@ def own_table(options: SelfAttentionOptions, context: SublayerContext) -> bool:
     return scheme.entry.tables(scheme.options) == "layer" or isinstance(options, CrossAttentionOptions)
 
 
-def attention_parameters(options: SelfAttentionOptions, context: SublayerContext) -> tuple[Parameter, ...]:
-    width, dim, bias = context.width, options.dim(context.width), options.bias
-    source = context.memory_width if isinstance(options, CrossAttentionOptions) and context.memory_width else width
-    values = options.values(width)
-    parameters = [
-        *linear("query", "query", width, options.num_heads * dim, bias.query),
-        *linear("key", "key", source, options.kv_heads * dim, bias.key),
-        *linear("value", "value", source, options.kv_heads * values, bias.value),
-        *linear("output", "attention_output", options.num_heads * values, width, bias.output),
-    ]
+class Matrix(NamedTuple):
+    """A projection (inner -> outer). `role` is that of its weight; a shared matrix has the role `value`, whose spread a
+    placement may scale."""
+
+    role: str
+    inner: int
+    outer: int
+    bias: bool
+
+
+def source_width(options: SelfAttentionOptions, context: SublayerContext) -> int:
+    """Features of what keys and values are projected from."""
+    return (context.memory_width or context.width) if isinstance(options, CrossAttentionOptions) else context.width
+
+
+def matrices(options: SelfAttentionOptions, context: SublayerContext) -> dict[str, Matrix]:
+    """The projections of an attention by name, in the order of its parameters."""
+    width, source, bias = context.width, source_width(options, context), options.bias
+    dim, values = options.dim(width), options.values(width)
+    separate = {
+        "query": Matrix("query", width, options.num_heads * dim, bias.query),
+        "key": Matrix("key", source, options.kv_heads * dim, bias.key),
+        "value": Matrix("value", source, options.kv_heads * values, bias.value),
+    }
+    projections = {name: matrix for name, matrix in separate.items() if options.matrix(name) == name}
+    shared = options.matrix("value")
+    projections[shared] = projections[shared]._replace(role="value")
+    if options.output_projection:
+        projections["output"] = Matrix("attention_output", options.num_heads * values, width, bias.output)
     if options.output_gate != "none":  # a bias where the query has one, because Qwen projects both by one matrix
-        parameters += linear("gate", "attention_gate", width, options.gates(width), bias.query)
+        projections["gate"] = Matrix("attention_gate", width, options.gates(width), bias.query)
+    return projections
+
+
+def products(options: SelfAttentionOptions, context: SublayerContext, Q: int, K: int) -> list[tuple[int, int, int]]:
+    """The products that give queries, keys and values of Q tokens that read K, each as (rows, inner, outer)."""
+    projections = matrices(options, context)
+    applied = [(Q, projections["query"])]
+    if "key" in projections or isinstance(options, CrossAttentionOptions):  # else the keys are the queries
+        applied.append((K, projections[options.matrix("key")]))
+    if "value" in projections:
+        applied.append((K, projections["value"]))
+    return [(rows, matrix.inner, matrix.outer) for rows, matrix in applied]
+
+
+def attention_parameters(options: SelfAttentionOptions, context: SublayerContext) -> tuple[Parameter, ...]:
+    width, dim = context.width, options.dim(context.width)
+    parameters = [
+        parameter
+        for name, (role, inner, outer, bias) in matrices(options, context).items()
+        for parameter in linear(name, role, inner, outer, bias)
+    ]
     if options.value_residual == "learned":
         parameters.append(Parameter("value_residual.weight", "value_residual", (2,)))
     if options.sink:
@@ -135,10 +178,12 @@ def attention_costs(options: SelfAttentionOptions, context: SublayerContext, siz
     B, Q, K = sizes.batch, sizes.queries, sizes.keys
     width, dim, heads, kv_heads = context.width, options.dim(context.width), options.num_heads, options.kv_heads
     both = dim + options.values(width)  # of queries or keys, and of values
-    cross = isinstance(options, CrossAttentionOptions)
-    source = (context.memory_width or width) if cross else width
-    projections = 2 * B * (Q * width * heads * both + K * source * kv_heads * both)
-    kept = B * (Q * width + Q * heads * both + K * kv_heads * both)
+    projected = products(options, context, Q, K)
+    projections = 2 * B * sum(rows * inner * outer for rows, inner, outer in projected)
+    kept = B * (Q * width + sum(rows * outer for rows, _, outer in projected))
+    if options.output_projection:
+        projections += 2 * B * Q * heads * options.values(width) * width
+        kept += B * Q * heads * options.values(width)
     if options.output_gate != "none":
         projections += 2 * B * Q * width * options.gates(width)
         kept += B * Q * (options.gates(width) + heads * options.values(width))
@@ -211,6 +256,7 @@ def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> 
     if options.sink and not options.score.entry.dot:
         rule = f"a sink joins the softmax of dot products, and the score is `{options.score.kind}`"
         broken.append(("sink", rule, "remove it, or use the score `dot` or `general`"))
+    broken += matrix_rules(options, context)
     if options.query_key_norm_over != "each_head" and options.query_key_norm.kind == "none":
         broken.append(("query_key_norm_over", "there is no norm of queries and keys", "write `query_key_norm`, or remove it"))
     cross = isinstance(options, CrossAttentionOptions)
@@ -226,6 +272,30 @@ def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> 
     elif cross and scheme.entry.acts:
         broken.append(("position", f"{scheme.kind} acts on embeddings", "write it at the tokens node"))
     return tuple(broken)
+
+
+def matrix_rules(options: SelfAttentionOptions, context: SublayerContext) -> Iterator[tuple[str, str, str]]:
+    """The broken rules of shared and absent projections."""
+    width, source, heads = context.width, source_width(options, context), options.num_heads
+    dim, values = options.dim(width), options.values(width)
+    shared = SHARED_MATRICES[options.shared_projection]
+    tensors = sorted({*shared, *shared.values()})
+    if shared and values != dim:
+        rule = f"keys and values of one matrix have equal features, and value_dim is {values}, head_dim {dim}"
+        yield "value_dim", rule, "remove it"
+    if "key" in shared and options.kv_heads != heads:
+        rule = f"queries and keys of one matrix have equal heads, and num_kv_heads is {options.kv_heads}, num_heads {heads}"
+        yield "num_kv_heads", rule, "remove it, or share `key_value`"
+    if "key" in shared and source != width:
+        rule = f"one matrix cannot read {width} features of queries and {source} of the memory"
+        yield "shared_projection", rule, "use `key_value`"
+    if len({getattr(options.bias, tensor) for tensor in tensors}) > 1:
+        yield "bias", f"{' and '.join(tensors)} have one matrix and one bias", "write the same for all of them"
+    if not options.output_projection and heads * values != width:
+        rule = f"{heads} heads of {values} features leave the attention as they are, and d_model is {width}"
+        yield "output_projection", rule, "write `value_dim` or another `num_heads`, or keep the projection"
+    if not options.output_projection and isinstance(biases := options.bias.written(), dict) and "output" in biases:
+        yield "bias", "there is no output projection", "remove `output`"
 
 
 def attention_undivided(options: SelfAttentionOptions, context: SublayerContext, ranks: int) -> str:

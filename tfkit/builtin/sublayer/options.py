@@ -11,6 +11,12 @@ from ...plugin import Component, OneOf, Options, Positive, Probability, Size, Sl
 from ...slots.options import NodeRef, SlotListField
 
 PROJECTIONS = ("query", "key", "value", "output")
+SHARED_MATRICES: dict[str, dict[str, str]] = {
+    "none": {},
+    "key_value": {"value": "key"},
+    "query_key_value": {"key": "query", "value": "query"},
+}
+"""By `shared_projection`: the tensors that have no matrix of their own, and the name of the one that projects them."""
 
 
 class ProjectionBias(Options):
@@ -80,6 +86,12 @@ class SelfAttentionOptions(SublayerOptions):
     softcap: Annotated[Positive | None, Field(description="c in c * tanh(score / c)")] = None
     window: Annotated[Window | None, Field(description="n: the query and the n-1 keys before it; or [left, right]")] = None
     sink: Annotated[bool, Field(description="whether a learned logit per head joins the softmax (gpt-oss)")] = False
+    shared_projection: Annotated[
+        str, OneOf(*SHARED_MATRICES), Field(description="what one matrix projects: keys and values, or queries too")
+    ] = "none"
+    output_projection: Annotated[
+        bool, Field(description="whether a matrix projects the heads; without one, H * V must be d_model")
+    ] = True
     output_gate: Annotated[
         str,
         OneOf("none", "elementwise", "headwise"),
@@ -117,6 +129,10 @@ class SelfAttentionOptions(SublayerOptions):
         """Features that the norms of queries and of keys are over."""
         dim = self.dim(width)
         return (dim, dim) if self.query_key_norm_over == "each_head" else (self.num_heads * dim, self.kv_heads * dim)
+
+    def matrix(self, tensor: str) -> str:
+        """The name of the matrix that projects `query`, `key` or `value`."""
+        return SHARED_MATRICES[self.shared_projection].get(tensor, tensor)
 
     def gates(self, width: int) -> int:
         """Features of the output gate; 0 without one."""

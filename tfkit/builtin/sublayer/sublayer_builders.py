@@ -16,30 +16,22 @@ from ...plugin import Component
 from ...slots.lazy import load
 from ...slots.score import ScoreSite
 from ...slots.sublayer import SublayerContext, SublayerOptions, settings_of
-from .entries import acts_in_attention, own_table, position_site, scale_of, scheme_of, score_of
+from .entries import acts_in_attention, matrices, own_table, position_site, scale_of, scheme_of, score_of
 from .options import AverageAttentionOptions, CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
 def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: Wiring) -> nn.Module:
-    width, dim, bias = context.width, options.dim(context.width), options.bias
-    cross = isinstance(options, CrossAttentionOptions)
-    source = context.memory_width if cross and context.memory_width else width
-    values = options.values(width)
-    projections: dict[str, nn.Module] = {
-        "query": Linear(width, options.num_heads * dim, bias.query),
-        "key": Linear(source, options.kv_heads * dim, bias.key),
-        "value": Linear(source, options.kv_heads * values, bias.value),
-        "output": Linear(options.num_heads * values, width, bias.output),
-    }
-    if options.output_gate != "none":
-        projections["gate"] = Linear(width, options.gates(width), bias.query)
+    width, dim = context.width, options.dim(context.width)
+    projections: dict[str, nn.Module] = {"output": nn.Identity()}
+    for name, (_, inner, outer, bias) in matrices(options, context).items():
+        projections[name] = Linear(inner, outer, bias)
     config = AttentionConfig(
         num_heads=options.num_heads,
         num_kv_heads=options.kv_heads,
         head_dim=dim,
         scale=scale_of(options, dim),
         window=(options.window - 1, 0) if isinstance(options.window, int) else options.window,
-        cross=cross,
+        cross=isinstance(options, CrossAttentionOptions),
         memory=options.memory if isinstance(options, CrossAttentionOptions) else None,
         score=score_of(options),
         norm_all_heads=options.query_key_norm_over == "all_heads",

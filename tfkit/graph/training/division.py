@@ -60,7 +60,7 @@ def divide(graph: Graph, ranks: int) -> Division:
                 for part, role in names:
                     into = division.columns if role in COLUMNS else division.rows
                     into.append(f"nodes.{name}.{path}.{part}")
-                if any(role == "query" for _, role in names):
+                if any(role == "value" for _, role in names):
                     division.heads.append(f"nodes.{name}.{path}")
             continue
         for parameter in node.parameters():

@@ -234,9 +234,11 @@ def _attention(name: str, options: Any, width: int) -> Iterator[str]:
             yield f"`{name}.{setting}` is {value:g}: the engine has {logits}"
     if options.sink:
         yield f"`{name}.sink`: the engine has no attention sinks"
-    for field in ("output_gate", "value_residual"):
+    for field in ("output_gate", "value_residual", "shared_projection"):
         if getattr(options, field) != "none":
             yield f"`{name}.{field}` is {getattr(options, field)}: the engine has none"
+    if not options.output_projection:
+        yield f"`{name}.output_projection` is false: the engine has one in every attention"
     if options.score.kind != "dot":
         yield f"`{name}.score` is {options.score.kind}: the engine has the dot product"
     if options.query_key_norm.kind != "none":

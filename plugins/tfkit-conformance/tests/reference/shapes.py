@@ -116,6 +116,10 @@ ATTENTION = {
     "attention: {value_dim: 7, head_dim: 5, output_gate: elementwise, sink: true, softcap: 2.0}",
     "headwise gate, norm over all heads": "num_layers: 1, position: rotary_half, attention: {head_dim: 6, output_gate: "
     "headwise, bias: {query: false}, query_key_norm: rms_norm, query_key_norm_over: all_heads, window: 3, scale: 0.4}",
+    "keys are values": "num_layers: 2, position: rotary_half, attention: {shared_projection: key_value, num_kv_heads: 1, "
+    "value_residual: mean, query_key_norm: rms_norm}",
+    "one matrix, no output": "num_layers: 2, attention: {shared_projection: query_key_value, output_projection: false, "
+    "output_gate: elementwise}",
     "deepnorm": "placement: deepnorm, sublayers: [{kind: ffn, residual_scale: 0.5}, self_attention, "
     "{kind: ffn, residual_scale: -0.5, activation: swiglu}], num_layers: 2",
     "sandwich": "num_layers: 2, placement: sandwich, attention: {score: additive}",

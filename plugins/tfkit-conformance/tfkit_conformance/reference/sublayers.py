@@ -68,6 +68,7 @@ def attention(options: Any, weights: Weights, x: Tensor, call: SublayerCall) -> 
     softcap           c tanh(score / c), Gemma 2, section 2 (https://arxiv.org/abs/2408.00118)
     sink              one more logit in the softmax, gpt-oss (https://arxiv.org/abs/2508.10925)
     output_gate       sigmoid(W_g x) times the heads, Qiu et al. 2025 (https://arxiv.org/abs/2505.06708)
+    shared_projection one W for keys and values, or for queries too; without output_projection W_O is left out
     value_residual    values mixed with those of the first layer, Zhou et al. 2024 (https://arxiv.org/abs/2410.17897)
     """
     cross = call.memory is not None
@@ -75,7 +76,8 @@ def attention(options: Any, weights: Weights, x: Tensor, call: SublayerCall) -> 
     key_visible = call.memory.shown() if call.memory is not None else call.visible
     H, G = options.num_heads, options.num_kv_heads or options.num_heads
     Q, K = x.shape[1], source.shape[1]
-    query, key, value = linear(weights, "query", x), linear(weights, "key", source), linear(weights, "value", source)
+    query = linear(weights, "query", x)
+    key, value = (linear(weights, options.matrix(tensor), source) for tensor in ("key", "value"))
     D = query.shape[-1] // H
     scheme = options.position if cross else call.position
     site = PositionSite(x.shape[-1], H, D, causal=call.causal and not cross, cross=cross)
@@ -107,7 +109,8 @@ def attention(options: Any, weights: Weights, x: Tensor, call: SublayerCall) -> 
     if options.output_gate != "none":
         gate = sigmoid(linear(weights, "gate", x))
         heads = heads * (_heads(gate, H) if options.output_gate == "elementwise" else gate.mT[..., None])
-    return linear(weights, "output", heads.transpose(1, 2).flatten(2))
+    heads = heads.transpose(1, 2).flatten(2)
+    return linear(weights, "output", heads) if options.output_projection else heads
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:

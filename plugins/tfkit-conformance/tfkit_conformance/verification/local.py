@@ -112,11 +112,12 @@ def _tensors(recording: Recording, call: SiteCall, expected: ExpectedSite) -> No
     rotates = expected.scheme is not None and "queries_keys" in expected.scheme.entry.acts
     plain = expected.options.query_key_norm.kind == "none"
     for tensor, actual in (("query", call.inputs.query), ("key", call.inputs.key), ("value", call.inputs.value)):
-        projected = parts[f"branches.{name}.{tensor}"][0].output
+        projected = _projected(parts, name, expected, tensor)
         heads = expected.site.heads if tensor == "query" else expected.site.kv_heads
         split = _split(projected, heads)
         if tensor == "value" and expected.options.value_residual != "none":
-            split = _mixed(split, _split(_first_values(recording, call, stack, name), heads), call)
+            first = _first_values(recording, call, stack, f"branches.{name}.{expected.options.matrix(tensor)}", name)
+            split = _mixed(split, _split(first, heads), call)
         if tensor == "key" and call.attention.score is not None:
             split = call.attention.score.map_keys(split)  # type: ignore[operator]
         if tensor == "value" or (plain and not rotates):
@@ -139,11 +140,17 @@ def _split(projected: Tensor, heads: int) -> Tensor:
     return projected.view(*projected.shape[:2], heads, -1).transpose(1, 2)
 
 
-def _first_values(recording: Recording, call: SiteCall, stack: str, name: str) -> Tensor:
+def _projected(parts: dict[str, list[Call]], name: str, expected: ExpectedSite, tensor: str) -> Tensor:
+    """What the matrix of queries, keys or values gave. One that reads the sequence and a memory is called twice."""
+    calls = parts[f"branches.{name}.{expected.options.matrix(tensor)}"]
+    return calls[0 if tensor == "query" else -1].output  # type: ignore[no-any-return]
+
+
+def _first_values(recording: Recording, call: SiteCall, stack: str, part: str, name: str) -> Tensor:
     """The projected values of the first layer with a sub-layer of this name that reads the same sequence."""
-    part, memory = f"branches.{name}.value", call.attention.config.memory
+    memory = call.attention.config.memory
     calls: Iterator[Tensor] = (
-        recording.layers[stack, index].parts[part][0].output
+        recording.layers[stack, index].parts[part][-1].output
         for _, index in sorted(key for key in recording.layers if key[0] == stack)
         if part in recording.layers[stack, index].parts
         and recording.sites[f"{stack}.{index}.{name}"][0].attention.config.memory == memory

@@ -74,7 +74,7 @@ class Recording:
 
 
 LAYER_PARTS = ("branches", "norms")
-PROJECTIONS = ("query", "key", "value", "output")
+PROJECTIONS = ("query", "key", "value", "output", "gate")
 
 
 @torch.no_grad()
@@ -140,8 +140,9 @@ def _parts(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         for name, module in dict(layer.named_children()).get(kind, nn.ModuleDict()).named_children():
             yield f"{kind}.{name}", module
             if isinstance(module, MultiHeadAttention):
-                for projection in PROJECTIONS if module.gate is None else (*PROJECTIONS, "gate"):
-                    yield f"{kind}.{name}.{projection}", module.get_submodule(projection)
+                for projection, part in module.named_children():
+                    if projection in PROJECTIONS:
+                        yield f"{kind}.{name}.{projection}", part
 
 
 @contextmanager

@@ -124,11 +124,12 @@ def projections(recording: Recording, expected: ExpectedSite) -> float:
     stack, index, name = expected.name.split(".", 2)
     parts = recording.layers[stack, int(index)].parts
     worst = 0.0
-    for projection in ("query", "key", "value", "output"):
-        call = parts[f"branches.{name}.{projection}"][0]
-        want = linear(exact(call.x), _weight(call.module), _bias(call.module))
-        words = f"the {projection} projection of {expected.name}: {recording.weight_of(call.module)}"
-        worst = max(worst, close("projection", call.output, want.value, want.bound, words, "its output"))
+    matrices = dict.fromkeys(expected.options.matrix(tensor) for tensor in ("query", "key", "value"))
+    for projection in (*matrices, "output") if expected.options.output_projection else matrices:
+        for call in parts[f"branches.{name}.{projection}"]:
+            want = linear(exact(call.x), _weight(call.module), _bias(call.module))
+            words = f"the {projection} projection of {expected.name}: {recording.weight_of(call.module)}"
+            worst = max(worst, close("projection", call.output, want.value, want.bound, words, "its output"))
     return worst
 
 

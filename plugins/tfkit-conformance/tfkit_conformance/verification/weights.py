@@ -122,6 +122,8 @@ def _memories_read(subject: ModelUnderTest, model: Model) -> Iterator[dict[str, 
             view = inputs[0].view_as(inputs[0])
             name = next((names[id(p)] for p in module.parameters() if id(p) in names), "")
             note = _Read(part, name, view.requires_grad)
+            if part == "query":
+                read[site].clear()  # a matrix that is shared with the queries reads the memory last
             if view.requires_grad:
                 view.register_hook(lambda gradient: setattr(note, "gradient", gradient.detach()))
             read[site].append(note)
@@ -133,7 +135,7 @@ def _memories_read(subject: ModelUnderTest, model: Model) -> Iterator[dict[str, 
         if expected.memory is None:
             continue
         read[expected.name] = []
-        for part in ("key", "value"):
+        for part in dict.fromkeys(expected.options.matrix(tensor) for tensor in ("key", "value")):
             module = sites[expected.name].get_submodule(part)
             handles.append(module.register_forward_pre_hook(noting(expected.name, part)))
     try:
