@@ -115,6 +115,13 @@ def test_saved_models(tfkit, small, tmp_path, catalogue):
     assert read_saved(directories["half"], catalogue).versions.dtype == "bfloat16"
     done = tfkit("diff", small, directories["one"], "--set", "name=other")
     assert (done.code, "is a saved model" in done.err) == (2, True)
+    weights = directories["one"] / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    done = tfkit("diff", directories["two"], directories["one"])  # the digest that a listing states is not that of the file
+    assert (done.code, "TFK082" in done.err, str(weights) in done.err) == (2, True, True)
+    assert tfkit("diff", small, directories["one"]).code == 0
 
 
 def test_wrong_inputs(tfkit, small, tmp_path):

@@ -33,10 +33,21 @@ def test_two_classes_with_one_label_are_refused():
         check_labels(["crane", "dog", "crane"])
 
 
-@pytest.mark.parametrize("other", ["e\u0301", "\u00e9 ", "\u00e9\ufe0f"], ids=["form", "space", "selector"])
-def test_two_classes_whose_labels_look_the_same_are_refused(other):
+@pytest.mark.parametrize(
+    ("label", "other"),
+    [
+        ("\u00e9", "e\u0301"),
+        ("\u00e9", "\u00e9 "),
+        ("\u00e9", "\u00e9\ufe0f"),
+        ("a b", "a\u00a0b"),
+        ("a b", "a  b"),
+        ("fi", "\ufb01"),
+    ],
+    ids=["form", "space", "selector", "space without a break", "two spaces", "ligature"],
+)
+def test_two_classes_whose_labels_look_the_same_are_refused(label, other):
     with pytest.raises(ValueError, match="classes 0 and 1 have the same label"):
-        check_labels(["\u00e9", other])
+        check_labels([label, other])
 
 
 def test_labels_of_a_table_that_look_the_same_are_refused(tmp_path):

@@ -226,6 +226,7 @@ def test_a_generation_without_a_number_of_tokens_has_as_many_as_are_allowed(clie
         ("classify", "/classify", {"json": {"pairs": [["a", "b"]]}}, 422, "invalid_request"),
         ("fill", "/fill", {"json": {"texts": ["<mask>", "no mask"]}}, 422, "no_mask"),
         ("fill", "/fill", {"json": {"texts": ["<mask> " * 59]}}, 413, "text_too_long"),
+        ("fill", "/fill", {"json": {"texts": ["<mask> " * 40] * 8, "top": 100}}, 413, "too_many_candidates"),
     ],
 )
 def test_a_wrong_request_is_refused_by_a_typed_error(client_of, name, path, sent, status, code):

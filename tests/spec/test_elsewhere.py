@@ -104,6 +104,25 @@ def test_names_of_files_and_of_nodes_elsewhere_are_not_suggested(
     assert f"`{SECRET}`" not in str(caught.value)
 
 
+def test_a_key_below_a_value_elsewhere_does_not_show_the_value(
+    places: tuple[Path, Path], catalogue: package.Catalogue, tfkit: Callable[..., Done]
+) -> None:
+    """Neither by `changes` nor by an override; beside the spec the value is shown."""
+    mine, theirs = places
+    for folder in (mine, theirs):
+        (folder / "base.yaml").write_text(f"tfkit: 1\nname: {SECRET}\ndefaults: {{dropout: {SECRET}}}\n")
+    for name, shown in (("../theirs/base.yaml", False), ("base.yaml", True)):
+        (mine / "spec.yaml").write_text(f"{OWN}extends: {name}\n")
+        with pytest.raises(TfkitError) as caught:
+            package.load_spec(mine / "spec.yaml", catalogue, ["defaults.dropout.x=1"])
+        [error] = [each for each in caught.value.diagnostics if each.code == "TFK017"]
+        assert quotes(error.message) == shown, error.message
+    (mine / "recipe.yaml").write_text(RECIPE.format("../theirs/base.yaml\nchanges: [name.z=1]"))
+    done = tfkit("check", str(mine / "recipe.yaml"))
+    assert "TFK017 name.z: `name` has no keys;" in done.err.replace("\n", ";")
+    assert not quotes(done.err), done.err
+
+
 RECIPE = "tfkit: 1\nname: r\nmodel: {}\ndata: {{kind: parallel}}\nstopping: {{max_steps: 1}}\n"
 
 

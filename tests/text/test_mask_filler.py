@@ -115,6 +115,10 @@ def test_what_cannot_be_filled_is_refused(run, filler, tmp_path):
         list(filler.fill(["<mask>", "[MASK]"]))
     with pytest.raises(InputError, match="TFK138 text 1 has 43 tokens, and the model reads 40"):
         list(filler.fill(["<mask> " * 41]))
+    with pytest.raises(InputError, match="TFK138 text 1 has 14 tokens, and the model reads 9"):
+        list(MaskFiller(filler.model, filler.tokeniser, max_length=9).fill(["<mask>" * 12]))
+    with pytest.raises(InputError, match="TFK078 top is 1001; it is a whole number from 1 to 1,000"):
+        list(filler.fill(["<mask>"], top=1001))
     recipe = load_recipe(recipe_for(tmp_path, "language"), ["stopping.max_steps=1"])
     train(recipe, tmp_path / "language")
     with pytest.raises(InputError, match=r"TFK107 .* is no model that fills in masked tokens: it continues a prompt"):
@@ -126,6 +130,16 @@ def test_what_cannot_be_filled_is_refused(run, filler, tmp_path):
     save(MaskFiller.load(tmp_path / "masked").model, tmp_path / "bare", texts=without)
     with pytest.raises(InputError, match="TFK138 the tokeniser has no mask token"):
         MaskFiller.load(tmp_path / "bare")
+
+
+def test_texts_with_many_candidates_are_read_in_small_groups(filler: MaskFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each character may be a mask, and each mask has `top` tokens."""
+    monkeypatch.setattr("tfkit.text.mask_filler.MAX_GROUP", 60)
+    sizes: list[int] = []
+    whole = MaskFiller._fill_chunk
+    monkeypatch.setattr(MaskFiller, "_fill_chunk", lambda self, rows, top: sizes.append(len(rows)) or whole(self, rows, top))
+    list(filler.fill(["<mask>"] * 6, top=5))
+    assert sizes == [2, 2, 2]
 
 
 def test_other_commands_point_here(run):

@@ -258,6 +258,11 @@ DAMAGES: dict[str, Any] = {
     "a negative id": lambda tensors: tensors["always"].__setitem__(0, -7),
     "an empty n-gram": lambda tensors: tensors["ngrams"].__setitem__(0, -1),
     "twice": lambda tensors: tensors["ngrams"].__setitem__(0, tensors["ngrams"][1].clone()),
+    "ids for all again and again": lambda tensors: tensors.update(always=tensors["always"].repeat(1000)),
+    "ids of a row again and again": lambda tensors: (
+        tensors.update(targets=torch.cat([tensors["targets"], tensors["targets"][-1:].repeat(1000)])),
+        tensors["ends"].__setitem__(-1, len(tensors["targets"])),
+    ),
 }
 
 
@@ -272,6 +277,37 @@ def test_damaged_files_are_refused(learnt: Shortlist, tokenisers: dict[str, Text
     (tmp_path / "two").write_bytes(b"{")
     with pytest.raises(StoreError, match="TFK082"):
         Shortlist.load(tmp_path / "two", tokenisers)
+
+
+def test_a_file_has_at_most_so_many_rows(
+    learnt: Shortlist, tokenisers: dict[str, TextTokeniser], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Their number is compared before a tensor is read."""
+    learnt.save(tmp_path / "one")
+    monkeypatch.setattr("tfkit.text.shortlist.MAX_ROWS", 3)
+    monkeypatch.setattr("tfkit.text.shortlist.load_file", None)
+    with pytest.raises(StoreError, match=rf"TFK082.*{len(learnt.rows)} n-grams with .* target ids; at most 3 and "):
+        Shortlist.load(tmp_path / "one", tokenisers)
+    with pytest.raises(InputError, match="TFK139 a shortlist of 4 n-grams"):
+        Shortlist(tokenisers, [2], {(n,): [3] for n in range(4)})
+
+
+def test_a_source_has_each_id_once(tokenisers: dict[str, TextTokeniser], tmp_path: Path):
+    one, other = ("▁the", "▁la")
+    (tmp_path / "vmap.txt").write_text(f"{one}\t{f'{other} ' * 90}\n")
+    read = Shortlist.read_map(tokenisers, tmp_path / "vmap.txt")
+    [ids] = read.of([[tokenisers["source"].vocabulary[one]] * 50])
+    assert ids.tolist() == sorted({*read.always.tolist(), tokenisers["target"].vocabulary[other]})
+
+
+def test_lines_to_learn_from_are_read_in_groups_of_few_characters(
+    tokenisers: dict[str, TextTokeniser], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "lines").write_text(f"{'x' * 900_000}\n" * 6)
+    sizes: list[int] = []
+    monkeypatch.setattr(TextTokeniser, "encode", lambda _, texts: sizes.append(len(texts)) or [[5]] * len(texts))
+    Shortlist.learn(tokenisers, tmp_path / "lines", tmp_path / "lines", iterations=1)
+    assert sizes == [1] * 12
 
 
 def test_ids_of_no_vocabulary_are_refused(tokenisers: dict[str, TextTokeniser]):

@@ -1,9 +1,11 @@
 """Errors about data and pretrained models that a recipe names elsewhere quote nothing of them."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+import encoder_tasks
 from kinds_task import recipe_for
 
 pytestmark = pytest.mark.slow
@@ -46,3 +48,17 @@ def test_a_pretrained_model_elsewhere_is_not_quoted(file, text, tmp_path, tfkit)
     assert done.code == 2
     assert "TFK117" in done.err
     assert SECRET not in done.err, done.err
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "beside"])
+def test_tags_are_quoted_only_beside_the_recipe(place, tmp_path, tfkit):
+    (tmp_path / "mine").mkdir()
+    recipe = encoder_tasks.recipe_for(tmp_path / "mine", "tagged")
+    table = tmp_path / ("mine" if place == "beside" else "theirs") / "tagged.txt"
+    table.parent.mkdir(exist_ok=True)
+    table.write_text(f"dog\t{SECRET}\ncat\tx\n\n" * 20)
+    recipe.write_text(re.sub(r"table: \S+?([,}])", rf"table: {table}\1", recipe.read_text()))
+    done = tfkit("train", str(recipe), "-o", str(tmp_path / "run"), "--set", "validation.metric=f1")
+    assert done.code == 2
+    assert "TFK112" in done.err
+    assert (SECRET in done.err) == (place == "beside"), done.err

@@ -110,6 +110,19 @@ def test_a_file_of_pieces_and_an_exact_resumption(parent, tmp_path):
     assert all(torch.equal(mine[key], theirs[key]) for key in mine)
 
 
+@pytest.mark.parametrize("place", ["mine", "theirs"])
+def test_a_line_that_is_no_piece_is_quoted_only_beside_the_recipe(place, parent, tmp_path):
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+    path = new_task(tmp_path / "mine")
+    kind = tokeniser_of(parent).kind
+    (tmp_path / place / "pieces.txt").write_text("hunter2 secret\n")
+    path.write_text(f"{path.read_text()}pretrained: {parent}\ntokeniser: {{kind: {kind}, extend: ../{place}/pieces.txt}}\n")
+    with pytest.raises(InputError, match=rf"{place}/pieces.txt:1:1: TFK105") as caught:
+        train(load_recipe(path), tmp_path / "run")
+    assert ("secret" in str(caught.value)) == (place == "mine")
+
+
 def test_new_rows_below_adapters_are_trained_and_saved(parent, tmp_path):
     import tfkit
 

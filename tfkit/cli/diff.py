@@ -64,7 +64,8 @@ def command(
     catalogue = load_catalogue()
     if overrides and Path(second).is_dir():
         raise usage_error(f"--set changes a spec, and {second} is a saved model", "name its spec.yaml")
-    a, b = _side(first, (), catalogue, batch), _side(second, overrides, catalogue, batch)
+    both = all(Path(file).is_dir() for file in (first, second))
+    a, b = _side(first, (), catalogue, batch, both), _side(second, overrides, catalogue, batch, both)
     _check_inputs([a, b], lengths or {})
     a, b = (_with_batch(side, batch, lengths) for side in (a, b))
     data = diff_data(a, b)
@@ -94,13 +95,13 @@ def _drawn(form: str, a: Side, b: Side, data: dict[str, Any]) -> str | bytes:
     return png(drawings)
 
 
-def _side(file: str, overrides: tuple[str, ...], catalogue: Catalogue, batch: int) -> Side:
-    """A spec, or a saved model without its weights. Its batch has no lengths yet."""
+def _side(file: str, overrides: tuple[str, ...], catalogue: Catalogue, batch: int, checked: bool) -> Side:
+    """A spec, or a saved model without its weights, whose digest may be checked. Its batch has no lengths yet."""
     from ..graph import Batch
     from ..view.diff_data import Side
     from .model_or_spec import named
 
-    model = named(file, catalogue, overrides)
+    model = named(file, catalogue, overrides, checked=checked)
     return Side(file, model.spec, model.graph, Batch(batch, {}), overrides, model.dtype, model.item_size, model.digest)
 
 

@@ -35,18 +35,21 @@ probability.
 @click.command("fill", epilog=EPILOG)
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote for masked text, or a model in it.")
 @click.option("--text", metavar="TEXT", multiple=True, help="Text with masks. May be repeated.")
-@click.option("--top", type=whole, metavar="N", default=5, help="Tokens for each mask.")
+@click.option("--top", type=whole, metavar="N", default=5, help="Tokens for each mask, at most 1000.")
+@click.option("--max-length", type=whole, metavar="N", default=1024, help="Longest text, in tokens.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
 @loading
 @common
-def command(model: str, text: tuple[str, ...], top: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
+def command(
+    model: str, text: tuple[str, ...], top: int, max_length: int, batch_tokens: int, as_json: bool, **place: Any
+) -> int:
     """Fill in the masks of texts with a model that was trained on masked text.
 
     A mask is written as the mask token of the model: <mask> after `tfkit train`, [MASK] in an imported BERT. It stands for one
     piece. The probabilities of several masks do not depend on each other: each mask is filled while the others are hidden.
 
     Without --text, each line of standard input is a text. An empty line has no output. A text without a mask, and one that is
-    longer than the position table of the model, is refused.
+    longer than --max-length or the position table of the model, is refused.
     """
     need_packages("train", *TEXT)
     speak_utf8()
@@ -56,7 +59,7 @@ def command(model: str, text: tuple[str, ...], top: int, batch_tokens: int, as_j
     from .device import loaded
     from .line_stream import streamed
 
-    filler = MaskFiller.load(model, batch_tokens=batch_tokens, **loaded(**place))
+    filler = MaskFiller.load(model, max_length=max_length, batch_tokens=batch_tokens, **loaded(**place))
     file = None if text else "<stdin>"
 
     def fill(lines: Iterator[str], *, chunk: int) -> Iterator[Filling]:

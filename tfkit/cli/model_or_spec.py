@@ -12,7 +12,8 @@ from ..spec import ModelSpec, load_spec
 
 
 class Named(NamedTuple):
-    """A spec, or a saved model without its weights; `digest` is the SHA-256 of the weights."""
+    """A spec, or a saved model without its weights; `digest` is the SHA-256 of the weights, of an adapter with that of its
+    base."""
 
     spec: ModelSpec
     graph: Graph
@@ -21,14 +22,25 @@ class Named(NamedTuple):
     digest: str | None = None
 
 
-def named(file: str, catalogue: Catalogue, overrides: Sequence[str] = ()) -> Named:
-    """Read a spec, or the directory of a model or a run. Raises SpecError or StoreError."""
+def named(file: str, catalogue: Catalogue, overrides: Sequence[str] = (), *, checked: bool = False) -> Named:
+    """Read a spec, or the directory of a model or a run. Raises SpecError or StoreError.
+
+    Args:
+        file: the file or the directory.
+        catalogue: the entries that names refer to.
+        overrides: changes of a spec.
+        checked: whether the weights of a model are read, and must have their digest.
+    """
     if not Path(file).is_dir():
         spec = load_spec(file, catalogue, overrides)
         return Named(spec, graph_of(spec))
+    from ..files import check_digest
     from ..io import read_saved
     from ..io.saved_files import ITEM_SIZES
 
     saved = read_saved(Path(file), catalogue)
-    dtype = saved.versions.dtype
-    return Named(saved.spec, saved.graph, dtype, ITEM_SIZES[dtype], saved.versions.weights_record.sha256)
+    dtype, record, base = saved.versions.dtype, saved.versions.weights_record, saved.versions.base
+    if checked:
+        check_digest(saved.directory / saved.versions.weights, record)
+    digest = record.sha256 if base is None else f"{record.sha256} on {base.sha256}"
+    return Named(saved.spec, saved.graph, dtype, ITEM_SIZES[dtype], digest)

@@ -46,8 +46,9 @@ def check_labels(labels: Sequence[str], words: bool = False) -> None:
 
 
 def _seen(label: str) -> str:
-    """What a reader sees of a label: letters in one form of Unicode, no variation selectors, no space around it."""
-    return unicodedata.normalize("NFC", _SELECTORS.sub("", label)).strip()
+    """What a reader sees of a label: letters in one form of Unicode, with plain ones for ligatures and other spaces, no
+    variation selectors, no space around it and none beside another."""
+    return " ".join(unicodedata.normalize("NFKC", _SELECTORS.sub("", label)).split())
 
 
 def _shown(label: str) -> str:

@@ -18,6 +18,7 @@ class Limits:
         characters: Characters of a text, as it is sent and as the tokeniser normalises it.
         new_tokens: Tokens that a request may generate.
         beams: Beams, hypotheses and samples of a text that a request may ask for.
+        candidates: Tokens for masks that a request may ask for, those for all its masks together.
         requests: Requests that are answered at once.
         connections: Connections that are open at once.
         head_seconds: Seconds in which the request line and the headers of a request must arrive.
@@ -32,6 +33,7 @@ class Limits:
     characters: int = 16 * 1024
     new_tokens: int = 1024
     beams: int = 16
+    candidates: int = 10_000
     requests: int = 256
     connections: int = 512
     head_seconds: float = 10.0

@@ -16,6 +16,7 @@ from ..errors import Diagnostic, InputError
 from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search, StepGraphs
 from ..io import load, model_in
 from ..text import Classifier, MaskFiller, TextGenerator, Translation, Translator
+from ..text.mask_filler import MAX_TOP
 from ..text.saved_search import saved_search
 from ..text.shortlist import SHORTLIST, Shortlist
 from .limits import Limits
@@ -68,7 +69,7 @@ class Pairs(Request):
 class Masked(Texts):
     """Texts with masks, and the number of tokens for each mask."""
 
-    top: Annotated[int, Field(ge=1, le=1000)] = 5
+    top: Annotated[int, Field(ge=1, le=MAX_TOP)] = 5
 
 
 class Prompt(Request):
@@ -401,16 +402,21 @@ class Fill(Task):
     def items(self, request: Masked) -> list[Item]:
         self.check_count(len(request.texts))
         items: list[Item] = []
-        tokeniser = self.filler.tokeniser
+        tokeniser, candidates = self.filler.tokeniser, 0
         for number, text in enumerate(request.texts):
             tokens = self.count_tokens(number, tokeniser, text, masked=True) + len(tokeniser.text_frame)
             size = self.check_length(number, tokens, self.filler.max_length)
             try:
-                self.filler.ids(text, number)
+                masks = self.filler.ids(text, number).count(tokeniser.mask_id)
             except InputError as reason:
                 (fault,) = reason.diagnostics
                 raise Refusal(422, "no_mask", f"{fault.message}; {fault.fix}", index=number) from None
-            items.append(((text, request.top), request.top, size))
+            wanted = masks * min(request.top, tokeniser.size)
+            candidates += wanted
+            if candidates > (limit := self.limits.candidates):
+                message = f"the masks of the request have {candidates:,} tokens or more, and at most {limit:,} are allowed"
+                raise Refusal(413, "too_many_candidates", f"{message}; give a smaller top, or fewer masks", limit=limit)
+            items.append(((text, request.top), request.top, size + wanted // 10))  # as much memory as so many tokens
         return items
 
     def work(self, items: Sequence[tuple[str, int]]) -> list[Any]:
@@ -566,7 +572,8 @@ def load_task(
         message = f"`{model.plan.name}` has no decoding steps, of which CUDA graphs are recorded"
         raise InputError(Diagnostic("TFK063", message, "leave them out"))
     if kind == "masked":
-        return Fill(MaskFiller(model, read_tokenisers(path, ("target",))["target"], batch_tokens=batch_tokens), limits)
+        tokeniser = read_tokenisers(path, ("target",))["target"]
+        return Fill(MaskFiller(model, tokeniser, max_length=limits.length, batch_tokens=batch_tokens), limits)
     if kind is not None:
         tokeniser, pairs = read_tokenisers(path, ("target",))["target"], reads_pairs(path)
         options: dict[str, Any] = {"max_length": limits.length, "batch_tokens": batch_tokens, "pairs": pairs}

@@ -118,7 +118,8 @@ class _Override:
         slot = path.rpartition(".")[2] in self.grammar.slots or path.rpartition(".")[2].isdigit()
         if node is not None and not isinstance(node.value, (dict, str) if slot else dict):
             if node.value is not INVALID:
-                self.diagnostic(f"`{short(path)}` has no keys: {node.shown}")
+                value = "" if node.location.file in self.diagnostics.elsewhere else f": {node.shown}"
+                self.diagnostic(f"`{short(path)}` has no keys{value}")
             return None
         step, rest = steps[0], steps[1:]
         child = node.get(step) if node is not None else None

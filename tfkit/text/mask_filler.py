@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,16 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, groups, read_tokenisers, roles_for
+from ..data.text_lines import MAX_GROUP
 from ..errors import Diagnostic, InputError, Location
 from ..errors.arguments import check_list, check_whole
 from ..io import load, model_in
 from ..nn.finite_results import check_results
 from ..nn.model import Model
 from .row_reader import RowReader
+
+MAX_TOP = 1000
+"""The most tokens for a mask."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,18 @@ class MaskFiller(RowReader):
     Args:
         model: A model with logits over the vocabulary that reads a text as a whole.
         tokeniser: Its tokeniser.
+        max_length: The limit of tokens of a text, special tokens included; at most the positions of the model.
         batch_tokens: The limit of tokens of a batch, padding included.
 
     Raises:
         InputError: The model is of another kind, or the tokeniser is not its own or has no mask token.
     """
 
-    def __init__(self, model: Model, tokeniser: TextTokeniser, *, batch_tokens: int = 4096) -> None:
+    def __init__(self, model: Model, tokeniser: TextTokeniser, *, max_length: int = 1024, batch_tokens: int = 4096) -> None:
         if tokeniser.mask is None:
             fix = "train the model on data of kind `masked`, or import it with its own tokeniser"
             raise InputError(Diagnostic("TFK138", "the tokeniser has no mask token", fix))
-        super().__init__(model, tokeniser, "masked", len(tokeniser.text_frame), 1, sys.maxsize, batch_tokens)
+        super().__init__(model, tokeniser, "masked", len(tokeniser.text_frame), 1, max_length, batch_tokens)
 
     @classmethod
     def load(
@@ -72,6 +76,7 @@ class MaskFiller(RowReader):
         *,
         device: str | torch.device = "cpu",
         backend: Any = None,
+        max_length: int = 1024,
         batch_tokens: int = 4096,
         allow_nan: bool = False,
         catalogue: Catalogue | None = None,
@@ -82,6 +87,7 @@ class MaskFiller(RowReader):
             directory: directory of a saved model, or of a training run, whose best model is loaded.
             device: as in `tfkit.load`.
             backend: as in `tfkit.load`.
+            max_length: as in the constructor.
             batch_tokens: as in the constructor.
             allow_nan: as in `tfkit.load`.
             catalogue: as in `tfkit.load`.
@@ -96,7 +102,8 @@ class MaskFiller(RowReader):
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
         roles_for(model.plan, "masked")  # a model of another kind is reported before its missing tokeniser
-        return cls(model, read_tokenisers(place, ("target",))["target"], batch_tokens=batch_tokens)
+        tokeniser = read_tokenisers(place, ("target",))["target"]
+        return cls(model, tokeniser, max_length=max_length, batch_tokens=batch_tokens)
 
     def fill(self, texts: Iterable[str], *, top: int = 5, chunk: int = 1000, file: str | None = None) -> Iterator[Filling]:
         """Fill in the masks of texts.
@@ -104,7 +111,7 @@ class MaskFiller(RowReader):
         Args:
             texts: Read `chunk` at a time; every mask is written as the mask token. If the iterable raises an exception, the
                 texts before it are filled first.
-            top: The number of tokens for each mask, at most.
+            top: The number of tokens for each mask, at most; up to 1,000.
             chunk: Texts that are sorted by length and batched together.
             file: The name of the file whose lines they are, for messages.
 
@@ -114,10 +121,10 @@ class MaskFiller(RowReader):
         Raises:
             InputError: A text has no mask or is longer than the model reads, or the probabilities of a text are NaN.
         """
-        check_whole("top", top)
+        check_whole("top", top, largest=MAX_TOP)
         check_list(texts)
         encoded = ((text, self.ids(text, number, file)) for number, text in enumerate(texts, 1))
-        for group in groups(encoded, chunk):
+        for group in groups(encoded, chunk, MAX_GROUP // top):  # each character may be a mask
             yield from self._fill_chunk(group, top)
 
     def ids(self, text: str, number: int = 1, file: str | None = None) -> list[int]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ..data import TextTokeniser, lines, rows
+from ..data import TextTokeniser, groups, lines, rows
 from ..errors import Diagnostic, InputError, Location, StoreError
 from ..errors.arguments import check_whole
 from ..files import read_header, write_whole
-from .lexical_table import Pairs, lexical_table, likeliest
+from .lexical_table import MAX_ENTRIES, Pairs, lexical_table, likeliest
 
 SHORTLIST = "shortlist.safetensors"
 DTYPES = {"tokenisers": "uint8", "always": "int32", "ngrams": "int32", "ends": "int64", "targets": "int32"}
-MAX_NGRAM, MAX_ROWS, MAX_TARGETS = 16, 20_000_000, 500_000_000
-"""Tokens of an n-gram, rows of a table, and target ids of all rows."""
+MAX_NGRAM, MAX_ROWS = 16, 500_000
+"""Tokens of an n-gram, and rows of a table: as many as a tokeniser has pieces."""
+MAX_TARGETS = MAX_ENTRIES + MAX_ROWS
+"""Target ids of all rows: what is learnt, and each id itself."""
 MAX_TOKENS = 1000
 """Tokens of a side of a pair, at most, to learn from it: a pair has as many places as the product of its lengths."""
 GROUP = 1000
@@ -54,7 +55,7 @@ class Shortlist:
         left_out: The number of pairs that were too long to learn from.
 
     Raises:
-        InputError: An id is not in the vocabulary of its tokeniser, or an n-gram is empty or too long.
+        InputError: An id is not in the vocabulary of its tokeniser, an n-gram is empty or too long, or there are too many.
     """
 
     def __init__(
@@ -67,7 +68,10 @@ class Shortlist:
             message = f"a shortlist has n-grams of {self.lengths[0]} to {self.lengths[-1]} tokens"
             raise InputError(Diagnostic("TFK139", message, f"they have 1 to {MAX_NGRAM}"))
         for ngram, targets in rows.items():
-            self.rows[ngram] = torch.as_tensor(targets, dtype=torch.int64, device="cpu")
+            ids = torch.as_tensor(targets, device="cpu")
+            self.rows[ngram] = ids if ids.dtype == torch.int32 else ids.to(torch.int64)
+        counts = [*map(len, self.rows.values())]
+        _check_size(len(counts), sum(counts), max(len(self.always), *counts, 0), tokenisers["target"])
         flat = torch.tensor([number for ngram in self.rows for number in ngram], dtype=torch.int64, device="cpu")
         _check_ids("source", flat, tokenisers["source"])
         _check_ids("target", torch.cat([self.always, *self.rows.values()]), tokenisers["target"])
@@ -79,16 +83,13 @@ class Shortlist:
             sources: Ids, special tokens included.
 
         Returns:
-            For each source its target ids, in any order; some may be there several times.
+            For each source its target ids, in increasing order.
         """
-        return [torch.cat([self.always, *self._parts(source)]) for source in sources]
+        return [torch.cat([self.always, *self._parts(source)]).unique() for source in sources]  # type: ignore[no-untyped-call]
 
     def _parts(self, source: Sequence[int]) -> Iterator[Tensor]:
-        for length in self.lengths:
-            for at in range(len(source) - length + 1):
-                targets = self.rows.get(tuple(source[at : at + length]))
-                if targets is not None:
-                    yield targets
+        ngrams = {tuple(source[at : at + n]) for n in self.lengths for at in range(len(source) - n + 1)}
+        return (self.rows[ngram] for ngram in ngrams if ngram in self.rows)
 
     def check(self, tokenisers: Mapping[str, TextTokeniser]) -> None:
         """Raises InputError unless the shortlist is one of these tokenisers."""
@@ -183,7 +184,7 @@ class Shortlist:
             if not tab or "\t" in targets:
                 message = f"the line has {line.count(chr(9))} tabs"
                 raise InputError(Diagnostic("TFK139", message, "a line is source tokens, a tab, target tokens", location=place))
-            ids = [_id_of(piece, target, "target", place) for piece in targets.split(" ") if piece]
+            ids = [*dict.fromkeys(_id_of(piece, target, "target", place) for piece in targets.split(" ") if piece)]
             key = tuple(_id_of(piece, source, "source", place) for piece in ngram.split(" ")) if ngram else ()
             if key in table or (not key and always is not None):
                 raise InputError(Diagnostic("TFK139", "the n-gram has a line already", "remove one of them", location=place))
@@ -245,16 +246,21 @@ class Shortlist:
         if not os.path.lexists(path):
             fix = "`tfkit shortlist MODEL SOURCE TARGET` learns one from the training text"
             raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: No such file or directory", fix))
-        if {name: dtype for name, (dtype, _) in read_header(path).items()} != DTYPES:
+        header = read_header(path)
+        if {name: dtype for name, (dtype, _) in header.items()} != DTYPES:
             raise _damaged(path, f"its tensors are not {', '.join(DTYPES)}")
+        shapes = {name: shape for name, (_, shape) in header.items()}
+        sizes = [shapes["tokenisers"], *(len(shapes[name]) for name in ("always", "ngrams", "targets")), shapes["ends"]]
+        if sizes != [(2, 32), 1, 2, 1, shapes["ngrams"][:1]] or not 1 <= shapes["ngrams"][1] <= MAX_NGRAM:
+            raise _damaged(path, "its tensors have other shapes than those of a shortlist")
         try:
+            _check_size(*shapes["ngrams"][:1], *shapes["targets"], *shapes["always"], tokenisers["target"])
             tensors = load_file(path)
+        except InputError as reason:
+            raise _damaged(path, reason.diagnostics[0].message) from None
         except (SafetensorError, OSError) as reason:
             raise _damaged(path, str(reason)) from None
-        always, ngrams, ends, targets = (tensors[name].to(torch.int64) for name in ("always", "ngrams", "ends", "targets"))
-        shapes = [list(tensors["tokenisers"].shape), always.dim(), ngrams.dim(), list(ends.shape), targets.dim()]
-        if shapes != [[2, 32], 1, 2, [len(ngrams)], 1] or not 1 <= ngrams.shape[1] <= MAX_NGRAM:
-            raise _damaged(path, "its tensors have other shapes than those of a shortlist")
+        always, ngrams, ends, targets = (tensors[name] for name in ("always", "ngrams", "ends", "targets"))
         starts = torch.cat([ends.new_zeros(1), ends])
         if bool((starts[1:] < starts[:-1]).any()) or int(starts[-1]) != len(targets):
             raise _damaged(path, "the ends of its rows do not divide its target ids")
@@ -264,17 +270,16 @@ class Shortlist:
         keys = [tuple(number for number in ngram if number != -1) for ngram in ngrams.tolist()]
         if len({*keys}) < len(keys) or () in keys:
             raise _damaged(path, "an n-gram is empty or has two rows")
-        parts = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+        parts = targets.split((starts[1:] - starts[:-1]).tolist())
         try:
-            return cls(tokenisers, always, {key: targets[begin:end] for key, (begin, end) in zip(keys, parts, strict=True)})
+            return cls(tokenisers, always, dict(zip(keys, parts, strict=True)))
         except InputError as reason:
             raise _damaged(path, reason.diagnostics[0].message) from None
 
 
 def _encoded(tokenisers: Mapping[str, TextTokeniser], source: str | Path, target: str | Path) -> Pairs:
     """The ids of the lines of two files, without the special tokens around them."""
-    read = rows(source, target)
-    while group := list(islice(read, GROUP)):
+    for group in groups(rows(source, target), GROUP):
         sources, targets = zip(*group, strict=True)
         yield from zip(tokenisers["source"].encode(sources), tokenisers["target"].encode(targets), strict=True)
 
@@ -283,6 +288,16 @@ def _specials(target: TextTokeniser) -> set[int]:
     """The ids that CTranslate2 gives to every source: start, end and unknown token, if the tokeniser has them."""
     ids = target.node_ids
     return {ids.get("start_id"), ids.get("end_id"), target.unknown_token_id} - {None}  # type: ignore[return-value]
+
+
+def _check_size(rows: int, targets: int, longest: int, target: TextTokeniser) -> None:
+    if rows > MAX_ROWS or targets > MAX_TARGETS or longest > target.size:
+        message = (
+            f"a shortlist of {rows:,} n-grams with {targets:,} target ids; at most {MAX_ROWS:,} and {MAX_TARGETS:,} are read"
+        )
+        if longest > target.size:
+            message = f"a shortlist has {longest:,} ids in a row, and the vocabulary of the target {target.size:,}"
+        raise InputError(Diagnostic("TFK139", message, "leave out the least likely ones"))
 
 
 def _check_ids(column: str, ids: Tensor, tokeniser: TextTokeniser) -> None:

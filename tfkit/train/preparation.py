@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,17 +162,15 @@ def prepare_run(
         if not KINDS[recipe.data.kind].labelled:  # the spec does not depend on the data: report its errors before the encoding
             spec, _ = fitted_spec(recipe, catalogue, roles, pretrained.tokenisers, 0)
             pretrained.load_into(build(spec, catalogue, device="meta"), recipe, roles, ())
-    data = _prepared(recipe, directory, catalogue, None if pretrained is None else pretrained.tokenisers, positions)
+    with _without_foreign_text(recipe):
+        data = _prepared(recipe, directory, catalogue, None if pretrained is None else pretrained.tokenisers, positions)
+        _check_entities(recipe, data)
     needs = recipe.stopping.patience is not None or recipe.validation.metric != "loss" or recipe.schedule.kind == "plateau"
     if data.validation is None and needs:
         names = "`stopping.patience`, `validation.metric` and the schedule `plateau`"
         message = f"{names} need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; by default no row is held out if there are fewer than 20"
         raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
-    if KINDS[recipe.data.kind].tagged and recipe.validation.metric == "f1" and not marks_entities(data.labels):
-        message = f"F1 is that of entities, and the tags are {', '.join(f'`{label}`' for label in data.labels[:8])}"
-        fix = "mark entities with `B-TYPE`, `I-TYPE` and `O`, or write `metric: accuracy`"
-        raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, fix))
     spec, changes = fitted_spec(recipe, catalogue, roles, data.tokenisers, len(data.labels))
     for name, text in (tokeniser_texts(data.tokenisers) | image_texts(recipe)).items():
         write_whole(directory / name, text)
@@ -189,15 +187,29 @@ def _prepared(
     tokenisers: Mapping[str, TextTokeniser] | None,
     positions: Mapping[str, int],
 ) -> Data:
+    if recipe.data.kind == "images":
+        return prepare_images(recipe, directory / DATA, image_rule_in(recipe, catalogue))
+    return prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
+
+
+@contextmanager
+def _without_foreign_text(recipe: Recipe) -> Iterator[None]:
+    """Errors about the files of a recipe, without their text if one lies elsewhere."""
     try:
-        if recipe.data.kind == "images":
-            return prepare_images(recipe, directory / DATA, image_rule_in(recipe, catalogue))
-        return prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
+        yield
     except InputError as error:
-        names = files_in(recipe.data.options.model_dump(exclude_none=True))
-        if not any(recipe.reaches_elsewhere(f"data.{name}") for name in names):
+        names = [f"data.{name}" for name in files_in(recipe.data.options.model_dump(exclude_none=True))]
+        if not any(map(recipe.reaches_elsewhere, (*names, "tokeniser.extend"))):
             raise
         raise InputError(map(without_quotes, error.diagnostics)) from None
+
+
+def _check_entities(recipe: Recipe, data: Data) -> None:
+    """Raises InputError for F1 of tags that mark no entities."""
+    if KINDS[recipe.data.kind].tagged and recipe.validation.metric == "f1" and not marks_entities(data.labels):
+        message = f"F1 is that of entities, and the tags are {', '.join(f'`{label}`' for label in data.labels[:8])}"
+        fix = "mark entities with B-TYPE, I-TYPE and O, or write metric: accuracy"
+        raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, fix))
 
 
 def finish_preparation(recipe: Recipe, directory: Path) -> None:
