@@ -35,7 +35,9 @@ def searches(model: Model, prompt: Tensor, filters: list[Any]) -> dict[str, list
         "greedy": tfkit.greedy(model, scores=True, **rules).hypotheses(),
         "graphs": tfkit.greedy(model, scores=True, graphs=graphs, **rules).hypotheses(),
         "sample": tfkit.sample(model, samples=3, seed=1, **rules),
+        "graphs of samples": tfkit.sample(model, samples=3, seed=1, graphs=graphs, **rules),
         "beams": tfkit.beam_search(model, beams=3, n_best=3, **rules),
+        "graphs of beams": tfkit.beam_search(model, beams=3, n_best=3, graphs=graphs, **rules),
     }
     return {kind: [[one.ids.tolist() for one in row] for row in rows] for kind, rows in found.items()}
 
@@ -76,8 +78,12 @@ def test_the_penalty_of_repetition() -> None:
 def test_what_a_filter_forbids_is_never_selected(name: str, any_decoder: Callable[..., Model]) -> None:
     filters, holds = LAWS[name]
     model, prompt = any_decoder("writer", "rotary_half", 1), prompts()
-    broken = dict.fromkeys(("greedy", "graphs", "sample", "beams"), 0)
-    for kind, rows in searches(model, prompt, filters).items():
+    broken: dict[str, int] = {}
+    found = searches(model, prompt, filters)
+    assert [found[f"graphs{of}"] for of in ("", " of samples", " of beams")] == [
+        found[of] for of in ("greedy", "sample", "beams")
+    ]
+    for kind, rows in found.items():
         for before, row in zip(prompt.tolist(), rows, strict=True):
             assert row
             assert all(holds(before, ids) for ids in row), (kind, row)
@@ -228,7 +234,9 @@ def begun(model: Model, prompt: Tensor, prefixes: list[list[int]], filters: list
         "greedy": tfkit.greedy(model, scores=True, **rules).hypotheses(),
         "graphs": tfkit.greedy(model, scores=True, graphs=graphs, **rules).hypotheses(),
         "sample": tfkit.sample(model, samples=2, seed=1, **rules),
+        "graphs of samples": tfkit.sample(model, samples=2, seed=1, graphs=graphs, **rules),
         "beams": tfkit.beam_search(model, beams=3, n_best=2, **rules),
+        "graphs of beams": tfkit.beam_search(model, beams=3, n_best=2, graphs=graphs, **rules),
     }
     return {kind: [[one.ids.tolist() for one in row] for row in rows] for kind, rows in found.items()}
 

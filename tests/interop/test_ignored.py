@@ -166,7 +166,7 @@ def changed(name: str, place: Path, tensors: Callable[[dict[str, Any]], dict[str
         ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "defaults.position.base: "),
         ("LlamaForCausalLM", {"rope_parameters": {"full_attention": 1}}, "`rope_parameters`: `full_attention` is unknown"),
         ("BertForMaskedLM", {"hidden_size": 25}, "`num_attention_heads`: `hidden_size` 25 is not divisible by"),
-        ("BertForMaskedLM", {"hidden_size": "24"}, "`hidden_size`: a whole number is expected, `24` is written"),
+        ("BertForMaskedLM", {"hidden_size": "24"}, '`hidden_size`: a whole number is expected, `"24"` is written'),
         ("BertForMaskedLM", {"hidden_size": None}, "nodes.tokens: `hidden_size` is missing"),
         ("BertForMaskedLM", {"num_hidden_layers": -2}, "`num_hidden_layers`: at least 1 is expected, `-2` is written"),
     ],
@@ -188,7 +188,7 @@ def test_wrong_values_have_the_names_of_the_configuration(
         ),
         (
             lambda tensors: {name: tensor.long() for name, tensor in tensors.items()},
-            "is of int64, and a weight is of bfloat16, float16, float32, float64",
+            "{place}: `cls.predictions.bias` and 41 more tensors are of int64, and a weight is of bfloat16, ",
         ),
         (
             lambda tensors: {name: tensor.to(torch.float8_e4m3fn) for name, tensor in tensors.items()},
@@ -239,3 +239,63 @@ def test_keys_that_change_the_model_are_refused(
     assert reason in done.err
     configure(vit, **{key: {}})
     assert command("import", str(vit), "--dry-run").code == 0
+
+
+def in_shards(place: Path) -> None:
+    tensors = load_file(place / "model.safetensors")
+    (place / "model.safetensors").unlink()
+    index = {"weight_map": dict.fromkeys(tensors, "model-00002-of-00002.safetensors")}
+    (place / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def moved(name: str) -> Callable[[Path], object]:
+    """The weights under another name."""
+    return lambda place: (place / "model.safetensors").rename(place / name)
+
+
+def below(*names: str) -> Callable[[Path], object]:
+    """The files of the model in a directory further down."""
+
+    def move(place: Path) -> None:
+        files, inner = list(place.iterdir()), place.joinpath(*names)
+        inner.mkdir(parents=True)
+        for file in files:
+            file.rename(inner / file.name)
+
+    return move
+
+
+def of_an_adapter(place: Path) -> None:
+    (place / "config.json").rename(place / "adapter_config.json")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (below("en-de"), "has no config.json; name a directory below it: {place}/en-de\n"),
+        (below("snapshots", "f3a1"), "has no config.json; name a directory below it: {place}/snapshots/f3a1\n"),
+        (of_an_adapter, "has no config.json; it holds an adapter of peft: merge it into its base model (`merge_and_unload`)"),
+        (moved("tf_model.h5"), "; it has tf_model.h5, which is not read; weights are in model.safetensors, or in the files of"),
+        (in_shards, "model-00002-of-00002.safetensors, which does not exist; the download is not complete, or mixes"),
+        (
+            lambda place: configure(place, hidden_size=48),
+            "`bert.embeddings.word_embeddings.weight` is (61, 24), and the configuration needs (61, 48), as `hidden_size` is",
+        ),
+        (lambda place: configure(place, hidden_size=48), " more tensors do not fit\n"),
+        (
+            lambda place: configure(place, num_hidden_layers=1),
+            "and 12 more have no place in BertForMaskedLM with this configuration: is it of another class (--class), or of",
+        ),
+    ],
+    ids=["above", "cache", "adapter", "tensorflow", "shard", "width", "width, folded", "surplus"],
+)
+def test_what_is_broken_leads_on(
+    damage: Callable[[Path], object], message: str, tmp_path: Path, command: Callable[..., Done]
+) -> None:
+    place = changed("BertForMaskedLM", tmp_path / "hf")
+    damage(place)
+    done = command("import", str(place), "--dry-run")
+    assert done.code == 2
+    assert message.format(place=place) in done.err
+    assert done.err.count("TFK") <= 9
+    assert "`...`" not in done.err

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ BITS = {
 """Elements are moved as bits, so that no dtype is ever rounded."""
 LARGEST_HEADER = 64 << 20
 """The size limit of the header of one file of tensors, in bytes."""
+ADAPTER = "adapter_config.json"
+OTHER_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
+"""The ends of names of files that may hold weights in another form, or under another name."""
 NAME_IT = "name a directory that `save_pretrained` of Hugging Face transformers wrote"
 
 
@@ -108,6 +112,25 @@ def _download(path: Path) -> str:
     return f", or download a model: hf download {model} --local-dir {path.name}"
 
 
+def _names(path: Path) -> list[str]:
+    """The names in a directory, at most 1,000; none if it cannot be read."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in islice(entries, 1_000)]
+    except OSError:
+        return []
+
+
+def _where_else(path: Path) -> str:
+    """What to do with a directory without a configuration: it holds an adapter, or directories of models."""
+    if os.path.lexists(path / ADAPTER):
+        return "it holds an adapter of peft: merge it into its base model (`merge_and_unload`), and `save_pretrained` that"
+    below = [path / name for name in sorted(_names(path))]
+    below += [one / name for one in below if one.name == "snapshots" for name in sorted(_names(one))]  # a cache of downloads
+    models = [str(one) for one in below if os.path.lexists(one / CONFIG)]
+    return f"name a directory below it: {', '.join(models[:3])}" if models else NAME_IT
+
+
 class HuggingFaceDirectory:
     """The files of a model.
 
@@ -124,7 +147,7 @@ class HuggingFaceDirectory:
         if not path.is_dir():
             raise InputError(Diagnostic("TFK141", f"{path} is no directory", f"{NAME_IT}{_download(path)}"))
         if not os.path.lexists(path / CONFIG):
-            raise InputError(Diagnostic("TFK141", f"{path} has no {CONFIG}", NAME_IT))
+            raise InputError(Diagnostic("TFK141", f"{path} has no {CONFIG}", _where_else(path)))
         self.config = read_model(self._file(CONFIG), _Config, fix=NAME_IT).root
         self.generation = self._object(GENERATION) if os.path.lexists(path / GENERATION) else None
         self.shards: dict[str, dict[str, Place]] = {}
@@ -138,7 +161,10 @@ class HuggingFaceDirectory:
                 raise StoreError(Diagnostic("TFK143", message, fix))
             self.pickled = True
         else:
-            raise StoreError(Diagnostic("TFK143", f"{path} has neither {WEIGHTS} nor {INDEX}", NAME_IT))
+            others = sorted(name for name in _names(path) if name.endswith(OTHER_WEIGHTS))
+            beside = f"; it has {', '.join(others[:3])}, which is not read" if others else ""
+            fix = f"weights are in {WEIGHTS}, or in the files of {INDEX}; get these, or write them with `save_pretrained`"
+            raise StoreError(Diagnostic("TFK143", f"{path} has neither {WEIGHTS} nor {INDEX}{beside}", fix))
 
     def _object(self, name: str) -> dict[str, Any]:
         return read_model(self._file(name), _Object, fix=NAME_IT).root
@@ -181,7 +207,8 @@ class HuggingFaceDirectory:
                 word = "does not hold it" if what == "is listed for" else "holds it"
                 problems += [f"{self.path / INDEX}: `{tensor}` {what} {name}, which {word}" for tensor in sorted(names)]
         if problems:
-            raise StoreError([Diagnostic("TFK143", problem) for problem in problems[:enough]])
+            fix = "the download is not complete, or mixes two models: get the files of the index again"
+            raise StoreError([Diagnostic("TFK143", problem, fix) for problem in problems[:enough]])
         if os.path.lexists(self.path / WEIGHTS) and WEIGHTS not in listed.values():
             message = f"{self.path} has {WEIGHTS} and the files of {INDEX}, which may hold two models"
             raise StoreError(Diagnostic("TFK143", message, "remove those that are not the model's"))

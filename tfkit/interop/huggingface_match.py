@@ -21,7 +21,7 @@ from .config_template import configuration, spec_of, with_flags
 from .huggingface_directory import CONFIG, HuggingFaceDirectory
 from .weight_map import MapFile, TensorRule, find_map, parameter_shapes, rules_of, shipped_maps, tensor_rules
 
-MAX_ERRORS = 20
+MAX_ERRORS = 8
 """At most this many errors of one kind are listed."""
 FLOATING = frozenset({"float64", "float32", "float16", "bfloat16"})
 MAX_TENSORS = 20_000
@@ -208,6 +208,7 @@ def _compare_parameters(match: Match) -> None:
     zeros = set(_spelt(match, match.map_file.zeros))
     present = {_node(rule) for rule in match.rules if rule.theirs in match.spelling}
     missing: dict[str, list[TensorRule]] = {}
+    whole: dict[str, list[str]] = {}
     for rule in match.rules:
         try:
             needed = rule.stored
@@ -217,23 +218,37 @@ def _compare_parameters(match: Match) -> None:
         if rule.theirs in match.spelling:
             place = match.directory.places[match.spelling[rule.theirs]][1]
             if place.shape != needed:
-                message = f"`{rule.theirs}` is {place.shape}, and the configuration needs {needed}; it is our {_named(rule)}"
-                match.problems.append(message)
-            dtype = match.directory.places[match.spelling[rule.theirs]][1].dtype
-            if dtype not in FLOATING:
-                match.problems.append(f"`{rule.theirs}` is of {dtype}, and a weight is of {', '.join(sorted(FLOATING))}")
+                message = f"`{rule.theirs}` is {place.shape}, and the configuration needs {needed}"
+                match.problems.append(f"{message}{_keys(match, place.shape, needed)}; it is our {_named(rule)}")
+            if place.dtype not in FLOATING:
+                whole.setdefault(place.dtype, []).append(rule.theirs)
         elif rule.theirs in zeros:
             match.zeros.add(rule.theirs)
         elif _node(rule) in present:
             match.problems.append(f"`{rule.theirs}` {needed} is missing; it is our {_named(rule)}")
         else:
             missing.setdefault(_node(rule), []).append(rule)
+    for dtype, names in whole.items():
+        more = f" and {len(names) - 1:,} more tensors are" if len(names) > 1 else " is"
+        match.problems.append(f"`{names[0]}`{more} of {dtype}, and a weight is of {', '.join(sorted(FLOATING))}")
     drawn = sum(_count(rule) for rules in missing.values() for rule in rules)
     if 2 * drawn > sum(map(_count, match.rules)):  # another model, or a part of one
         for rule in (rule for rules in missing.values() for rule in rules):
             match.problems.append(f"`{rule.theirs}` {rule.stored} is missing; it is our {_named(rule)}")
     else:
         match.missing = missing
+
+
+def _keys(match: Match, shape: tuple[int, ...], needed: tuple[int, ...]) -> str:
+    """Which keys of the configuration have the sizes that a tensor does not have."""
+    sizes = {want for have, want in zip(shape, needed, strict=False) if have != want}
+    labels = {"num_labels": match.directory.config.get("num_labels")}
+    keys = [
+        f"`{key}` is {value}"
+        for key, value in {**configuration(match.map_file, match.directory.config), **labels}.items()
+        if type(value) is int and value in sizes and not key.endswith("_id")
+    ]
+    return f", as {' and '.join(keys)}" if keys else ""
 
 
 def _explain_surplus(match: Match, catalogue: Catalogue) -> None:
@@ -248,6 +263,7 @@ def _explain_surplus(match: Match, catalogue: Catalogue) -> None:
     computed = {bare(name) for name in map_file.constants}
     reasons = {bare(name): reason for name, reason in map_file.ignored.items()}
     others: Mapping[str, tuple[str, tuple[int, ...] | None]] | None = None
+    surplus: list[str] = []
     for name, there in match.spelling.items():
         shape = match.directory.places[there][1].shape
         if name in expected:
@@ -264,7 +280,12 @@ def _explain_surplus(match: Match, catalogue: Catalogue) -> None:
             if who and needed in (None, shape):
                 match.left_out[name] = f"{who} has it, and {match.architecture} does not"
             else:
-                match.problems.append(f"`{name}` {shape} has no place in {match.architecture} with this configuration")
+                surplus.append(f"`{name}` {shape}")
+    if surplus:
+        more = f" and {len(surplus) - 4:,} more" if len(surplus) > 4 else ""
+        has = "has" if len(surplus) == 1 else "have"
+        message = f"{', '.join(surplus[:4])}{more} {has} no place in {match.architecture} with this configuration"
+        match.problems.append(f"{message}: is it of another class (--class), or of code of the model's own?")
 
 
 def _parts_of_others(match: Match, catalogue: Catalogue) -> dict[str, tuple[str, tuple[int, ...] | None]]:

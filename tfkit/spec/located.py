@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 from ..errors import Diagnostic, Location, SpecError
 from ..errors.elsewhere import without_text
+from .scalars import is_text
 
 
 class Invalid:
@@ -71,6 +72,8 @@ class Located:
             return "a list is written"
         if self.value is None and self.text in ("", "null"):
             return "nothing is written"
+        if isinstance(self.value, str) and not is_text(self.text):  # it was in quotes
+            return f'`"{short(self.text)}"` is written'
         return f"`{short(self.text)}` is written"
 
 

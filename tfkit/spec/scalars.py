@@ -48,3 +48,11 @@ def _bounded(digits: str, base: int) -> int:
     if abs(number) > LARGEST:
         raise BadNumber(f"the number is too large: at most {LARGEST}")
     return number
+
+
+def is_text(text: str) -> bool:
+    """Whether a scalar is text without quotes."""
+    try:
+        return isinstance(resolve(text), str)
+    except BadNumber:
+        return False
