@@ -70,6 +70,17 @@ def test_a_recipe_is_checked_with_its_model(tfkit, tmp_path):
     assert f"{tmp_path}/nowhere.yaml" in done.err
 
 
+def test_the_targets_of_adapters_are_checked(tfkit):
+    recipe = "specs/recipes/translate-small.yaml"
+    done = tfkit("check", recipe, "--set", "lora={rank: 4, targets: [query, ffn.input]}")
+    assert (done.code, done.err) == (0, "")
+    done = tfkit("check", recipe, "--set", "lora={rank: 500, targets: [qery, value, embedding]}")
+    assert (done.code, done.out) == (2, "")
+    (_, _, no_target), (_, _, rank) = [line.partition("TFK132 ") for line in done.err.splitlines()][:2]
+    assert no_target == "lora.targets: there is no `qery`; did you mean `query`?"
+    assert rank.startswith("lora.rank: ") and "whose rank is at most 128, less than 500" in rank
+
+
 def test_json_is_a_list_with_an_object_per_file(tfkit, small):
     done = tfkit("check", "--json", small, "tests/cli/slips.yaml")
     good, bad = done.json()

@@ -56,7 +56,7 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
     from ..spec.reader import read_source
     from .backend_args import check_possible
 
-    warning = None
+    warning = recipe = None
     try:
         place = file_named(file, "spec", "recipe")
         text = read_source(place, Diagnostics())  # once: it may come through a pipe
@@ -89,6 +89,11 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
             use = Target(device=None, dtype=None, training=False)
         graph = graph_of(spec)
         check_possible(spec, graph, catalogue, use)
+        if recipe is not None and recipe.lora is not None:  # the names of modules: the only check that imports torch
+            from ..builder import build
+            from ..train.lora import check_targets
+
+            check_targets(recipe, recipe.lora, build(spec, catalogue, device="meta"))
     except TfkitError as error:
         diagnostics = [diagnostic.as_data() for diagnostic in error.diagnostics]
         return {"file": file, "ok": False, "name": None, "parameters": None, "diagnostics": diagnostics}, error.diagnostics

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .parts import recipe_schema as recipe_schema
     from .recipe import (
         GuidedAlignment as GuidedAlignment,
+        Lora as Lora,
         Parameters as Parameters,
         Recipe as Recipe,
         alignments_of as alignments_of,

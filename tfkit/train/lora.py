@@ -26,7 +26,7 @@ from ..io.layout import ADAPTER_CONFIG, WEIGHTS
 from ..io.saved_files import read_versions
 from ..io.saving import ModelFiles, write_model
 from ..nn.model import Model
-from ..recipe import Recipe
+from ..recipe import Lora, Recipe
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -46,6 +46,11 @@ def check_lora(recipe: Recipe, model: Model) -> None:
         raise InputError(recipe.diagnostic("TFK132", "lora", message, "write `pretrained`, or give `--from DIR`"))
     if find_spec("peft") is None:
         raise BuildError(Diagnostic("TFK097", "`lora` needs the package peft, not installed here", install_line("lora")))
+    check_targets(recipe, lora, model)
+
+
+def check_targets(recipe: Recipe, lora: Lora, model: Model) -> None:
+    """Raises InputError if a target is no linear map of the model, or its weight is narrower than the rank."""
     modules = dict(model.named_modules())
     linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
     diagnostics = []
