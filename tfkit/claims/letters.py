@@ -126,6 +126,8 @@ WITHOUT = {
     "no norm": ("norm", ["model.defaults.norm=none"]),
     "no scale of scores": ("scale", ["model.defaults.attention.scale=1.0"]),
     "no positions": ("position", ["model.defaults.position=none"]),
+    "one matrix for keys and values": ("shared_projection", ["model.defaults.attention.shared_projection=key_value"]),
+    "one for queries too": ("shared_projection", ["model.defaults.attention.shared_projection=query_key_value"]),
     "one head": ("num_heads", ["model.defaults.attention.num_heads=1"]),
     "two heads": ("num_heads", ["model.defaults.attention.num_heads=2"]),
     "eight heads": ("num_heads", ["model.defaults.attention.num_heads=8"]),
@@ -134,7 +136,8 @@ WITHOUT = {
 ABLATIONS = on_letters(
     "A Transformer needs each of its parts",
     "A Transformer without one of its parts: feed-forward layers (with fewer parameters, and with attention in their place),"
-    " residuals, norms, the scale of scores, positions; and with other numbers of heads than its four.",
+    " residuals, norms, the scale of scores, positions, a matrix each for queries, keys and values; and with other numbers of heads"
+    " than its four.",
     {"whole": [], **{name: changes for name, (_, changes) in WITHOUT.items()}},
     [Pair("whole", name, setting) for name, (setting, _) in WITHOUT.items()],
 )
