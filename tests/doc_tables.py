@@ -17,6 +17,8 @@ from typing import Any
 
 import tfkit
 from tfkit import graph_of, hooks
+from tfkit.claims import CLAIMS, claim_of, stored
+from tfkit.claims.claim import machine
 from tfkit.inspection import FEATURES, SCORE_SETTINGS, read_certificate
 from tfkit.plugin.model_parts import AttentionSite
 
@@ -356,40 +358,24 @@ def certificates(run: Run) -> str:
 def claims(run: Run) -> str:
     """Every claim with its picture, its verdict, the command and the machine; or `not run`."""
     parts = []
-    for script in sorted((ROOT / "bench" / "claims").glob("*.py")):
-        docstring = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8")))
-        result = ROOT / "bench" / "results" / "claims" / f"{script.stem}.json"
-        if script.stem in ("__main__", "claim", "picture", "reversal", "test_claims") or docstring is None:
+    for name in CLAIMS:
+        claim, data, title = claim_of(name), stored(name), name.replace("_", " ").capitalize()
+        parts.append(f"### {title}\n\n*{claim.sentence}.* {claim.about}")
+        if data is None:
+            parts.append(f"**Verdict**: not run. `tfkit claims {name}`")
             continue
-        text = " ".join(docstring.split())
-        command = f"`python bench/claims/{script.name}`"
-        parts.append(f"### {script.stem.replace('_', ' ').capitalize()}\n\n{text}")
-        if not result.exists():
-            parts.append(f"**Verdict**: not run. {command}")
-            continue
-        found = json.loads(result.read_text(encoding="utf-8"))
-        shown = ", ".join(found["measured"]) if "measured" in found else f"validation {found['metric']} of each run"
-        shown += " and quality by length" if found.get("accuracy_by_length") else ""
-        parts.append(f"![{script.stem.replace('_', ' ').capitalize()}: {shown}](../_static/claims/{script.stem}.svg)")
-        seeds = found["seeds"] if isinstance(found["seeds"], int) else len(found["seeds"])
-        machine = f"torch {found['torch']}, {found['machine']} with {found['instructions']}"
-        parts.append(f"**Verdict**: {found['verdict']}")
-        parts.append(f"{command}, {seeds} seeds, {machine}.")
+        charts = ", ".join(chart.title for chart in claim.charts(data))
+        parts.append(f"![{title}: {charts}](../_static/claims/{name}.svg)")
+        parts.append(f"**Verdict**: {claim.verdict(data)}")
+        parts.append(f"`tfkit claims {name}`, {machine(data)}.")
     return "\n\n".join(parts)
 
 
 def claims_by_length(run: Run) -> str:
     """Quality by the length of the text, mean over the seeds, of every claim that measured it."""
-    tables = []
-    for place in sorted((ROOT / "bench" / "results" / "claims").glob("*.json")):
-        result = json.loads(place.read_text(encoding="utf-8"))
-        found = result.get("accuracy_by_length")
-        if found:
-            unit = "words" if "chrF" in result.get("measure_by_length", "") else "letters"
-            lengths = list(next(iter(found.values())))
-            body = [[name, *(f"{sum(row[each]) / len(row[each]):.1f}" for each in lengths)] for name, row in found.items()]
-            tables.append(rows([f"`{place.stem}`", *(f"{each} {unit}" for each in lengths)], *body))
-    return "\n\n".join(tables)
+    tables = [(name, table) for name in CLAIMS if (data := stored(name)) for table in claim_of(name).tables(data)[1:]
+              if data.get("by_length")]  # fmt: skip
+    return "\n\n".join(rows([f"`{name}`", *table.head[1:]], *map(list, table.rows)) for name, table in tables)
 
 
 def field_report(run: Run) -> str:

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.xdist_group("wheels")]
 BUILT = (
     "tfkit",
     "specs",
+    "bench/results/claims",
     "plugins",
     "pyproject.toml",
     "README.md",
@@ -30,6 +31,8 @@ BUILT = (
     "constraints.txt",
     "tfkit_command.py",
 )
+LINKED = {"specs": "tfkit/published", "bench/results/claims": "tfkit/claims/results"}
+"""Folders, and the links in the package that are they."""
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "*.so")
 NO_INDEX = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "OMP_NUM_THREADS": "1"}
 SAME_OUTPUT = """
@@ -64,7 +67,7 @@ def place(tmp_path_factory):
     for name in BUILT:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         more = {"symlinks": True, "ignore": LEFT_OUT} if copy is shutil.copytree else {}
-        (place / "tfkit").mkdir(exist_ok=True)
+        (place / "tfkit" / name).parent.mkdir(parents=True, exist_ok=True)
         copy(ROOT / name, place / "tfkit" / name, **more)
     python = new_environment(place / "env")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))} | NO_INDEX
@@ -78,8 +81,9 @@ def place(tmp_path_factory):
 def test_the_wheel_has_every_spec_and_recipe_and_no_test(place):
     [wheel] = (place[0] / "wheels").glob("tfkit_core-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    tracked = subprocess.run(["git", "ls-files", "specs", "tfkit"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    wanted = {re.sub("^specs/", "tfkit/published/", name) for name in tracked.split() if name != "tfkit/published"}
+    tracked = subprocess.run(["git", "ls-files", *LINKED, "tfkit"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    wanted = {re.sub(f"^({'|'.join(LINKED)})/", lambda begin: f"{LINKED[begin[1]]}/", name) for name in tracked.split()}
+    wanted -= {*LINKED.values()}
     assert wanted - held == set()
     assert "tfkit_command.py" in held
     assert {name.partition("/")[0] for name in held if ".dist-info" not in name} == {"tfkit", "tfkit_command.py"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -47,7 +48,7 @@ BY_NAME = {
     "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
     "directory": ("huggingface",), "image": ("images/bar.png",), "features": ("audio/frames.npy",),
     "hypothesis": ("links",), "gold": ("links",), "place": ("kernel.cubin",), "files": ("train.src",),
-    "imported": ("vmap.txt",),
+    "imported": ("vmap.txt",), "corpus": ("sentences",),
     "texts": ("few.src",), "targets": ("few.trg",), "prefixes": ("one.trg",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
@@ -78,6 +79,7 @@ BESIDE = {
     ("plan", "cpu_table"): ["small.yaml", "--inference"],
     ("bench", "spec"): ["cpu", "--rounds", "1", "--threads", "1"],
     ("compare", "recipes"): ["--seeds", "1", "--directory", "new", "--set", "stopping.max_steps=1"],
+    ("claims", "corpus"): ["quality_ko_en", "--tiny", "--seeds", "1"],
     ("average", "models"): ["-o", "new"],
     ("merge", "model"): ["-o", "new"],
     ("merge", "base"): ["adapted/run", "-o", "new"],
@@ -114,6 +116,8 @@ WRITING = {
     "average": ["run"],
     "bench": ["attention", "--list"],
     "build": ["small.yaml"],
+    "claims": ["token_order", "--tiny", "--seeds", "1"],
+    "claims directory": ["embedding_scale", "--tiny", "--seeds", "1"],
     "compare": ["small-recipe.yaml", "--seeds", "1", "--set", "stopping.max_steps=1"],
     "conformance": ["none-of-these"],
     "conformance json_file": ["eager", "--replay", "no-case.json"],
@@ -243,6 +247,11 @@ def make_good(folder: Path) -> None:
     train(load_recipe(recipe, adapters), folder / "adapted" / "run")
     for side in ("src", "trg"):
         (folder / f"few.{side}").write_text("".join((folder / f"train.{side}").read_text().splitlines(keepends=True)[:2]))
+    (folder / "sentences").mkdir()
+    for name, count in {"train": 202, "test": 2}.items():
+        for language in ("ko", "en"):
+            rows = "".join(f"{'a b ' * (1 + 9 * (at % 2))}\n" for at in range(count))
+            (folder / "sentences" / f"{name}.{language}.gz").write_bytes(gzip.compress(rows.encode(), mtime=0))
     (folder / "links").write_text("0-0 1-1\n\n2-1\n")
     (folder / "vmap.txt").write_text("<unk>\t<unk>\n")
     (folder / "one.trg").write_text("la\n")  # as many lines as standard input has

@@ -37,6 +37,7 @@ COMMANDS = {
     "build": "build and initialise a model, run it once, save it",
     "train": "train a model from text, or resume a run",
     "compare": "train several recipes over seeds and compare their scores",
+    "claims": "what papers claim about Transformers, measured",
     "translate": "translate lines of text with a trained model",
     "shortlist": "likely target tokens of each source token, for faster translations",
     "generate": "continue a prompt with a trained decoder",

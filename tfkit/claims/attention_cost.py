@@ -7,17 +7,13 @@ import platform
 import resource
 from statistics import median
 
-import torch
-from claim import Claim, Measured, Summary, main
-from token_order import SPEC
-
-import tfkit
-from tfkit import parse_spec
+from .claim import Measured, Series, Summary, model_of
+from .token_order import SPEC
 
 HEADS = 4
 LENGTHS, WIDTH = (256, 512, 1024, 2048), 32
 WIDTHS, LENGTH = (128, 256, 512, 1024), 128
-KEPT, RETURNED = "pages kept", "pages returned"
+PAGES_KEPT, RETURNED = "pages kept", "pages returned"
 TIME, MEMORY, FAULTS, SYSTEM = "time, relative", "bytes kept, relative", "page faults", "share of time in the kernel, per cent"
 
 
@@ -41,8 +37,10 @@ def return_pages() -> None:
 
 def step(length: int, width: int, seed: int, repeats: int) -> dict[str, float]:
     """Median over forward and backward passes of a layer: seconds in all and in the kernel, page faults, bytes kept."""
-    spec = SPEC.format(position="sinusoidal", layers=1).replace("d_model: 32", f"d_model: {width}")
-    model = tfkit.build(parse_spec(spec.replace("d_ff: 64", f"d_ff: {2 * width}")), seed=seed, backend="eager").train()
+    import torch
+
+    changes = ("defaults.position=sinusoidal", f"defaults.d_model={width}", f"defaults.ffn.d_ff={2 * width}")
+    model = model_of(SPEC, seed, *changes, backend="eager").train()
     ids, sizes = torch.randint(3, 100, (1, length)), {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -62,7 +60,7 @@ def step(length: int, width: int, seed: int, repeats: int) -> dict[str, float]:
     return {"seconds": seconds, "system": system, "faults": faults, "bytes": sum(sizes.values())}
 
 
-def measure(seed: int, tiny: bool) -> Measured:
+def measure(seed: int, tiny: bool) -> Series:
     """Processor time and memory relative to the smallest size, beside the formulas; for N also with freed memory kept."""
     repeats = 2 if tiny else 7
     lengths, widths = (LENGTHS[:2], WIDTHS[:2]) if tiny else (LENGTHS, WIDTHS)
@@ -74,7 +72,7 @@ def measure(seed: int, tiny: bool) -> Measured:
     return {
         f"{TIME}, against N": {
             RETURNED: _relative({N: row["seconds"] for N, row in returned.items()}),
-            KEPT: _relative({N: row["seconds"] for N, row in kept.items()}),
+            PAGES_KEPT: _relative({N: row["seconds"] for N, row in kept.items()}),
             "formula": _relative({N: operations(N, WIDTH) for N in lengths}),
         },
         f"{MEMORY}, against N": {
@@ -89,10 +87,12 @@ def measure(seed: int, tiny: bool) -> Measured:
             "measured": _relative({D: row["bytes"] for D, row in by_width.items()}),
             "formula": _relative({D: values(LENGTH, D) for D in widths}),
         },
-        FAULTS: {name: {N: row["faults"] for N, row in rows.items()} for name, rows in ((RETURNED, returned), (KEPT, kept))},
+        FAULTS: {
+            name: {N: row["faults"] for N, row in rows.items()} for name, rows in ((RETURNED, returned), (PAGES_KEPT, kept))
+        },
         SYSTEM: {
             name: {N: 100 * row["system"] / row["seconds"] for N, row in rows.items()}
-            for name, rows in ((RETURNED, returned), (KEPT, kept))
+            for name, rows in ((RETURNED, returned), (PAGES_KEPT, kept))
         },
     }
 
@@ -117,9 +117,9 @@ def _growth(points: dict[float, tuple[float, float, float, float]]) -> float:
     return points[last][0] / points[before][0]
 
 
-def verdict(found: Summary) -> str:
+def verdict(measured: Summary) -> str:
     parts = []
-    for quantity, series in found.items():
+    for quantity, series in measured.items():
         if "formula" not in series:
             continue
         law, name = _growth(series["formula"]), quantity.partition(",")[0]
@@ -129,15 +129,21 @@ def verdict(found: Summary) -> str:
                 note = "" if label == "measured" else f" with {label}"
                 parts.append(f"{name}{note} {agrees}: {_growth(points):.2f} times in the last doubling of {quantity[-1]}"
                              f" (formula: {law:.2f})")  # fmt: skip
-    last = max(found[FAULTS][RETURNED])
-    faults = {name: points[last][0] for name, points in found[FAULTS].items()}
+    last = max(measured[FAULTS][RETURNED])
+    faults = {name: points[last][0] for name, points in measured[FAULTS].items()}
     text = "; ".join(parts)
     return (
         f"{text[0].upper()}{text[1:]}. At N = {last:g} each pass takes {faults[RETURNED]:,.0f} page faults with {RETURNED},"
-        f" {found[SYSTEM][RETURNED][last][0]:.0f} % of its time is in the kernel; with {KEPT} it takes {faults[KEPT]:,.0f}."
+        f" {measured[SYSTEM][RETURNED][last][0]:.0f} % of its time is in the kernel; with {PAGES_KEPT} it takes"
+        f" {faults[PAGES_KEPT]:,.0f}."
     )
 
 
-CLAIM = Claim("The cost of a self-attention layer is quadratic in N and, for short text, in D", "N or D", measure, verdict)
-if __name__ == "__main__":
-    main(CLAIM)
+ATTENTION_COST = Measured(
+    "The cost of a self-attention layer is quadratic in N and, for short text, in D",
+    "Time and memory of a Transformer layer against N tokens and D features: O(N^2 D + N D^2) operations, and values kept.",
+    "N or D",
+    measure,
+    verdict,
+    40,
+)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from claim import Claim, Measured, Summary, main
+from .claim import Measured, Series, Summary, model_of
 
-import tfkit
-from tfkit import parse_spec
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
 
 SPEC = """
 tfkit: 1
 name: recurrent
-defaults: {{vocab_size: 100, d_model: 64, pad_id: 0}}
+defaults: {vocab_size: 100, d_model: 64, pad_id: 0}
 nodes:
-  tokens: {{kind: tokens}}
-  body:   {{kind: rnn, input: tokens, cell: {cell}, d_state: 64, init: {init}}}
+  tokens: {kind: tokens}
+  body:   {kind: rnn, input: tokens, cell: gru, d_state: 64}
 outputs: [body]
 """
 DISTANCES = (0, 5, 10, 20, 40)
@@ -32,20 +31,22 @@ GRADIENT = {
 RIGHT = {init: f"first token named, per cent, {init}" for init in INITS}
 
 
-def measure(seed: int, tiny: bool) -> Measured:
-    found: Measured = {quantity: {} for quantity in (*GRADIENT.values(), *RIGHT.values())}
+def measure(seed: int, tiny: bool) -> Series:
+    measured: Series = {quantity: {} for quantity in (*GRADIENT.values(), *RIGHT.values())}
     for init, options in INITS.items():
         for cell in ("rnn_tanh", "gru", "lstm"):
-            model = tfkit.build(parse_spec(SPEC.format(cell=cell, init=options)), seed=seed)
-            found[GRADIENT[init, "before"]][cell] = gradients(model, seed)
-            found[RIGHT[init]][cell] = train(model, seed, 3 if tiny else STEPS)
-            found[GRADIENT[init, "after"]][cell] = gradients(model, seed)
-    return found
+            model = model_of(SPEC, seed, f"body.cell={cell}", f"body.init={options}")
+            measured[GRADIENT[init, "before"]][cell] = gradients(model, seed)
+            measured[RIGHT[init]][cell] = train(model, seed, 3 if tiny else STEPS)
+            measured[GRADIENT[init, "after"]][cell] = gradients(model, seed)
+    return measured
 
 
 def gradients(model: Any, seed: int) -> dict[float, float]:
     """The gradient norm of the last state against the embedding of each token, relative to that of the last token; in float64,
     for it falls below the smallest float32."""
+    import torch
+
     model = deepcopy(model).double()
     seen: dict[str, Any] = {}
 
@@ -63,8 +64,10 @@ def gradients(model: Any, seed: int) -> dict[float, float]:
     return {float(at): float((norms[at] / norms[0]).log10()) for at in DISTANCES}
 
 
-def tokens(rows: int, length: int, generator: torch.Generator) -> torch.Tensor:
+def tokens(rows: int, length: int, generator: Generator) -> Tensor:
     """Random text; its first token is one of a few symbols that occur nowhere else."""
+    import torch
+
     ids = torch.randint(3 + SYMBOLS, 100, (rows, length), generator=generator)
     ids[:, 0] = torch.randint(3, 3 + SYMBOLS, (rows,), generator=generator)
     return ids
@@ -72,6 +75,8 @@ def tokens(rows: int, length: int, generator: torch.Generator) -> torch.Tensor:
 
 def train(model: Any, seed: int, steps: int) -> dict[float, float]:
     """Train to name the first token from the last state, for texts of 2 to 41 tokens; the share of right names by distance."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     head = torch.nn.Linear(64, SYMBOLS)
@@ -94,14 +99,14 @@ def train(model: Any, seed: int, steps: int) -> dict[float, float]:
     return right
 
 
-def verdict(found: Summary) -> str:
+def verdict(measured: Summary) -> str:
     """The claim is seen where both gated cells have a larger gradient over the largest distance than the tanh cell, with every
     seed. The gradient vanishes where it is below 1e-6 of that of the last token, the rounding of float32."""
     far = max(DISTANCES)
     sentences, seen, vanishes = [], {}, {}
     for init in INITS:
         for when in ("before", "after"):
-            values = {name: points[far] for name, points in found[GRADIENT[init, when]].items()}
+            values = {name: points[far] for name, points in measured[GRADIENT[init, when]].items()}
             seen[init, when] = min(values["gru"][2], values["lstm"][2]) > values["rnn_tanh"][3]
             vanishes[init, when] = values["rnn_tanh"][3] < VANISHED
             text = ", ".join(f"{name} 10^{value[0]:.1f}" for name, value in values.items())
@@ -111,7 +116,7 @@ def verdict(found: Summary) -> str:
     decides = vanishes["uniform", "before"] != vanishes["orthogonal", "before"]
     first = "decides" if decides else "does not decide"
     right = "; ".join(
-        f"{init}: {', '.join(f'{name} {points[far][0]:.0f} %' for name, points in found[RIGHT[init]].items())}"
+        f"{init}: {', '.join(f'{name} {points[far][0]:.0f} %' for name, points in measured[RIGHT[init]].items())}"
         for init in INITS
     )
     return (
@@ -121,6 +126,11 @@ def verdict(found: Summary) -> str:
     )
 
 
-CLAIM = Claim("Gradients of a tanh cell vanish over distance sooner than those of gated cells", "tokens back", measure, verdict)
-if __name__ == "__main__":
-    main(CLAIM)
+GRADIENT_THROUGH_TIME = Measured(
+    "Gradients of a tanh cell vanish over distance sooner than those of gated cells",
+    "The gradient of the last state of a tanh cell and of gated cells against earlier tokens, by initialisation and training.",
+    "tokens back",
+    measure,
+    verdict,
+    60,
+)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from claim import Claim, Measured, Summary, main
+from .claim import Measured, Series, Summary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEYS = (64, 512)
 PLAIN, SCALED = "q.k", "q.k / sqrt(D)"
@@ -16,34 +19,36 @@ PAPER = 64
 """D of a head of the paper's models."""
 
 
-def measure(seed: int, tiny: bool) -> Measured:
+def measure(seed: int, tiny: bool) -> Series:
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
-    found: Measured = {name: {PLAIN: {}, SCALED: {}} for name in (VARIANCE, ENTROPY, *JACOBIAN.values())}
+    measured: Series = {name: {PLAIN: {}, SCALED: {}} for name in (VARIANCE, ENTROPY, *JACOBIAN.values())}
     for width in (4, PAPER) if tiny else (4, 16, PAPER, 256, 1024):
         query, key = torch.randn(512, width, generator=generator), torch.randn(max(KEYS), width, generator=generator)
         for name, scale in ((PLAIN, 1.0), (SCALED, 1 / math.sqrt(width))):
             scores = scale * query @ key.T
-            found[VARIANCE][name][width] = float(scores.var())
+            measured[VARIANCE][name][width] = float(scores.var())
             for keys in KEYS:
                 p = scores[:, :keys].softmax(1)
-                found[JACOBIAN[keys]][name][width] = float(jacobian_norm(p).mean())
+                measured[JACOBIAN[keys]][name][width] = float(jacobian_norm(p).mean())
             p = scores[:, : KEYS[0]].softmax(1)
-            found[ENTROPY][name][width] = float(-(p * p.clamp_min(1e-30).log()).sum(1).mean()) / math.log(KEYS[0])
-    return found
+            measured[ENTROPY][name][width] = float(-(p * p.clamp_min(1e-30).log()).sum(1).mean()) / math.log(KEYS[0])
+    return measured
 
 
-def jacobian_norm(p: torch.Tensor) -> torch.Tensor:
+def jacobian_norm(p: Tensor) -> Tensor:
     """The Frobenius norm of diag(p) - p p^T, the derivative of softmax, by row. Its square is |p|^2 - 2 sum p^3 + |p|^4."""
     square = p.square().sum(1)
     return (square - 2 * p.pow(3).sum(1) + square.square()).clamp_min(0).sqrt()
 
 
-def verdict(found: Summary) -> str:
+def verdict(measured: Summary) -> str:
     """Variance and saturation, and the paper's reason: that the gradient of the softmax is smaller without the scale."""
-    plain, scaled = found[VARIANCE][PLAIN], found[VARIANCE][SCALED]
+    plain, scaled = measured[VARIANCE][PLAIN], measured[VARIANCE][SCALED]
     widest = max(plain)
     agrees = all(abs(plain[D][0] / D - 1) < 0.2 and abs(scaled[D][0] - 1) < 0.2 for D in plain)
-    entropy = found[ENTROPY]
+    entropy = measured[ENTROPY]
     sharper = all(entropy[PLAIN][D][3] < entropy[SCALED][D][2] for D in plain)
     sentences = [
         f"Variance: the data {'agree' if agrees else 'do not agree'}; at D = {widest:g} it is {plain[widest][0]:.4g} without"
@@ -52,7 +57,7 @@ def verdict(found: Summary) -> str:
         f" {100 * entropy[SCALED][widest][0]:.0f} %."
     ]
     for keys, quantity in JACOBIAN.items():
-        norms = found[quantity]
+        norms = measured[quantity]
         smaller = [D for D in plain if norms[PLAIN][D][3] < norms[SCALED][D][2]]
         word = "the data agree" if PAPER in smaller else "not seen"
         sentences.append(
@@ -63,8 +68,12 @@ def verdict(found: Summary) -> str:
     return " ".join(sentences)
 
 
-CLAIM = Claim(
-    "Without 1/sqrt(D), the variance of scores is D, the softmax saturates and its gradient is small", "D", measure, verdict
+SCALED_SCORES = Measured(
+    "Without 1/sqrt(D), the variance of scores is D, the softmax saturates and its gradient is small",
+    "Scores of random queries and keys of D features have variance D; divided by sqrt(D), variance 1"
+    " (arXiv:1706.03762, 3.2.1).",
+    "D",
+    measure,
+    verdict,
+    3,
 )
-if __name__ == "__main__":
-    main(CLAIM)
