@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationMixin
+from transformers import GenerationConfig, GenerationMixin
 
 import tfkit
 from parity.comparison import all_in_float64
 from tfkit.cli import main
 from tfkit.interop.generation_config import settings_of
-from tfkit.io.generation_settings import GENERATION, read_settings
+from tfkit.io.generation_settings import GENERATION, read_settings, settings_text
 
 from .models import make
 
@@ -228,6 +229,101 @@ def test_an_imported_model_generates_as_it_did(name: str, tmp_path: Path, capsys
     for (one, *_), row in zip(found, expected, strict=True):
         assert one.ids.tolist() == row[: len(one.ids)]
         assert len(set(row[len(one.ids) :])) <= 1
+
+
+SIX = (
+    "MarianMTModel", "BartForConditionalGeneration", "M2M100ForConditionalGeneration", "T5ForConditionalGeneration",
+    "GPT2LMHeadModel", "WhisperForConditionalGeneration",
+)  # fmt: skip
+SOURCE = torch.randint(4, 57, (3, 7), generator=torch.Generator().manual_seed(5))
+SOUND = torch.randn(3, 10, 30, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+
+
+def ids_of_transformers(theirs: Any, settings: dict[str, Any]) -> list[list[int]]:
+    """The new ids of every row with these settings, and 8 new tokens unless they say otherwise."""
+    given: dict[str, Any] = {"inputs": SOURCE, "attention_mask": torch.ones_like(SOURCE)}
+    if theirs.config.model_type == "whisper":
+        given = {"input_features": SOUND}
+    ids = {name: getattr(theirs.generation_config, name) for name in ("eos_token_id", "pad_token_id", "decoder_start_token_id")}
+    limit = {} if "max_length" in settings else {"max_new_tokens": 8}
+    made = GenerationMixin.generate(
+        theirs, generation_config=GenerationConfig(**ids, **limit, **settings, use_cache=False), **given
+    )
+    return made[:, 1 if theirs.config.is_encoder_decoder else SOURCE.shape[1] :].tolist()
+
+
+def ids_of_tfkit(model: tfkit.Model, search: tfkit.Search) -> list[list[int]]:
+    if set(model.plan.inputs) != {"audio", "target"}:
+        return [one.ids.tolist() for (one, *_) in tfkit.generate_batched(model, SOURCE.tolist(), search)]
+    rules: dict[str, Any] = {"audio": SOUND.mT, "filters": search.filters, "max_new_tokens": search.extra_length}
+    if search.kind == "greedy":
+        return [one.ids.tolist() for (one,) in tfkit.greedy(model, scores=True, **rules).hypotheses()]
+    names = ("beams", "length_penalty", "early_stopping", "unfinished")
+    rows = tfkit.beam_search(model, **rules, **{name: getattr(search, name) for name in names})
+    return [row[0].ids.tolist() for row in rows]
+
+
+def varied(name: str) -> Any:
+    """A model whose sequences do not repeat one token, and whose end token is one of theirs."""
+    theirs = make(name)
+    with torch.no_grad():
+        for key, parameter in theirs.named_parameters():
+            if "encoder_attn.out_proj" in key:  # otherwise the source hides what the tokens before say
+                parameter.mul_(0.1)
+            if name == "MarianMTModel" and key.endswith("bias"):  # and its biases hide both
+                parameter.zero_()
+        if name == "MarianMTModel":
+            theirs.final_logits_bias.zero_()
+    usual = theirs.generation_config
+    usual.eos_token_id, usual.decoder_start_token_id = None, getattr(theirs.config, "decoder_start_token_id", None)
+    *_, (seldom, _) = Counter(token for row in ids_of_transformers(theirs, {}) for token in row[2:6]).most_common()
+    theirs.config.eos_token_id = usual.eos_token_id = seldom
+    return theirs
+
+
+def alone_and_together(theirs: Any, beams: int) -> dict[str, dict[str, Any]]:
+    """By name, settings that change what the model says without them."""
+    end, several = theirs.config.eos_token_id, theirs.config.is_encoder_decoder
+    ids = [token for row in ids_of_transformers(theirs, {"num_beams": beams}) for token in row if token != end]
+    often = [token for token, _ in Counter([*ids, 20, 21, 22]).most_common(3)]
+    settings: dict[str, Any] = {
+        "min_new_tokens": 5, "forced_eos_token_id": end, "suppress_tokens": often[:2], "begin_suppress_tokens": often,
+        "bad_words_ids": [[often[0]], [often[1], often[2]]], "no_repeat_ngram_size": 2, "repetition_penalty": 1.7,
+        **({"forced_bos_token_id": 33, "max_length": 6, "min_length": 5} if several else {}),
+        **({"length_penalty": 0.3, "early_stopping": True} if beams > 1 else {}),
+    }  # fmt: skip
+    more = {"stopping never": {"early_stopping": "never"}, "long ones": {"length_penalty": 3.0}} if beams > 1 else {}
+    return {"none": {}, **{name: {name: value} for name, value in settings.items()}, **more, "together": settings}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIX)
+def test_every_setting_alone_and_together_gives_the_ids_of_transformers(name: str, tmp_path: Path) -> None:
+    """Greedy and with 4 beams."""
+    with all_in_float64():
+        theirs = varied(name)
+    theirs.save_pretrained(tmp_path / "hf")
+    assert main(["import", str(tmp_path / "hf"), "-o", str(tmp_path / "model"), "--without-tokeniser"]) == 0
+    model, changed = tfkit.load(tmp_path / "model").eval(), set()
+    for beams in (1, 4):
+        usual: list[list[int]] = []
+        for named, settings in alone_and_together(theirs, beams).items():
+            written = {"num_beams": beams, **settings}
+            with all_in_float64():
+                expected = ids_of_transformers(theirs, written)
+            usual = usual or expected
+            changed |= {named} if expected != usual else set()
+            limit = {} if "max_length" in settings else {"max_new_tokens": 8}
+            end = {"eos_token_id": theirs.config.eos_token_id}
+            read, left_out = settings_of({**written, **limit, **end}, theirs.config.is_encoder_decoder)
+            assert not left_out
+            (tmp_path / "model" / GENERATION).write_text(settings_text(read))
+            search = tfkit.saved_search(tmp_path / "model")
+            assert search is not None
+            for ours, row in zip(ids_of_tfkit(model, search), expected, strict=True):
+                assert ours == row[: len(ours)], (named, beams)
+                assert len(set(row[len(ours) :])) <= 1, (named, beams)
+    assert len(changed) >= 8, changed
 
 
 @pytest.mark.slow
