@@ -20,7 +20,7 @@ from ..graph import Graph, Node, graph_of, max_input_lengths
 from ..graph.model_graph import base
 from ..graph.refused_arguments import followers as nodes_after, refused_arguments
 from ..nn.device_moves import device_here
-from ..nn.heads import Classify
+from ..nn.heads import Classify, Probabilities
 from ..nn.labels import label_rule
 from ..nn.model import Model
 from ..nn.model_plan import LabelRule, ModelPlan, Wire
@@ -174,7 +174,11 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
         if reason:
             undecodable[name] = reason
     signals = {name: graph.nodes[name].signal for name in graph.outputs if name in graph.nodes}
-    widths = {name: signal.width for name, signal in signals.items() if signal.has_width}
+    widths = {
+        name: signal.width
+        for name, signal in signals.items()
+        if signal.has_width and not isinstance(modules[name], Probabilities)  # no logits, though as wide
+    }
     limits = {name: limit for name, limit in max_input_lengths(graph).items() if limit is not None}
     labels = {
         name: _labels(graph, name, module, inputs, undecodable)

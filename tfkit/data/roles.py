@@ -103,7 +103,8 @@ def _output(plan: ModelPlan, target: str, words: bool, per_token: bool) -> str:
     Raises InputError if there is not exactly one."""
     rule = plan.inputs[target]
     size = rule.vocab_size if isinstance(rule, InputRule) else 0
-    outputs = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths.get(name) == size) is words]
+    outputs = [name for name in plan.outputs if name in plan.followers[target] and name in plan.widths]
+    outputs = [name for name in outputs if (plan.widths[name] == size) is words]
     outputs = [name for name in outputs if name not in plan.labels or plan.labels[name].kind != "span"]
     outputs = [name for name in outputs if words or (name in plan.sequences) is per_token]
     if len(outputs) != 1:

@@ -77,6 +77,22 @@ class Classify(nn.Module):
         return NodeOutput(self.linear(x), input.padding, input.ids)
 
 
+class Probabilities(nn.Module):
+    """softmax(x) over the last axis, on (B, L, V) or (B, V); half dtypes are computed in float32 and rounded once."""
+
+    def forward(self, context: ForwardContext, input: NodeOutput) -> NodeOutput:
+        """The probabilities.
+
+        Args:
+            context: the current call of the model.
+            input: logits (B, L, V) or (B, V).
+
+        Returns:
+            The shape of the input, with its padding.
+        """
+        return NodeOutput(input.tensor.softmax(-1), input.padding, input.ids)
+
+
 class Pool(nn.Module):
     """(B, L, M) -> (B, M): first, last, mean or maximum over the tokens that are not padding, or the first end token."""
 

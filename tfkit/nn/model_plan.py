@@ -52,7 +52,7 @@ class ModelPlan:
         wires: edges of every node, in dependency order.
         inputs: rules of the ids, images or features of every input node.
         outputs: names of the output nodes, and ports such as `encoder.layers`.
-        widths: width of every output node that has features.
+        widths: width of every output node that has features or logits.
         followers: by input, the nodes that depend on it, itself included.
         undecodable: by input, why it cannot be decoded step by step.
         max_input_lengths: by input, its largest length, if a position table limits it.

@@ -23,6 +23,7 @@ from .options import (
     Input,
     LayerMixOptions,
     PoolOptions,
+    ProbabilitiesOptions,
     StackOptions,
     TokenLogitsOptions,
     TokensOptions,
@@ -305,6 +306,12 @@ def _mix_rules(options: LayerMixOptions, context: NodeContext) -> tuple[Rule, ..
     return (("input", f"`{options.input}` is one output, not the layers of a stack", "read its port: `NODE.layers`"),)
 
 
+def _probability_rules(options: ProbabilitiesOptions, context: NodeContext) -> tuple[Rule, ...]:
+    if isinstance(context.targets["input"], TokenLogitsOptions | ClassifyOptions):
+        return ()
+    return (("input", f"`{options.input}` gives no logits", "read a token_logits or a classify node"),)
+
+
 ENTRIES = [
     NodeKind(
         name="tokens",
@@ -379,6 +386,18 @@ ENTRIES = [
         attends_only=_alone,
         build="tfkit.builtin.node.node_builders:classify",
         source="tfkit.builtin.node:classify.py.jinja",
+    ),
+    NodeKind(
+        name="probabilities",
+        summary="softmax of logits; training and searches go on reading the logits",
+        options=ProbabilitiesOptions,
+        inherits=frozenset(),
+        output=lambda options, context: context.signals["input"],
+        parameters=lambda options, context: (),
+        rules=_probability_rules,
+        attends_only=_alone,
+        build="tfkit.builtin.node.node_builders:probabilities",
+        source="tfkit.builtin.node:probabilities.py.jinja",
     ),
     SPAN_LOGITS,
     NodeKind(

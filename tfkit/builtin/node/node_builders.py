@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...nn.convolutions import Convolutions, Features
-from ...nn.heads import Classify, Dense, LayerMix, Pool
+from ...nn.heads import Classify, Dense, LayerMix, Pool, Probabilities
 from ...nn.layers import Embedding, Linear
 from ...nn.local_attention import LocalCentre
 from ...nn.multi_head import AttentionConfig, MultiHeadAttention
@@ -41,6 +41,7 @@ from .options import (
     DenseOptions,
     LayerMixOptions,
     PoolOptions,
+    ProbabilitiesOptions,
     StackOptions,
     TokenLogitsOptions,
     TokensOptions,
@@ -146,6 +147,10 @@ def token_logits(options: TokenLogitsOptions, context: NodeContext, keep_layers:
 
 def pool(options: PoolOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
     return Pool(context.name, options.take, _end_id(context), norm_or_none(options.output_norm, context.signals["input"].width))
+
+
+def probabilities(options: ProbabilitiesOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
+    return Probabilities()
 
 
 def _end_id(context: NodeContext) -> int | None:

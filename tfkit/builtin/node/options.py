@@ -77,6 +77,12 @@ class TokenLogitsOptions(Options):
     init: Init = component_default("xavier")
 
 
+class ProbabilitiesOptions(Options):
+    """softmax of the logits that it reads."""
+
+    input: Input
+
+
 class PoolOptions(Options):
     """One vector for a sequence."""
 

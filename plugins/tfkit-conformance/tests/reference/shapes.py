@@ -161,6 +161,7 @@ SHAPES = {
         f"pool {take}": stacked(between=f"  p: {{kind: pool, input: body, take: {take}, output_norm: layer_norm}}", head=POOLED)
         for take in ("first", "last", "mean", "max")
     },
+    "probabilities": stacked(between="  probabilities: {kind: probabilities, input: logits}", outputs="logits, probabilities"),
     "pool end_token": stacked(between="  p: {kind: pool, input: body, take: end_token, tokens: tokens}", head=POOLED),
     "span all": stacked(head="{kind: span_logits, input: body, bias: false}"),
     "span second_text": stacked(head="{kind: span_logits, input: body, choose: second_text, tokens: tokens}"),

@@ -117,6 +117,7 @@ def larger(module, arguments, output):
 MODELS = {
     "tokens": "pool mean", "stack": "pool mean", "pool": "pool mean", "classify": "pool mean", "dense": "dense",
     "token_logits": "dense", "layer_mix": "mix true", "span_logits": "span all", "rnn": "gru before_cell",
+    "probabilities": "probabilities",
     "patches": "image registers", "features": "audio stride", "convolutions": "audio stride", "similarity": "similarity",
 }  # fmt: skip
 """By kind of node, a model with such a node."""

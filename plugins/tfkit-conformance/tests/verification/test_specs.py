@@ -36,3 +36,15 @@ def test_a_shipped_spec_passes(name, catalogue):
     assert max(row.worst for row in report.rows if row.worst is not None) > 0.1, (
         "the bounds are not so loose that nothing nears them"
     )
+
+
+@pytest.mark.slow
+def test_shared_and_absent_projections_pass(catalogue):
+    changes = [
+        *OVERRIDES["transformer-tiny"], "expect=null", "encoder.num_layers=1", "decoder.num_layers=1",
+        "encoder.attention.shared_projection=key_value", "decoder.attention.shared_projection=query_key_value",
+        "decoder.attention.output_projection=false",
+    ]  # fmt: skip
+    spec = tfkit.load_spec(SPECS / "transformer-tiny.yaml", catalogue, changes)
+    report = verify(spec, backends=["eager"], dtypes=("float32",), catalogue=catalogue)
+    assert [row for row in report.rows if row.status in ("failed", "inconclusive", "not run")] == []

@@ -122,6 +122,13 @@ def classify(options: Any, context: NodeContext, weights: Weights, inputs: Input
     return Value(linear(weights, "linear", inputs["input"].tensor), inputs["input"].visible)
 
 
+def probabilities(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
+    """exp(x_i) / sum_j exp(x_j), Vaswani et al. 2017, section 3.4 (https://arxiv.org/abs/1706.03762)."""
+    x = inputs["input"].tensor
+    powers = torch.exp(x - x.detach().amax(-1, keepdim=True))
+    return Value(powers / powers.sum(-1, keepdim=True), inputs["input"].visible)
+
+
 def token_logits(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
     """E (factor x) + b, with the table of the embeddings where it is shared, Press and Wolf 2016
     (https://arxiv.org/abs/1608.05859); softcap: c tanh(logit / c), Gemma 2, section 2 (https://arxiv.org/abs/2408.00118)."""
@@ -193,6 +200,7 @@ BUILT_IN["node"] = {
     "dense": dense,
     "classify": classify,
     "token_logits": token_logits,
+    "probabilities": probabilities,
     "span_logits": span_logits,
     "similarity": similarity,
 }

@@ -101,11 +101,12 @@ def _memory_wiring(graph: Graph, recording: Recording, parts: _Parts, expected: 
     assert memory is not None
     want = recording.nodes[memory].output.tensor
     for projection in ("key", "value"):
-        calls = parts.call.parts.get(f"branches.{name}.{projection}", [])
+        matrix = expected.sublayers[name].options.matrix(projection)
+        calls = parts.call.parts.get(f"branches.{name}.{matrix}", [])
         words = f"{parts.words}: the {projection} of `{name}` must be made from `{memory}`"
-        if len(calls) != 1:
+        if len(calls) != 1 + (matrix == "query"):  # one that is shared with the queries reads the sequence first
             raise Violation(CHECK, f"{words}, and its projection was applied {len(calls)} times")
-        same(CHECK, calls[0].x, want, words, "what its projection reads")
+        same(CHECK, calls[-1].x, want, words, "what its projection reads")
 
 
 def _norm(parts: _Parts, expected: ExpectedLayer, site: str, x: Approximate | Tensor) -> Tensor | Approximate:
