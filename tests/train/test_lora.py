@@ -151,7 +151,9 @@ def test_factors_are_real_numbers_of_one_dtype_and_there_once(parent, child, tmp
     changes = {
         "float32 and float16": {name: tensor.half() for name, tensor in factors.items()},
         "int32": {name: tensor.int() for name, tensor in tensors.items()},
-        "with and without the prefix": {name.removeprefix("base_model.model."): tensor.clone() for name, tensor in factors.items()},
+        "with and without the prefix": {
+            name.removeprefix("base_model.model."): tensor.clone() for name, tensor in factors.items()
+        },
     }
     for message, change in changes.items():
         save_file({**tensors, **change}, path)
