@@ -10,6 +10,8 @@ import yaml
 from tfkit import InputError, Translator, load, load_recipe
 from tfkit.cli import main
 from tfkit.data import Corpus, read_data, read_tokenisers
+from tfkit.data.aligned_rows import AlignedRows, words_of_row
+from tfkit.data.corpus_row import Row
 from tfkit.io.alignment_site import AlignmentSite
 from tfkit.text import model_in
 from tfkit.train import resume, train
@@ -282,6 +284,27 @@ def test_check_refuses_settings_of_several_corpora_that_do_not_fit(changes, mess
     arguments = [word for change in changes for word in ("--set", change)]
     assert main(["check", str(several(tmp_path)), *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_links_of_tokens_are_those_of_their_words_and_bounded(guided, tmp_path, monkeypatch):
+    """Their number grows with the product of the tokens of two words, and their time with their number."""
+    tokenisers = read_tokenisers(model_in(guided), ("source", "target"))
+    texts = ("the dogdogdog runs", "la hundohundo")
+    (tmp_path / "links").write_text("1-1 2-0 0-0\n")
+    row = Row(1, texts, ([], []), (0, 0))
+    sources, targets = (words_of_row(tokenisers[column], text) for column, text in zip(tokenisers, texts, strict=True))
+    linked = {(1, 1), (2, 0), (0, 0)}
+    wanted = [
+        (place, at)
+        for at, words in enumerate(targets)
+        for place, others in enumerate(sources)
+        if any((other, word) in linked for word in words for other in others)
+    ]
+    found = AlignedRows(str(tmp_path / "links"), tokenisers).tokens(row)
+    assert [*zip(found[::2], found[1::2], strict=True)] == wanted
+    monkeypatch.setattr("tfkit.data.aligned_rows.MAX_PAIRS", len(wanted) - 1)
+    with pytest.raises(InputError, match=rf"links:1:1: TFK137 .* more than {len(wanted) - 1} links of their tokens"):
+        AlignedRows(str(tmp_path / "links"), tokenisers).tokens(row)
 
 
 def test_links_of_a_corpus_that_do_not_fit_are_located(tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import peft
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import huggingface_tokenisers
 import tfkit
@@ -141,6 +141,25 @@ def test_an_adapter_of_a_base_that_moved_or_changed(parent, child, tmp_path):
     tfkit.save(model, tmp_path / "gone", overwrite=True)
     with pytest.raises(StoreError, match=r"other weights than the model that .* was trained on"):
         tfkit.load(run)
+
+
+def test_factors_are_real_numbers_of_one_dtype_and_there_once(parent, child, tmp_path):
+    shutil.copytree(child, run := tmp_path / "run")
+    path = model_in(run) / "adapter_model.safetensors"
+    tensors = load_file(path)
+    factors = {name: tensor for name, tensor in tensors.items() if ".lora_B." in name}
+    changes = {
+        "float32 and float16": {name: tensor.half() for name, tensor in factors.items()},
+        "int32": {name: tensor.int() for name, tensor in tensors.items()},
+        "with and without the prefix": {
+            name.removeprefix("base_model.model."): tensor.clone() for name, tensor in factors.items()
+        },
+    }
+    for message, change in changes.items():
+        save_file({**tensors, **change}, path)
+        list_again(model_in(run), path.name)
+        with pytest.raises(StoreError, match=rf"TFK082 .*{message}"):
+            tfkit.load(run, base=parent)
 
 
 WRONG = {

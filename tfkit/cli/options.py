@@ -134,6 +134,8 @@ def seed(value: str | int) -> int:
 
 def number(value: str | float) -> float:
     try:
+        if "_" in str(value) or not str(value).isascii():  # Python reads 1_0 and digits of any script
+            raise ValueError
         return float(value)
     except ValueError:
         raise ValueError(f"a number is expected, `{value}` is written") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import chain
 
@@ -10,6 +11,9 @@ from .corpus_row import Row
 from .pharaoh import Link, read_gold_links
 from .piece_words import Words, encode_with_words
 from .tokeniser import TextTokeniser
+
+MAX_PAIRS = 1_000_000
+"""The most links of the tokens of a row: a link of two long words is one of each token of one with each of the other."""
 
 
 class AlignedRows:
@@ -36,13 +40,19 @@ class AlignedRows:
         sources, targets = (
             words_of_row(self.tokenisers[column], text) for column, text in zip(("source", "target"), row.texts, strict=True)
         )
-        by_target: dict[int, set[int]] = {}
+        places, by_target = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
+        for place, words in enumerate(sources):
+            for word in words:
+                places[word].add(place)
         for source, target in links:
-            by_target.setdefault(target, set()).add(source)
-        pairs = []
+            by_target[target].add(source)
+        pairs: list[tuple[int, int]] = []
         for at, words in enumerate(targets):
-            linked = {source for word in words for source in by_target.get(word, ())}
-            pairs += [(place, at) for place, words_of_source in enumerate(sources) if linked.intersection(words_of_source)]
+            linked = set[int]().union(*(places[source] for word in words for source in by_target[word]))
+            pairs += [(place, at) for place in sorted(linked)]
+            if len(pairs) > MAX_PAIRS:
+                message = f"the links of the words are more than {MAX_PAIRS:,} links of their tokens"
+                raise InputError(Diagnostic("TFK137", message, "divide the line", location=Location(self.path, row.line)))
         return list(chain.from_iterable(pairs))
 
     def _links(self, row: Row) -> tuple[frozenset[Link], frozenset[Link]]:

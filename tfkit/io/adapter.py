@@ -93,8 +93,11 @@ def read_adapted(directory: Path, shapes: Mapping[str, tuple[int, ...]], base: P
     factors: dict[str, dict[str, Tensor]] = {}
     weights = _base_weights(directory, base or Path(config.base_model_name_or_path))
     weights = {name: tensor for name, tensor in weights.items() if shapes.get(name) == tuple(tensor.shape)}
+    names = {written: written.removeprefix(PREFIX) for written in tensors}
+    if len({*names.values()}) < len(names):
+        raise _unfit(path, "a tensor is there twice, with and without the prefix of peft")
     for written, tensor in tensors.items():
-        name = written.removeprefix(PREFIX)
+        name = names[written]
         if factor := _FACTOR.fullmatch(name):
             factors.setdefault(factor["layer"], {})[factor["factor"]] = tensor
         elif shapes.get(name) == tuple(tensor.shape):
@@ -106,6 +109,9 @@ def read_adapted(directory: Path, shapes: Mapping[str, tuple[int, ...]], base: P
         shape = None if weight is None else [(config.r, weight.shape[-1]), (weight.shape[0], config.r)]
         if weight is None or weight.dim() != 2 or [tuple(pair[side].shape) for side in "AB" if side in pair] != shape:
             raise _unfit(path, f"`lora_A` and `lora_B` of `{layer}` are not two factors of rank {config.r} of its weight")
+        if not pair["A"].is_floating_point() or pair["A"].dtype != pair["B"].dtype:
+            dtypes = " and ".join(str(pair[side].dtype).removeprefix("torch.") for side in "AB")
+            raise _unfit(path, f"`lora_A` and `lora_B` of `{layer}` are of {dtypes}, and they have one dtype of real numbers")
         weights[f"{layer}.weight"] = weight + (pair["B"] @ pair["A"]) * (config.lora_alpha / config.r)
     if missing := sorted(shapes.keys() - weights.keys()):
         raise _unfit(path, f"neither it nor the base model has `{missing[0]}` {shapes[missing[0]]}")

@@ -30,6 +30,7 @@ BINARY = ".bin"
 MAX_WORD = 10_000
 """Bytes of a word in a binary file, at most, and of its first line."""
 BUFFER = 1 << 20
+_FOREIGN = re.compile(r"[^\x21-\x5e\x60-\x7e]")
 FIX = "name vectors of the width of the table, or change the width in the spec"
 Vector = npt.NDArray[np.float32]
 
@@ -128,10 +129,18 @@ def _fault(file: str, line: int, message: str, fix: str = FIX) -> InputError:
 
 
 def _of_text(file: str, width: int, known: set[str]) -> Iterator[tuple[str, Vector | None]]:
+    written, count = None, 0
     for number, line in enumerate(lines(file), 1):
         line = line.rstrip()
-        if not line or (number == 1 and re.fullmatch(r"\d+ \d+", line)):
+        head = re.fullmatch(r"([0-9]{1,12}) ([0-9]{1,6})", line) if number == 1 else None
+        if head and (width > 1 or head[2] == "1"):
+            written = int(head[1])
+            if int(head[2]) != width:
+                raise _fault(file, 1, f"its vectors have {int(head[2]):,} features, and the table has {width:,}")
             continue
+        if not line:
+            continue
+        count += 1
         features = len(line.split()) - 1
         if features < width:
             raise _fault(file, number, f"the line has a word and {features:,} numbers, and the table has {width:,} features")
@@ -142,10 +151,14 @@ def _of_text(file: str, width: int, known: set[str]) -> Iterator[tuple[str, Vect
             yield word, None
             continue
         try:
+            if _FOREIGN.search("".join(numbers)):  # Python reads digits of any script, and 1_0 as 10
+                raise ValueError
             vector = np.array(numbers, np.float32)
         except ValueError:
             raise _fault(file, number, "what follows the word are not numbers", "is this a file of vectors?") from None
         yield word, _finite(vector, file, number)
+    if written not in (None, count):
+        raise _fault(file, 1, f"{written:,} vectors are announced, and {count:,} follow", "is the file complete?")
 
 
 def _is_number(text: str) -> bool:
@@ -186,6 +199,8 @@ def _records(stream: BinaryIO, file: str, count: int, width: int, known: set[str
         numbers = data[end + 1 : end + 1 + size]
         at = end + 1 + size
         yield word, _finite(np.frombuffer(numbers, "<f4").astype(np.float32), file, 1) if word in known else None
+    if (data[at:] + stream.read(2)).strip(b"\n"):
+        raise _fault(file, 1, f"more than the {count:,} vectors that are announced follow", "is the file word2vec's?")
 
 
 def _finite(vector: Vector, file: str, line: int) -> Vector:
