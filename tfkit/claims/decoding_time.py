@@ -125,7 +125,8 @@ def verdict(measured: Summary) -> str:
     )
     return (
         f"Time for a token on one core, relative to the {TRANSFORMER}: {word}. Both write one token after another; products in"
-        f" a row for one: {counts}, up to {longest:g} tokens. Operations of products for a token, relative to the {TRANSFORMER}:"
+        f" a row for one: {counts}, up to {longest:g} tokens."
+        f" Operations of products for a token, relative to the {TRANSFORMER}:"
         f" {ranges(measured[WORK], 'fewer', 'more')}. {times}"
     )
 
