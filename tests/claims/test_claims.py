@@ -155,6 +155,17 @@ def test_products_in_a_row_are_counted_on_the_longest_path():
     assert counts == {"rnn_tanh": 5, "gru": 10, "gru_reset_after": 5, "lstm": 5, steps_in_time.LAYER: 6}
 
 
+def test_the_operations_of_one_more_token_are_those_of_the_equations():
+    from tfkit.claims import decoding_time
+
+    d, vocabulary, tokens = 256, 1000, 8
+    matrices = 4 * d * d + 2 * d * d + 2 * d * 4 * d  # self-attention; queries and outputs of the other; feed-forward
+    scores_and_mixing = 2 * (tokens + 1) * d + 2 * tokens * d
+    model = model_of(decoding_time.SPECS[decoding_time.TRANSFORMER], 0).eval()
+    steps = 1 + 2 + 1 + 1 + 2 + 1 + 2 + 1  # projection, scores and mixing, output, twice; feed-forward; logits
+    assert decoding_time.step_counts(model, tokens) == (steps, 2 * (matrices + scores_and_mixing + vocabulary * d))
+
+
 def leaves(recipe, catalogue):
     """Every value of a recipe and of its spec, filled in, by its path; and the number of parameters."""
     loaded = load_spec(recipe.model, catalogue, recipe.changes)

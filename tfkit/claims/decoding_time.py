@@ -112,14 +112,21 @@ def verdict(measured: Summary) -> str:
     )
     lowest = min(spread[2] for quantity in TIMES for points in measured[quantity].values() for spread in points.values())
     highest = max(spread[3] for quantity in TIMES for points in measured[quantity].values() for spread in points.values())
-    word = "the data agree" if lowest > 1 else "the data say the opposite" if highest < 1 else "it depends on batch and length"
+    word = (
+        "the data agree"
+        if lowest > 1
+        else "the data say the opposite"
+        if highest < 1
+        else "it depends on score, batch and length"
+    )
     times = " ".join(
         f"{quantity.removesuffix(', relative').capitalize()}: {ranges(measured[quantity], 'less', 'more')}."
         for quantity in (*TIMES, *READING)
     )
     return (
         f"Time for a token on one core, relative to the {TRANSFORMER}: {word}. Both write one token after another; products in"
-        f" a row for one: {counts}, up to {longest:g} tokens. Operations for a token, relative to the {TRANSFORMER}:"
+        f" a row for one: {counts}, up to {longest:g} tokens."
+        f" Operations of products for a token, relative to the {TRANSFORMER}:"
         f" {ranges(measured[WORK], 'fewer', 'more')}. {times}"
     )
 

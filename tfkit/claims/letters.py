@@ -136,8 +136,8 @@ WITHOUT = {
 ABLATIONS = on_letters(
     "A Transformer needs each of its parts",
     "A Transformer without one of its parts: feed-forward layers (with fewer parameters, and with attention in their place),"
-    " residuals, norms, the scale of scores, positions, a matrix each for queries, keys and values; and with other numbers of heads"
-    " than its four.",
+    " residuals, norms, the scale of scores, positions, a matrix each for queries, keys and values; and with other numbers"
+    " of heads than its four.",
     {"whole": [], **{name: changes for name, (_, changes) in WITHOUT.items()}},
     [Pair("whole", name, setting) for name, (setting, _) in WITHOUT.items()],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -52,8 +53,9 @@ def picture(name: str, claim: Measured | Trained, data: Data, form: str) -> byte
         metadata: dict[str, Any] = {"Date": None} if form == "svg" else {}
         metadata["Description"] = f"sha256 of the data: {digest(data)}"
         figure.savefig(drawn, format=form, dpi=110, metadata=metadata)
-    if form == "svg":  # indentation is a tenth of the file
-        return "".join(f"{line.strip()}\n" for line in drawn.getvalue().decode().splitlines()).encode()
+    if form == "svg":  # indentation and needless digits are a third of the file
+        lines = "".join(f"{line.strip()}\n" for line in drawn.getvalue().decode().splitlines())
+        return re.sub(r"(\.\d\d)\d+", r"\1", lines).encode()
     return drawn.getvalue()
 
 

@@ -13,11 +13,11 @@ PRODUCTS = {"addmm": 1, "mm": 1, "bmm": 1, "baddbmm": 1, "addmv": 1, "mv": 1, "_
 """Matrix products of an operation of torch, by the beginning of its name."""
 
 
-class ProductPath(TorchDispatchMode):
+class ProductPath(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts along the operations that run. What is computed in place counts for its whole storage."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.depths: dict[int, int] = {}
         self.alive: list[Tensor] = []  # an address must not be used twice
 
@@ -42,6 +42,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def products_in_a_row(call: Callable[[], Tensor]) -> int:
     """The most products on a path to the result of a call. Use float64: other kernels may hide products."""
-    with ProductPath() as path:
+    path = ProductPath()
+    with path:
         result = call()
     return path.depths.get(path._place(result), 0)

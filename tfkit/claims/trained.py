@@ -12,6 +12,9 @@ from typing import Any
 
 from ..comparison import Candidate, CandidateResult, RunResult, compare_recipes
 from ..comparison.results import Difference, paired_difference
+from ..comparison.runner import MARK
+from ..errors import Diagnostic, StoreError
+from ..files import make_folders
 from .claim import Chart, Data, Request, Table, duration, environment
 
 TINY = ("stopping.max_steps=2", "validation.every_steps=2", "batching.tokens=64")
@@ -110,7 +113,10 @@ class Trained:
 
         with TemporaryDirectory() as temporary:
             place = request.directory or Path(temporary)
-            place.mkdir(parents=True, exist_ok=True)
+            if place.exists() and any(place.iterdir()) and not (place / "runs" / MARK).is_file():
+                message = f"{place} exists and holds no runs of a claim"
+                raise StoreError(Diagnostic("TFK080", message, "name another --directory"))
+            make_folders(place)
             candidates, seeds = self.candidates(place, request), range(request.seeds)
             compared = compare_recipes(candidates, place / "runs", seeds=seeds, workers=request.workers, on_run_end=ended)
             lengths = self.by_length
