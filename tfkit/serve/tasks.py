@@ -407,7 +407,7 @@ class Fill(Task):
             tokens = self.count_tokens(number, tokeniser, text, masked=True) + len(tokeniser.text_frame)
             size = self.check_length(number, tokens, self.filler.max_length)
             try:
-                masks = self.filler.ids(text, number).count(tokeniser.mask_id)
+                masks = sum(one == tokeniser.mask_id for one in self.filler.ids(text, number))
             except InputError as reason:
                 (fault,) = reason.diagnostics
                 raise Refusal(422, "no_mask", f"{fault.message}; {fault.fix}", index=number) from None

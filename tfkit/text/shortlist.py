@@ -254,15 +254,16 @@ class Shortlist:
         if sizes != [(2, 32), 1, 2, 1, shapes["ngrams"][:1]] or not 1 <= shapes["ngrams"][1] <= MAX_NGRAM:
             raise _damaged(path, "its tensors have other shapes than those of a shortlist")
         try:
-            _check_size(*shapes["ngrams"][:1], *shapes["targets"], *shapes["always"], tokenisers["target"])
+            [targets], [longest] = shapes["targets"], shapes["always"]
+            _check_size(shapes["ngrams"][0], targets, longest, tokenisers["target"])
             tensors = load_file(path)
         except InputError as reason:
             raise _damaged(path, reason.diagnostics[0].message) from None
         except (SafetensorError, OSError) as reason:
             raise _damaged(path, str(reason)) from None
-        always, ngrams, ends, targets = (tensors[name] for name in ("always", "ngrams", "ends", "targets"))
+        always, ngrams, ends, ids = (tensors[name] for name in ("always", "ngrams", "ends", "targets"))
         starts = torch.cat([ends.new_zeros(1), ends])
-        if bool((starts[1:] < starts[:-1]).any()) or int(starts[-1]) != len(targets):
+        if bool((starts[1:] < starts[:-1]).any()) or int(starts[-1]) != len(ids):
             raise _damaged(path, "the ends of its rows do not divide its target ids")
         for column, digest in zip(("source", "target"), tensors["tokenisers"].tolist(), strict=True):
             if bytes(digest).hex() != tokenisers[column].digest:
@@ -270,7 +271,7 @@ class Shortlist:
         keys = [tuple(number for number in ngram if number != -1) for ngram in ngrams.tolist()]
         if len({*keys}) < len(keys) or () in keys:
             raise _damaged(path, "an n-gram is empty or has two rows")
-        parts = targets.split((starts[1:] - starts[:-1]).tolist())
+        parts = torch.split(ids, (starts[1:] - starts[:-1]).tolist())
         try:
             return cls(tokenisers, always, dict(zip(keys, parts, strict=True)))
         except InputError as reason:

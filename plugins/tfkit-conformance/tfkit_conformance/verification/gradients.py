@@ -161,7 +161,8 @@ def unseen_biases(model: Model, graph: Graph) -> frozenset[str]:
     names = {id(p): name for name, p in model.named_parameters()}
     for expected in expected_sites(graph).values():
         rotated = expected.scheme is not None and "queries_keys" in expected.scheme.entry.acts
-        bias = None if expected.options.matrix("value") != "value" else table[expected.name].key.bias
+        key = table[expected.name].key if expected.options.matrix("value") == "value" else None  # not that of values too
+        bias = None if key is None else key.bias
         bent = any(setting.in_site(expected.site) for setting in SCORE_SETTINGS)
         plain = expected.options.query_key_norm.kind == "none" and not bent and expected.site.score == "dot"
         if bias is not None and plain and not rotated and not expected.options.sink:
