@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..nn import Model
+    from ..nn.model import Model
 
 Data = dict[str, Any]
 Series = dict[str, dict[str, dict[float, float]]]

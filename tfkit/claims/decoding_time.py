@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .claim import Measured, Series, Summary, model_of, ranges
 
 if TYPE_CHECKING:
-    from ..nn import Model
+    from ..nn.model import Model
 
 SPECS = {
     "gru with attention": """

@@ -87,7 +87,7 @@ def train(model: Any, seed: int, steps: int) -> dict[float, float]:
         ids = tokens(32, length, generator)
         loss = torch.nn.functional.cross_entropy(head(model(tokens=ids)["body"][:, -1]), ids[:, 0] - 3)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
     right = {}

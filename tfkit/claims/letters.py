@@ -11,7 +11,7 @@ from statistics import fmean
 from ..comparison import CandidateResult
 from ..comparison.results import paired_difference
 from .claim import Data, Request
-from .trained import Lengths, Pair, Trained, compared, written
+from .trained import Lengths, Pair, Trained, compared, verdict_of_pairs, written
 
 LETTERS = "abcdefghijklmnop"
 SPEC = """\
@@ -106,8 +106,11 @@ def on_letters(
 ) -> Trained:
     """A claim on letters of these lengths to write backwards."""
     by_length = Lengths("letters right, per cent", "letters", partial(letters_right, buckets=buckets)) if buckets else None
-    write, more = partial(write_task, lengths=lengths, specs=specs or {}), {"evaluate": evaluate} if evaluate else {}
-    return Trained(sentence, about, variants, pairs, write, seconds, [*(specs or ())], by_length=by_length, **more)
+    write, says = (
+        partial(write_task, lengths=lengths, specs=specs or {}),
+        evaluate or (lambda data, pairs: verdict_of_pairs(data, pairs)),
+    )
+    return Trained(sentence, about, variants, pairs, write, seconds, [*(specs or ())], says, by_length)
 
 
 def _stacks(before: str, after: str = "") -> list[str]:

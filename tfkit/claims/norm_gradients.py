@@ -32,7 +32,7 @@ def measure(seed: int, tiny: bool) -> Series:
             model = model_of(SPEC, seed, f"defaults.placement={placement}", f"decoder.num_layers={layers}")
             ids = torch.randint(3, 100, (16, 33), generator=torch.Generator().manual_seed(seed))
             logits = model(tokens=ids[:, :-1])["logits"]
-            torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).backward()
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).backward()  # type: ignore[no-untyped-call]
             weights = model.nodes["decoder"].layers
             norms = [float(layer.branches["ffn"].output.weight.grad.norm()) for layer in weights]
             measured[LAST][placement][layers] = norms[-1]

@@ -39,7 +39,7 @@ def train(placement: str, rate: float, warm_up: int, seed: int, steps: int) -> f
         logits = model(tokens=ids[:, :-1])["logits"][:, LENGTH - 1 :]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, LENGTH:].flatten())
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.param_groups[0]["lr"] = rate * min(step / warm_up, 1.0)
         optimizer.step()
         losses.append(float(loss.detach()))

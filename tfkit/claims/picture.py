@@ -61,7 +61,7 @@ def picture(name: str, claim: Measured | Trained, data: Data, form: str) -> byte
 
 def _lines(axes: Axes, chart: Chart) -> None:
     """Mean over seeds, with the range as a band."""
-    means = []
+    means: list[float] = []
     for at, (name, points) in enumerate(chart.lines.items()):
         xs, mean, low, high = zip(*points, strict=True)
         means += mean

@@ -13,11 +13,13 @@ from .token_order import SPEC as ENCODER
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..nn import Model
+    from ..nn.model import Model
 
 LAYER = "Transformer layer"
 CELLS = {"rnn_tanh": "rnn_tanh", "gru": "gru", "gru_reset_after": "{kind: gru, reset: after}", "lstm": "lstm"}
-SPECS = {name: (RECURRENT, (f"body.cell={cell}", "body.init=orthogonal")) for name, cell in CELLS.items()}
+SPECS: dict[str, tuple[str, tuple[str, ...]]] = {
+    name: (RECURRENT, (f"body.cell={cell}", "body.init=orthogonal")) for name, cell in CELLS.items()
+}
 SPECS[LAYER] = (
     ENCODER.replace("encoder", "body"),
     ("defaults.position=sinusoidal", "defaults.d_model=64", "defaults.ffn.d_ff=256"),
