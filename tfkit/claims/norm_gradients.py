@@ -33,8 +33,8 @@ def measure(seed: int, tiny: bool) -> Series:
             ids = torch.randint(3, 100, (16, 33), generator=torch.Generator().manual_seed(seed))
             logits = model(tokens=ids[:, :-1])["logits"]
             torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).backward()  # type: ignore[no-untyped-call]
-            weights = model.nodes["decoder"].layers
-            norms = [float(layer.branches["ffn"].output.weight.grad.norm()) for layer in weights]
+            weights = [model.get_parameter(f"nodes.decoder.layers.{n}.branches.ffn.output.weight") for n in range(layers)]
+            norms = [float(weight.grad.norm()) for weight in weights if weight.grad is not None]
             measured[LAST][placement][layers] = norms[-1]
         measured[BY_LAYER][placement] = dict(enumerate(norms, start=1))
     return measured
