@@ -1,4 +1,5 @@
 """Runs the conformance suite on faults, one after another, each in a process of its own, until its first finding.
+The guided calls come first.
 
     python bench/faults --list                     the faults: set, kernel, kind, what is wrong
     python bench/faults --json out.json            all of them under `quick`; a second run goes on where the first one ended
@@ -32,7 +33,7 @@ MESSAGE = 250
 
 def verdict(module: ModuleType, profile: str, seed: int) -> dict[str, Any]:
     """What the suite says of a kernel, up to its first finding."""
-    report = check_backend(module.BACKEND, profile=profile, seed=seed, stop_at_first=True, limit=3600.0)
+    report = check_backend(module.BACKEND, profile=profile, seed=seed, stop_at_first=True, limit=3600.0, guided_first=True)
     first = report.findings[0] if report.findings else None
     return {"verdict": report.verdict, "check": first and first.check, "message": first and first.message[:MESSAGE]}
 

@@ -169,3 +169,11 @@ def test_calls_are_the_same_for_a_seed():
     assert one == again
     assert one != other
     assert all(isinstance(case, Case) and subject.accepts(case.request()) for case in one)
+
+
+def test_positions_beyond_32_bits_and_edges_of_windows_are_drawn():
+    drawn = [case for _, case in guided_calls(backend_under_test(EAGER), "float32", "quick", 0)]
+    offsets = [case.offset for case in drawn if isinstance(case.offset, int)]
+    assert max(offsets) > 2**31
+    assert min(offsets) < -(2**24)
+    assert any(case.window and case.window[0] and case.Q == 1 and case.offset > case.window[0] > 100 for case in drawn)

@@ -25,6 +25,9 @@ from .call_parts import Piece, agree, taken, wide
 from .fitting import NO_GROUPS, ONE_BATCH_ROW, ONE_HEAD, READS_POSITIONS, larger, undeclared, without_positions
 from .relation import Relation, rewritten
 
+MOST_ROWS = 8
+"""So many rows of a large batch are called alone, and the last one."""
+
 
 def _order(evaluated: Evaluated, size: int) -> Tensor:
     return torch.randperm(size, generator=torch.Generator().manual_seed(evaluated.case.seed + 7))
@@ -63,7 +66,8 @@ def _batch_split(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
     def one(row: int) -> Piece:
         return Piece(taken(leaves, batch=torch.tensor([row])), pick=lambda tensor: tensor[row : row + 1])
 
-    return [one(row) for row in range(evaluated.case.B)]
+    B = evaluated.case.B
+    return [one(row) for row in sorted({*range(0, B, -(-B // MOST_ROWS)), B - 1})]
 
 
 def _keys_permuted(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ def check_backend(
     stop_at_first: bool = False,
     shrink_steps: int = SHRINK_STEPS,
     event: Event = lambda check, case: None,
+    guided_first: bool = False,
 ) -> ConformanceReport:
     """Checks an attention backend against everything that it declares.
 
@@ -77,6 +79,7 @@ def check_backend(
         stop_at_first: end the run at the first finding, and do not shrink it.
         shrink_steps: the largest number of cases that are tried to make a failing case small.
         event: called with the check and the case before each example.
+        guided_first: the guided calls before other checks: they find most faults soonest, others with simpler words.
 
     Returns:
         The report: verdict, checks, findings with stored cases, and the ledger of declared cells.
@@ -97,7 +100,7 @@ def check_backend(
     usual = [dtype for dtype in QUICK if dtype in declared] if profile == "quick" else []
     wanted = tuple(dtype for dtype in declared if dtype in (usual or declared if asked is None else asked))
     run = Run(subject, chosen, seed, wanted, stop_at_first, limit, shrink_steps, event, () if asked else tuple(declared))
-    _run_all(run)
+    _run_all(run, guided_first)
     for dtype in sorted((asked or frozenset()) - set(declared)):
         tally = run.tally(f"layers in {dtype}", "", f"{dtype} was asked for")
         tally.note = f"{dtype} is not declared"
@@ -109,7 +112,7 @@ def check_backend(
     )  # fmt: skip
 
 
-def _run_all(run: Run) -> None:
+def _run_all(run: Run, guided_first: bool) -> None:
     subject = run.subject
     tally = run.tally("declaration", "A3", "the declaration is consistent")
     tally.examples = 1
@@ -127,6 +130,8 @@ def _run_all(run: Run) -> None:
     subject.note_lines()
     with _settings_kept():
         run.once("refusals", "A3", "undeclared features are refused", lambda dtype, tally: _refusals(run, dtype, tally))
+        if guided_first:
+            _guided_calls(run)
         for turn, size in enumerate(run.profile.rounds):
             check_cells(run, gradients, turn, size.cell)
             if "contract" in run.reported_checks():
@@ -137,7 +142,7 @@ def _run_all(run: Run) -> None:
                 for dtype in run.dtypes:
                     _fixed_calls(run, dtype)
             check_relations(run, gradients, turn, size.relation)
-            if turn == 0:
+            if turn == 0 and not guided_first:
                 _guided_calls(run)
         if "contract" not in run.reported_checks():
             run.once("grade", "A8", "accuracy, as a grade", lambda dtype, tally: _grade(run, dtype, tally))
@@ -184,29 +189,26 @@ def _guided_calls(run: Run) -> None:
     if run.failed:
         tally.note = "not evaluated: another check failed before"
         return
-    started = time.process_time()
-    dtypes = run.declared_dtypes or run.dtypes
-    for number, dtype in enumerate(dtypes):
-        share = random.Random(run.seed)
-        for words, case in guided_calls(run.subject, dtype, run.profile.name, run.seed):
-            if share.randrange(len(dtypes)) != number:
-                continue
-            if run.over or tally.finding is not None:
-                return
-            if time.process_time() - started > SECONDS[run.profile.name]:
-                tally.note = f"{tally.examples:,} calls took {SECONDS[run.profile.name]:.0f} s; the others are left out"
-                return
-            run.event(GUIDED, case)
-            outcome = Outcome(case=case)
-            try:
-                with tally.example(True), time_limit(run.limit):
-                    tally.saw(guided.check(case), True)
-            except Violation as violation:
-                outcome.violation = type(violation)(GUIDED, f"with {words}: {violation.message}", **violation.numbers)
-                outcome.failures = [case]
-                run.record(outcome)
-            except Inconclusive:
-                pass  # counted by the tally
+    started, share = time.process_time(), random.Random(run.seed)
+    streams = [guided_calls(run.subject, dtype, run.profile.name, run.seed) for dtype in run.declared_dtypes or run.dtypes]
+    for calls in zip_longest(*streams):
+        words, case = share.choice([call for call in calls if call is not None])
+        if run.over or tally.finding is not None:
+            return
+        if time.process_time() - started > SECONDS[run.profile.name]:
+            tally.note = f"{tally.examples:,} calls took {SECONDS[run.profile.name]:.0f} s; the others are left out"
+            return
+        run.event(GUIDED, case)
+        outcome = Outcome(case=case)
+        try:
+            with tally.example(True), time_limit(run.limit):
+                tally.saw(guided.check(case), True)
+        except Violation as violation:
+            outcome.violation = type(violation)(GUIDED, f"with {words}: {violation.message}", **violation.numbers)
+            outcome.failures = [case]
+            run.record(outcome)
+        except Inconclusive:
+            pass  # counted by the tally
 
 
 def _grade(run: Run, dtype: str, tally: Tally) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +37,7 @@ from ..relations import fit
 from ..relations.dropout import DROPOUT
 from ..relations.gradients import GRADIENTS
 from ..relations.modes import MODES
+from ..relations.order import ORDER
 from ..relations.relation import Relation
 from ..source import Source
 from .fixed_calls import compared, gradients_compared
@@ -52,12 +54,18 @@ MAX_PAIRS = 250_000
 """The largest B * Q * K: the reference computes visibility key by key in Python."""
 MAX_PRODUCTS = 8_000_000
 """The largest B * H * Q * K * (D + V)."""
+MAX_REPEATED = 1_000_000
+"""The largest such product of a call that is made again, and of one with two sizes far out: a larger one takes the time of many
+others."""
+MAX_THREADED = 50_000
+"""The largest such product of a call with two threads of torch, which it does not use: larger ones wait for each other."""
 MAX_READINGS = 16
 """A draw of dropout is read out by at most so many calls. Other relations get at most the square of it as keys."""
 CALLS_AFTER = 8
 EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 2, "weights_carry_gradients": 3,
-         "deterministic_backward": 7}  # fmt: skip
-RELATIONS = tuple((relation, EVERY[relation.name]) for relation in (*MODES, *GRADIENTS, *DROPOUT) if relation.name in EVERY)
+         "deterministic_backward": 3, "batch_invariant": 3}  # fmt: skip
+_KNOWN = (*MODES, *ORDER, *GRADIENTS, *DROPOUT)
+RELATIONS = tuple((relation, EVERY[relation.name]) for relation in _KNOWN if relation.name in EVERY)
 """Relations, each with a number n: one of n calls is held to it."""
 DIFFERENT = 61
 """So many batch rows have lengths of their own; those after them have the same again."""
@@ -84,6 +92,20 @@ def _window(draw: random.Random, size: int) -> dict[str, Any]:
         "Q": draw.choice([1, 3, size + 5]),
         "offset": draw.randint(0, size),
     }
+
+
+def _edge(draw: random.Random, size: int) -> dict[str, Any]:
+    """The first key that one query sees, or the last one."""
+    if draw.random() < 0.3:
+        return {"causal": True, "offset": size, "K": size + draw.randint(1, 40), "Q": 1}
+    left = draw.randint(0, 600)
+    return {"window": (left, 0), "offset": size + left, "K": size + left + draw.randint(1, 40), "Q": 1}
+
+
+def _far(draw: random.Random, size: int) -> dict[str, Any]:
+    """Positions that float32, or 32 bits, do not hold. Distances beyond 2^31 are left to the masks."""
+    power, sign = draw.choice([24, 24, 31, 32]), draw.choice([1, 1, -1])
+    return {"offset": sign * ((1 << power) + size), "bias": "linear" if power == 24 else "distance", "causal": sign > 0, "K": 9}
 
 
 def _rows(draw: random.Random, size: int) -> dict[str, Any]:
@@ -116,6 +138,8 @@ AXES = (
     ),
     Axis("head dim", 320, lambda draw, size: {"D": size, "V": size}),
     Axis("value dim", 320, lambda draw, size: {"V": size}),
+    Axis("edge of the visible keys", 420, _edge),
+    Axis("far position", 8, _far),
     Axis("offset", 1 << 25, lambda draw, size: {"offset": size * draw.choice([1, 1, -1]), "K": draw.randint(2, 40)}),
     Axis("window", 600, _window),
     Axis("visible keys of a row", 600, _lengths),
@@ -164,13 +188,17 @@ def _called(
     plain = Case(B=draw.choice([1, 1, 2]), H=heads, G=heads, Q=draw.randint(1, 9), K=draw.randint(2, 20), D=D, V=D, dtype=dtype,
                  seed=draw.randrange(1 << 16))  # fmt: skip
     other = draw.choice(AXES)
-    also = other.sizes(draw, round(other.most ** draw.random())) if draw.random() < 0.4 else {}
+    known = [number for number in subject.source.integers if number < other.most]
+    second = draw.choice(known) * draw.choice([1, 1, 2]) + draw.randint(-1, 1) if known and draw.random() < 0.5 else None
+    also = other.sizes(draw, second or round(other.most ** draw.random())) if draw.random() < 0.5 else {}
     sizes = axis.sizes(draw, size)
-    sized = next((case for case in (_sized(plain, also | sizes), _sized(plain, sizes)) if _affordable(case)), None)
-    if sized is None:
+    sized, both = _sized(plain, sizes), _sized(plain, also | sizes)
+    if _affordable(both) and _products(both) <= max(MAX_REPEATED, _products(sized)):
+        sized = both
+    elif not _affordable(sized):
         return
     gradients = subject.capabilities.backward
-    for tried in (_varied(sized, subject, draw), _varied(sized, subject, draw), sized):
+    for tried in (_varied(sized, subject, draw), _varied(sized, subject, draw), sized, replace(sized, bias=None)):
         for case in (replace(tried, gradients=gradients), replace(tried, gradients=False, bias_gradient=False)):
             if subject.accepts(case.request(subject.device)):
                 yield words, case
@@ -189,8 +217,11 @@ def _sized(case: Case, sizes: dict[str, Any]) -> Case:
 
 
 def _affordable(case: Case) -> bool:
-    pairs = case.B * case.Q * case.K
-    return pairs <= MAX_PAIRS and pairs * case.H * (case.D + case.V) <= MAX_PRODUCTS
+    return case.B * case.Q * case.K <= MAX_PAIRS and _products(case) <= MAX_PRODUCTS
+
+
+def _products(case: Case) -> int:
+    return case.B * case.H * case.Q * case.K * (case.D + case.V)
 
 
 def _varied(case: Case, subject: BackendUnderTest, draw: random.Random) -> Case:
@@ -225,7 +256,7 @@ def _varied(case: Case, subject: BackendUnderTest, draw: random.Random) -> Case:
     bias = more.get("bias", case.bias)
     if bias is not None:
         more |= {"bias_dtype": draw.choice(["float32", "query"]) if bias != "linear" else "float32"}
-        more |= {"bias_gradient": bias in can.bias_gradient and some(0.5)}
+        more |= {"bias_gradient": bias in can.bias_gradient and some(0.7)}
     moved = bool({"causal", "window"} & ({*more} | case.terms())) or bias in ("linear", "distance")
     if case.offset is None and moved:
         starts = [0, case.K - case.Q, draw.randint(-3, case.K + 2)]
@@ -259,7 +290,10 @@ class Guided:
             return respelled(case.inputs(self.subject.device), random.Random(seed), self.subject)
 
         first = inputs(case)
-        worst = self._made(first, sent, "")
+        with torch_threads(2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()):
+            worst = self._made(first, sent, "")
+        if _products(case) > MAX_REPEATED:
+            return worst
         kind = draw.randrange(12)
         if kind in (0, 1, 2):
             worst = max(worst, self._made(inputs(other), sent, " after a call of the same sizes"))
@@ -352,6 +386,17 @@ class Guided:
                 raise Violation(CHECK, f"changed {name} of the process from {settings[name]} to {value}, and left it so{when}")
         if _random_states() != state:
             raise Violation(CHECK, f"drew random numbers although dropout is 0{when}")
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """So many threads of torch: a kernel that leaves one behind changes nothing where there is one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _random_states() -> tuple[Any, ...]:

@@ -32,13 +32,13 @@ INTEGERS = ("offset", "key_lengths", "query_lengths", "query_segments", "key_seg
 def respelled(inputs: AttentionInputs, draw: random.Random, subject: BackendUnderTest) -> AttentionInputs:
     """The call in another form. Each change is left out where the declaration refuses it."""
     changes: tuple[tuple[float, Callable[[AttentionInputs], AttentionInputs]], ...] = (
-        (0.25, lambda call: replace(call, mask=_narrow(call.mask, draw))),
+        (0.4, lambda call: replace(call, mask=_narrow(call.mask, draw))),
         (0.3, lambda call: replace(call, mask=_other_segments(call.mask, draw))),
         (0.3, lambda call: _in_strides(call, draw.random() < 0.5)),
         (0.3, lambda call: _fewer_axes(call)),
         (0.3, lambda call: replace(call, bias=_other_numbers(call.bias, draw))),
         (0.2, lambda call: replace(call, **negated_product(call)) if "*" in subject.capabilities.scores else call),
-        (0.25, lambda call: _some_gradients(call, draw)),
+        (0.4, lambda call: _some_gradients(call, draw)),
     )
     for share, change in changes:
         if draw.random() < share:
