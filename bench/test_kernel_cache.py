@@ -166,7 +166,7 @@ def test_the_script_fills_packs_unpacks_and_uses_the_files(tmp_path):
     (out / "triton.tar.xz").rename(there / "triton.tar.xz")
     done = on_cuda("all", str(there), PYTHON=str(python))
     assert done.stdout.splitlines()[0] == f"carried: exit code 0; cache {there}/triton, 1; 0 kernels compiled"
-    assert f"cache {there}/triton, 1" in (there / "ahead_fused.txt").read_text()
+    assert f"cache {there}/triton, 1" in (there / "conformance_fused.txt").read_text()
     assert (there / "carried.done").exists()
 
 

@@ -110,7 +110,7 @@ def main(words: list[str] | None = None) -> int:
         rows.append(row)
         print(f"{fault.set:10}{fault.name:32}{row['cpu']:7.1f} s  {row['check'] or row['verdict']}", flush=True)
         if place:
-            place.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+            place.write_text(json.dumps({"rows": rows}, indent=1, allow_nan=False) + "\n")
     for group in SETS:
         mine = [row for row in rows if row["set"] == group and key.items() <= row.items()]
         print(f"{group}: {sum(row['verdict'] == 'NONCONFORMANT' for row in mine)} of {len(mine)} found by {options.profile}")

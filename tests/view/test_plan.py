@@ -5,7 +5,9 @@ from importlib.metadata import entry_points
 import pytest
 
 import tfkit
-from tfkit.graph import SitePlan, Target, graph_of
+from tfkit import graph_of
+from tfkit.graph import SitePlan
+from tfkit.inspection import Target
 from tfkit.view.plan_data import in_short, lengths_in_words, plan_data, planned
 from tfkit.view.plan_text import plan_text
 from tfkit.view.sites import all_sites, fold

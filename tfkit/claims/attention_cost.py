@@ -41,7 +41,7 @@ def step(length: int, width: int, seed: int, repeats: int) -> dict[str, float]:
 
     changes = ("defaults.position=sinusoidal", f"defaults.d_model={width}", f"defaults.ffn.d_ff={2 * width}")
     model = model_of(SPEC, seed, *changes, backend="eager").train()
-    ids, sizes = torch.randint(3, 100, (1, length)), {}
+    ids, sizes = torch.randint(3, 100, (1, length), device="cpu"), {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()

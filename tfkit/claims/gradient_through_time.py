@@ -58,7 +58,7 @@ def gradients(model: Any, seed: int) -> dict[float, float]:
     generator = torch.Generator().manual_seed(seed)
     ids = tokens(64, max(DISTANCES) + 1, generator)
     last = model(tokens=ids)["body"][:, -1]
-    (last * torch.randn(last.shape, generator=generator).double()).sum().backward()
+    (last * torch.randn(last.shape, generator=generator, device="cpu").double()).sum().backward()
     hook.remove()
     norms = seen["embedding"].grad.norm(dim=2).mean(0).flip(0)
     return {float(at): float((norms[at] / norms[0]).log10()) for at in DISTANCES}
@@ -68,8 +68,8 @@ def tokens(rows: int, length: int, generator: Generator) -> Tensor:
     """Random text; its first token is one of a few symbols that occur nowhere else."""
     import torch
 
-    ids = torch.randint(3 + SYMBOLS, 100, (rows, length), generator=generator)
-    ids[:, 0] = torch.randint(3, 3 + SYMBOLS, (rows,), generator=generator)
+    ids = torch.randint(3 + SYMBOLS, 100, (rows, length), generator=generator, device="cpu")
+    ids[:, 0] = torch.randint(3, 3 + SYMBOLS, (rows,), generator=generator, device="cpu")
     return ids
 
 
@@ -83,7 +83,7 @@ def train(model: Any, seed: int, steps: int) -> dict[float, float]:
     parameters = [*model.parameters(), *head.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=3e-3)
     for _ in range(steps):
-        length = int(torch.randint(2, max(DISTANCES) + 2, (), generator=generator))
+        length = int(torch.randint(2, max(DISTANCES) + 2, (), generator=generator, device="cpu"))
         ids = tokens(32, length, generator)
         loss = torch.nn.functional.cross_entropy(head(model(tokens=ids)["body"][:, -1]), ids[:, 0] - 3)
         optimizer.zero_grad()

@@ -30,7 +30,7 @@ def measure(seed: int, tiny: bool) -> Series:
         measured[LAST][placement] = {}
         for layers in depths:
             model = model_of(SPEC, seed, f"defaults.placement={placement}", f"decoder.num_layers={layers}")
-            ids = torch.randint(3, 100, (16, 33), generator=torch.Generator().manual_seed(seed))
+            ids = torch.randint(3, 100, (16, 33), generator=torch.Generator().manual_seed(seed), device="cpu")
             logits = model(tokens=ids[:, :-1])["logits"]
             torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).backward()  # type: ignore[no-untyped-call]
             weights = [model.get_parameter(f"nodes.decoder.layers.{n}.branches.ffn.output.weight") for n in range(layers)]

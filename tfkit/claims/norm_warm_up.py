@@ -34,7 +34,7 @@ def train(placement: str, rate: float, warm_up: int, seed: int, steps: int) -> f
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.98))
     losses = []
     for step in range(1, steps + 1):
-        half = torch.randint(3, 3 + SYMBOLS, (ROWS, LENGTH), generator=generator)
+        half = torch.randint(3, 3 + SYMBOLS, (ROWS, LENGTH), generator=generator, device="cpu")
         ids = torch.cat([half, half], 1)
         logits = model(tokens=ids[:, :-1])["logits"][:, LENGTH - 1 :]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, LENGTH:].flatten())

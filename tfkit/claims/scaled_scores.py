@@ -25,7 +25,10 @@ def measure(seed: int, tiny: bool) -> Series:
     generator = torch.Generator().manual_seed(seed)
     measured: Series = {name: {PLAIN: {}, SCALED: {}} for name in (VARIANCE, ENTROPY, *JACOBIAN.values())}
     for width in (4, PAPER) if tiny else (4, 16, PAPER, 256, 1024):
-        query, key = torch.randn(512, width, generator=generator), torch.randn(max(KEYS), width, generator=generator)
+        query, key = (
+            torch.randn(512, width, generator=generator, device="cpu"),
+            torch.randn(max(KEYS), width, generator=generator, device="cpu"),
+        )
         for name, scale in ((PLAIN, 1.0), (SCALED, 1 / math.sqrt(width))):
             scores = scale * query @ key.T
             measured[VARIANCE][name][width] = float(scores.var())

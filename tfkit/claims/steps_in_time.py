@@ -53,7 +53,7 @@ def measure(seed: int, tiny: bool) -> Series:
             WORK: {name: total_flops(node_costs(graph, batch_of_one)) for name, graph in graphs.items()}
         }
         for quantity, (batch, backward) in PASSES.items():
-            ids = torch.randint(3, 100, (batch, length), generator=torch.Generator().manual_seed(seed))
+            ids = torch.randint(3, 100, (batch, length), generator=torch.Generator().manual_seed(seed), device="cpu")
             columns[quantity] = {name: seconds(model, ids, backward, 2 if tiny else 5) for name, model in models.items()}
         for quantity, values in columns.items():
             for name in CELLS:

@@ -26,8 +26,8 @@ def measure(seed: int, tiny: bool) -> Series:
         for layers in (1,) if tiny else (1, 2, 4, 8):
             model = model_of(SPEC, seed, f"defaults.position={position}", f"encoder.num_layers={layers}").eval()
             generator = torch.Generator().manual_seed(seed)
-            ids = torch.randint(3, 100, (4, 24), generator=generator)
-            order = torch.randperm(24, generator=generator)
+            ids = torch.randint(3, 100, (4, 24), generator=generator, device="cpu")
+            order = torch.randperm(24, generator=generator, device="cpu")
             with torch.no_grad():
                 plain, permuted = model(tokens=ids)["encoder"], model(tokens=ids[:, order])["encoder"]
             points[layers] = float((permuted - plain[:, order]).abs().max() / plain.abs().max())

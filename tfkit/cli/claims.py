@@ -41,8 +41,9 @@ show that the command runs, and gives no verdict. quality_ko_en is on text of
 yours: --text DIR with train.ko.gz, train.en.gz, test.ko.gz and test.en.gz.
 
 \b
---json prints `name`, `claim`, `about`, `verdict` (null with --tiny) and `data`;
-without NAME a list `claims` of these without data. -o FILE.json writes the data.
+--json prints `name`, `claim`, `about`, `verdict` (null with --tiny) and
+`data`; without NAME a list `claims` of these without data. -o FILE.json
+writes the data.
 Exit code 1: a run failed.
 """
 
