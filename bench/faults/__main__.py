@@ -45,7 +45,7 @@ def apart(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     child = os.fork()
     if not child:
         with os.fdopen(writing, "w") as pipe:
-            json.dump(work(), pipe)
+            json.dump(work(), pipe, allow_nan=False)
             pipe.flush()
             os._exit(0)
     os.close(writing)
