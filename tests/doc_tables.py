@@ -313,6 +313,23 @@ def measurements(run: Run) -> str:
     return rows(["what", "relative speed", "versions and device", "command"], *body)
 
 
+def translation_cells(run: Run) -> str:
+    """The time of CTranslate2 divided by that of tfkit, by cell, with the kernels of AVX-512 and limited to AVX2."""
+    found = [
+        json.loads((ROOT / "bench" / "results" / f"translate_cells_{kernels}_cpu.json").read_text(encoding="utf-8"))["cells"]
+        for kernels in ("avx512", "avx2")
+    ]
+    body = []
+    for cells in zip(*found, strict=True):
+        search = "greedy" if cells[0]["beams"] == 1 else f"{cells[0]['beams']} beams"
+        ratios = [cell[name] for cell in cells for name in ("float32", "int8")]
+        shares = [f"{cell['products']:.2f}" for cell in cells]
+        bold = [f"**{ratio:.2f}**" if ratio < 1.05 else f"{ratio:.2f}" for ratio in ratios]
+        body.append([f"{cells[0]['shape']}, {search}", str(cells[0]["rows"]), *bold, *shares])
+    kinds = ["AVX-512 float32", "AVX-512 int8", "AVX2 float32", "AVX2 int8", "products AVX-512", "products AVX2"]
+    return rows(["", "batch", *kinds], *body)
+
+
 def machine_code(run: Run) -> str:
     """Loops of `fused` for an H100, by the newest Triton, beside those of Triton's tutorial where it has the same."""
     versions = json.loads((ROOT / "bench" / "results" / "fused_sass.json").read_text(encoding="utf-8"))["versions"]
@@ -413,7 +430,7 @@ TABLES: dict[str, Callable[[Run], str]] = {
     "certificates": certificates, "claims": claims, "claims-by-length": claims_by_length,
     "codes": codes, "commands": commands, "entries": entries, "field-report": field_report,
     "hooks": hook_list, "json": json_forms, "machine-code": machine_code,
-    "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
+    "measurements": measurements, "translation-cells": translation_cells, "model-parts-api": api("tfkit.plugin.model_parts"),
     "flash-calls-api": api("tfkit.plugin.flash_calls"),
     "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
 }  # fmt: skip
