@@ -195,7 +195,7 @@ def test_commands_that_are_not_run_exist_with_their_options(name):
             path, options = documented.ROOT / script, re.findall(r" (--[\w-]+)", words)
             assert path.exists(), line
             if options:
-                source = path.read_text(encoding="utf-8")
+                source = (path / "__main__.py" if path.is_dir() else path).read_text(encoding="utf-8")
                 helpers = [path.parent / f"{name}.py" for name in re.findall(r"^from (\w+) import", source, flags=re.M)]
                 source += "".join(helper.read_text(encoding="utf-8") for helper in helpers if helper.exists())
                 assert all(f'"{option}"' in source for option in options), line

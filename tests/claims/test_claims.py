@@ -1,6 +1,7 @@
 """Every claim of `tfkit claims`: its verdict follows from its data, its recipes can be compared, and it runs. No figure of a
 measurement is compared."""
 
+import gzip
 import json
 
 import pytest
@@ -109,7 +110,8 @@ def test_claims_by_length_run_on_letters_and_on_text(in_this_process, tmp_path):
             ("en", "there is one red dog here and there it will be all day"),
         ):
             rows = [" ".join(words.split()[: 2 + at % 11]) for at in range(220)]
-            (tmp_path / f"{part}.{language}.gz").write_text("".join(f"{row}\n" for row in rows))
+            with gzip.open(tmp_path / f"{part}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.writelines(f"{row}\n" for row in rows)
     for name in ("quality_by_length", "quality_ko_en"):
         claim = claim_of(name)
         data = claim.run(Request(1, True, tmp_path / name, 1, tmp_path, lambda line: None))
@@ -182,8 +184,10 @@ def leaves(recipe, catalogue):
 @pytest.mark.parametrize("name", TRAINED)
 def test_recipes_of_a_pair_differ_in_one_setting(name, tmp_path):
     claim, catalogue = claim_of(name), load_catalogue()
-    for part in ("train.ko.gz", "train.en.gz"):
-        (tmp_path / part).write_text("a\n" * 300)
+    for part in ("train", "test"):
+        for language in ("ko", "en"):
+            with gzip.open(tmp_path / f"{part}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.writelines("a " * (1 + 20 * (at % 2)) + "\n" for at in range(300))
     candidates = claim.candidates(tmp_path, Request(text=tmp_path))
     recipes = {each.name: leaves(each.recipe, catalogue) for each in load_candidates(candidates, catalogue)}
     assert claim.pairs

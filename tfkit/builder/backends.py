@@ -67,6 +67,8 @@ class BackendResolver:
     def _choice(self, site: str, requested: Any, target: Target) -> BackendChoice:
         parts = self.parts(requested)
         candidates, automatic = candidates_for(parts, self.catalogue)
+        if automatic and not torch.cuda.is_available():  # `auto` imports no kernels for a device that is not here
+            candidates = [both for both in candidates if {device.kind for device in both[0].capabilities.devices} != {"cuda"}]
         bound = tuple(self._bound(entry, options) for entry, options in candidates)
         choice = BackendChoice(site, [part.written() for part in parts], bound, automatic, self.others)
         if target.device != "meta":

@@ -63,7 +63,8 @@ class Inheritance:
             default = self.default(name)
             if default is not None:
                 fields[name] = over(default, fields[name], self.grammar.slots, name) if name in fields else default
-        if owner is None and "vocab_size" not in fields and "vocab_size" not in self.diagnostics.meant and self.may_share(kind):
+        missing = "vocab_size" not in fields or fields["vocab_size"].value is None
+        if owner is None and missing and "vocab_size" not in self.diagnostics.meant and self.may_share(kind):
             fix = "write it here or in `defaults`, or `share` the table of another node"
             self.diagnostics.add("TFK030", node.location, node.path, "`vocab_size` is missing", fix)
         return self.with_norm_options(fields)
