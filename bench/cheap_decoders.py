@@ -3,7 +3,7 @@ weights, every search as long as the source. With int8 and a shortlist too.
 
     python bench/cheap_decoders.py [--beams 1] [--tokens 20] [--vocab 6000] [--ids 600]
 
-Processor time of one thread: on a busy machine the ratios hold, and the times do not.
+It measures the processor time of one thread. On a busy machine the ratios are valid and the absolute times are not.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ decoding, so their share of the time says how far a cell is from what the produc
 
     python bench/translate_cells.py --source test.en.gz --target test.de.gz [--json FILE] [--markdown FILE]
 
-Processor time of one thread, or with `--threads 2` the clock, two batches at once. Weights are random: sentences continue to
-the longest reference of their batch, in both alike. Cells below 1.05 are in bold.
+With one thread it measures processor time; with `--threads 2` wall time, and two batches are computed at once. Weights are
+random: each sentence continues to the longest reference of its batch, in both programs. Cells below 1.05 are in bold.
 """
 
 from __future__ import annotations

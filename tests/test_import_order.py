@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "cli": "distribution errors files slots attention cpu catalogue certificate spec graph nn builder io interop recipe data "
     "generate text images metrics serve train comparison starters doctor view look claims",
     "look": "distribution errors files slots catalogue spec data generate builder io nn view lazy_names",
-    "claims": "errors files spec graph builder nn data generate text metrics comparison view",
+    "claims": "errors files cpu spec graph builder nn data generate text metrics comparison view",
     "inspection": "slots attention cpu catalogue certificate graph nn builder io lazy_names",
     "commands": "files graph view cli lazy_names",
     "__main__": "cli",

@@ -14,8 +14,13 @@ from translation_task import sentences, write_task
 SMALL = ["model.defaults.d_model=16", "batching.tokens=512", "stopping.max_steps=2", "validation.metric=loss"]
 
 
-def targets(data, corpus):
-    return [data.tokenisers["target"].decode(ids.tolist()) for ids in corpus.rows("target", range(len(corpus)))]
+def pairs_in(data, corpus):
+    """The texts of the rows of a corpus."""
+    columns = (
+        [data.tokenisers[column].decode(ids.tolist()) for ids in corpus.rows(column, range(len(corpus)))]
+        for column in ("source", "target")
+    )
+    return list(zip(*columns, strict=True))
 
 
 def test_training_rows_have_the_nearest_translation_and_rows_held_out_the_reference(tmp_path):
@@ -28,15 +33,15 @@ def test_training_rows_have_the_nearest_translation_and_rows_held_out_the_refere
                 file.write(f"{number}\t-1.25\t{text}\n")
     data = prepare(load_recipe(recipe, [f"data.distilled={tmp_path / 'teacher'}", "data.held_out=20"]), tmp_path / "data", 90)
     wanted, chrf = [], CHRF()
-    for number, (_, target) in enumerate(pairs, 1):
+    for number, (source, target) in enumerate(pairs, 1):
         lines = [line.split("\t") for line in (tmp_path / "teacher").read_text().splitlines()]
         texts = [text for at, _, text in lines if int(at) == number]
-        wanted.append(max(texts, key=lambda text: chrf.sentence_score(text, [target]).score))
-    trained, held = targets(data, data.train), targets(data, data.validation)
+        wanted.append((source, max(texts, key=lambda text: chrf.sentence_score(text, [target]).score)))
+    trained, held = pairs_in(data, data.train), pairs_in(data, data.validation)
     assert (len(trained), len(held)) == (100, 20)
     assert set(trained) <= set(wanted)
-    assert any(text.endswith("teacher") for text in trained)
-    assert set(held) <= {target for _, target in pairs}
+    assert any(target.endswith("teacher") for _, target in trained)
+    assert set(held) <= set(pairs)
 
 
 def test_translate_writes_what_a_recipe_reads(tmp_path, capsys, monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import platform
 import resource
 from statistics import median
 
@@ -15,24 +13,6 @@ LENGTHS, WIDTH = (256, 512, 1024, 2048), 32
 WIDTHS, LENGTH = (128, 256, 512, 1024), 128
 PAGES_KEPT, RETURNED = "pages kept", "pages returned"
 TIME, MEMORY, FAULTS, SYSTEM = "time, relative", "bytes kept, relative", "page faults", "share of time in the kernel, per cent"
-
-
-def keep_pages() -> bool:
-    """Make the allocator of glibc keep freed memory. By default it returns blocks of more than 32 MiB to the kernel at once."""
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt, trim_threshold, mmap_max = ctypes.CDLL(None).mallopt, -1, -4
-    return bool(mallopt(mmap_max, 0) and mallopt(trim_threshold, 2**31 - 1))
-
-
-def return_pages() -> None:
-    """Give blocks of more than 32 MiB back to the kernel, as glibc does for large blocks by default."""
-    if platform.libc_ver()[0] == "glibc":
-        libc, trim_threshold, mmap_threshold, mmap_max = ctypes.CDLL(None), -1, -3, -4
-        libc.mallopt(mmap_max, 65536)
-        libc.mallopt(mmap_threshold, 2**25)
-        libc.mallopt(trim_threshold, 2**26)
-        libc.malloc_trim(0)
 
 
 def step(length: int, width: int, seed: int, repeats: int) -> dict[str, float]:
@@ -62,6 +42,8 @@ def step(length: int, width: int, seed: int, repeats: int) -> dict[str, float]:
 
 def measure(seed: int, tiny: bool) -> Series:
     """Processor time and memory relative to the smallest size, beside the formulas; for N also with freed memory kept."""
+    from ..cpu.malloc import keep_pages, return_pages
+
     repeats = 2 if tiny else 7
     lengths, widths = (LENGTHS[:2], WIDTHS[:2]) if tiny else (LENGTHS, WIDTHS)
     return_pages()

@@ -97,7 +97,7 @@ def on_letters(
     about: str,
     variants: Mapping[str, Sequence[str]],
     pairs: Sequence[Pair],
-    evaluate: Callable[[Data, Sequence[Pair]], str] | None = None,
+    evaluate: Callable[[Data, Sequence[Pair]], str] = verdict_of_pairs,
     *,
     lengths: Sequence[int] = range(2, 13),
     buckets: Sequence[Sequence[int]] = (),
@@ -106,11 +106,8 @@ def on_letters(
 ) -> Trained:
     """A claim on letters of these lengths to write backwards."""
     by_length = Lengths("letters right, per cent", "letters", partial(letters_right, buckets=buckets)) if buckets else None
-    write, says = (
-        partial(write_task, lengths=lengths, specs=specs or {}),
-        evaluate or (lambda data, pairs: verdict_of_pairs(data, pairs)),
-    )
-    return Trained(sentence, about, variants, pairs, write, seconds, [*(specs or ())], says, by_length)
+    write = partial(write_task, lengths=lengths, specs=specs or {})
+    return Trained(sentence, about, variants, pairs, write, seconds, [*(specs or ())], evaluate, by_length)
 
 
 def _stacks(before: str, after: str = "") -> list[str]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 from functools import cache
 
 MAX_FREE_BYTES = 256 * 2**20
 """Bytes of freed memory that a process keeps, and the size from which a block is returned in any case."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
+"""M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_MMAP_MAX of malloc.h."""
 
 
 @cache
@@ -30,3 +31,21 @@ def keep_freed_memory() -> None:
         return
     mallopt(_MMAP_THRESHOLD, MAX_FREE_BYTES)
     mallopt(_TRIM_THRESHOLD, MAX_FREE_BYTES)
+
+
+def keep_pages() -> bool:
+    """Make glibc keep all freed memory; whether it does. An experiment compares this with `return_pages`."""
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return bool(mallopt(_MMAP_MAX, 0) and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def return_pages() -> None:
+    """Make glibc return freed blocks of more than 32 MiB to the kernel at once, as it does for large blocks by default."""
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_MMAP_MAX, 65536)
+        libc.mallopt(_MMAP_THRESHOLD, 2**25)
+        libc.mallopt(_TRIM_THRESHOLD, 2**26)
+        libc.malloc_trim(0)
