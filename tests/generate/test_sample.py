@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 import tfkit
 from tfkit import Model
@@ -80,6 +81,23 @@ def test_the_draws_have_the_distribution(name: str, decoder_of: Callable[..., Mo
     assert not improbable(statistic, freedom), (counts, wanted)
     if name == "all":  # the test detects a distribution that is a little off
         assert improbable(*chi_square(counts, cut(logits, 1.2, None, None)))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(1.0, None, None), (0.7, 5, None), (1.3, None, 0.8), (0.9, 9, 0.75), (2.0, 4, 1.0)]
+)
+def test_the_distribution_is_that_of_transformers(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Its warpers, in the order in which `generate` applies them. Ours by draws at evenly spaced numbers."""
+    logits = 3 * torch.randn(1, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+    warped = TemperatureLogitsWarper(temperature)(None, logits)
+    warped = warped if top_k is None else TopKLogitsWarper(top_k)(None, warped)
+    warped = warped if top_p is None else TopPLogitsWarper(top_p)(None, warped)
+    count = 100_000
+    uniforms = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    ids = _draw(logits.expand(count, -1), uniforms, temperature, top_k, top_p)
+    torch.testing.assert_close(
+        torch.bincount(ids, minlength=40) / count, warped.softmax(1)[0], rtol=0, atol=2 / count, check_dtype=False
+    )
 
 
 def test_the_second_token_is_drawn_given_the_first(decoder_of: Callable[..., Model]) -> None:
