@@ -179,10 +179,12 @@ def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
     for name, changes in variants.items():
         spec = tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, ["expect=null", *OVERRIDES[name], *changes])
         write_case(tmp_path, name, spec, catalogue)
+    ends = ["expect=null", *OVERRIDES["gpt2"], "tokens.pad_id=3", "tokens.end_id=3"]  # ends stand in the middle too
+    write_case(tmp_path, "pad_is_end", tfkit.load_spec(SPECS / "gpt2.yaml", catalogue, ends), catalogue)
     for name in ("luong", "rnnsearch"):
         changes = ["expect=null", *OVERRIDES[name], "decoder.cross_attention.local={half_width: 2}"]
         write_case(tmp_path, name, tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, changes), catalogue)
-    assert sum("greedy" in result for result in check(tmp_path).values()) == 8
+    assert sum("greedy" in result for result in check(tmp_path).values()) == 9
 
 
 POSITIONS = (

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tfkit import Model
 from tfkit.nn.runtime.inputs import padding_from_ids
+from tfkit.plugin.model_parts import InputRule
 
 B, S, T = 3, 9, 8
 REAL_SOURCE = torch.tensor([9, 4, 1])[:, None] > torch.arange(S)
@@ -117,16 +118,39 @@ def test_left_padding_shifts_absolute_positions(model_of: Callable[..., Model], 
     ],
 )
 def test_a_start_token_is_never_padding_even_where_the_ids_are_equal(ids: list[int], visible: str) -> None:
-    found = padding_from_ids(torch.tensor([ids]), pad_id=0, start_id=0).visible
+    found = padding_from_ids(torch.tensor([ids]), rule(pad=0, start=0)).visible
     assert found is not None
     assert "".join(str(int(bit)) for bit in found[0]) == visible
 
 
-def test_without_a_pad_id_nothing_is_padding(model_of: Callable[..., Model]) -> None:
-    assert padding_from_ids(torch.tensor([[0, 1]]), None, 0).visible is None
-    found = padding_from_ids(torch.tensor([[0, 1]]), 0, 1).visible
+def rule(pad: int | None, start: int) -> InputRule:
+    return InputRule(9, pad, start, 2, 0, False)
+
+
+def test_without_a_pad_id_nothing_is_padding() -> None:
+    assert padding_from_ids(torch.tensor([[0, 1]]), rule(pad=None, start=0)).visible is None
+    found = padding_from_ids(torch.tensor([[0, 1]]), rule(pad=0, start=1)).visible
     assert found is not None
     assert found.tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize("start", ["1", "2", "null"])
+def test_an_end_token_that_is_also_the_id_of_padding_is_seen(start: str, model_of: Callable[..., Model]) -> None:
+    """The turns of a chat end in the middle of it. What is padding there, a call says."""
+    model = model_of("decoder", "tokens.pad_id=2", f"tokens.start_id={start}", position="alibi", dtype=torch.float64)
+    ids = torch.tensor([[1, 5, 2, 6, 7, 2, 8], [5, 6, 2, 2, 2, 2, 2]])
+    lengths = torch.tensor([7, 3])
+    seen = torch.arange(7) < lengths[:, None]
+    with torch.no_grad():
+        expected = model(tokens=ids, lengths={"tokens": torch.tensor([7, 7])})["logits"]
+        assert torch.equal(model(tokens=ids)["logits"], expected)
+        shorter = model(tokens=ids, lengths={"tokens": lengths})["logits"]
+        torch.testing.assert_close(shorter[seen], expected[seen], rtol=1e-12, atol=1e-12)
+        other = model(tokens=ids.where(ids != 2, 9))["logits"]  # another token at these places
+        assert float((other - expected)[0, 4].abs().max()) > 1e-3
+        state = model.start("tokens", batch=2, capacity=9)
+        steps = [model.step(state, ids[:, part])["logits"] for part in (slice(0, 3), slice(3, 7))]
+        torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_first_token_of_t5_is_seen(model_of: Callable[..., Model], ids_of: Callable[..., Tensor]) -> None:

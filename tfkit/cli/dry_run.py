@@ -50,7 +50,7 @@ def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, s
             inputs[name] = _ids(rule, length, short, generator).to(device)
         else:
             inputs[name] = torch.randn(ROWS, length, rule.size, generator=generator, device="cpu").to(device, model.dtype)
-        if not isinstance(rule, InputRule) or rule.pad_id is None:
+        if not isinstance(rule, InputRule) or not rule.marks_padding:
             lengths[name] = torch.tensor([length] * (ROWS - 1) + [short], device="cpu").to(device)
     with evaluating(model):
         outputs: dict[str, Tensor] = model(lengths=lengths, **inputs)

@@ -344,7 +344,7 @@ def _example(name: str, rule: AnyInputRule, sizes: Mapping[str, int], model: Mod
         return {name: torch.zeros(*ids.shape, rule.size, dtype=model.dtype, device=device), **visible}
     token = next(candidate for candidate in (rule.end_id, 1, 0) if candidate is not None and candidate != rule.pad_id)
     segments = {f"{name}.segments": torch.zeros_like(ids)} if rule.segments else {}
-    return {name: token * ids, **(visible if rule.pad_id is None else {}), **segments}
+    return {name: token * ids, **({} if rule.marks_padding else visible), **segments}
 
 
 def _facts(one: Named, other: Named, names: Mapping[tuple[int, int], str]) -> tuple[TensorFacts, ...]:

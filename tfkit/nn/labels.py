@@ -47,7 +47,7 @@ def label_rule(rule: InputRule | None, tokens: str | None, decodable: bool, alon
     """
     if rule is None:
         return LabelRule("here")
-    pad_id = None if rule.pad_id == rule.end_id else rule.pad_id
+    pad_id = rule.pad_id if rule.marks_padding else None
     return LabelRule(("next" if alone else "target") if decodable else "here", tokens, pad_id)
 
 

@@ -189,9 +189,9 @@ class Model(Placed):
             labels: labels of the output of logits, or labels by output; `outputs.loss` is then the mean cross-entropy over the
                 labels that are not ignored. See tfkit/nn/labels.py.
             smoothing: label smoothing, from 0 to 1.
-            masks: (B, L) bool by input node, True for real tokens or frames; instead of the padding that `pad_id` marks. By
-                attention site, name or pattern (`decoder.*.self_attention`): (B, Q, K) bool, True for the keys that a query
-                may see, beside what the site hides anyway.
+            masks: (B, L) bool by input node, True for real tokens or frames; instead of the padding that `pad_id` marks (an id
+                that is also `end_id` marks none). By attention site, name or pattern (`decoder.*.self_attention`): (B, Q, K)
+                bool, True for the keys that a query may see, beside what the site hides anyway.
             lengths: (B,) integers by input node, the number of real tokens or frames; padding is on the right, and kernels
                 skip it.
             segments: (B, L) integers by input node, for nodes with segments (BERT's token types); 0 unless given. They hide

@@ -111,6 +111,12 @@ class InputRule:
     segments: int
     counts_padding: bool
 
+    @property
+    def marks_padding(self) -> bool:
+        """Whether the id `pad_id` is padding wherever it stands. Where it is also `end_id`, as in many published decoders, it
+        may end a piece in the middle of a sequence."""
+        return self.pad_id is not None and self.pad_id != self.end_id
+
 
 @dataclass(frozen=True)
 class ImageRule:

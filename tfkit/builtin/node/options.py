@@ -22,7 +22,7 @@ class TokensOptions(Options):
     d_model: Annotated[Size, Field(description="width of the vectors")]
     vocab_size: Annotated[Size | None, Field(description="number of ids; the owner's where the table is shared")] = None
     share: Annotated[str | None, NodeRef("owner"), Field(description="the tokens node whose table is used")] = None
-    pad_id: Annotated[TokenId | None, Field(description="the id of padding")] = None
+    pad_id: Annotated[TokenId | None, Field(description="the id of padding; marks none where it is also `end_id`")] = None
     start_id: Annotated[TokenId | None, Field(description="the id a decoded sequence starts with; never padding")] = None
     end_id: Annotated[TokenId | None, Field(description="the id a decoded sequence ends with")] = None
     scale: Annotated[float | str, OneOf("sqrt_d_model", number=True), Field(description="factor of the embedding")] = 1.0

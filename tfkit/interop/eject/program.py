@@ -186,6 +186,11 @@ def _program(file: SourceFile, spec: ModelSpec, graph: Graph) -> str:
     for name, mark in forward.visible.items():
         if any(mark in line for line in [*forward.lines, *outputs]):
             rule = forward.rules[name]
+            if not rule.marks_padding:
+                marks.append(
+                    f"{mark} = torch.ones_like({variable(name)}, dtype=torch.bool)  # the id of padding is also the end"
+                )
+                continue
             marks.append(f"{mark} = {variable(name)} != {file.const('PAD_ID', rule.pad_id)}  # (B, L)")
             if rule.start_id == rule.pad_id:
                 marks.append(f"{mark}[:, 0] = True  # the start token has the id of padding")

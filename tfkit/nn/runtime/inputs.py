@@ -193,7 +193,7 @@ def _padding(name: str, tensor: Tensor, rule: AnyInputRule, mask: Tensor | None,
         return Padding()
     padding = given_padding(name, tensor.shape[:2], mask, lengths)
     if padding is None:
-        return padding_from_ids(tensor, rule.pad_id, rule.start_id) if isinstance(rule, InputRule) else Padding()
+        return padding_from_ids(tensor, rule) if isinstance(rule, InputRule) else Padding()
     return padding
 
 
@@ -360,16 +360,16 @@ def _channels(count: int) -> str:
     return "channel" if count == 1 else "channels"
 
 
-def padding_from_ids(ids: Tensor, pad_id: int | None, start_id: int | None) -> Padding:
-    """The padding of ids (B, L): the tokens `pad_id`, except the start token.
+def padding_from_ids(ids: Tensor, rule: InputRule) -> Padding:
+    """The padding of ids (B, L): the tokens `pad_id`, except the start token. None, where `pad_id` is also `end_id`.
 
-    If both have the same id, the start token is the last pad before the first other token, or the first token of a row that
-    has no other.
+    If padding and start have the same id, the start token is the last pad before the first other token, or the first token of
+    a row that has no other.
     """
-    if pad_id is None:
+    if rule.pad_id is None or not rule.marks_padding:
         return Padding()
-    visible = ids != pad_id  # (B, L)
-    if start_id == pad_id:
+    visible = ids != rule.pad_id  # (B, L)
+    if rule.start_id == rule.pad_id:
         length = ids.shape[1]
         next_visible = torch.cat([visible[:, 1:], visible.new_zeros(ids.shape[0], 1)], 1)
         before_first = visible.cumsum(1) == 0
@@ -390,9 +390,9 @@ def step_padding(state: DecodingState, ids: Tensor, visible: Tensor | Literal[Tr
     if isinstance(visible, Tensor) and (visible.dtype is not torch.bool or visible.shape != ids.shape):
         message = f"`visible` is {visible.dtype} {tuple(visible.shape)}, the ids are {tuple(ids.shape)}"
         raise InputError(Diagnostic("TFK070", message, "it is bool, True for real tokens, of the ids' shape"))
-    if visible is None and rule.pad_id is not None:
+    if visible is None and rule.marks_padding:
         whole = ids if state.ids is None else torch.cat([state.ids, ids], 1)  # (B, length + n)
-        whole_visible = padding_from_ids(whole, rule.pad_id, rule.start_id).as_visible(whole.shape[1])
+        whole_visible = padding_from_ids(whole, rule).as_visible(whole.shape[1])
         visible = None if whole_visible is None else whole_visible[:, state.length :]
     if state.visible is None and (not isinstance(visible, Tensor) or bool(visible.all())):
         return Padding()
