@@ -115,6 +115,12 @@ def another_draw_without_gradients(inputs, options):
     return right(inputs)
 
 
+def rows_share_in_turn(inputs, options):
+    """Batch rows 0 and 3, 1 and 4, ... have the same draw."""
+    factors = coins(inputs, *"BHQK")
+    return kept(inputs, factors[torch.arange(len(factors)) % 3])
+
+
 def a_backward_that_moves_the_generator(inputs, options):
     found = right(inputs)
     if found.output.requires_grad:
@@ -146,6 +152,12 @@ def test_a_wrong_dropout_breaks_the_relation(name, mutant):
     with pytest.raises(Violation) as found:
         BY_NAME[name].run(Evaluated(subject(mutant), fitted))
     assert found.value.check == name
+
+
+def test_rows_that_share_a_draw_are_found_in_any_batch():
+    case = replace(PLAIN, B=8, K=12, dropout=0.5)
+    with pytest.raises(Violation, match="head 0 of batch row 0 and head 0 of batch row 3 share one dropout draw"):
+        BY_NAME["one_draw_per_call"].run(Evaluated(subject(rows_share_in_turn), case))
 
 
 def test_every_relation_of_dropout_has_its_mutant():

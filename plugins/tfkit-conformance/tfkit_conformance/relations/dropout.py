@@ -331,6 +331,7 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
                 raise Violation("one_draw_per_call", "the backward pass moves torch's generator")
             set_generator_state(device, state)
             again = _recomputed(evaluated)
+    _check_no_draw_twice("one_draw_per_call", evaluated, drawn > 0)
     due = reference(evaluated.inputs, evaluated.grad_output, drawn)
     allowed = bounds_of(due, evaluated.subject.capabilities.numerics, evaluated.subject.tf32)
     forward = (("output", answer.output, due.output, allowed.output), ("lse", answer.lse, due.lse, allowed.lse),
@@ -345,6 +346,22 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
             want, bound = due.gradients[name], allowed.gradients[name]
             worst = max(worst, within("one_draw_per_call", f"gradient of {name}", gradient, want, bound, because))
     return worst
+
+
+def _check_no_draw_twice(check: str, evaluated: Evaluated, kept: Tensor) -> None:
+    """(B,H,Q,K) bool: no two heads of any batch rows, of those with the same visible pairs, have the same draw."""
+    p, (B, H, _, _) = evaluated.inputs.dropout, kept.shape
+    visible = evaluated.visible.expand(kept.shape).flatten(0, 1)
+    least = math.log(ALARM / (B * H) ** 2) / math.log(p**2 + (1 - p) ** 2)  # of so many pairs, all agree too seldom by chance
+    seen: dict[tuple[bytes, bytes], int] = {}
+    for at, (drawn, pairs) in enumerate(zip(kept.flatten(0, 1) & visible, visible, strict=True)):
+        if int(pairs.sum()) < least:
+            continue
+        first = seen.setdefault((pairs.numpy().tobytes(), drawn.numpy().tobytes()), at)
+        if first != at:
+            (row, head), (other, other_head) = divmod(first, H), divmod(at, H)
+            heads = f"head {head} of batch row {row} and head {other_head} of batch row {other}"
+            raise Violation(check, f"{heads} share one dropout draw: all {int(pairs.sum())} visible pairs agree")
 
 
 def _recomputed(evaluated: Evaluated) -> dict[str, Tensor]:
