@@ -78,8 +78,8 @@ def available_memory(device: torch.device) -> int | None:
 
 
 def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int, only: Container[str] | None = None) -> None:
-    """Draw every parameter and buffer in place, or `only` those of these names. The generator of each is seeded by `seed` and its
-    name."""
+    """Draw every parameter and buffer in place, or `only` those of these names. The generator of each is seeded by `seed` and
+    its name."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     xavier = catalogue.find("init", "xavier")
     default = Component(xavier, xavier.options())

@@ -72,9 +72,9 @@ class BatchNorm(BatchwiseNorm):
 
         y = weight * (x - mean) / sqrt(variance + eps) + bias
 
-    of each feature. In training mean and variance (over n) are those of the n tokens of the batch that are not padding, which
-    the norm of a Transformer counts as Shen et al. 2020 do (https://arxiv.org/abs/2003.07845); later tokens are counted too, also
-    in a causal stack. In evaluation they are the running statistics, which training moves by `momentum`:
+    of each feature. In training mean and variance (over n) are those of the n tokens of the batch that are not padding, as Shen
+    et al. 2020 count them (https://arxiv.org/abs/2003.07845); a causal stack counts later tokens too. In evaluation they are
+    the running statistics, which training moves by `momentum`:
 
         running_mean = (1 - momentum) running_mean + momentum mean
         running_var  = (1 - momentum) running_var  + momentum variance n / (n - 1)        unless n = 1

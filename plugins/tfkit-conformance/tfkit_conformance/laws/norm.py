@@ -155,7 +155,8 @@ def _declaration(example: LawExample) -> None:
 
 
 def _outputs(example: LawExample) -> None:
-    """Any number of axes before the last one; the same in training and in evaluation; no state between calls."""
+    """Any number of axes before the last one; the same in training and in evaluation, unless over the batch; no state between
+    calls."""
     at = example.at
     module = example.built(at["width"])
     for shape in (
@@ -316,7 +317,7 @@ def _draw_apart(subject: PartUnderTest, options: Any, random: Random) -> Structu
 FLAT = ("float32",)
 LAWS = (
     Law("declaration", "build gives the declared weights and nothing else", always, draw_wide, _declaration, dtypes=FLAT),
-    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; inputs unchanged; no state; the same in training",
+    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; inputs unchanged; no state; over a token: the same in training",
         always, draw_wide, _outputs, SHRINKS),
     Law("padding", "a norm over the batch does not count padding in training, bit for bit",
         lambda subject, options: subject.entry.over_batch, draw_many, _padding, SHRINKS | {"tokens": 2}),
