@@ -98,7 +98,9 @@ class BatchNorm(BatchwiseNorm):
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         mean, variance = self._batch_statistics(wide, real) if self.training else (self.running_mean, self.running_var)
         y = (wide - mean) * torch.rsqrt(variance.to(wide.dtype) + self.eps)
-        return (y if self.weight is None else y * self.weight + self.bias).to(x.dtype)
+        if self.weight is not None and self.bias is not None:
+            y = y * self.weight + self.bias
+        return y.to(x.dtype)
 
     def _batch_statistics(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean (M,) and variance (M,) of the real tokens of x, which the running statistics take in."""

@@ -317,8 +317,8 @@ def _draw_apart(subject: PartUnderTest, options: Any, random: Random) -> Structu
 FLAT = ("float32",)
 LAWS = (
     Law("declaration", "build gives the declared weights and nothing else", always, draw_wide, _declaration, dtypes=FLAT),
-    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; inputs unchanged; no state; over a token: the same in training",
-        always, draw_wide, _outputs, SHRINKS),
+    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; inputs unchanged; no state; the same in training, unless "
+        "it is over the batch", always, draw_wide, _outputs, SHRINKS),
     Law("padding", "a norm over the batch does not count padding in training, bit for bit",
         lambda subject, options: subject.entry.over_batch, draw_many, _padding, SHRINKS | {"tokens": 2}),
     Law("layouts", "any strides give the same numbers", always, draw, _layouts, NARROWER),
