@@ -297,8 +297,8 @@ def _extremes(example: LawExample) -> None:
                 example.finite("a gradient at a zero vector", gradient)
     large = min(1e4, torch.finfo(example.dtype).max / 8) if example.dtype == torch.float16 else 1e15
     huge = (example.normal(4, width, dtype=torch.float64).sign() * large).to(example.dtype)
-    own = not example.entry.over_batch  # a running statistic is not that of these numbers
-    if own and not claims("identity")(example.subject, example.options):
+    by_itself = not example.entry.over_batch  # a running statistic is not that of these numbers
+    if by_itself and not claims("identity")(example.subject, example.options):
         example.finite(f"the norm of numbers of size {large:g}", module(huge))
 
 
