@@ -35,8 +35,11 @@ def shapes(parameters: tuple[Parameter, ...]) -> dict[str, tuple[int, ...]]:
 def test_declared_parameters_are_those_of_the_module(entry, site, variants):
     for options in variants(entry):
         module = load(entry.build)(options, site)
-        assert {name: tuple(p.shape) for name, p in module.named_parameters()} == shapes(entry.parameters(options, site))
-        assert set(module.state_dict()) == set(shapes(entry.parameters(options, site)))
+        declared = entry.parameters(options, site)
+        weights, buffers = (tuple(one for one in declared if one.buffer is buffer) for buffer in (False, True))
+        assert {name: tuple(p.shape) for name, p in module.named_parameters()} == shapes(weights)
+        assert {name: tuple(buffer.shape) for name, buffer in module.named_buffers()} == shapes(buffers)
+        assert set(module.state_dict()) == set(shapes(declared))
 
 
 @pytest.mark.parametrize(("entry", "site"), CASES)
@@ -44,8 +47,7 @@ def test_module_is_built_on_the_meta_device_and_copied(entry, site, variants):
     for options in variants(entry):
         with torch.device("meta"):
             module = load(entry.build)(options, site)
-        assert all(parameter.is_meta for parameter in module.parameters())
-        assert not list(module.buffers())
+        assert all(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
         assert set(copy.deepcopy(module).state_dict()) == set(module.state_dict())
 
 

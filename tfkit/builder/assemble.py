@@ -134,16 +134,18 @@ def _check_sites(resolver: BackendResolver, model: Model) -> None:
 
 
 def _check_parameters(graph: Graph, model: Model) -> None:
-    """Checks that the modules have exactly the parameters that the graph counts, with the same shapes."""
+    """Checks that the modules have exactly the parameters and buffers that the graph lists, with the same shapes."""
     built = {name: _described(p.shape, p.requires_grad) for name, p in model.named_parameters()}
+    built |= {name: _described(buffer.shape, False, True) for name, buffer in model.named_buffers()}
     listed = {
-        f"nodes.{node.name}.{p.name}": _described(p.shape, p.trainable)
+        f"nodes.{node.name}.{p.name}": _described(p.shape, p.trainable, p.buffer)
         for node in graph.nodes.values()
         for p in node.parameters()
     }
-    if buffers := [name for name, _ in model.named_buffers()]:
+    if buffers := [name for name, _ in model.named_buffers() if name not in listed]:
         message = f"`{buffers[0]}` is a buffer; modules are built without storage, so its numbers are lost"
-        raise BuildError(Diagnostic("TFK054", message, "compute it in `forward`, or make it a parameter"))
+        fix = "compute it in `forward`, or list it in `parameters` of the entry with `buffer=True`"
+        raise BuildError(Diagnostic("TFK054", message, fix))
     differing = sorted(name for name in set(built) | set(listed) if built.get(name) != listed.get(name))
     fix = "the entry's `parameters` and the module that its `build` gives must agree"
     diagnostics = [
@@ -156,8 +158,8 @@ def _check_parameters(graph: Graph, model: Model) -> None:
         raise BuildError(diagnostics)
 
 
-def _described(shape: Iterable[int], trainable: bool) -> str:
-    return f"{tuple(shape)}{'' if trainable else ' frozen'}"
+def _described(shape: Iterable[int], trainable: bool, buffer: bool = False) -> str:
+    return f"{tuple(shape)}{' buffer' if buffer else '' if trainable else ' frozen'}"
 
 
 def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:

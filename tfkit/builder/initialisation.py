@@ -24,7 +24,7 @@ from ..spec import ModelSpec
 
 
 def materialise(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Allocate every parameter, uninitialised. A shared module is allocated once.
+    """Allocate every parameter and buffer, uninitialised. A shared module is allocated once.
 
     Args:
         model: a module on the meta device, changed in place.
@@ -34,6 +34,8 @@ def materialise(model: nn.Module, device: torch.device, dtype: torch.dtype) -> N
         for name, parameter in module.named_parameters(recurse=False):
             storage = torch.empty(parameter.shape, device=device, dtype=dtype)
             module.register_parameter(name, nn.Parameter(storage, parameter.requires_grad))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty(buffer.shape, device=device, dtype=dtype))
 
 
 def check_fits(spec: ModelSpec, graph: Graph, device: torch.device, dtype: torch.dtype, batch: Batch | None = None) -> None:
@@ -76,9 +78,9 @@ def available_memory(device: torch.device) -> int | None:
 
 
 def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int, only: Container[str] | None = None) -> None:
-    """Draw every parameter in place, or `only` those of these names. The generator of a parameter is seeded by `seed` and the
-    parameter's name."""
-    tensors = dict(model.named_parameters())
+    """Draw every parameter and buffer in place, or `only` those of these names. The generator of each is seeded by `seed` and
+    its name."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     xavier = catalogue.find("init", "xavier")
     default = Component(xavier, xavier.options())
     for node in graph.nodes.values():

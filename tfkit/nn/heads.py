@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Diagnostic, InputError
+from .batchwise_norm import normed
 from .layers import Dropout
 from .runtime.context import ForwardContext
 from .runtime.node_output import NodeOutput, Padding
@@ -44,7 +45,7 @@ class Dense(nn.Module):
         if self.activate is not None:
             x = self.activate(x)
         if self.output_norm is not None:
-            x = self.output_norm(x)
+            x = normed(self.output_norm, x, input.padding)
         if self.dropout is not None:
             x = self.dropout(x)
         return NodeOutput(x, input.padding, input.ids)

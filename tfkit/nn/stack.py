@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from .batchwise_norm import normed
 from .layers import Dropout
 from .multi_head import MultiHeadAttention
 from .runtime.context import ForwardContext, StackContext
@@ -164,7 +165,7 @@ class Stack(nn.Module):
             if self.keep_layers:
                 kept.append(x)
         if self.final_norm is not None:
-            x = self.final_norm(x)
+            x = normed(self.final_norm, x, input.padding)
         return NodeOutput(x, input.padding, input.ids, tuple(kept) if self.keep_layers else None)
 
     def _checkpointed(self, layer: nn.Module, x: Tensor, context: StackContext, index: int) -> Tensor:

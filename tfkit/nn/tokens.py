@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..attention.positions import PositionAt, PositionRange
 from ..cpu.low_precision import LowPrecisionHead
+from .batchwise_norm import normed
 from .layers import Dropout, Head, Linear, SharedTable
 from .runtime.context import ForwardContext, use
 from .runtime.node_output import NodeOutput
@@ -96,7 +97,7 @@ class Tokens(nn.Module):
         if self.position is not None:
             x = use(self.position, "embed", x, self._positions(context, ids, x.dtype))
         if self.embedding_norm is not None:
-            x = self.embedding_norm(x)
+            x = normed(self.embedding_norm, x, padding)
         if self.dropout is not None:
             x = self.dropout(x)
         seen = ids if context.state is None or context.state.ids is None else torch.cat([context.state.ids, ids], 1)

@@ -12,6 +12,7 @@ from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ..attention.positions import PositionRange as PositionRange
+    from ..nn.batchwise_norm import BatchwiseNorm as BatchwiseNorm, normed as normed
     from ..nn.layers import FeedForward as FeedForward, Linear as Linear
     from ..nn.multi_head import (
         AttentionConfig as AttentionConfig,

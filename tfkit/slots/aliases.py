@@ -26,6 +26,7 @@ _OURS: dict[str, dict[str, str]] = {
     "norm": {
         "layer_norm": "ln layernormalization fused_layer_norm apex_layer_norm",
         "rms_norm": "rms t5_layer_norm llama_rms_norm gemma_rms_norm fused_rms_norm root_mean_square_norm",
+        "batch_norm": "bn batchnormalization batch_norm_1d",
         "none": "identity no_norm off",
     },
     "position": {
@@ -150,7 +151,7 @@ _OURS: dict[str, dict[str, str]] = {
 }
 
 _LACKING: dict[str, str] = {
-    "norm": "batch_norm group_norm instance_norm scale_norm power_norm crms_norm l2_norm dynamic_tanh dyt weight_norm "
+    "norm": "group_norm instance_norm scale_norm power_norm crms_norm l2_norm dynamic_tanh dyt weight_norm "
     "spectral_norm deep_norm",
     "placement": "rezero layer_scale fixup mix_ln admin resi_dual",
     "position": "xpos kerple sandwich fire disentangled transformer_xl relative_key_query conv rope_2d mrope yarn cope",

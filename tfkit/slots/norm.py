@@ -33,6 +33,8 @@ class Norm(Entry):
         same_as: the built-in norm with the same equation and options; `tfkit conformance` compares them.
         formula: `"module:function"`, the plain equation that it is checked against, called as
             `formula(options, weights, x)`.
+        over_batch: in training its statistics are over the batch, so that rows depend on each other. Its module is a
+            `tfkit.plugin.model_parts.BatchwiseNorm`. In evaluation each token is normalised alone.
     """
 
     parameters: Callable[[Any, int], tuple[Parameter, ...]]
@@ -40,6 +42,7 @@ class Norm(Entry):
     claims: Callable[[Any], frozenset[str]] = lambda options: frozenset({"scale_invariant"})
     same_as: str = ""
     formula: str = ""
+    over_batch: bool = False
 
     def claimed(self, options: Any) -> frozenset[str]:
         """The claimed properties.

@@ -4,7 +4,7 @@ with them, and initialisers read them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 
@@ -16,13 +16,15 @@ class Parameter:
         name: its path inside the part that declares it (`query.weight`).
         role: its purpose, for initialisers: `query`, `attention_output`, `ffn_in`, `embedding`, `norm_scale`, `bias`, ...
         shape: as torch stores it; a linear map from `fan_in` to `fan_out` features is `(fan_out, fan_in)`.
-        trainable: whether training changes it.
+        trainable: whether it has a gradient.
+        buffer: a buffer of the module, which keeps a statistic: saved with the model, and no parameter.
     """
 
     name: str
     role: str
     shape: tuple[int, ...]
     trainable: bool = True
+    buffer: bool = False
 
     @property
     def size(self) -> int:
@@ -37,7 +39,7 @@ class Parameter:
         Returns:
             The parameter with the name `prefix.name`.
         """
-        return Parameter(f"{prefix}.{self.name}" if prefix else self.name, self.role, self.shape, self.trainable)
+        return replace(self, name=f"{prefix}.{self.name}") if prefix else self
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,13 @@ class ParameterGroup:
     gains: Mapping[str, float] = field(default_factory=dict)
 
     def size(self, trainable: bool = True) -> int:
-        """The number of elements of all occurrences.
+        """The number of elements of all occurrences, without buffers.
 
         Args:
             trainable: count the trainable parameters; False counts the frozen ones.
         """
-        return self.times * sum(parameter.size for parameter in self.parameters if parameter.trainable is trainable)
+        counted = (one for one in self.parameters if one.trainable is trainable and not one.buffer)
+        return self.times * sum(parameter.size for parameter in counted)
 
     def expanded(self) -> Iterator[Parameter]:
         """All occurrences, lazily.

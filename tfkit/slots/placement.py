@@ -66,6 +66,7 @@ class Placement(Entry):
         claims: `claims(options)` gives the `CLAIMS` that hold, if they differ from those that follow from `final_norm`;
             `tfkit conformance` checks them.
         same_as: the built-in placement with the same equation and options; `tfkit conformance` compares them.
+        passes_padding: its layer applies norms by `normed(norm, x, context.padding)`, which norms over the batch need.
         formula: `"module:function"`, the plain equation that it is checked against, called as
             `formula(options, layer, x)`; `layer` has the functions `branches` and `norms` and the numbers `scales`, by name,
             and `stack`, a `PlacementContext`.
@@ -79,6 +80,7 @@ class Placement(Entry):
     claims: Callable[[Any], frozenset[str]] | None = None
     same_as: str = ""
     formula: str = ""
+    passes_padding: bool = False
 
     def claimed(self, options: Any) -> frozenset[str]:
         """The claimed properties. By default a placement with a final norm claims `residual_stream`, any other

@@ -72,6 +72,7 @@ class CapturedPasses:
             return torch.stack([loss.detach(), nll])
 
         before = [None if parameter.grad is None else parameter.grad.clone() for parameter in self.model.parameters()]
+        statistics = [buffer.clone() for buffer in self.model.buffers()]
         try:
             replay, sums = step_graphs.cuda_graph(run)
         except TfkitError:
@@ -83,6 +84,8 @@ class CapturedPasses:
         for parameter, gradient in zip(self.model.parameters(), before, strict=True):
             if parameter.grad is not None:  # that of the runs before the recording
                 parameter.grad.zero_() if gradient is None else parameter.grad.copy_(gradient)
+        for buffer, statistic in zip(self.model.buffers(), statistics, strict=True):
+            buffer.copy_(statistic)
         return Recorded(fixed.tensors(), factor, replay, sums)
 
 

@@ -46,6 +46,9 @@ def check_lora(recipe: Recipe, model: Model) -> None:
         raise InputError(recipe.diagnostic("TFK132", "lora", message, "write `pretrained`, or give `--from DIR`"))
     if find_spec("peft") is None:
         raise BuildError(Diagnostic("TFK097", "`lora` needs the package peft, not installed here", install_line("lora")))
+    if statistics := [name for name, _ in model.named_buffers()]:
+        message = f"adapters are saved without `{statistics[0]}`, which training changes"
+        raise InputError(recipe.diagnostic("TFK132", "lora", message, "train all weights, or a model without such a norm"))
     check_targets(recipe, lora, model)
 
 

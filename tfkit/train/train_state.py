@@ -77,16 +77,15 @@ class MovingAverage:
 
     a_n = d_n a_{n-1} + (1 - d_n) w_n        d_n = min(decay, (1 + n) / (10 + n)): a small decay removes the first weights soon
 
-    The averages of all parameters by name, or without those that are `frozen`; `step` counts the updates.
+    The averages of all parameters and buffers by name, or of the parameters alone that are not `frozen`; `step` counts the
+    updates.
     """
 
     def __init__(self, model: nn.Module, decay: float, frozen: bool = True) -> None:
         self.decay = decay
         self.step = 0
         self.values: dict[str, Tensor] = {
-            name: parameter.detach().clone()
-            for name, parameter in model.named_parameters()
-            if frozen or parameter.requires_grad
+            name: tensor.detach().clone() for name, tensor in _tensors(model).items() if frozen or tensor.requires_grad
         }
 
     @torch.no_grad()
@@ -94,13 +93,14 @@ class MovingAverage:
         """Include the weights after a step."""
         self.step += 1
         decay = min(self.decay, (1 + self.step) / (10 + self.step))
-        weights = [parameter.detach() for name, parameter in model.named_parameters() if name in self.values]
+        weights = [tensor.detach() for name, tensor in _tensors(model).items() if name in self.values]
         torch._foreach_lerp_(list(self.values.values()), weights, 1 - decay)
 
     @contextmanager
     def used_by(self, model: nn.Module) -> Iterator[None]:
         """A context in which the model has the averages as its weights."""
-        weights = {name: model.get_parameter(name).detach().clone() for name in self.values}
+        tensors = _tensors(model)
+        weights = {name: tensors[name].detach().clone() for name in self.values}
         self._assign(model, self.values)
         try:
             yield
@@ -109,8 +109,14 @@ class MovingAverage:
 
     @torch.no_grad()
     def _assign(self, model: nn.Module, values: dict[str, Tensor]) -> None:
+        tensors = _tensors(model)
         for name, value in values.items():
-            model.get_parameter(name).copy_(value)
+            tensors[name].copy_(value)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -10,12 +10,12 @@ from pydantic import Field
 from ...plugin import Initialiser, NoOptions, Options, Parameter
 from ...slots.init import Distribution, InitContext
 
-STARTS_AT_ONE = frozenset({"norm_scale", "mix_scale"})
+STARTS_AT_ONE = frozenset({"norm_scale", "mix_scale", "running_variance"})
 
 
 def constant(parameter: Parameter) -> Distribution | None:
-    """Constants of every built-in initialiser: norm scales start at one, a logit scale at log(1 / 0.07), the factors of a value
-    residual at 1/2, all other vectors at zero.
+    """Constants of every built-in initialiser: norm scales and running variances start at one, a logit scale at log(1 / 0.07),
+    the factors of a value residual at 1/2, all other vectors at zero.
 
     Each initialiser draws tensors with two or more axes itself, including those with unknown roles.
     """

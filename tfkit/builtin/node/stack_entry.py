@@ -180,6 +180,12 @@ def _layer_rules(options: StackOptions, context: NodeContext, path: str, layer: 
     if placement is not None:
         for reason in placement.entry.unsupported(placement.options, names):
             yield f"{path}.placement", f"{placement.kind}: {reason}", "choose another placement"
+        sites = placement.entry.norm_sites(placement.options, names)
+        if sites and layer.norm.entry.over_batch and not placement.entry.passes_padding:
+            rule = (
+                f"{layer.norm.kind} must not count padding, and the placement {placement.kind} does not tell it what is padding"
+            )
+            yield f"{path}.norm", rule, "choose another norm, or a placement that passes the padding on (`pre`, `post`)"
     if layer.position.entry.acts == frozenset({"embeddings"}):
         rule = f"{layer.position.kind} acts on embeddings, not inside a stack"
         yield f"{path}.position", rule, "write it at the tokens node, or in `defaults`"

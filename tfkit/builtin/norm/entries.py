@@ -27,6 +27,14 @@ class RmsNormOptions(Options):
     affine: Annotated[bool, Field(description="whether there is a learned scale")] = True
 
 
+class BatchNormOptions(Options):
+    """Options of `batch_norm`."""
+
+    eps: Annotated[float, Field(gt=0.0, description="added to the variance")] = 1e-5
+    momentum: Annotated[float, Field(gt=0.0, le=1.0, description="share of a batch in the running statistics")] = 0.1
+    affine: Annotated[bool, Field(description="whether there are weights: a learned scale and shift")] = True
+
+
 def layer_norm_parameters(options: LayerNormOptions, width: int) -> tuple[Parameter, ...]:
     if not options.affine:
         return ()
@@ -38,6 +46,13 @@ def rms_norm_parameters(options: RmsNormOptions, width: int) -> tuple[Parameter,
     if not options.affine:
         return ()
     return (Parameter("weight", "norm_offset" if options.unit_offset else "norm_scale", (width,)),)
+
+
+def batch_norm_parameters(options: BatchNormOptions, width: int) -> tuple[Parameter, ...]:
+    affine = (Parameter("weight", "norm_scale", (width,)), Parameter("bias", "norm_bias", (width,))) if options.affine else ()
+    mean = Parameter("running_mean", "running_mean", (width,), trainable=False, buffer=True)
+    variance = Parameter("running_var", "running_variance", (width,), trainable=False, buffer=True)
+    return *affine, mean, variance
 
 
 ENTRIES: list[Norm] = [
@@ -60,6 +75,17 @@ ENTRIES: list[Norm] = [
         claims=lambda options: frozenset({"scale_invariant", "unit_rms", "rounds_once"}),
         build="tfkit.builtin.norm.norms:rms_norm",
         source="tfkit.builtin.norm:rms_norm.py.jinja",
+    ),
+    Norm(
+        name="batch_norm",
+        summary="as `layer_norm`, with the mean and deviation of each feature over the tokens of a batch without padding",
+        reference="https://arxiv.org/abs/1502.03167",
+        options=BatchNormOptions,
+        parameters=batch_norm_parameters,
+        claims=lambda options: frozenset({"rounds_once"}),
+        build="tfkit.builtin.norm.norms:batch_norm",
+        source="tfkit.builtin.norm:batch_norm.py.jinja",
+        over_batch=True,
     ),
     Norm(
         name="none",

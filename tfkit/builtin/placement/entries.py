@@ -65,6 +65,7 @@ ENTRIES = [
         options=ResidualOptions,
         constants=residual_constants,
         build="tfkit.builtin.placement.residual_layers:post",
+        passes_padding=True,
         source="tfkit.builtin.placement:post.py.jinja",
     ),
     Placement(
@@ -76,6 +77,7 @@ ENTRIES = [
         options=ResidualOptions,
         constants=residual_constants,
         build="tfkit.builtin.placement.residual_layers:pre",
+        passes_padding=True,
         source="tfkit.builtin.placement:pre.py.jinja",
     ),
     Placement(
@@ -85,6 +87,7 @@ ENTRIES = [
         norm_sites=_around_each,
         final_norm=lambda options: True,
         build="tfkit.builtin.placement.residual_layers:sandwich",
+        passes_padding=True,
         source="tfkit.builtin.placement:sandwich.py.jinja",
     ),
     Placement(
@@ -94,6 +97,7 @@ ENTRIES = [
         norm_sites=_one_each,
         final_norm=lambda options: True,
         build="tfkit.builtin.placement.residual_layers:residual_post",
+        passes_padding=True,
         source="tfkit.builtin.placement:residual_post.py.jinja",
     ),
     Placement(
@@ -104,6 +108,7 @@ ENTRIES = [
         final_norm=lambda options: False,
         constants=deepnorm_constants,
         build="tfkit.builtin.placement.residual_layers:post",
+        passes_padding=True,
         source="tfkit.builtin.placement:post.py.jinja",
     ),
     Placement(
@@ -114,6 +119,7 @@ ENTRIES = [
         norm_sites=_parallel,
         final_norm=lambda options: True,
         build="tfkit.builtin.placement.residual_layers:parallel",
+        passes_padding=True,
         source="tfkit.builtin.placement:parallel.py.jinja",
     ),
     Placement(

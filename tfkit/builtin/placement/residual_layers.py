@@ -18,6 +18,7 @@ from dataclasses import replace
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ...nn.batchwise_norm import normed
 from ...nn.runtime.context import StackContext
 from ...nn.stack import LayerParts, residuals
 from ...plugin import NoOptions
@@ -25,7 +26,7 @@ from .entries import ParallelOptions
 
 
 class Sequential(nn.Module):
-    """Applies the sub-layers in turn: x = step(layer, name, x, f) for each sub-layer f with its name."""
+    """Applies the sub-layers in turn: x = step(layer, name, x, f, norm) for each sub-layer f with its name."""
 
     def __init__(self, parts: LayerParts, step: Step) -> None:
         super().__init__()
@@ -34,32 +35,36 @@ class Sequential(nn.Module):
         self.step = step
 
     def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
+        def norm(site: str, x: Tensor) -> Tensor:
+            return normed(self.norms[site], x, context.padding)
+
         for name, branch in self.branches.items():
-            x = self.step(self, name, x, lambda y, branch=branch: branch(y, context, index))  # type: ignore[misc]
+            x = self.step(self, name, x, lambda y, branch=branch: branch(y, context, index), norm)  # type: ignore[misc]
         return x
 
 
 Sublayer = Callable[[Tensor], Tensor]
-Step = Callable[[Sequential, str, Tensor, Sublayer], Tensor]
+NormAt = Callable[[str, Tensor], Tensor]
+Step = Callable[[Sequential, str, Tensor, Sublayer, NormAt], Tensor]
 
 
-def _post(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
-    return layer.norms[name](layer.residuals[name](x, f(x)))  # type: ignore[no-any-return]
+def _post(layer: Sequential, name: str, x: Tensor, f: Sublayer, norm: NormAt) -> Tensor:
+    return norm(name, layer.residuals[name](x, f(x)))
 
 
-def _pre(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
-    return layer.residuals[name](x, f(layer.norms[name](x)))  # type: ignore[no-any-return]
+def _pre(layer: Sequential, name: str, x: Tensor, f: Sublayer, norm: NormAt) -> Tensor:
+    return layer.residuals[name](x, f(norm(name, x)))  # type: ignore[no-any-return]
 
 
-def _sandwich(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
-    return layer.residuals[name](x, layer.norms[f"{name}_out"](f(layer.norms[f"{name}_in"](x))))  # type: ignore[no-any-return]
+def _sandwich(layer: Sequential, name: str, x: Tensor, f: Sublayer, norm: NormAt) -> Tensor:
+    return layer.residuals[name](x, norm(f"{name}_out", f(norm(f"{name}_in", x))))  # type: ignore[no-any-return]
 
 
-def _residual_post(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
-    return layer.residuals[name](x, layer.norms[name](f(x)))  # type: ignore[no-any-return]
+def _residual_post(layer: Sequential, name: str, x: Tensor, f: Sublayer, norm: NormAt) -> Tensor:
+    return layer.residuals[name](x, norm(name, f(x)))  # type: ignore[no-any-return]
 
 
-def _bare(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
+def _bare(layer: Sequential, name: str, x: Tensor, f: Sublayer, norm: NormAt) -> Tensor:
     return layer.residuals[name](x, f(x))  # type: ignore[no-any-return]
 
 
@@ -73,11 +78,11 @@ class Parallel(nn.Module):
         self.shared = shared
 
     def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
-        shared = self.norms["shared"](x) if self.shared else None
+        shared = normed(self.norms["shared"], x, context.padding) if self.shared else None
         total = x if self.skip == 1.0 else x * self.skip
         for name, branch in self.branches.items():
-            normed = shared if shared is not None else self.norms[name](x)
-            total = self.residuals[name](total, branch(normed, context, index))
+            y = shared if shared is not None else normed(self.norms[name], x, context.padding)
+            total = self.residuals[name](total, branch(y, context, index))
         return total
 
 

@@ -259,6 +259,9 @@ def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> 
     broken += matrix_rules(options, context)
     if options.query_key_norm_over != "each_head" and options.query_key_norm.kind == "none":
         broken.append(("query_key_norm_over", "there is no norm of queries and keys", "write `query_key_norm`, or remove it"))
+    if options.query_key_norm.entry.over_batch:
+        rule = f"{options.query_key_norm.kind} is over the tokens of a batch, a norm of queries and keys over each head"
+        broken.append(("query_key_norm", rule, "choose another norm"))
     cross = isinstance(options, CrossAttentionOptions)
     if isinstance(options.window, int) and (cross or not context.causal):
         rule = "a window given as one number counts backwards and needs a causal stack"

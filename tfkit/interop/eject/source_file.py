@@ -141,8 +141,10 @@ class SourceFile:
 
     # What the templates of nodes and sub-layers ask about the parts that they hold.
 
-    def norm(self, component: Component, width: str) -> str:
+    def norm(self, component: Component, width: str, in_stack: bool = False) -> str:
         """The constructor of a norm over `width` features."""
+        if component.entry.over_batch and not in_stack:
+            raise Refused(f"{component.kind} outside of a stack, where no padding is at hand")
         part: Any = self.template(component)
         return str(part.new(self.define(part)[0] if hasattr(part, "code") else "", width)).strip()
 

@@ -87,12 +87,14 @@ class LayerView:
         module = any(sublayer.reads_query for sublayer in self.sublayers)
         types = {"rotation": "tuple[Tensor, Tensor]", "bias": "nn.Module" if module else "Tensor"}
         self.signature = ", ".join(["self", "x: Tensor", *(f"{name}: {types.get(name, 'Tensor')}" for name in stack.needs)])
-        self.norms = {site: self.file.norm(layer.norm, self.file.const("D_MODEL", stack.width)) for site in self.sites}
+        self.norms = {
+            site: self.file.norm(layer.norm, self.file.const("D_MODEL", stack.width), in_stack=True) for site in self.sites
+        }
         self.part: Any = render(LAYER, layer=self, file=self.file)
 
     def norm(self, site: str, x: str) -> str:
         """The norm of a site, applied."""
-        return f'self.norms["{site}"]({x})' if site in self.sites else x
+        return f'self.norms["{site}"]({x}{self.stack.shown(self.layer.norm)})' if site in self.sites else x
 
     @property
     def result(self) -> str:
@@ -194,11 +196,15 @@ class StackView:
             needs.append("bias")
         if any(self.mask_of(layer) for _, layer in self.applied):
             needs.append("mask")
-        if self.padded and kinds - {*ATTENTION, "ffn"}:
+        if self.padded and (kinds - {*ATTENTION, "ffn"} or any(layer.norm.entry.over_batch for _, layer in self.applied)):
             needs.append("visible")
         for variable, padded in self.memory_padded.items():
             needs += [variable, *([f"{variable}_mask"] if padded else [])]
         return needs
+
+    def shown(self, norm: Component) -> str:
+        """What a norm is called with after x: a norm over the batch does not count padding."""
+        return ", visible" if norm.entry.over_batch and self.padded else ""
 
     def _rotates(self, index: int) -> bool:
         return "queries_keys" in self.schemes[index][0].entry.acts

@@ -51,7 +51,7 @@ def shard(model: Model, processes: ProcessGroup, product: torch.dtype | None = N
             float32.
 
     Raises:
-        BuildError: A parameter is a scalar.
+        BuildError: A parameter is a scalar, or the model has buffers.
     """
     from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -60,6 +60,9 @@ def shard(model: Model, processes: ProcessGroup, product: torch.dtype | None = N
     if scalars:
         message = f"`{scalars[0]}` is a scalar, which FSDP2 cannot shard"
         raise BuildError(Diagnostic("TFK118", message, "train without `--fsdp`, or make it a tensor of one dimension"))
+    if statistics := [name for name, _ in model.named_buffers()]:
+        message = f"`{statistics[0]}` is a statistic of the batches, and every process would keep another one"
+        raise BuildError(Diagnostic("TFK118", message, "train without `--fsdp`, or with a norm of each token"))
     place = next(model.parameters()).device.type
     # On a CPU use the single-threaded group of the run (gloo.py); torch's default group may have been created elsewhere.
     mesh = DeviceMesh.from_group(processes.group, place) if place == "cpu" else init_device_mesh(place, (processes.count,))

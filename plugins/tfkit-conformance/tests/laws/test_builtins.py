@@ -22,6 +22,7 @@ WRITTEN = {
     ("position", "sinusoidal_halves"): [{"first_pair": 1}],
     **{("placement", name): [{"residual": False}] for name in ("post", "pre", "none")},
     ("norm", "layer_norm"): [{"eps": 1e-12}, {"eps": 0.1, "bias": False}],
+    ("norm", "batch_norm"): [{"eps": 0.1, "affine": False}],
     ("norm", "rms_norm"): [{"eps": 1e-12}, {"eps": 0.1, "unit_offset": True}],
 }  # fmt: skip
 

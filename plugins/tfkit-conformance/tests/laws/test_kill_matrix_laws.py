@@ -59,6 +59,8 @@ KILLED_BY = {
     "layer_norm_writes": "outputs",
     "rms_norm_weight_twice": "formula",
     "rms_norm_detached": "slopes_hold",
+    "batch_norm_padding": "padding",
+    "batch_norm_undeclared": "declaration",
     "pre_twice": "uses",
     "pre_mixes": "tokens",
     "pre_final_norm": "normed_output",

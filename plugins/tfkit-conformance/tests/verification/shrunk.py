@@ -8,8 +8,8 @@ BERT = ["defaults.d_model=24", "tokens.vocab_size=61", "defaults.attention.num_h
         "encoder.num_layers=2", "defaults.position.max_len=40"]  # fmt: skip
 BASE = [
     "anarcii", "bart-base", "deepnet-18-18", "layer-mix", "marian", "multi-source", "t5-small", "t5-v1.1-small",
-    "tiny-additive", "tiny-alibi", "tiny-average", "tiny-concat", "tiny-geglu", "tiny-general", "tiny-glu", "tiny-no-position",
-    "tiny-normless", "tiny-parallel", "tiny-probabilities",
+    "tiny-additive", "tiny-alibi", "tiny-average", "tiny-batch-norm", "tiny-concat", "tiny-geglu", "tiny-general", "tiny-glu",
+    "tiny-no-position", "tiny-normless", "tiny-parallel", "tiny-probabilities",
     "tiny-reglu", "tiny-relative-shaw", "tiny-relu-squared", "tiny-rotary",
     "tiny-sinusoidal-concat", "tiny-tanh", "transformer-base", "transformer-big", "transformer-fast",
     "transformer-learned",

@@ -30,19 +30,22 @@ def check_claims(example: LawExample) -> None:
 
 
 def check_parameters(example: LawExample, module: nn.Module, declared: Any) -> None:
-    """Names, shapes and trainability agree with the entry's `parameters`; there are no buffers."""
+    """Names, shapes and trainability agree with the entry's `parameters`; there are no further buffers."""
     built = {name: (tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()}
-    listed = {p.name: (tuple(p.shape), p.trainable) for p in declared}
-    if len(listed) != len(declared):
+    listed = {p.name: (tuple(p.shape), p.trainable) for p in declared if not p.buffer}
+    buffers = {p.name: tuple(p.shape) for p in declared if p.buffer}
+    if len(listed) + len(buffers) != len(declared):
         raise example.broken(f"its entry lists a parameter twice: {[p.name for p in declared]}")
     for name in sorted(set(built) | set(listed)):
         if built.get(name) != listed.get(name):
             in_entry, in_module = listed.get(name, "missing"), built.get(name, "missing")
             raise example.broken(f"parameter `{name}` is {in_module} in the module and {in_entry} in its entry", tensor=name)
-    for name, _ in module.named_buffers():
-        raise example.broken(f"`{name}` is a buffer; modules are built without storage, so its numbers would be lost")
-    if set(module.state_dict()) != set(built):
-        raise example.broken(f"its state_dict holds {sorted(module.state_dict())}, its parameters are {sorted(built)}")
+    for name, buffer in module.named_buffers():
+        if buffers.get(name) != tuple(buffer.shape):
+            raise example.broken(f"`{name}` is a buffer; modules are built without storage, so its numbers would be lost")
+    if set(module.state_dict()) != {*built, *buffers}:
+        names = sorted({*built, *buffers})
+        raise example.broken(f"its state_dict holds {sorted(module.state_dict())}, its parameters are {names}")
 
 
 def check_reasons(example: LawExample, reasons: Any) -> bool:

@@ -133,11 +133,13 @@ class LawExample:
         module = self.bare(*where)
         materialise(module, self.device, self.dtype if dtype is None else dtype)
         with torch.no_grad():
-            for parameter in module.parameters():
-                drawn = torch.randn(parameter.shape, generator=self.generator, dtype=torch.float64)
+            for tensor in (*module.parameters(), *module.buffers()):
+                drawn = torch.randn(tensor.shape, generator=self.generator, dtype=torch.float64)
                 steps = (drawn * 32).round()
-                parameter.copy_(torch.where(steps == 0, 1.0, steps) / 32)
-        return module
+                tensor.copy_(torch.where(steps == 0, 1.0, steps) / 32)
+            for buffer in module.buffers():  # a variance is positive
+                buffer.abs_()
+        return module.eval() if getattr(self.entry, "over_batch", False) else module
 
     def bare(self, *where: Any) -> nn.Module:
         """The module on the meta device."""
@@ -151,11 +153,11 @@ class LawExample:
         """A second module with the same weights in another dtype."""
         other = self.bare(*where)
         materialise(other, self.device, dtype)
-        weights = dict(module.named_parameters())
+        weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
-            for name, parameter in other.named_parameters():
-                parameter.copy_(weights[name])
-        return other
+            for name, tensor in (*other.named_parameters(), *other.named_buffers()):
+                tensor.copy_(weights[name])
+        return other.train(module.training)
 
     # ---- comparisons
 

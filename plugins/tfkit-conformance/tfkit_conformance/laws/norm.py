@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.plugin.model_parts import InitContext
+from tfkit.plugin.model_parts import BatchwiseNorm, InitContext
 
 from ..attention.bound import gamma
 from .declared import check_claims, check_parameters, check_reached, check_unwritten
@@ -148,11 +148,15 @@ def numbers(example: LawExample, *shape: int) -> Tensor:
 def _declaration(example: LawExample) -> None:
     entry, options, width = example.entry, example.options, example.at["width"]
     check_claims(example)
-    check_parameters(example, example.bare(width), entry.parameters(options, width))
+    module = example.bare(width)
+    check_parameters(example, module, entry.parameters(options, width))
+    if isinstance(module, BatchwiseNorm) is not entry.over_batch:
+        raise example.broken(f"`over_batch` is {entry.over_batch} and its module is a {type(module).__name__}")
 
 
 def _outputs(example: LawExample) -> None:
-    """Any number of axes before the last one; the same in training and in evaluation; no state between calls."""
+    """Any number of axes before the last one; the same in training and in evaluation, unless over the batch; no state between
+    calls."""
     at = example.at
     module = example.built(at["width"])
     for shape in (
@@ -163,12 +167,26 @@ def _outputs(example: LawExample) -> None:
     ):
         x = numbers(example, *shape)
         kept = x.clone()
-        first = example.alike("output", module.train()(x), shape, x.dtype)
+        first = example.alike("output", module.train(not example.entry.over_batch)(x), shape, x.dtype)
         example.finite("output", first)
         check_unwritten(example, [kept], [x])
         module(numbers(example, 3, at["width"]))
         example.equal("a second call, after another one, gives a different result", module(x), first)
         example.equal("training and evaluation differ", module.eval()(x), first)
+
+
+def _padding(example: LawExample) -> None:
+    """In training: other numbers at padding, the same outputs and statistics of the other tokens."""
+    at = example.at
+    x, results = numbers(example, 3, at["tokens"], at["width"]), []
+    real = torch.arange(at["tokens"], device=example.device) < torch.tensor([[at["tokens"]], [1], [0]], device=example.device)
+    module = example.built(at["width"])
+    before = {name: tensor.clone() for name, tensor in module.named_buffers()}
+    for padded in (x, torch.where(real.unsqueeze(-1), x, x + 1.0)):
+        module.load_state_dict(before, strict=False)
+        results.append([module.train()(padded, real)[real], *(buffer.clone() for buffer in module.buffers())])
+    for one, other in zip(*results, strict=True):
+        example.equal("the numbers at padding count in training", other, one)
 
 
 def _layouts(example: LawExample) -> float:
@@ -279,7 +297,8 @@ def _extremes(example: LawExample) -> None:
                 example.finite("a gradient at a zero vector", gradient)
     large = min(1e4, torch.finfo(example.dtype).max / 8) if example.dtype == torch.float16 else 1e15
     huge = (example.normal(4, width, dtype=torch.float64).sign() * large).to(example.dtype)
-    if not claims("identity")(example.subject, example.options):
+    by_itself = not example.entry.over_batch  # a running statistic is not that of these numbers
+    if by_itself and not claims("identity")(example.subject, example.options):
         example.finite(f"the norm of numbers of size {large:g}", module(huge))
 
 
@@ -298,8 +317,10 @@ def _draw_apart(subject: PartUnderTest, options: Any, random: Random) -> Structu
 FLAT = ("float32",)
 LAWS = (
     Law("declaration", "build gives the declared weights and nothing else", always, draw_wide, _declaration, dtypes=FLAT),
-    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; inputs unchanged; no state; the same in training",
-        always, draw_wide, _outputs, SHRINKS),
+    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; inputs unchanged; no state; the same in training, unless "
+        "it is over the batch", always, draw_wide, _outputs, SHRINKS),
+    Law("padding", "a norm over the batch does not count padding in training, bit for bit",
+        lambda subject, options: subject.entry.over_batch, draw_many, _padding, SHRINKS | {"tokens": 2}),
     Law("layouts", "any strides give the same numbers", always, draw, _layouts, NARROWER),
     Law("tokens", "R37: a token is normalised independently of others, bit for bit",
         always, draw_many, _tokens, SHRINKS | {"tokens": 2}),

@@ -113,12 +113,19 @@ def rms_norm(options: Any, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
     return y * (1.0 + weights["weight"]) if options.unit_offset else y * weights["weight"]
 
 
+def batch_norm(options: Any, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """g (x - mean) / sqrt(variance + eps) + b with running statistics, Ioffe and Szegedy 2015, algorithm 2
+    (https://arxiv.org/abs/1502.03167)."""
+    y = (x - weights["running_mean"]) / torch.sqrt(weights["running_var"] + options.eps)
+    return y * weights["weight"] + weights["bias"] if options.affine else y
+
+
 def none(options: Any, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """x"""
     return x
 
 
-NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm, "none": none}
+NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm, "none": none}
 
 
 def dot(options: Any, weights: Mapping[str, Tensor], query: Tensor, key: Tensor) -> Tensor:

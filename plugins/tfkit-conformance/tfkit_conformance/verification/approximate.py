@@ -12,6 +12,7 @@ n u_a / (1 - n u_a) (Higham, Accuracy and Stability of Numerical Algorithms, 200
                 e_mean = gamma(M + 2) mean|x|,  variance off by a factor 1 + gamma(2M + 8) sqrt(mean x^2 / variance)
                 (Chan, Golub and LeVeque 1983, https://doi.org/10.1080/00031305.1983.10483115, for updating algorithms)
                 |w| (e_mean + 4 u_a (|x| + |mean|) + |c| (e_variance / (2 s^2) + 6 u_a)) / s + 3 u_a (|y| + |b|) + u_o |y|
+    batch norm  y = w (x - m) / sqrt(v + eps) + b:  6 u_a (|w (x - m) / sqrt(v + eps)| + |b|) + u_o |y|
     rms norm    y = w x / sqrt(mean x^2 + eps):  (gamma(M + 2) / 2 + 6 u_a) |y| + u_o |y|
 
 all times 1.02 for second order.
@@ -117,6 +118,18 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Ap
     e_variance = gamma(2 * M + 8, u_a) * condition * variance + e_mean.square()
     error = w.abs() * (e_mean + 4 * u_a * (v.abs() + mean.abs()) + c.abs() * (e_variance / (2 * s * s) + 6 * u_a)) / s
     return Approximate(y, error + 3 * u_a * (y.abs() + shift.abs()) + u_o * y.abs(), x.dtype)
+
+
+def batch_norm(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Approximate:
+    """x (..., M), exact, with running statistics, by the definition."""
+    u_o, u_a = units(x.dtype)
+    v, m = double(x), double(mean)
+    shift = torch.zeros_like(m) if bias is None else double(bias)
+    g = (torch.ones_like(m) if weight is None else double(weight)) / (double(variance) + eps).sqrt()
+    y = g * (v - m) + shift
+    return Approximate(y, 6 * u_a * (g.abs() * (v - m).abs() + shift.abs()) + u_o * y.abs(), x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, unit_offset: bool) -> Approximate:

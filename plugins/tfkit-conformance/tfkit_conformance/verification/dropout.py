@@ -33,7 +33,7 @@ from ..site_hooks import replaced_backends
 from .expected import stacks
 from .model_under_test import ModelUnderTest
 from .recording import run
-from .rounding import copied, silence, without_dropout
+from .rounding import copied, silence, trained_without_dropout
 from .row import NotApplicable, same
 from .sites import prepared
 from .wiring import WIRINGS
@@ -59,7 +59,7 @@ class Place:
 
 def training_without_dropout(subject: ModelUnderTest) -> None:
     """R40."""
-    trained = run(without_dropout(subject.model).train(), subject.batch)
+    trained = run(trained_without_dropout(subject.model), subject.batch)
     for name, tensor in subject.baseline.items():
         words = "with dropout 0, training mode must give what evaluation mode gives"
         same(CHECK, trained[name], tensor, words, f"`{name}`")

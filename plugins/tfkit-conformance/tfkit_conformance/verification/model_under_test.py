@@ -13,7 +13,7 @@ from tfkit.plugin.model_parts import InputRule
 
 from .batch import Batch
 from .expected import followers, shown_positions
-from .rounding import Yardstick, without_dropout
+from .rounding import Yardstick, trained_without_dropout
 from .site_runs import Backward, backward
 from .truth import Measured
 
@@ -49,7 +49,7 @@ class ModelUnderTest:
     def backward(self) -> Backward:
         """The outputs, the gradients of the parameters, and what happened at every site on the way back: in training mode, in
         which gradients are used, with every dropout at 0."""
-        return backward(without_dropout(self.model).train(), self.batch, self.measured.gradients.towards)
+        return backward(trained_without_dropout(self.model), self.batch, self.measured.gradients.towards)
 
     def generator(self, number: int = 0) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed + 1000 + number)

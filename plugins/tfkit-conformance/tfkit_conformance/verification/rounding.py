@@ -44,7 +44,7 @@ from torch import Tensor, nn
 
 from tfkit import Graph, Model
 from tfkit.inspection import layers_of, sequence
-from tfkit.plugin.model_parts import MultiHeadAttention
+from tfkit.plugin.model_parts import BatchwiseNorm, MultiHeadAttention
 
 from ..attention.bound import UNIT
 from ..site_hooks import request_backend
@@ -190,6 +190,16 @@ def without_dropout(model: Model) -> Model:
     silent = copied(model)
     silence(silent)
     return silent
+
+
+def trained_without_dropout(model: Model) -> Model:
+    """A copy of a model in training mode, with every dropout at 0. Norms over the batch keep their running statistics: their
+    entries declare that rows depend on each other in training, which no promise about a model holds for."""
+    trained = without_dropout(model).train()
+    for module in trained.modules():
+        if isinstance(module, BatchwiseNorm):
+            module.eval()
+    return trained
 
 
 def agree(

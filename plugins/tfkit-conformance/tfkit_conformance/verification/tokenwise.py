@@ -5,7 +5,7 @@ of `tfkit_conformance.verification.approximate`:
 
     projection     y = W x + b
     feed-forward   y = W_2 f(W_1 x + b_1) + b_2, gated W_2 (f(W_g x + b_g) * (W_1 x + b_1)) + b_2; each token alone, to the bit
-    norm           layer norm and RMS norm by their definitions; another norm is not evaluated here
+    norm           layer norm, batch norm and RMS norm by their definitions; another norm is not evaluated here
     embedding      scale E[id] + S[segment] + p(position)
     dense          f(W x + b)
     logits         softcap(scale x E^T + b)
@@ -29,7 +29,19 @@ from tfkit.plugin.model_parts import FeedForward, PositionRange, PositionSite, l
 from ..attention.bound import gamma
 from ..differences import double
 from ..finding import Violation
-from .approximate import Approximate, elementwise, exact, layer_norm, linear, product, rms_norm, units, weighted_sum, widened
+from .approximate import (
+    Approximate,
+    batch_norm,
+    elementwise,
+    exact,
+    layer_norm,
+    linear,
+    product,
+    rms_norm,
+    units,
+    weighted_sum,
+    widened,
+)
 from .expected import ExpectedLayer, ExpectedSite, node_of
 from .recording import Call, Recording
 from .row import NotApplicable, close, same
@@ -176,6 +188,10 @@ def norm(call: Call, part: Component, words: str) -> float:
         want = layer_norm(call.x, _weight(call.module), _bias(call.module) if options.bias else None, options.eps)
     elif part.kind == "rms_norm":
         want = rms_norm(call.x, _weight(call.module), options.eps, options.unit_offset)
+    elif part.kind == "batch_norm":
+        mean, variance = (call.module.get_buffer(f"running_{name}") for name in ("mean", "var"))
+        scale, shift = (_weight(call.module), _bias(call.module)) if options.affine else (None, None)
+        want = batch_norm(call.x, mean, variance, scale, shift, options.eps)
     else:
         raise NotApplicable(f"no equation is known for the norm `{part.kind}`")
     return close("norm", call.output, want.value, want.bound, f"{part.kind} {words}", "its output")

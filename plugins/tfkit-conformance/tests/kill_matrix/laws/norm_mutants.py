@@ -187,5 +187,17 @@ MUTANTS = law_mutants(
         ),
         ("rms_norm_parameters", "its entry lists a weight of another shape", _wider_weight),
     ],
+    batch_norm=[
+        (
+            "batch_norm_padding",
+            "padding is counted",
+            overriding("forward", lambda built, x, real=None: built.own(x)),
+        ),
+        (
+            "batch_norm_undeclared",
+            "its entry does not say that its statistics are over the batch",
+            declares(over_batch=False),
+        ),
+    ],
     none=[("no_norm_nudged", "numbers grow by 1 %", overriding("forward", lambda built, x: x * 1.01))],
 )
