@@ -215,7 +215,11 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
     ),
     "only a mix reads layers": (
         CLASSIFIER, "input: body", "input: body.layers", "TFK042", "body.layers",
-        r"`body.layers` is the 1 layers of a stack, and a pool reads one output; write `body`, or put a layer_mix",
+        r"`body.layers` is the 1 layers of `body`, and a pool reads one output; write `body`, or put a layer_mix",
+    ),
+    "a mix of recurrent layers has no embeddings": (
+        RECURRENT, "memory: encoder", "memory: mix", "TFK040", None,
+        r"`encoder.layers` holds the outputs of recurrent layers alone, .*write `embeddings: false`",
     ),
     "no unknown port": (
         CLASSIFIER, "input: body", "input: body.layer", "TFK014", "body.layer", r"did you mean `body.layers`",
@@ -256,6 +260,7 @@ EXTRA = {
     "a memory is a sequence": "  first: {kind: pool, input: encoder, take: first}\n",
     "a named memory is a sequence": "  first: {kind: pool, input: encoder, take: first}\n",
     "a mix reads layers": "  mix: {kind: layer_mix, input: body}\n",
+    "a mix of recurrent layers has no embeddings": "  mix: {kind: layer_mix, input: encoder.layers}\n",
     "a dense node is not gated": "  two: {kind: dense, input: one, activation: swiglu}\n",
     "a pool needs a sequence": "  two: {kind: pool, input: one, take: mean}\n",
     "a stack needs a sequence": "  two: {kind: stack, input: one, num_layers: 1}\n",

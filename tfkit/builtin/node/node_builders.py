@@ -168,7 +168,7 @@ def classify(options: ClassifyOptions, context: NodeContext, keep_layers: bool) 
 
 
 def layer_mix(options: LayerMixOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
-    return LayerMix(context.signals["input"].depth + options.embeddings, options.embeddings)
+    return LayerMix(context.signals["input"].depth + options.embeddings)
 
 
 def _scheme(position: Component, site: PositionSite) -> nn.Module | None:
@@ -227,6 +227,7 @@ def rnn(options: RnnOptions, context: NodeContext, keep_layers: bool) -> nn.Modu
         readout=_readout(options, context) if options.readout else None,
         reads_previous=options.readout is not None and options.readout.state == "previous",
         dropout=options.dropout,
+        keep_layers=keep_layers,
     )
 
 

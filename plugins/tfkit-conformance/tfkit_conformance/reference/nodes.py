@@ -175,8 +175,8 @@ def pool(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -
 def layer_mix(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
     """gamma sum_j softmax(w)_j h_j, Peters et al. 2018, equation 1 (https://arxiv.org/abs/1802.05365)."""
     read = inputs["input"]
-    layers = read.layers if options.embeddings else read.layers[1:]
     powers = torch.exp(weights["weight"] - weights["weight"].detach().amax())
+    layers = read.layers[-len(powers) :]  # the last ones: a mix may leave out what the first layer reads
     mixed = sum(share * layer for share, layer in zip(powers / powers.sum(), layers, strict=True))
     return Value(weights["scale"] * mixed, read.visible)
 
