@@ -152,9 +152,12 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
         CLASSIFIER, "num_layers: 1", "num_layers: 1, sublayers: [{kind: ffn, name: a}, {kind: ffn, name: a}]", "TFK013",
         None, r"two sub-layers of one layer are called `a`",
     ),
-    "embeddings' scheme at a stack": (
-        TRANSLATOR, "causal: true", "causal: true, position: sinusoidal", "TFK040",
-        "sinusoidal", r"sinusoidal acts on embeddings, not inside a stack",
+    "layers read the sum of their input and a position": (
+        TRANSLATOR, "causal: true", "causal: true, position: {kind: sinusoidal, combine: concat}", "TFK040",
+        "{kind: sinusoidal", r"a layer reads the sum of its input and a position; write `combine: add`",
+    ),
+    "learned positions of layers need max_len": (
+        TRANSLATOR, "causal: true", "causal: true, position: learned", "TFK040", "learned", r"learned: `max_len` is needed",
     ),
     "attention's scheme at tokens": (
         TRANSLATOR, "{kind: tokens}", "{kind: tokens, position: rotary_half}", "TFK040",

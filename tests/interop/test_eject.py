@@ -162,8 +162,8 @@ def test_every_shipped_spec_can_be_ejected(tmp_path, catalogue):
 
 @pytest.mark.slow
 def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
-    """Local attention of a recurrent decoder, a cell with ReLU, learned positions beside the embedding, pairs counted from 1, a
-    distillation token."""
+    """Local attention of a recurrent decoder, a cell with ReLU, learned positions beside the embedding, pairs counted from 1,
+    positions added in every layer, a distillation token."""
     variants = {
         "transformer-tiny": ["defaults.position={kind: learned, max_len: 9, combine: concat, d_position: 5}"],
         "transformer-prenorm": ["defaults.position={kind: sinusoidal, first_pair: 1}"],
@@ -171,6 +171,8 @@ def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
         "transformer-base": [
             "encoder.attention.shared_projection=key_value",
             "decoder.attention.shared_projection=query_key_value",
+            "encoder.position={kind: sinusoidal, offset: 2}",
+            "decoder.position={kind: learned, max_len: 9}",
         ],
         "tiny-alibi": ["defaults.attention.output_projection=false", "defaults.attention.output_gate=headwise"],
         "rnn-language-model": ["body.cell=rnn_relu"],

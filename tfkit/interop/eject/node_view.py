@@ -25,7 +25,7 @@ def variable(name: str) -> str:
     return f"{name}_" if name in TAKEN or FORMED.fullmatch(name) else name
 
 
-LOCAL = re.compile(r"x|y|layer|outputs|mask|full|position|distance|visible|memory|(rotation|bias|window)\w*")
+LOCAL = re.compile(r"x|y|layer|outputs|mask|full|position|distance|visible|memory|(rotation|bias|added|window)\w*")
 """Names of the forward pass of a stack or a layer."""
 
 
