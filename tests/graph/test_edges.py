@@ -56,7 +56,7 @@ def test_a_sublayer_reads_one_output_not_the_layers_of_a_stack(catalogue: tfkit.
         tfkit.graph_of(spec)
     (diagnostic,) = refused.value.diagnostics
     assert (diagnostic.code, diagnostic.path) == ("TFK042", "nodes.decoder.layers.0.sublayers.0.memory")
-    assert "`encoder.layers` is the 2 layers of a stack" in diagnostic.message
+    assert "`encoder.layers` is the 2 layers of `encoder`" in diagnostic.message
 
 
 def test_an_option_named_layers_makes_no_stack(catalogue: tfkit.Catalogue) -> None:

@@ -152,9 +152,12 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
         CLASSIFIER, "num_layers: 1", "num_layers: 1, sublayers: [{kind: ffn, name: a}, {kind: ffn, name: a}]", "TFK013",
         None, r"two sub-layers of one layer are called `a`",
     ),
-    "embeddings' scheme at a stack": (
-        TRANSLATOR, "causal: true", "causal: true, position: sinusoidal", "TFK040",
-        "sinusoidal", r"sinusoidal acts on embeddings, not inside a stack",
+    "layers read the sum of their input and a position": (
+        TRANSLATOR, "causal: true", "causal: true, position: {kind: sinusoidal, combine: concat}", "TFK040",
+        "{kind: sinusoidal", r"a layer reads the sum of its input and a position; write `combine: add`",
+    ),
+    "learned positions of layers need max_len": (
+        TRANSLATOR, "causal: true", "causal: true, position: learned", "TFK040", "learned", r"learned: `max_len` is needed",
     ),
     "attention's scheme at tokens": (
         TRANSLATOR, "{kind: tokens}", "{kind: tokens, position: rotary_half}", "TFK040",
@@ -215,7 +218,11 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
     ),
     "only a mix reads layers": (
         CLASSIFIER, "input: body", "input: body.layers", "TFK042", "body.layers",
-        r"`body.layers` is the 1 layers of a stack, and a pool reads one output; write `body`, or put a layer_mix",
+        r"`body.layers` is the 1 layers of `body`, and a pool reads one output; write `body`, or put a layer_mix",
+    ),
+    "a mix of recurrent layers has no embeddings": (
+        RECURRENT, "memory: encoder", "memory: mix", "TFK040", None,
+        r"`encoder.layers` holds the outputs of recurrent layers alone, .*write `embeddings: false`",
     ),
     "no unknown port": (
         CLASSIFIER, "input: body", "input: body.layer", "TFK014", "body.layer", r"did you mean `body.layers`",
@@ -256,6 +263,7 @@ EXTRA = {
     "a memory is a sequence": "  first: {kind: pool, input: encoder, take: first}\n",
     "a named memory is a sequence": "  first: {kind: pool, input: encoder, take: first}\n",
     "a mix reads layers": "  mix: {kind: layer_mix, input: body}\n",
+    "a mix of recurrent layers has no embeddings": "  mix: {kind: layer_mix, input: encoder.layers}\n",
     "a dense node is not gated": "  two: {kind: dense, input: one, activation: swiglu}\n",
     "a pool needs a sequence": "  two: {kind: pool, input: one, take: mean}\n",
     "a stack needs a sequence": "  two: {kind: stack, input: one, num_layers: 1}\n",

@@ -29,6 +29,8 @@ REFUSED = [
     (["encoder.position={kind: relative_t5, tables: layer}", "source.position=none"], ["`encoder.position.tables` is layer"]),
     (["encoder.position={kind: rotary_half, scaling: {kind: yarn, factor: 2.0, trained_len: 64}}", "source.position=none"],
      ["`encoder.position.scaling` is yarn: the engine has linear, ntk, llama3"]),
+    (["encoder.position=sinusoidal"],
+     ["`encoder.position` is sinusoidal: the engine adds positions to embeddings, not to the input of every layer"]),
     (["source.position={kind: sinusoidal, combine: concat}"], ["`source.position.combine` is concat"]),
     (["source.segments=2"], ["`source.segments`: the engine has segments only in an encoder without a decoder"]),
     (["target.end_id=null"], ["`target.end_id` is missing: the engine ends a text with this token"]),

@@ -85,7 +85,7 @@ def write_case(directory: Path, name: str, spec: tfkit.ModelSpec, catalogue: Any
     weights = {}
     for output, tensor in outputs.items():
         weights[output] = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-        signal = graph.nodes[output].signal
+        signal = graph.nodes[output.partition(".")[0]].signal
         rule = model.plan.inputs.get(signal.tokens) if signal.length is not None else None
         if isinstance(rule, InputRule) and rule.pad_id is not None:
             real = inputs[signal.tokens] != rule.pad_id
@@ -108,7 +108,7 @@ def write_case(directory: Path, name: str, spec: tfkit.ModelSpec, catalogue: Any
 
 def decoded(model: tfkit.Model, inputs: dict[str, Tensor], spec: tfkit.ModelSpec, generator: torch.Generator) -> dict[str, Any]:
     """What greedy decoding gives, if the model decodes."""
-    logits = [name for name in model.plan.outputs if spec.nodes[name].kind == "token_logits"]
+    logits = [name for name in model.plan.outputs if name in spec.nodes and spec.nodes[name].kind == "token_logits"]
     targets = [name for name in inputs if name not in model.plan.undecodable]
     if not logits or not targets:
         return {}
@@ -162,8 +162,8 @@ def test_every_shipped_spec_can_be_ejected(tmp_path, catalogue):
 
 @pytest.mark.slow
 def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
-    """Local attention of a recurrent decoder, a cell with ReLU, learned positions beside the embedding, pairs counted from 1, a
-    distillation token."""
+    """Local attention of a recurrent decoder, a cell with ReLU, learned positions beside the embedding, pairs counted from 1,
+    positions added in every layer, a distillation token."""
     variants = {
         "transformer-tiny": ["defaults.position={kind: learned, max_len: 9, combine: concat, d_position: 5}"],
         "transformer-prenorm": ["defaults.position={kind: sinusoidal, first_pair: 1}"],
@@ -171,6 +171,8 @@ def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
         "transformer-base": [
             "encoder.attention.shared_projection=key_value",
             "decoder.attention.shared_projection=query_key_value",
+            "encoder.position={kind: sinusoidal, offset: 2}",
+            "decoder.position={kind: learned, max_len: 9}",
         ],
         "tiny-alibi": ["defaults.attention.output_projection=false", "defaults.attention.output_gate=headwise"],
         "rnn-language-model": ["body.cell=rnn_relu"],
@@ -183,6 +185,7 @@ def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
     write_case(tmp_path, "pad_is_end", tfkit.load_spec(SPECS / "gpt2.yaml", catalogue, ends), catalogue)
     for name in ("luong", "rnnsearch"):
         changes = ["expect=null", *OVERRIDES[name], "decoder.cross_attention.local={half_width: 2}"]
+        changes += ["outputs=[logits, encoder.layers, decoder.layers]"]
         write_case(tmp_path, name, tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, changes), catalogue)
     assert sum("greedy" in result for result in check(tmp_path).values()) == 9
 

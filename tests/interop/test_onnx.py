@@ -96,9 +96,13 @@ def test_an_encoder_decoder_in_two_programs(catalogue, tmp_path, rounding, monke
     assert len({*wanted}) == 3
 
 
+IN_LAYERS = ["tokens.position=none", "body.position={kind: learned, max_len: 40, offset: 1, count: visible}"]
+
+
 @pytest.mark.slow
-def test_a_language_model_steps_over_prompts_that_are_padded_on_the_left(catalogue, tmp_path, rounding):
-    model = built(catalogue, LANGUAGE, ["body.num_layers=1", f"defaults.position={T5}"])
+@pytest.mark.parametrize("changes", [["body.num_layers=1", f"defaults.position={T5}"], IN_LAYERS], ids=["scores", "layers"])
+def test_a_language_model_steps_over_prompts_that_are_padded_on_the_left(changes, catalogue, tmp_path, rounding):
+    model = built(catalogue, LANGUAGE, changes)
     write_onnx(model, {}, tmp_path)
     _, programs = programs_in(tmp_path)
     ids = torch.randint(3, 40, (3, 12), generator=torch.Generator().manual_seed(1))

@@ -23,7 +23,7 @@ nodes:
   {between}
   decoder: {{kind: rnn, input: target, {decoder}}}
   logits:  {{kind: token_logits, input: decoder}}
-outputs: [logits]
+outputs: [logits, encoder.layers, decoder.layers]
 """
 BIDIRECTIONAL = "cell: gru, d_state: 4, bidirectional: true"
 LSTM = "cell: lstm, d_state: 4, num_layers: 2"
@@ -99,8 +99,8 @@ def cell(weights: Weights, prefix: str, inputs: list[Tensor], state: list[Tensor
 
 
 def encode(weights: Weights, tokens: Tensor, layers: int, states: int, both: bool) -> tuple[Tensor, list[list[Tensor]]]:
-    """The memory of one row without padding, and the last states of every layer."""
-    x, last = [weights["nodes.source.embedding.weight"][token] for token in tokens], []
+    """What every layer gives for one row without padding, and the last states of every layer."""
+    x, last, outputs_of = [weights["nodes.source.embedding.weight"][token] for token in tokens], [], []
     for layer in range(layers):
         sides = []
         for name in ("cell", "backward_cell") if both else ("cell",):
@@ -111,7 +111,8 @@ def encode(weights: Weights, tokens: Tensor, layers: int, states: int, both: boo
             sides.append(outputs if name == "cell" else outputs[::-1])
             last.append(state)
         x = [torch.cat(parts) for parts in zip(*sides, strict=True)]
-    return torch.stack(x), last
+        outputs_of.append(torch.stack(x))
+    return torch.stack(outputs_of), last
 
 
 def context_of(weights: Weights, kind: str, query: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,10 +147,11 @@ def local_shares(weights: Weights, query: Tensor, scores: list[Tensor]) -> Tenso
     )  # fmt: skip
 
 
-def decode(kind: str, weights: Weights, source: Tensor, target: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """The logits of one row, and the attention weights of every step."""
+def decode(kind: str, weights: Weights, source: Tensor, target: Tensor) -> dict[str, Any]:
+    """The logits of one row, the attention weights of every step, and what every layer gives."""
     lstm, both = kind in LSTMS, kind in ("bahdanau", "conditional", "deep")
-    memory, last = encode(weights, source, 2 if lstm else 1, 2 if lstm else 1, both)
+    read, last = encode(weights, source, 2 if lstm else 1, 2 if lstm else 1, both)
+    memory = read[-1]
     depth = 3 if kind == "deep" else 2 if lstm else 1
     if lstm:
         states = last
@@ -160,7 +162,7 @@ def decode(kind: str, weights: Weights, source: Tensor, target: Tensor) -> tuple
         )
         states = [[part] for part in first.chunk(depth)]
     fed = torch.zeros(3, dtype=torch.float64)
-    logits, shares = [], []
+    logits, shares, layers = [], [], []
     for token in target:
         y = weights["nodes.target.embedding.weight"][token]
         before, context, lowest = states[-1][0], None, 0
@@ -188,9 +190,10 @@ def decode(kind: str, weights: Weights, source: Tensor, target: Tensor) -> tuple
         if lstm:
             context, share = context_of(weights, kind, states[-1][0], memory)
             shares.append(share)
+        layers.append(torch.stack([state[0] for state in states]))
         logits.append(weights["nodes.logits.logits.weight"] @ read_out(kind, weights, before, states[-1][0], y, context))
         fed = read_out(kind, weights, before, states[-1][0], y, context) if "feeding" in kind else fed
-    return torch.stack(logits), shares
+    return {"logits": torch.stack(logits), "shares": shares, "encoder": read, "decoder": torch.stack(layers, 1)}
 
 
 def read_out(kind: str, weights: Weights, before: Tensor, after: Tensor, y: Tensor, context: Tensor | None) -> Tensor:
@@ -214,10 +217,15 @@ def test_a_decoder_is_the_papers_equations(kind, rnn):
     sites = list(model.sites)
     outputs = model(source=SOURCE, target=TARGET, weights=sites)
     for b, length in enumerate((6, 3, 4)):
-        logits, shares = decode(kind, weights, SOURCE[b, :length], TARGET[b])
-        torch.testing.assert_close(outputs.logits[b], logits, rtol=1e-12, atol=1e-12)
+        expected = decode(kind, weights, SOURCE[b, :length], TARGET[b])
+        torch.testing.assert_close(outputs.logits[b], expected["logits"], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(outputs["encoder.layers"][:, b, :length], expected["encoder"], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(outputs["decoder.layers"][:, b], expected["decoder"], rtol=1e-12, atol=1e-12)
+        assert not outputs["encoder.layers"][:, b, length:].any()
         for site in sites:
-            torch.testing.assert_close(outputs.weights[site][b, 0, :, :length], torch.stack(shares), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(
+                outputs.weights[site][b, 0, :, :length], torch.stack(expected["shares"]), rtol=1e-12, atol=1e-12
+            )
             assert not outputs.weights[site][b, 0, :, length:].any()
 
 
@@ -225,12 +233,14 @@ def test_a_decoder_is_the_papers_equations(kind, rnn):
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_equal_one_pass(kind, chunks, rnn):
     model = rnn(kind)
-    whole = model(source=SOURCE, target=TARGET)["logits"]
+    whole = model(source=SOURCE, target=TARGET)
     state, pieces, start = model.start(source=SOURCE), [], 0
     for length in chunks:
-        pieces.append(model.step(state, TARGET[:, start : start + length], True)["logits"])
+        pieces.append(model.step(state, TARGET[:, start : start + length], True))
         start += length
-    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-12, atol=1e-12)
+    for name, axis in (("logits", 1), ("decoder.layers", 2)):
+        found = torch.cat([piece[name] for piece in pieces], axis)
+        torch.testing.assert_close(found, whole[name], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ..catalogue import Catalogue, load_catalogue
 from ..errors import BuildError, Diagnostic, InputError
 from ..errors.arguments import check_whole
 from ..graph import Graph, Node, graph_of, max_input_lengths
+from ..graph.input_lengths import counting_padding
 from ..graph.model_graph import base
 from ..graph.refused_arguments import followers as nodes_after, refused_arguments
 from ..nn.device_moves import device_here
@@ -169,6 +171,9 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
         for node in graph.inputs()
         if node.kind.input_rule is not None
     }
+    for name in counting_padding(graph):
+        if isinstance(rule := inputs.get(name), InputRule):
+            inputs[name] = replace(rule, counts_padding=True)
     followers = {name: nodes_after(graph, name) for name in inputs}
     undecodable = {}
     for name, following in followers.items():

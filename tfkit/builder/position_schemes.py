@@ -15,6 +15,7 @@ from ..errors import BuildError, Diagnostic, InputError
 from ..graph import Graph, Node, check_sublayers, graph_of
 from ..nn.model import Model
 from ..nn.position_values import PositionValues, bias_by_distance, embedded, rotated
+from ..nn.stack import Stack
 from ..slots.layer import sequence
 from ..slots.options import Component
 from ..spec import ModelSpec
@@ -80,12 +81,19 @@ Use = tuple[str, str, Component, Any, Evaluate]
 
 
 def _in_nodes(graph: Graph, model: Model) -> Iterator[Use]:
-    """The schemes that act on embeddings."""
+    """The schemes that act on embeddings, or are added to the input of every layer."""
     for name, node in graph.nodes.items():
         component = getattr(node.options, "position", None)
         if isinstance(component, Component) and "embeddings" in component.entry.acts:
             module = model.nodes[name].get_submodule("position")
             yield name, f"nodes.{name}.position", component, module, _of_embeddings(node, component, module)
+        stack = model.nodes[name]
+        if isinstance(stack, Stack):
+            layers = [layer for _, layer in sequence(node.options.layers)]
+            for number in sorted({scheme for scheme in stack.added if scheme is not None}):
+                component, module = layers[stack.added.index(number)].position, stack.positions[number]
+                text = name if number == 0 else f"{name} (scheme {number})"
+                yield text, f"nodes.{name}.positions.{number}", component, module, _of_embeddings(node, component, module)
 
 
 def _of_embeddings(node: Node, component: Component, module: Any) -> Evaluate:
@@ -93,7 +101,7 @@ def _of_embeddings(node: Node, component: Component, module: Any) -> Evaluate:
         site = getattr(node.options, "site", None)
         length = site.rows if site is not None and site.rows else min([positions, *_limits(node, component)])
         _check(name, length, MAX_ROWS, "positions", "use larger patches, or a smaller image")
-        width = node.options.d_model
+        width = getattr(node.options, "d_model", node.signal.width)
         _check_numbers(name, length, node.signal.width)
         call = PositionRange(
             length, length, 0, 0, torch.device("cpu"), torch.float32, grid=site.grid if site is not None else None

@@ -100,7 +100,7 @@ def _edge_diagnostics(
     read = [(f"nodes.{name}.{field}", edges.reads[field], signal) for field, signal in signals.items() if field != "tokens"]
     for path, ref, signal in read:
         if signal.depth and not part.entry.takes_layers:
-            rule = f"`{ref}` is the {signal.depth} layers of a stack, and a {part.kind} reads one output"
+            rule = f"`{ref}` is the {signal.depth} layers of `{base(ref)}`, and a {part.kind} reads one output"
             yield spec.diagnostic("TFK042", path, rule, f"write `{base(ref)}`, or put a layer_mix in between")
     layers = layers_of(part.options)
     if not layers:
@@ -108,7 +108,7 @@ def _edge_diagnostics(
     named = [(f"nodes.{name}.{path}", ref, memories[ref]) for path, ref in memory_references(layers) if ref in memories]
     for path, ref, signal in named:
         if ref != base(ref):
-            rule = f"`{ref}` is the {signal.depth} layers of a stack, and a sub-layer reads one output"
+            rule = f"`{ref}` is the {signal.depth} layers of `{base(ref)}`, and a sub-layer reads one output"
             yield spec.diagnostic("TFK042", path, rule, f"write `{base(ref)}`, or put a layer_mix in between")
     for path, ref, signal in [*read, *named]:
         if signal.length is None:
@@ -128,9 +128,9 @@ def _signal(
         diagnostics.append(spec.diagnostic("TFK041", f"nodes.{name}.{field}", rule, "read one of the nodes that it compares"))
         return None
     if not port:
-        return replace(node.signal, depth=0)
+        return replace(node.signal, depth=0, layers=None)
     if port in node.kind.ports:
-        return node.signal
+        return node.signal.layers or node.signal
     near = difflib.get_close_matches(port, node.kind.ports, 1)
     fix = f"did you mean `{base(ref)}.{near[0]}`?" if near else f"ports: {', '.join(node.kind.ports) or 'none'}"
     rule = f"`{base(ref)}` is a {node.part.kind} and has no port `{port}`"

@@ -32,6 +32,23 @@ def max_input_lengths(graph: Graph) -> dict[str, int | None]:
     return limits
 
 
+def counting_padding(graph: Graph) -> frozenset[str]:
+    """The inputs in which padding before a token changes its position, somewhere in the model.
+
+    Args:
+        graph: the graph of a model.
+
+    Returns:
+        Their names.
+    """
+    return frozenset(
+        node.signal.tokens
+        for node in graph.nodes.values()
+        for part in _positions(node.options)
+        if node.signal.tokens is not None and part.entry.counts_padding(part.options)
+    )
+
+
 def _positions(options: Any) -> Iterator[Component]:
     """Every position scheme of a node."""
     models = [options]

@@ -142,16 +142,15 @@ def pooled(x: Tensor, visible: Tensor | None, take: str) -> Tensor:
 class LayerMix(nn.Module):
     """scale * sum_n softmax(w)_n h_n over the layers of a stack, Peters et al. 2018 (https://arxiv.org/abs/1802.05365)."""
 
-    def __init__(self, layers: int, embeddings: bool) -> None:
+    def __init__(self, layers: int) -> None:
         super().__init__()
-        self.embeddings = embeddings
         self.weight = nn.Parameter(torch.zeros(layers))
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, context: ForwardContext, input: NodeOutput) -> NodeOutput:
         assert input.layers is not None
-        layers = input.layers if self.embeddings else input.layers[1:]
         shares = self.weight.softmax(0)
+        layers = input.layers[-len(shares) :]  # the last ones: without the input of the first layer, if that is not mixed
         mixed = layers[0] * shares[0]
         for layer, share in zip(layers[1:], shares[1:], strict=True):
             mixed = mixed + layer * share

@@ -83,7 +83,8 @@ class GraphExecutor:
 
 
 def _tensor(ref: str, output: NodeOutput) -> Tensor:
-    """The output of a node; of its port `layers`, (layers + 1, B, L, M): the input of the first layer, then every output."""
+    """The output of a node; of its port `layers`, (layers + 1, B, L, M): the input of the first layer, then every output. Of a
+    recurrent node, (layers, B, L, N): the outputs alone, since its input may have another width."""
     if ref == _node(ref):
         return output.tensor
     assert output.layers is not None

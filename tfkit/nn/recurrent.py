@@ -39,6 +39,7 @@ class Steps:
         contexts: (B, L, C), or (B, 1, C) if it is the same at every step, or None.
         readout: (B, L, R) the read-outs, if the steps needed them.
         states: the states of all layers after the last step.
+        layers: (B, L, N) outputs of every layer before dropout, if they are kept.
     """
 
     outputs: Tensor
@@ -46,6 +47,7 @@ class Steps:
     contexts: Tensor | None
     readout: Tensor | None
     states: list[State]
+    layers: list[Tensor]
 
 
 class Recurrent(nn.Module):
@@ -65,6 +67,7 @@ class Recurrent(nn.Module):
         readout: the layer after the recurrence, or None.
         reads_previous: the read-out reads the state of the step before.
         dropout: dropout of the outputs of every layer; nothing is dropped inside the recurrence.
+        keep_layers: the output holds what the cells of every layer give, before dropout.
     """
 
     layers: Any
@@ -89,6 +92,7 @@ class Recurrent(nn.Module):
         readout: Readout | None,
         reads_previous: bool,
         dropout: float,
+        keep_layers: bool,
     ) -> None:
         super().__init__()
         self.name, self.d_state, self.states = name, d_state, states
@@ -97,7 +101,7 @@ class Recurrent(nn.Module):
         self.reads_memory, self.feeding, self.copies = reads_memory, feeding, copies
         self.initial, self.readout, self.reads_previous = initial, readout, reads_previous
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
-        self.memory_only_attended = not reads_memory
+        self.memory_only_attended, self.keep_layers = not reads_memory, keep_layers
         self.loops = feeding or attend in ("before_cell", "between_cells")  # the attention feeds the recurrence
 
     def attention_sites(self) -> Iterable[tuple[int, MultiHeadAttention]]:
@@ -124,16 +128,12 @@ class Recurrent(nn.Module):
             steps = self._loop(x, states, fed, attended, visible, lengths)
         else:
             steps = self._sequences(x, states, constant, attended, visible, lengths)
-        outputs = self._read_out(x, steps)
-        if visible is not None:
-            outputs = outputs.masked_fill(~visible.unsqueeze(2), 0.0)
-        if longest < L:
-            outputs = nn.functional.pad(outputs, (0, 0, 0, L - longest))
+        outputs, *layers = (_untrimmed(y, visible, L) for y in (self._read_out(x, steps), *steps.layers))
         last = tuple(tensor for state in steps.states for tensor in state)
         if context.state is not None:
             new_feed = () if steps.readout is None else (steps.readout[:, -1],)
             context.state.recurrent_new[self.name] = (*last, *new_feed)
-        return NodeOutput(outputs, input.padding, input.ids, states=last)
+        return NodeOutput(outputs, input.padding, input.ids, tuple(layers) if self.keep_layers else None, last)
 
     def _first(self, context: ForwardContext, x: Tensor, memory: NodeOutput | None) -> tuple[list[State], Tensor | None]:
         """The states before the first new token, and the read-out that is fed to it."""
@@ -170,24 +170,26 @@ class Recurrent(nn.Module):
     ) -> Steps:
         """Layer after layer over the whole sequence, then one attention call for all steps."""
         first, inputs = states[-1][0], [x] if constant is None else [x, constant]
-        outputs, last = self._upper(inputs, 0, states, visible, lengths)
+        outputs, last, layers = self._upper(inputs, 0, states, visible, lengths)
         contexts = constant
         if self.cross_attention is not None:
             contexts = self.cross_attention(outputs, attended, 0)
-        return Steps(outputs, self._shifted(first, outputs), contexts, None, last)
+        return Steps(outputs, self._shifted(first, outputs), contexts, None, last, layers)
 
     def _upper(
         self, inputs: Sequence[Tensor], start: int, states: list[State], visible: Tensor | None, lengths: Tensor | None
-    ) -> tuple[Tensor, list[State]]:
-        """The layers from `start` on over the whole sequence: their output and last states."""
-        outputs, last = inputs[0], []
+    ) -> tuple[Tensor, list[State], list[Tensor]]:
+        """The layers from `start` on over the whole sequence: their output, last states, and kept outputs."""
+        outputs, last, layers = inputs[0], [], []
         for number in range(start, len(self.layers)):
             outputs, state = self.layers[number](
                 "read", inputs if number == start else [outputs], states[number], visible, lengths
             )
             last.append(state)
+            if self.keep_layers:
+                layers.append(outputs)
             outputs = self._dropped(outputs)
-        return outputs, last
+        return outputs, last, layers
 
     def _loop(
         self,
@@ -205,7 +207,7 @@ class Recurrent(nn.Module):
         projected = self.layers[0]("project", x, 0).unbind(1)  # L of (B, E)
         tokens = x.unbind(1)
         seen: Sequence[Tensor | None] = [None] * len(tokens) if visible is None else visible.unsqueeze(2).unbind(1)
-        outputs: list[Tensor] = []
+        outputs: list[list[Tensor]] = []
         contexts: list[Tensor] = []
         readouts: list[Tensor] = []
         weights: list[Tensor] = []
@@ -224,7 +226,7 @@ class Recurrent(nn.Module):
                 context = self._attend(middle[0], attended, weights)
                 after = use(self.context_cell, "step", use(self.context_cell, "project", context, 0), middle)
                 states[0] = held(after, states[0], seen[t])
-            outputs.append(states[looped - 1][0])
+            outputs.append([state[0] for state in states[:looped]])
             contexts.append(context)
             if self.feeding and self.readout is not None:
                 state = self._dropped(before if self.reads_previous else states[-1][0])
@@ -233,12 +235,16 @@ class Recurrent(nn.Module):
                 readouts.append(fed)
         if weights:
             attended.model.weights[self._site] = torch.cat(weights, 2)
-        result = self._dropped(torch.stack(outputs, 1))
+        kept = list(zip(*outputs, strict=True))[0 if self.keep_layers else -1 :]
+        layers = [torch.stack(steps, 1) for steps in kept]
+        result = self._dropped(layers[-1])
         if looped < len(self.layers):
-            result, upper = self._upper([result], 1, states, visible, lengths)
-            states[1:] = upper
+            result, states[1:], upper = self._upper([result], 1, states, visible, lengths)
+            layers += upper
         read = torch.stack(readouts, 1) if readouts else None
-        return Steps(result, self._shifted(first, result), torch.stack(contexts, 1), read, states)
+        return Steps(
+            result, self._shifted(first, result), torch.stack(contexts, 1), read, states, layers if self.keep_layers else []
+        )
 
     def _step_all(self, projected: Tensor, fed: Tensor | None, states: list[State], seen: Tensor | None) -> None:
         """One step of every layer, in place in `states`; the first one reads the fed read-out (B, R) too."""
@@ -276,6 +282,13 @@ class Recurrent(nn.Module):
         state = steps.outputs if steps.previous is None else steps.previous
         read: Tensor = self.readout({"state": state, "input": x, "context": contexts})
         return read
+
+
+def _untrimmed(outputs: Tensor, visible: Tensor | None, L: int) -> Tensor:
+    """(B, L, N) from the outputs up to the last token of all rows, with zeros at padding."""
+    if visible is not None:
+        outputs = outputs.masked_fill(~visible.unsqueeze(2), 0.0)
+    return nn.functional.pad(outputs, (0, 0, 0, L - outputs.shape[1])) if outputs.shape[1] < L else outputs
 
 
 def _trimmed(visible: Tensor, may_wait: bool) -> tuple[Tensor | None, Tensor | None, int]:

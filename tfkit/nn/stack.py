@@ -86,7 +86,7 @@ class Wiring:
 
 
 class Stack(nn.Module):
-    """(B, L, M) -> (B, L, M) through the layers.
+    """(B, L, M) -> (B, L, M) through the layers: x_n = layer_n(x_(n-1) + p), where p is 0 or a position.
 
     Args:
         name: name of the node.
@@ -97,6 +97,7 @@ class Stack(nn.Module):
         causal: self-attention is causal.
         checkpoint: the backward pass recomputes the activations of each layer, which saves memory.
         keep_layers: the output holds the tensors before and after every layer.
+        added: by application, the index of the scheme whose positions are added to what the layer reads; None for no scheme.
         memory_only_attended: only attention sites read the memory; see `AttentionNode`.
     """
 
@@ -110,6 +111,7 @@ class Stack(nn.Module):
         causal: bool,
         checkpoint: bool,
         keep_layers: bool,
+        added: tuple[int | None, ...] = (),
         memory_only_attended: bool = True,
     ) -> None:
         super().__init__()
@@ -118,6 +120,7 @@ class Stack(nn.Module):
         self.positions = nn.ModuleList(schemes)
         self.final_norm = final_norm
         self.causal, self.checkpoint, self.keep_layers = causal, checkpoint, keep_layers
+        self.added = added or (None,) * len(order)
         self.memory_only_attended = memory_only_attended
         sites = [site for _, site in self.attention_sites()]
         mixing = {site.name for site in sites if site.value_residual is not None}
@@ -159,8 +162,10 @@ class Stack(nn.Module):
         stack_context = context.stack_context(self.name, input, self.causal, memory, memories, tuple(self.positions))
         kept = [x]
         recompute = self.checkpoint and torch.is_grad_enabled()
-        for index, number in enumerate(self.order):
+        for index, (number, scheme) in enumerate(zip(self.order, self.added, strict=True)):
             layer = self.layers[number]
+            if scheme is not None:
+                x = x + stack_context.added_positions(scheme, x)
             x = self._checkpointed(layer, x, stack_context, index) if recompute else layer(x, stack_context, index)
             if self.keep_layers:
                 kept.append(x)

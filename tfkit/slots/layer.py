@@ -24,7 +24,7 @@ class Layer(Options):
         shared: all repetitions share one set of weights.
         layers: a nested pattern; None for a single layer.
         placement: norm placement of the layer.
-        position: position scheme of its self-attention.
+        position: position scheme of its self-attention; one that acts on embeddings is added to the input of the layer.
         dropout: dropout of the outputs of its sub-layers.
         sublayers: the sub-layers, in order.
     """

@@ -21,6 +21,7 @@ class Signal:
         axes: names for sizes of the batch (`B`, `L_source`), whole numbers for fixed sizes.
         length: the axis name of the sequence, or its fixed number of positions; None after pooling.
         depth: the number of layers of the stack that it comes from, for readers of the port `layers`.
+        layers: the signal of the port `layers`, if it differs.
         tokens: the tokens node that it starts from.
         padded: whether that node marks padding by an id.
         stride: positions of the input per position of the sequence.
@@ -29,6 +30,7 @@ class Signal:
     axes: tuple[str | int, ...]
     length: str | int | None = None
     depth: int = 0
+    layers: Signal | None = None
     tokens: str | None = None
     padded: bool = False
     stride: int = 1
@@ -51,9 +53,9 @@ class Signal:
             width: the new width.
 
         Returns:
-            The signal of a single output, without `depth`.
+            The signal of a single output, without `depth` and `layers`.
         """
-        return replace(self, axes=(*self.axes[:-1], width), depth=0)
+        return replace(self, axes=(*self.axes[:-1], width), depth=0, layers=None)
 
     def strided(self, stride: int, width: int) -> Signal:
         """The signal of every `stride`-th position.
@@ -67,10 +69,10 @@ class Signal:
         """
         if isinstance(self.length, int):
             length = -(-self.length // stride)
-            return replace(self, axes=("B", length, width), length=length, depth=0)
+            return replace(self, axes=("B", length, width), length=length, depth=0, layers=None)
         whole = self.stride * stride
         axis = f"{self.length}/{whole}" if whole > 1 else f"{self.length}"
-        return replace(self, axes=("B", axis, width), stride=whole, depth=0)
+        return replace(self, axes=("B", axis, width), stride=whole, depth=0, layers=None)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Position scheme: how a model represents the order of its tokens. It acts in one or more of three places:
 
-    embeddings     x + p(position) or [x; p(position)], before the first layer (sinusoidal, learned)
+    embeddings     x + p(position) or [x; p(position)], before the first layer (sinusoidal, learned); written at a stack,
+                   x + p(position) before every layer
     queries_keys   q, k -> R(position) q, R(position) k, before the scores      (rotary)
     scores         + bias(key position - query position), after the scale       (ALiBi, T5, Shaw)
 

@@ -28,7 +28,7 @@ from .options import (
     TokenLogitsOptions,
     TokensOptions,
 )
-from .rnn_entry import RNN
+from .rnn_entry import RNN, RnnOptions
 from .stack_entry import STACK, memory_of, sublayer_context
 
 
@@ -301,9 +301,12 @@ def _mix_parameters(options: LayerMixOptions, context: NodeContext) -> tuple[Par
 
 
 def _mix_rules(options: LayerMixOptions, context: NodeContext) -> tuple[Rule, ...]:
-    if context.signals["input"].depth:
-        return ()
-    return (("input", f"`{options.input}` is one output, not the layers of a stack", "read its port: `NODE.layers`"),)
+    if not context.signals["input"].depth:
+        return (("input", f"`{options.input}` is one output, not the layers of a stack", "read its port: `NODE.layers`"),)
+    if options.embeddings and isinstance(context.targets["input"], RnnOptions):
+        rule = f"`{options.input}` holds the outputs of recurrent layers alone, without the input of the first one"
+        return (("embeddings", rule, "write `embeddings: false`"),)
+    return ()
 
 
 def _probability_rules(options: ProbabilitiesOptions, context: NodeContext) -> tuple[Rule, ...]:

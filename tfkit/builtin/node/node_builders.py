@@ -58,7 +58,7 @@ from .rnn_entry import (
     readout_reads,
     score_site,
 )
-from .stack_entry import shared_scheme, shared_schemes, sublayer_context
+from .stack_entry import added_scheme, shared_scheme, shared_schemes, sublayer_context
 
 
 def norm_or_none(norm: Component, width: int) -> nn.Module | None:
@@ -90,9 +90,11 @@ def stack(options: StackOptions, context: NodeContext, keep_layers: bool) -> nn.
     width = context.signals["input"].width
     schemes = shared_schemes(options, context)
     layers: list[nn.Module | None] = [None] * modules_in(options.layers)
-    order = []
+    order, added = [], []
     for number, layer in sequence(options.layers):
         order.append(number)
+        pair = added_scheme(context, layer)
+        added.append(None if pair is None else schemes.index(pair))
         if layers[number] is None:
             layers[number] = _layer(options, context, layer, schemes)
     return Stack(
@@ -104,6 +106,7 @@ def stack(options: StackOptions, context: NodeContext, keep_layers: bool) -> nn.
         bool(options.causal),
         options.checkpoint,
         keep_layers,
+        tuple(added),
     )
 
 
@@ -168,7 +171,7 @@ def classify(options: ClassifyOptions, context: NodeContext, keep_layers: bool) 
 
 
 def layer_mix(options: LayerMixOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
-    return LayerMix(context.signals["input"].depth + options.embeddings, options.embeddings)
+    return LayerMix(context.signals["input"].depth + options.embeddings)
 
 
 def _scheme(position: Component, site: PositionSite) -> nn.Module | None:
@@ -227,6 +230,7 @@ def rnn(options: RnnOptions, context: NodeContext, keep_layers: bool) -> nn.Modu
         readout=_readout(options, context) if options.readout else None,
         reads_previous=options.readout is not None and options.readout.state == "previous",
         dropout=options.dropout,
+        keep_layers=keep_layers,
     )
 
 

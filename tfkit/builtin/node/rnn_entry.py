@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -191,7 +192,9 @@ def projects_initial(options: RnnOptions) -> bool:
 
 def _output(options: RnnOptions, context: NodeContext) -> Signal:
     width = options.readout.d_model if options.readout is not None else output_width(options)
-    return context.signals["input"].wide(width)
+    signal = context.signals["input"]
+    layers = replace(signal.wide(output_width(options)), depth=options.num_layers)
+    return replace(signal.wide(width), layers=layers)
 
 
 def _parameters(options: RnnOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
@@ -394,6 +397,7 @@ RNN = NodeKind(
     reference="https://arxiv.org/abs/1409.0473",
     options=RnnOptions,
     inherits=frozenset({"dropout", "init"}),
+    ports=("layers",),
     stepwise=lambda options: not options.bidirectional,
     mixes_positions=True,
     output=_output,

@@ -40,11 +40,17 @@ def shared_schemes(options: StackOptions, context: NodeContext) -> list[tuple[Co
     """The position schemes whose tables belong to the whole stack, in the order in which its layers use them."""
     schemes: list[tuple[Component, PositionSite]] = []
     for leaf in leaves(options.layers):
-        for sublayer in leaf.layer.sublayers or ():
-            pair = shared_scheme(options, context, leaf.layer, sublayer)
+        in_attention = (shared_scheme(options, context, leaf.layer, sublayer) for sublayer in leaf.layer.sublayers or ())
+        for pair in (added_scheme(context, leaf.layer), *in_attention):
             if pair is not None and pair not in schemes:
                 schemes.append(pair)
     return schemes
+
+
+def added_scheme(context: NodeContext, layer: Layer) -> tuple[Component, PositionSite] | None:
+    """The position scheme whose vectors are added to the input of a layer; None if it has none."""
+    acts = layer.position.entry.acts == {"embeddings"}
+    return (layer.position, PositionSite(context.signals["input"].width)) if acts else None
 
 
 def shared_scheme(
@@ -186,9 +192,13 @@ def _layer_rules(options: StackOptions, context: NodeContext, path: str, layer: 
                 f"{layer.norm.kind} must not count padding, and the placement {placement.kind} does not tell it what is padding"
             )
             yield f"{path}.norm", rule, "choose another norm, or a placement that passes the padding on (`pre`, `post`)"
-    if layer.position.entry.acts == frozenset({"embeddings"}):
-        rule = f"{layer.position.kind} acts on embeddings, not inside a stack"
-        yield f"{path}.position", rule, "write it at the tokens node, or in `defaults`"
+    if (pair := added_scheme(context, layer)) is not None:
+        scheme, site = pair
+        for reason in scheme.entry.unsupported(scheme.options, site):
+            yield f"{path}.position", f"{scheme.kind}: {reason}", "add the option, or choose another scheme"
+        if "additive" not in scheme.entry.claimed(scheme.options):
+            rule = f"{scheme.kind} is not added here, and a layer reads the sum of its input and a position"
+            yield f"{path}.position", rule, "write `combine: add`, or write it at the tokens node"
     for number, sublayer in enumerate(sublayers):
         where = f"{path}.sublayers.{number}"
         if sublayer.entry.reads == "memory" and memory_of(options, sublayer) is None:

@@ -260,9 +260,11 @@ def _window(name: str, window: Any, decodes: bool, has_encoder: bool) -> Iterato
 
 def _position(at: str, scheme: Component, decodes: bool) -> Iterator[str]:
     options = scheme.options
-    if "embeddings" in scheme.entry.acts or not scheme.entry.acts or scheme.kind == "relative_shaw":
+    if not scheme.entry.acts or scheme.kind == "relative_shaw":
         return
-    if scheme.kind == "alibi":
+    if "embeddings" in scheme.entry.acts:
+        yield f"`{at}.position` is {scheme.kind}: the engine adds positions to embeddings, not to the input of every layer"
+    elif scheme.kind == "alibi":
         if not decodes:
             yield f"`{at}.position` is alibi: the engine has ALiBi only in the decoder"
     elif scheme.kind == "relative_t5":

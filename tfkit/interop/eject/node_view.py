@@ -25,7 +25,7 @@ def variable(name: str) -> str:
     return f"{name}_" if name in TAKEN or FORMED.fullmatch(name) else name
 
 
-LOCAL = re.compile(r"x|y|layer|outputs|mask|full|position|distance|visible|memory|(rotation|bias|window)\w*")
+LOCAL = re.compile(r"x|y|layer|outputs|mask|full|position|distance|visible|memory|(rotation|bias|added|window)\w*")
 """Names of the forward pass of a stack or a layer."""
 
 
@@ -42,6 +42,7 @@ class Forward:
         self.values: dict[str, str] = {}
         """The expression of each node's output."""
         self.layers: dict[str, str] = {}
+        self.states: dict[str, str] = {}
         self.lines: list[str] = []
         self.visible: dict[str, str] = {}
         """The variable that marks what is not padding, by tokens node."""
@@ -74,7 +75,7 @@ class Forward:
         return [*read, *memories, *(base(output) for output in self.graph.outputs)].count(name)
 
     def keeps_layers(self, name: str) -> bool:
-        """Whether the outputs of all layers of a stack are read."""
+        """Whether the outputs of all layers of a node are read."""
         refs = [ref for node in self.graph.nodes.values() for ref in node.edges.reads.values()]
         return f"{name}.layers" in (*refs, *self.graph.outputs)
 
@@ -124,7 +125,7 @@ class NodeView:
 
     @property
     def memory_states(self) -> str:
-        return self.forward.layers[base(self.node.edges.reads["memory"])]
+        return self.forward.states[base(self.node.edges.reads["memory"])]
 
     @property
     def table(self) -> str:
@@ -178,13 +179,16 @@ class RecurrentView:
     Args:
         file: the file that is written.
         o: the options of the node.
+        returns_layers: whether the outputs of all layers are read.
         returns_states: whether a decoder starts from its last states.
     """
 
-    def __init__(self, file: SourceFile, o: Any, c: NodeContext, returns_states: bool) -> None:
+    def __init__(self, file: SourceFile, o: Any, c: NodeContext, returns_layers: bool, returns_states: bool) -> None:
         from ...builtin.node import rnn_entry as entry
 
-        self.returns_states = returns_states
+        self.returns_layers, self.returns_states = returns_layers, returns_states
+        kinds = ["Tensor", *(["list[Tensor]"] * (returns_layers + returns_states))]
+        self.returns = kinds[0] if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
         memory = entry.memory_signal(c)
         self.padded = c.signals["input"].padded
         self.encoder = memory is None and o.readout is None

@@ -181,7 +181,9 @@ def _program(file: SourceFile, spec: ModelSpec, graph: Graph) -> str:
         if module:
             modules[node.name] = module
     file.prefix = "model"
-    outputs = [forward.layers[base(ref)] if ref != base(ref) else forward.values[ref] for ref in graph.outputs]
+    outputs = [
+        f"torch.stack({forward.layers[base(ref)]})" if ref != base(ref) else forward.values[ref] for ref in graph.outputs
+    ]
     marks = []
     for name, mark in forward.visible.items():
         if any(mark in line for line in [*forward.lines, *outputs]):
@@ -250,16 +252,16 @@ def _node(file: SourceFile, forward: Forward, node: Node, uses: Any) -> str:
     """Write a node; returns the constructor of its module, empty if it has none."""
     view = NodeView(forward, node)
     values: dict[str, Any] = {"node": view, "c": node.context}
-    keeps = forward.keeps_layers(node.name)
+    keeps = {"layers": forward.keeps_layers(node.name)}
     if node.part.kind == "stack":
-        values["stack"] = StackView(file, node.options, node.context, uses, keeps)
+        values["stack"] = StackView(file, node.options, node.context, uses, keeps["layers"])
     if node.part.kind == "rnn":
-        keeps = any(
+        keeps["states"] = any(
             "memory" in other.edges.reads and base(other.edges.reads["memory"]) == node.name
             and getattr(getattr(other.options, "initial_state", None), "take", "") == "states"
             for other in forward.graph.nodes.values()
         )  # fmt: skip
-        values["recurrent"] = RecurrentView(file, node.options, node.context, keeps)
+        values["recurrent"] = RecurrentView(file, node.options, node.context, keeps["layers"], keeps["states"])
     part: Any = file.template(node.part, **values)
     module = getattr(part, "module", True)
     name, new = ("", "") if getattr(part, "plain", False) or (node.part.kind == "pool" and not module) else file.define(part)
@@ -271,12 +273,12 @@ def _node(file: SourceFile, forward: Forward, node: Node, uses: Any) -> str:
     assigned = f"{variable(node.name)}_embedded" if is_input and module else variable(node.name)
     forward.values[node.name] = assigned
     if called != assigned:
-        if keeps:
-            plain = "_" if not _reads_plain(forward, node.name) else assigned
-            forward.layers[node.name] = f"{assigned}_{'layers' if node.part.kind == 'stack' else 'states'}"
-            forward.lines.append(f"{plain}, {forward.layers[node.name]} = {called}")
-        else:
-            forward.lines.append(f"{assigned} = {called}")
+        variables = ["_" if any(keeps.values()) and not _reads_plain(forward, node.name) else assigned]
+        for kept, by_node in (("layers", forward.layers), ("states", forward.states)):
+            if keeps.get(kept):
+                by_node[node.name] = f"{assigned}_{kept}"
+                variables.append(by_node[node.name])
+        forward.lines.append(f"{', '.join(variables)} = {called}")
     return new if module else ""
 
 

@@ -133,7 +133,7 @@ class StackView:
     """
 
     def __init__(self, file: SourceFile, o: Any, c: NodeContext, uses: tuple[Use, ...], keeps: bool) -> None:
-        from ...builtin.node.stack_entry import memory_of, shared_schemes
+        from ...builtin.node.stack_entry import added_scheme, memory_of, shared_schemes
 
         self.file, self.o, self.c, self.uses, self.keeps = file, o, c, uses, keeps
         assert c.stack is not None
@@ -151,7 +151,10 @@ class StackView:
         self.windows = list(dict.fromkeys(s.options.window for leaf in leaves(o.layers) for s in leaf.layer.sublayers or ()
                                           if s.kind == "self_attention"))  # fmt: skip
         self.applied = [(number, layer) for number, layer in sequence(o.layers)]
-        self.scheme_varies = len({self._scheme_index(layer) for _, layer in self.applied}) > 1
+        added = {added_scheme(c, layer) for _, layer in self.applied}
+        if len(added) > 1:
+            raise Refused("positions that are added to the input of some layers only, or differ between them")
+        self.adds = added != {None}
         self.needs = self._needs()
         self.classes = self._classes()
 
@@ -192,7 +195,7 @@ class StackView:
         needs = []
         if any(self._rotates(index) for index in range(len(self.schemes))):
             needs.append("rotation")
-        if any(not self._rotates(index) for index in range(len(self.schemes))):
+        if any("scores" in scheme.entry.acts for scheme, _ in self.schemes):
             needs.append("bias")
         if any(self.mask_of(layer) for _, layer in self.applied):
             needs.append("mask")
@@ -284,11 +287,13 @@ class StackView:
         for variable, padded in self.memory_padded.items():
             if padded:
                 lines.append(f"{variable}_mask = {variable}_visible[:, None, None]  # (B, 1, 1, K)")
-        counts = {True: 0, False: 0}
         for index in range(len(self.schemes)):
             rotates = self._rotates(index)
-            counts[rotates] += 1
             name = self._scheme_variable(index)
+            if self.adds:
+                embedded = self._scheme(index).embed("x").removeprefix("x + ")
+                lines.append(f"added = {embedded.replace('self.position(', f'self.positions[{index}](')}  # (L, M)")
+                continue
             if rotates:
                 lines.append(f"{name} = {self._scheme(index).tables('x.shape[1]')}")
             else:
@@ -375,4 +380,4 @@ class StackView:
     @property
     def apply(self) -> str:
         layer = "self.layers[0]" if len(self.classes) == 1 and len(self.applied) > 1 else "layer"
-        return f"{layer}({', '.join(['x', *self.needs])})"
+        return f"{layer}({', '.join(['x + added' if self.adds else 'x', *self.needs])})"

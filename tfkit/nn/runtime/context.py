@@ -266,6 +266,22 @@ class StackContext:
             self.memo[key] = use(scheme, "prepare", positions)
         return self.memo[key]
 
+    def added_positions(self, number: int, x: Tensor) -> Tensor:
+        """The positions that are added to the input of layers, computed once for all of them.
+
+        Args:
+            number: the index of the scheme in the stack.
+            x: (B, L, M).
+
+        Returns:
+            (1, L, M) or (B, L, M).
+        """
+        key = ("added", number)
+        if key not in self.memo:
+            span = self.position_range(self.offset + self.queries, self.offset, x)
+            self.memo[key] = use(self.schemes[number], "embed", torch.zeros_like(x[:1]), span)
+        return self.memo[key]  # type: ignore[no-any-return]
+
     def shared_bias(self, scheme: Any, name: Hashable, query: Tensor, tables: Any, scale: float) -> Bias:
         """A bias that does not depend on the query, computed once for all layers that use the scheme.
 

@@ -51,12 +51,13 @@ class NodeOutput:
         tensor: (B, L, M), or (B, M) after pooling.
         padding: the padding of the sequence.
         ids: (B, L) the token ids that the sequence was computed from, all so far while decoding.
-        layers: (B, L, M) before and after every layer of a stack, if another node reads them.
+        layers: (B, L, M) before and after every layer of a stack, or (B, L, N) after every layer of a recurrent node, if they
+            are read.
         states: (B, N) the last states of every layer of a recurrent encoder, which may start a decoder.
     """
 
     tensor: Float[Tensor, "B *L M"]
     padding: Padding
     ids: Int[Tensor, "B all"] | None = None
-    layers: tuple[Float[Tensor, "B *L M"], ...] | None = None
+    layers: tuple[Float[Tensor, "B *L W"], ...] | None = None
     states: tuple[Float[Tensor, "B N"], ...] | None = None

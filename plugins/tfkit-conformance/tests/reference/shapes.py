@@ -161,6 +161,15 @@ SHAPES = {
         f"pool {take}": stacked(between=f"  p: {{kind: pool, input: body, take: {take}, output_norm: layer_norm}}", head=POOLED)
         for take in ("first", "last", "mean", "max")
     },
+    "positions of layers": stacked(
+        body="layers: [{repeat: 2, position: {kind: learned, max_len: 30, offset: 2, count: visible}}, {position: sinusoidal}]",
+        outputs="logits, body.layers",
+    ),
+    "mix of recurrent layers": recurrent(
+        "cell: gru, d_state: 4, num_layers: 2, bidirectional: true",
+        "memory: mix, cell: lstm, d_state: 5, num_layers: 2, cross_attention: {score: general}",
+        "  mix: {kind: layer_mix, input: encoder.layers, embeddings: false}",
+    ).replace("[logits]", "[logits, decoder.layers]"),
     "probabilities": stacked(between="  probabilities: {kind: probabilities, input: logits}", outputs="logits, probabilities"),
     "pool end_token": stacked(between="  p: {kind: pool, input: body, take: end_token, tokens: tokens}", head=POOLED),
     "span all": stacked(head="{kind: span_logits, input: body, bias: false}"),

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from tfkit.plugin.model_parts import NodeContext, PositionSite
 
 from .formulas import BUILT_IN, Unchecked, of
 from .recurrence import at, first, last, mean, rnn
-from .stacks import stack
+from .stacks import placed, stack
 from .values import Value, Weights, linear
 
 Inputs = Mapping[str, Value]
@@ -34,23 +33,9 @@ def tokens(options: Any, context: NodeContext, weights: Weights, inputs: Inputs)
         segments = inputs["segments"].ids if "segments" in inputs else torch.zeros_like(read.ids)
         assert segments is not None
         x = x + weights["segments.weight"][segments]
-    x = _placed(options.position, PositionSite(options.d_model), weights, x, read)
+    x = placed(options.position, PositionSite(options.d_model), weights.under("position"), x, read.shown())
     x = of("norm", options.embedding_norm)(weights.under("embedding_norm"), x)
     return Value(x, read.visible, ids=read.ids)
-
-
-def _placed(position: Any, site: PositionSite, weights: Weights, x: Tensor, read: Value) -> Tensor:
-    """x with its positions: all tokens count, or only real ones. Padding then has the row of a table before that of the first
-    position, as in fairseq, and no output depends on it."""
-    if "embeddings" not in position.entry.acts:
-        return x
-    B, L = x.shape[:2]
-    positions = torch.arange(L, device=x.device).expand(B, L)
-    if getattr(position.options, "count", "all") == "visible":
-        positions = read.shown().long().cumsum(1) - read.shown().long()  # the number of real tokens before
-        if position.kind == "learned":
-            positions = positions.where(read.shown(), -min(position.options.offset, 1))
-    return of("position", position, "embeddings")(site, weights.under("position"), x, positions)  # type: ignore[no-any-return]
 
 
 def patches(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
@@ -69,7 +54,7 @@ def patches(options: Any, context: NodeContext, weights: Weights, inputs: Inputs
     names = [name for name in ("class_token", "distillation_token") if getattr(options, name)]
     x = torch.cat([*(weights[name].expand(B, 1, -1) for name in names), x], 1)
     site = PositionSite(options.d_model, rows=side * side + len(names), grid=(side, side), prefix=len(names))
-    x = _placed(options.position, site, weights, x, Value(x))
+    x = placed(options.position, site, weights.under("position"), x, Value(x).shown())
     if options.registers:
         registers = weights["registers"].expand(B, -1, -1)
         x = torch.cat([x[:, : len(names)], registers, x[:, len(names) :]], 1)
@@ -100,7 +85,7 @@ def convolutions(options: Any, context: NodeContext, weights: Weights, inputs: I
     out = Value(x, None if read.visible is None else visible)
     length = context.signals["input"].strided(_product(options), x.shape[-1]).length
     site = PositionSite(x.shape[-1], rows=length if isinstance(length, int) else None)
-    return Value(_placed(options.position, site, weights, x, out), out.visible)
+    return Value(placed(options.position, site, weights.under("position"), x, out.shown()), out.visible)
 
 
 def _product(options: Any) -> int:
@@ -175,8 +160,8 @@ def pool(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -
 def layer_mix(options: Any, context: NodeContext, weights: Weights, inputs: Inputs) -> Value:
     """gamma sum_j softmax(w)_j h_j, Peters et al. 2018, equation 1 (https://arxiv.org/abs/1802.05365)."""
     read = inputs["input"]
-    layers = read.layers if options.embeddings else read.layers[1:]
     powers = torch.exp(weights["weight"] - weights["weight"].detach().amax())
+    layers = read.layers[-len(powers) :]  # the last ones: a mix may leave out what the first layer reads
     mixed = sum(share * layer for share, layer in zip(powers / powers.sum(), layers, strict=True))
     return Value(weights["scale"] * mixed, read.visible)
 

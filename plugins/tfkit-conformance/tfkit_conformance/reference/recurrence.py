@@ -29,7 +29,8 @@ def rnn(options: Any, context: NodeContext, weights: Weights, inputs: Mapping[st
         value = _bidirectional(options, weights, read)
     else:
         value = _Decoder(options, weights, read, inputs.get("memory"), context).run()
-    return replace(value, tensor=value.tensor.masked_fill(~read.shown()[..., None], 0.0))
+    tensor, *layers = (y.masked_fill(~read.shown()[..., None], 0.0) for y in (value.tensor, *value.layers))
+    return replace(value, tensor=tensor, layers=tuple(layers))
 
 
 def _zeros(options: Any, like: Tensor) -> State:
@@ -45,7 +46,7 @@ def _kept(visible: Tensor, new: State, old: State) -> State:
 def _bidirectional(options: Any, weights: Weights, read: Value) -> Value:
     """Every layer reads [forward; backward] of the one below, Schuster and Paliwal 1997."""
     step, visible = of("cell", options.cell), read.shown()
-    x, states = read.tensor, []
+    x, states, layers = read.tensor, [], []
     for number in range(options.num_layers):
         sides = []
         for side in ("cell", "backward_cell"):
@@ -58,7 +59,8 @@ def _bidirectional(options: Any, weights: Weights, read: Value) -> Value:
             sides.append(torch.stack([outputs[t] for t in range(x.shape[1])], 1))
             states.append(state)
         x = torch.cat(sides, -1)
-    return Value(x, read.visible, states=tuple(states))
+        layers.append(x)
+    return Value(x, read.visible, tuple(layers), tuple(states))
 
 
 class _Decoder:
@@ -71,7 +73,7 @@ class _Decoder:
 
     def run(self) -> Value:
         x, visible = self.read.tensor, self.read.shown()
-        states, outputs = self.first_states(), []
+        states, outputs, layers = self.first_states(), [], []
         fed = x.new_zeros(x.shape[0], self.options.readout.d_model) if self.options.readout is not None else None
         for t in range(x.shape[1]):
             new, output, fed_next = self.one(x[:, t], states, fed)
@@ -81,7 +83,8 @@ class _Decoder:
             elif fed is not None:
                 fed = torch.where(visible[:, t, None], fed_next, fed)
             outputs.append(output)
-        return Value(torch.stack(outputs, 1), self.read.visible, states=tuple(states))
+            layers.append(torch.stack([state[0] for state in states]))
+        return Value(torch.stack(outputs, 1), self.read.visible, torch.stack(layers, 2).unbind(0), tuple(states))
 
     def one(self, x: Tensor, states: list[State], fed: Tensor | None) -> tuple[list[State], Tensor, Tensor]:
         """One token: the new states, the output, and what the next step is fed with."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tfkit.plugin import Component
@@ -20,7 +21,8 @@ from .values import Value, Weights
 
 def stack(options: Any, context: NodeContext, weights: Weights, inputs: Mapping[str, Value]) -> Value:
     """x_n = layer_n(x_n-1), n = 1 .. N, then the final norm, Vaswani et al. 2017, section 3.1
-    (https://arxiv.org/abs/1706.03762). `inputs` holds the memories of sub-layers under the names of their nodes."""
+    (https://arxiv.org/abs/1706.03762). Positions of a layer: x_n = layer_n(x_n-1 + p), Dehghani et al. 2018, equation 4
+    (https://arxiv.org/abs/1807.03819). `inputs` holds the memories of sub-layers under the names of their nodes."""
     read = inputs["input"]
     x = read.tensor
     layers = [x]
@@ -46,10 +48,27 @@ def stack(options: Any, context: NodeContext, weights: Weights, inputs: Mapping[
         names = layer.placement.entry.norm_sites(layer.placement.options, tuple(branches))
         norm = of("norm", layer.norm)
         norms = {name: partial(norm, layer_weights.under(f"norms.{name}")) for name in names}
+        if (key := tables.key_of_added(layer)) is not None:
+            table = weights.under(f"positions.{tables.found.index(key)}")
+            x = placed(layer.position, key[1], table, x, read.shown())
         x = of("placement", layer.placement)(LayerFunctions(branches, norms, scales, context.stack), x)
         layers.append(x)
     x = of("norm", options.final_norm)(weights.under("final_norm"), x)
     return Value(x, read.visible, tuple(layers))
+
+
+def placed(position: Any, site: PositionSite, weights: Weights, x: Tensor, visible: Tensor) -> Tensor:
+    """x with its positions: all tokens count, or only real ones. Padding then has the row of a table before that of the first
+    position, as in fairseq, and no output depends on it."""
+    if "embeddings" not in position.entry.acts:
+        return x
+    B, L = x.shape[:2]
+    positions = torch.arange(L, device=x.device).expand(B, L)
+    if getattr(position.options, "count", "all") == "visible":
+        positions = visible.long().cumsum(1) - visible.long()  # the number of real tokens before
+        if position.kind == "learned":
+            positions = positions.where(visible, -min(position.options.offset, 1))
+    return of("position", position, "embeddings")(site, weights, x, positions)  # type: ignore[no-any-return]
 
 
 def _branch(part: Component, weights: Weights, call: SublayerCall, x: Tensor) -> Tensor:
@@ -93,9 +112,12 @@ class _Tables:
             site = replace(site, head_dim=0)
         return scheme, site
 
+    def key_of_added(self, layer: Any) -> tuple[Component, PositionSite] | None:
+        """The scheme whose positions are added to the input of a layer."""
+        return (layer.position, PositionSite(self.width)) if layer.position.entry.acts == {"embeddings"} else None
+
     def add(self, layer: Any) -> None:
-        for part in layer.sublayers:
-            key = self._key(layer, part)
+        for key in (self.key_of_added(layer), *(self._key(layer, part) for part in layer.sublayers)):
             if key is not None and key not in self.found:
                 self.found.append(key)
 

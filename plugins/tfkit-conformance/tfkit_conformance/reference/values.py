@@ -17,7 +17,8 @@ class Value:
     Args:
         tensor: (B, L, M), or (B, M) where the node gives one vector per row.
         visible: which positions are real, (B, L) bool; None: all of them.
-        layers: what the first layer of a stack reads, then what each layer gives, each (B, L, M).
+        layers: what the first layer of a stack reads, then what each layer gives, each (B, L, M); of a recurrent node what each
+            layer gives, each (B, L, N).
         states: the last states of a recurrent node, layer by layer, direction by direction.
         ids: the token ids (B, L) of an input node.
     """

@@ -174,11 +174,7 @@ def schemes_at(graph: Graph, name: str) -> list[Component]:
         if node.kind.input_rule is not None:
             position = getattr(node.options, "position", None)
             return schemes + ([position] if position is not None and position.entry.acts else [])
-        schemes += [
-            layer.position
-            for _, layer in sequence(layers_of(node.options))
-            if layer.position.entry.acts & {"queries_keys", "scores"}
-        ]
+        schemes += [layer.position for _, layer in sequence(layers_of(node.options)) if layer.position.entry.acts]
         name = node_of(node.edges.reads["input"])
 
 

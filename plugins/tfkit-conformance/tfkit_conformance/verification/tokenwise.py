@@ -211,7 +211,8 @@ def embedding(model: Model, recording: Recording, node: Node) -> float:
         terms.append((1.0, exact(_weight(segments).cpu()[rows[node.name].cpu()])))
     position = options.position
     if position.entry.acts:
-        terms.append((1.0, _added(_child(module, "position"), recording, node, table)))
+        visible = recording.batch.visible[node.name].cpu()
+        terms.append((1.0, added(_child(module, "position"), position, table.shape[1], visible, table.dtype)))
     width = max(term.value.shape[-1] for _, term in terms)  # a scheme may append features
     terms = [(factor, widened(term, width)) for factor, term in terms]
     want = weighted_sum(terms) if len(terms) > 1 else x
@@ -223,22 +224,20 @@ def embedding(model: Model, recording: Recording, node: Node) -> float:
     return close("embedding", got, want.value, want.bound, f"{place}: {_table_name(recording, model, node)}", "its output")
 
 
-def _added(scheme: nn.Module, recording: Recording, node: Node, table: Tensor) -> Approximate:
+def added(scheme: nn.Module, part: Component, width: int, visible: Tensor, dtype: torch.dtype) -> Approximate:
     """p(position), from the spec's scheme made anew in float64; only schemes that add or append can be evaluated so."""
-    visible = recording.batch.visible[node.name].cpu()
     B, L = visible.shape
     span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, visible)
-    part = node.options.position
-    exact_scheme: Any = load(part.entry.build)(part.options, PositionSite(table.shape[1])).to(torch.float64)
+    exact_scheme: Any = load(part.entry.build)(part.options, PositionSite(width)).to(torch.float64)
     exact_scheme.load_state_dict({name: double(tensor) for name, tensor in scheme.state_dict().items()})
     with torch.no_grad():
-        x = torch.randn(B, L, table.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        x = torch.randn(B, L, width, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         nothing = exact_scheme.embed(torch.zeros_like(x), span)
         wide = functional.pad(x, (0, nothing.shape[-1] - x.shape[-1]))
         if not torch.allclose(exact_scheme.embed(x, span) - wide, nothing, rtol=0, atol=1e-9):
-            raise NotApplicable(f"`{node.options.position.kind}` here does more than add to an embedding")
+            raise NotApplicable(f"`{part.kind}` here does more than add to an embedding")
     zero = torch.zeros_like(nothing)
-    return weighted_sum([(1.0, Approximate(nothing, zero, table.dtype))])
+    return weighted_sum([(1.0, Approximate(nothing, zero, dtype))])
 
 
 def dense(model: Model, recording: Recording, node: Node) -> float:

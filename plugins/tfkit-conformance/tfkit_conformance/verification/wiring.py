@@ -15,7 +15,9 @@ pre-norm of Xiong et al. 2020 (https://arxiv.org/abs/2002.04745).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from tfkit import Graph
@@ -23,9 +25,10 @@ from tfkit.inspection import layers_of, sequence
 
 from ..finding import Violation
 from .approximate import Approximate, exact, weighted_sum
-from .expected import ExpectedLayer, memory_of, node_of
+from .expected import ExpectedLayer, memory_of, node_of, shown_positions
 from .recording import Call, LayerCall, Recording
 from .row import NotApplicable, close, same
+from .tokenwise import added
 
 CHECK = "wiring"
 
@@ -34,7 +37,8 @@ def stack_wiring(graph: Graph, recording: Recording, stack: str) -> float | None
     """The stream from a stack's input node through its layers and its final norm. Raises Violation."""
     node, output = graph.nodes[stack], recording.nodes[stack].output.tensor
     stream = recording.nodes[node_of(node.edges.reads["input"])].output.tensor
-    numbers = [number for number, _ in sequence(layers_of(node.options))]
+    numbers, layers = zip(*sequence(layers_of(node.options)), strict=True)
+    visible = shown_positions(graph, recording.batch).get(stack, stream.new_ones(stream.shape[:2], dtype=torch.bool))
     depth = len(numbers)
     applied = [index for name, index in recording.layers if name == stack]
     if len(applied) != depth:
@@ -43,7 +47,15 @@ def stack_wiring(graph: Graph, recording: Recording, stack: str) -> float | None
         call = recording.layers[stack, index].call
         if call.module is not recording.nodes[stack].module.get_submodule(f"layers.{numbers[index]}"):
             raise Violation(CHECK, f"layer {index} of `{stack}` must be its module `layers.{numbers[index]}`, and is another")
-        same(CHECK, call.x, stream, f"layer {index} of `{stack}` must read what came before it", "its input")
+        words, position = f"layer {index} of `{stack}` must read what came before it", layers[index].position
+        if position.entry.acts == {"embeddings"}:
+            module: Any = recording.nodes[stack].module
+            scheme = module.positions[module.added[index]]
+            p = added(scheme, position, stream.shape[-1], visible.to("cpu"), stream.dtype)
+            want = weighted_sum([(1.0, exact(stream)), (1.0, p)])
+            close(CHECK, call.x, want.value, want.bound, f"{words}, plus {position.kind} positions", "its input")
+        else:
+            same(CHECK, call.x, stream, words, "its input")
         stream = call.output
     final, call_of_final = node.options.final_norm.kind, recording.final_norms.get(stack)
     if final == "none":
