@@ -73,7 +73,9 @@ def lines_of(file: BinaryIO, name: str) -> Iterator[str]:
         empty = empty + 1 if not text or text.isspace() else 0
         if empty > MAX_EMPTY:
             message = f"more than {MAX_EMPTY:,} lines in a row have no text"
-            raise InputError(Diagnostic("TFK103", message, "name a file of text, or remove them", location=Location(name, number)))
+            raise InputError(
+                Diagnostic("TFK103", message, "name a file of text, or remove them", location=Location(name, number))
+            )
         yield text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark
 
 
