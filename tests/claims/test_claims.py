@@ -70,6 +70,7 @@ def test_a_tiny_claim_is_measured_written_and_drawn(tfkit, tmp_path):
         (["-o", "page.html"], "-o belongs to one claim"),
         (["ablations", "--stored", "--seeds", "2"], "--seeds is for measuring, and --stored measures nothing"),
         (["ablations", "-o", "page.pdf"], "ends in none of .html, .svg, .png or .json"),
+        (["token_order", "--tiny", "--seeds", "10001"], "10,001 seeds are more than the 10,000 of a comparison"),
         (["token_order", "--workers", "2"], "token_order trains no recipes"),
         (["token_order", "--text", "specs"], "token_order makes its own data"),
         (["quality_ko_en"], "quality_ko_en is on text that does not come with tfkit"),

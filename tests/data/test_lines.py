@@ -154,7 +154,16 @@ def test_a_long_run_of_empty_lines_is_no_text(tmp_path, pack, limit, monkeypatch
     path.write_bytes(pack(b"one\n" + b"\n" * limit + b"two\n"))
     assert sum(1 for _ in lines(path)) == limit + 2
     path.write_bytes(pack(b"one\n" + b"\n" * (limit + 1)))
-    assert f":{limit + 2}:1: TFK103 more than {limit:,} lines in a row are empty" in describe_counts(path)
+    assert f":{limit + 2}:1: TFK103 more than {limit:,} lines in a row have no text" in describe_counts(path)
+
+
+def test_a_long_run_of_lines_without_text_ends_standard_input(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("tfkit.data.text_lines"), "MAX_EMPTY", 3)
+    assert list(lines_of(io.BytesIO(b"one\n\n \n\t\ntwo\n\n"), "<stdin>")) == ["one", "", " ", "\t", "two", ""]
+    read = lines_of(io.BytesIO(b"one\n\n \n\n\ntwo\n"), "<stdin>")
+    assert [next(read) for _ in range(4)] == ["one", "", " ", ""]
+    with pytest.raises(InputError, match="<stdin>:5:1: TFK103 more than 3 lines in a row have no text"):
+        next(read)
 
 
 def test_groups_come_before_the_error_that_ends_them():

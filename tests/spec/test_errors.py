@@ -98,6 +98,11 @@ ROWS = {
         [("TFK021", 7, 41, "defaults.position.combine", "did you mean `add`")],
     ),
     "empty list": ("num_layers: 2}", "layers: []}", [("TFK021", 15, 49, "nodes.encoder.layers", "empty")]),
+    "empty group": (
+        "num_layers: 2}",
+        "layers: [{layers: []}]}",
+        [("TFK021", 15, 59, "nodes.encoder.layers.0.layers", "empty")],
+    ),
     "empty outputs": ("[logits]", "[]", [("TFK021", 18, 10, "outputs", "empty")]),
     "window": ("num_heads: 4", "num_heads: 4, window: 0", [("TFK021", 10, 37, "defaults.attention.window", "`0` is written")]),
     "unknown norm": ("kind: layer_norm", "kind: layernorm", [("TFK012", 9, 16, "defaults.norm", "did you mean `layer_norm`?")]),

@@ -1,5 +1,6 @@
 """Specs and recipes that tfkit ships, by name: wherever a file may be named, and never in place of a file."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,17 @@ def test_the_list_has_one_line_for_each(tfkit):
     assert [row["name"] for row in data["recipes"]] == NAMES["recipe"]
     [base] = [line.split() for line in lines if line.startswith("transformer-base ")]
     assert base[:4] == ["transformer-base", "63,082,496", "The", "base"]
+
+
+def test_a_recipe_is_copied_with_all_its_files_or_not_at_all(here, tfkit):
+    Path("elsewhere").mkdir()
+    Path("sample").symlink_to("elsewhere")
+    assert "sample is a link" in tfkit("new", "recipe", "sample", "-o", "mine.yaml").err
+    Path("sample").unlink()
+    Path("sample").write_text("a file")
+    assert tfkit("new", "recipe", "sample", "-o", "mine.yaml").code == 2
+    assert sorted(os.listdir()) == ["elsewhere", "sample"]
+    assert os.listdir("elsewhere") == []
 
 
 def test_new_copies_a_spec_or_a_recipe_with_its_data(here, tfkit, monkeypatch, capsys):

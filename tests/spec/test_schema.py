@@ -105,6 +105,7 @@ TYPOS = [
     ("num_layers: 2", "layers: [{repeat: 0}]"),
     ("num_layers: 2", "layers: [{repeat: 2, layers: [{shared: maybe}]}]"),
     ("num_layers: 2", "layers: []"),
+    ("num_layers: 2", "layers: [{repeat: 2, layers: []}]"),
     ("num_layers: 2", "num_layers: 2, sublayers: []"),
     ("num_layers: 2", "num_layers: 2, sublayers: [self_atention]"),
     ("num_layers: 2", "num_layers: 2, sublayers: [{kind: ffn, dff: 3}]"),

@@ -100,6 +100,11 @@ def test_the_command(run, monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["words"] == ["the", "old", "cat"]
     assert found["tags"] == lines[0].split()
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"the old cat\n" + b"a" * 32_768 + b"\n" + b"a " * 16_385)))
+    assert main(["tag", str(run)]) == 2
+    done = capsys.readouterr()
+    assert [len(line.split()) for line in done.out.splitlines()] == [3, 1]
+    assert "<stdin>:3:1: TFK101 the line has 32,770 bytes, and at most 32,768 are tagged" in done.err
 
 
 def test_other_commands_name_this_one(run):

@@ -119,6 +119,10 @@ def _measured(
     if trains:
         need_packages("train", *TEXT, "filelock", "sacrebleu")
     import_torch()
+    from ..comparison.runner import MOST_SEEDS
+
+    if seeds > MOST_SEEDS:
+        raise usage_error(f"{seeds:,} seeds are more than the {MOST_SEEDS:,} of a comparison", "--seeds N with a smaller N")
 
     def report(line: str) -> None:
         print(shown(line), file=sys.stderr, flush=True)

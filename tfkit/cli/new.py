@@ -67,10 +67,19 @@ def _copy(kind: str, name: str, place: Path, as_json: bool) -> int:
     for file in files:
         if os.path.lexists(file):
             raise StoreError(Diagnostic("TFK080", f"{file} exists", "name another file: -o FILE"))
-    for file, content in files.items():
-        if file is not place:
-            file.parent.mkdir(exist_ok=True)
-        write_whole(file, content)
+        if file.parent != place.parent and file.parent.is_symlink():
+            raise StoreError(Diagnostic("TFK080", f"{file.parent} is a link", "name a file in another directory: -o FILE"))
+    written: list[Path] = []
+    try:
+        for file, content in files.items():
+            if file is not place:
+                file.parent.mkdir(exist_ok=True)
+            write_whole(file, content)
+            written.append(file)
+    except BaseException:
+        for file in written:
+            file.unlink()
+        raise
     then = [f"tfkit check {shlex.quote(str(place))}"]
     if as_json:
         print_json({"kind": kind, "name": name, "files": [str(file) for file in files], "next": then})

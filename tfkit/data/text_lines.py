@@ -15,7 +15,7 @@ from .unpacked import TooFar, unpacked
 MAX_LINE = 1 << 20
 """The longest line, in bytes."""
 MAX_EMPTY = 100_000
-"""The longest run of empty lines in a file."""
+"""The longest run of lines without text, in a file or in standard input."""
 MAX_GROUP = 2 << 20
 """The most characters of a group of texts that has more than one."""
 Item = TypeVar("Item")
@@ -36,17 +36,7 @@ def lines(path: str | Path, *, descriptors: bool = False) -> Iterator[str]:
     try:
         with open_regular(path, descriptors=descriptors) as raw:
             file = unpacked(raw) if packed else raw
-            empty = 0
-            for number, line in enumerate(lines_of(file, str(path)), 1):
-                empty = 0 if line else empty + 1
-                if empty > MAX_EMPTY:
-                    message = f"more than {MAX_EMPTY:,} lines in a row are empty"
-                    raise InputError(
-                        Diagnostic(
-                            "TFK103", message, "name a file of text, or remove them", location=Location(str(path), number)
-                        )
-                    )
-                yield line
+            yield from lines_of(file, str(path))
     except OSError as reason:
         raise unreadable(path, reason) from None
 
@@ -61,7 +51,7 @@ def unreadable(path: str | Path, reason: Exception) -> InputError:
 def lines_of(file: BinaryIO, name: str) -> Iterator[str]:
     """The lines of an open file, one at a time; `name` is its name in errors. Raises InputError."""
 
-    number = 0
+    number = empty = 0
 
     def read() -> bytes:
         try:
@@ -80,6 +70,12 @@ def lines_of(file: BinaryIO, name: str) -> Iterator[str]:
                 Diagnostic("TFK101", f"the line is longer than {MAX_LINE:,} bytes", fix, location=Location(name, number))
             )
         text = _text(line.removesuffix(b"\n").removesuffix(b"\r"), name, number)
+        empty = empty + 1 if not text or text.isspace() else 0
+        if empty > MAX_EMPTY:
+            message = f"more than {MAX_EMPTY:,} lines in a row have no text"
+            raise InputError(
+                Diagnostic("TFK103", message, "name a file of text, or remove them", location=Location(name, number))
+            )
         yield text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark
 
 

@@ -31,7 +31,7 @@ class Layer(Options):
 
     repeat: Size = 1
     shared: bool = False
-    layers: Annotated[tuple[Layer, ...] | None, AsTuple] = None
+    layers: Annotated[tuple[Layer, ...] | None, Field(min_length=1), AsTuple] = None
     placement: Annotated[Component | None, SlotField("placement")] = None
     norm: Annotated[Component, SlotField("norm")] = component_default("none")
     position: Annotated[Component, SlotField("position")] = component_default("none")
