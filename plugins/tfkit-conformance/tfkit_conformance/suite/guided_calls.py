@@ -62,8 +62,8 @@ MAX_THREADED = 50_000
 MAX_READINGS = 16
 """A draw of dropout is read out by at most so many calls. Other relations get at most the square of it as keys."""
 CALLS_AFTER = 8
-EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 2, "same_state_same_draw": 5, "weights_carry_gradients": 3,
-         "deterministic_backward": 3, "batch_invariant": 3}  # fmt: skip
+EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 2, "same_state_same_draw": 5,
+         "weights_carry_gradients": 3, "deterministic_backward": 3, "batch_invariant": 3}  # fmt: skip
 _KNOWN = (*MODES, *ORDER, *GRADIENTS, *DROPOUT)
 RELATIONS = tuple((relation, EVERY[relation.name]) for relation in _KNOWN if relation.name in EVERY)
 """Relations, each with a number n: one of n calls is held to it."""
