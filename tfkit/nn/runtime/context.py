@@ -276,7 +276,7 @@ class StackContext:
         Returns:
             (1, L, M) or (B, L, M).
         """
-        key = ("added", number)
+        key = ("added", number, x.dtype)
         if key not in self.memo:
             span = self.position_range(self.offset + self.queries, self.offset, x)
             self.memo[key] = use(self.schemes[number], "embed", torch.zeros_like(x[:1]), span)
