@@ -215,6 +215,14 @@ def test_a_generation_without_a_number_of_tokens_has_as_many_as_are_allowed(clie
             415,
             "unsupported_media_type",
         ),
+        (
+            "translate",
+            "/translate",
+            {"content": b"{}", "headers": {"Content-Type": "application/json; charset=utf-8; charset=latin-1"}},
+            415,
+            "unsupported_media_type",
+        ),
+        ("translate", "/translate", {"content": b"[]"}, 422, "invalid_request"),
         ("translate", "/generate", {"json": {"prompt": "a"}}, 404, "wrong_endpoint"),
         ("translate", "/none", {"json": {}}, 404, "not_found"),
         ("translate", "/translate/", {"json": {}, "headers": {"Host": "b.example"}}, 404, "not_found"),
@@ -235,6 +243,12 @@ def test_a_wrong_request_is_refused_by_a_typed_error(client_of, name, path, sent
     assert (found.status_code, found.json()["error"]["code"]) == (status, code)
     assert found.json()["error"]["message"]
     assert "Traceback" not in found.text
+
+
+@pytest.mark.parametrize("header", [("Content-Encoding", "gzip"), ("Content-Type", "text/plain")])
+def test_a_header_that_is_there_twice_is_not_half_ignored(client_of, header):
+    headers = [("Content-Type", "application/json"), ("Content-Encoding", "identity"), header]
+    assert client_of("translate").post("/translate", content=b"{}", headers=headers).status_code == 415
 
 
 @pytest.mark.parametrize(

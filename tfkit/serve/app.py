@@ -249,11 +249,11 @@ class Server:
         return _Stream(events(), ended)
 
     async def _body(self, request: HttpRequest) -> bytes:
-        header, written = Message(), request.headers.get("content-type", "text/plain")
-        header["content-type"] = written if len(written) <= MAX_TYPE else "text/plain"
+        header, written = Message(), ",".join(request.headers.getlist("content-type"))
+        header["content-type"] = written if len(written) <= MAX_TYPE and written.lower().count("charset") < 2 else "text/plain"
         if header.get_content_type() != "application/json" or header.get_content_charset("utf-8") not in ("utf-8", "us-ascii"):
             raise Refusal(415, "unsupported_media_type", "send JSON in UTF-8 with `Content-Type: application/json`")
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
+        if any(encoding.lower() != "identity" for encoding in request.headers.getlist("content-encoding")):
             raise Refusal(415, "unsupported_media_type", "send the body without `Content-Encoding`; no compression is read")
         limit, content_length = self.limits.body, request.headers.get("content-length", "")
         too_large = Refusal(413, "body_too_large", f"the body has more than {limit:,} bytes; send less", limit=limit)
@@ -318,9 +318,10 @@ def _parsed(kind: type[Request], body: bytes) -> Any:
         parsed = parse_json(body)
     except ValueError as wrong:
         raise Refusal(400, "malformed_json", str(wrong)[:300]) from None
-    if isinstance(parsed, dict):
-        # Each unknown key is an error. With more keys than fields there is one among the first.
-        parsed = dict(islice(parsed.items(), len(kind.model_fields) + 1))
+    if not isinstance(parsed, dict):
+        raise Refusal(422, "invalid_request", 'the body is no object of JSON, such as {"texts": ["..."]}')
+    # Each unknown key is an error. With more keys than fields there is one among the first.
+    parsed = dict(islice(parsed.items(), len(kind.model_fields) + 1))
     try:
         return kind.model_validate(parsed)
     except ValidationError as wrong:
