@@ -116,7 +116,7 @@ def _attention(parts: Parts, plan: StackPlan) -> dict[str, Any]:
     if parts.chance(40):
         found["bias"] = parts.one((False, {"key": False}, {"query": False, "output": False}))
     if parts.chance(25):
-        found["query_key_norm"] = parts.part("norm")
+        found["query_key_norm"] = parts.part("norm", among=lambda entry: not entry.over_batch)
         if found["query_key_norm"] != "none" and parts.chance(30):
             found["query_key_norm_over"] = "all_heads"
     found |= {setting.name: parts.one(setting.examples) for setting in SCORE_SETTINGS if parts.chance(25)}
