@@ -186,7 +186,7 @@ def compared(pair: Pair, difference: Difference, sign: int, what: str) -> str:
     if difference.seeds < 2:
         word = "open"
     elif not sign and pair.says == "is no worse than":
-        word = "no difference is seen"
+        word = "open, no difference is seen and none is ruled out"
     return f"{pair.better} {pair.says} {pair.other}: {word}, {what}{written(difference)}."
 
 
