@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Diagnostic, InputError
-from .batchwise_norm import normed
 from .layers import Dropout
 from .runtime.context import ForwardContext
-from .runtime.node_output import NodeOutput, Padding
+from .runtime.node_output import NodeOutput, Padding, normed
 
 
 class Dense(nn.Module):

@@ -11,11 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .batchwise_norm import normed
 from .layers import Dropout
 from .multi_head import MultiHeadAttention
 from .runtime.context import ForwardContext, StackContext
-from .runtime.node_output import NodeOutput
+from .runtime.node_output import NodeOutput, normed
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from ..attention.positions import PositionAt, PositionRange
 from ..cpu.low_precision import LowPrecisionHead
-from .batchwise_norm import normed
 from .layers import Dropout, Head, Linear, SharedTable
 from .runtime.context import ForwardContext, use
-from .runtime.node_output import NodeOutput
+from .runtime.node_output import NodeOutput, normed
 
 
 class Tokens(nn.Module):

@@ -12,7 +12,6 @@ from ..lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ..attention.positions import PositionRange as PositionRange
-    from ..nn.batchwise_norm import BatchwiseNorm as BatchwiseNorm, normed as normed
     from ..nn.layers import FeedForward as FeedForward, Linear as Linear
     from ..nn.multi_head import (
         AttentionConfig as AttentionConfig,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
         MethodModule as MethodModule,
         StackContext as StackContext,
     )
-    from ..nn.runtime.node_output import NodeOutput as NodeOutput
+    from ..nn.runtime.node_output import BatchwiseNorm as BatchwiseNorm, NodeOutput as NodeOutput, normed as normed
     from ..nn.site_backends import AttentionNode as AttentionNode
     from ..nn.stack import LayerParts as LayerParts, Wiring as Wiring, residuals as residuals
     from ..slots.cost import Cost as Cost, Sizes as Sizes

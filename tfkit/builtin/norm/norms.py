@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...nn.batchwise_norm import BatchwiseNorm
+from ...nn.runtime.node_output import BatchwiseNorm
 from ...plugin import NoOptions
 from .entries import BatchNormOptions, LayerNormOptions, RmsNormOptions
 

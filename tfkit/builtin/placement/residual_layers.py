@@ -18,8 +18,8 @@ from dataclasses import replace
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...nn.batchwise_norm import normed
 from ...nn.runtime.context import StackContext
+from ...nn.runtime.node_output import normed
 from ...nn.stack import LayerParts, residuals
 from ...plugin import NoOptions
 from .entries import ParallelOptions

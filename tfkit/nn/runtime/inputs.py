@@ -366,7 +366,7 @@ def padding_from_ids(ids: Tensor, rule: InputRule) -> Padding:
     If padding and start have the same id, the start token is the last pad before the first other token, or the first token of
     a row that has no other.
     """
-    if rule.pad_id is None or not rule.marks_padding:
+    if rule.pad_id is None or rule.pad_id == rule.end_id:
         return Padding()
     visible = ids != rule.pad_id  # (B, L)
     if rule.start_id == rule.pad_id:
@@ -390,7 +390,7 @@ def step_padding(state: DecodingState, ids: Tensor, visible: Tensor | Literal[Tr
     if isinstance(visible, Tensor) and (visible.dtype is not torch.bool or visible.shape != ids.shape):
         message = f"`visible` is {visible.dtype} {tuple(visible.shape)}, the ids are {tuple(ids.shape)}"
         raise InputError(Diagnostic("TFK070", message, "it is bool, True for real tokens, of the ids' shape"))
-    if visible is None and rule.marks_padding:
+    if visible is None and rule.pad_id is not None:
         whole = ids if state.ids is None else torch.cat([state.ids, ids], 1)  # (B, length + n)
         whole_visible = padding_from_ids(whole, rule).as_visible(whole.shape[1])
         visible = None if whole_visible is None else whole_visible[:, state.length :]
