@@ -81,8 +81,8 @@ def test_counts_names_shapes_and_sites_are_those_of_the_modules(path: Path, cata
     graph = tfkit.graph_of(spec)
     model = tfkit.build(spec, catalogue, device="meta")
     listed = {f"nodes.{node.name}.{p.name}": (p.shape, p.trainable) for node in graph.nodes.values() for p in node.parameters()}
-    built = {name: (tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()}
-    assert listed == built
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    assert listed == {name: (tuple(tensor.shape), tensor.requires_grad) for name, tensor in tensors}
     assert graph.parameters() == model.parameter_count() == sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert graph.parameters(trainable=False) == model.parameter_count(trainable=False)
     assert [name for name, _ in graph.sites()] == list(model.sites)
