@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.errors import Diagnostic
 from tfkit.interop.eject import eject
-from tfkit.plugin import Placement, hookimpl
+from tfkit.plugin import Diagnostic, Placement, hookimpl
 from tfkit.train.distributed.ddp_fsdp import shard
 from tfkit.train.lora import check_lora
 from tfkit.train.train_state import MovingAverage
