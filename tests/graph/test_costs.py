@@ -37,7 +37,8 @@ def flops_of(spec: tfkit.ModelSpec, catalogue: tfkit.Catalogue, lengths: dict[st
     built = tfkit.build(spec, catalogue, device="meta", backend="eager").eval()
     built.retarget(torch.device("cpu"), torch.float32)
     with FakeTensorMode(), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        weights = {name: torch.empty(parameter.shape) for name, parameter in built.named_parameters()}
+        tensors = (*built.named_parameters(), *built.named_buffers())
+        weights = {name: torch.empty(tensor.shape) for name, tensor in tensors}
         given = {name: input_of(rule, 2, lengths.get(name, 0)) for name, rule in built.plan.inputs.items()}
         torch.func.functional_call(built, weights, (), given)
     found = {
