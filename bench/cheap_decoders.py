@@ -3,7 +3,7 @@ weights, every search as long as the source. With int8 and a shortlist too.
 
     python bench/cheap_decoders.py [--beams 1] [--tokens 20] [--vocab 6000] [--ids 600]
 
-It measures the processor time of one thread. On a busy machine the ratios are valid and the absolute times are not.
+CPU time of one thread. Compare times of one run only: other work on the machine changes them.
 """
 
 from __future__ import annotations

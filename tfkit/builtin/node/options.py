@@ -103,7 +103,7 @@ class ClassifyOptions(Options):
 
 
 class LayerMixOptions(Options):
-    """A learnt mix of the layers of a stack."""
+    """A learnt mix of the layers of a stack or an rnn."""
 
     input: Annotated[str, NodeRef("input"), Field(description="the port `layers` of a stack or an rnn")]
     embeddings: Annotated[bool, Field(description="whether the input of the first layer is part of the mix")] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -63,12 +64,13 @@ class NodeOutput:
     states: tuple[Float[Tensor, "B N"], ...] | None = None
 
 
-class BatchwiseNorm(nn.Module):
+class BatchwiseNorm(nn.Module, ABC):
     """A norm whose statistics in training are over the batch.
 
     In evaluation it normalises each token alone. In training its statistics are over the tokens that are not padding.
     """
 
+    @abstractmethod
     def forward(self, x: Float[Tensor, "*batch M"], real: Bool[Tensor, "*batch"] | None = None) -> Float[Tensor, "*batch M"]:
         """The norm.
 
@@ -79,7 +81,6 @@ class BatchwiseNorm(nn.Module):
         Returns:
             The shape and dtype of x.
         """
-        raise NotImplementedError
 
 
 def normed(norm: nn.Module, x: Tensor, padding: Padding) -> Tensor:
