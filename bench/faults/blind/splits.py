@@ -26,7 +26,6 @@ BACKEND = declared(
     reference="https://pytorch.org/blog/flash-decoding",
     bias_gradient=frozenset({"dense", "distance"}),
     deterministic_backward=True,
-    batch_invariant=True,
 )
 check = require_capabilities(BACKEND.name, BACKEND.capabilities)
 

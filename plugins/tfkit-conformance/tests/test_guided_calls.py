@@ -108,7 +108,32 @@ def weights_change_the_output(inputs, options):
     return replace(found, output=found.output * (1 + 2**-20)) if inputs.return_weights else found
 
 
+def memory_that_nobody_wrote(inputs, options):
+    found = right(inputs)
+    if inputs.key.shape[2] <= 613:
+        return found
+    return replace(found, output=found.output + torch.empty_like(found.output) * 0.0)
+
+
+def scores_of_many_softcaps(inputs, options):
+    largest = inputs.scale * float((inputs.query.detach() @ inputs.key.detach()[:, :1].mT).abs().max())
+    return wrong(inputs) if inputs.softcap is not None and largest > 12_345 * inputs.softcap else right(inputs)
+
+
+def weights_of_many_keys_without_gradients(inputs, options):
+    found = right(inputs)
+    detach = found.weights is not None and inputs.key.shape[2] > 613
+    return replace(found, weights=found.weights.detach()) if detach else found
+
+
+def features_of_keys_cut_to_those_of_queries(inputs, options):
+    score, features = inputs.score, inputs.query.shape[3]
+    return right(inputs) if score is None else right(inputs, score=lambda query, key: score(query, key[..., :features]))
+
+
 FAULTS = [
+    memory_that_nobody_wrote, scores_of_many_softcaps, weights_of_many_keys_without_gradients,
+    features_of_keys_cut_to_those_of_queries,
     many_keys, an_odd_head_dim, many_rows, a_group_of_seven, a_far_offset, a_wide_window, a_small_softcap, a_mask_by_its_sizes,
     a_bias_by_its_address, buffers_that_come_again, segments_of_32_bits, the_generator_of_python, weights_change_the_output,
 ]  # fmt: skip

@@ -109,6 +109,12 @@ def not_scaled_at_high_rates(inputs, options):
     return kept(inputs, coins(inputs, *"BHQK"), rate=0.0 if inputs.dropout > 0.87 else None)
 
 
+def coins_of_16_bits(inputs, options):
+    B, H, Q = inputs.query.shape[:3]
+    numbers = torch.randint(1 << 16, (B, H, Q, inputs.key.shape[2]))
+    return kept(inputs, (numbers >= int(inputs.dropout * (1 << 16))) / (1 - inputs.dropout))
+
+
 def another_draw_without_gradients(inputs, options):
     if not torch.is_grad_enabled():
         torch.rand(1)
@@ -131,7 +137,7 @@ def a_backward_that_moves_the_generator(inputs, options):
 KILLS = {
     "nothing_repeats": (rows_far_apart_share,),
     "many_draws": (of_65536_draws,),
-    "every_rate": (not_scaled_at_high_rates, too_rarely),
+    "every_rate": (not_scaled_at_high_rates, too_rarely, coins_of_16_bits),
     "kept_weights_are_scaled": (unscaled,),
     "kept_share": (too_rarely, never_the_first_key),
     "nothing_is_shared": (one_draw_for("HQK"), one_draw_for("BQK"), one_draw_for("BHK"), one_draw_for("BHQ"), always_the_same),
@@ -158,6 +164,12 @@ def test_rows_that_share_a_draw_are_found_in_any_batch():
     case = replace(PLAIN, B=8, K=12, dropout=0.5)
     with pytest.raises(Violation, match="head 0 of batch row 0 and head 0 of batch row 3 share one dropout draw"):
         BY_NAME["one_draw_per_call"].run(Evaluated(subject(rows_share_in_turn), case))
+
+
+def test_results_that_dropout_scales_beyond_the_range_decide_nothing():
+    case = replace(PLAIN, dtype="float16", dropout=0.9, regime="high_gradients", seed=0)
+    with pytest.raises(Inconclusive, match="beyond the range of float16"):
+        BY_NAME["one_draw_per_call"].run(Evaluated(backend_under_test(EAGER), case))
 
 
 def test_every_relation_of_dropout_has_its_mutant():

@@ -7,6 +7,7 @@ float32, except by torch's own functions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -205,7 +206,8 @@ def log_space(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: fl
     """Logarithms of the weights, and queries in chunks of five from the last to the first."""
     share = query.shape[1] // key.shape[1]
     key, value = (each[:, :, None].expand(-1, -1, share, -1, -1).flatten(1, 2) for each in (key, value))
-    scores = torch.matmul(query * scale**0.5, key.mT * scale**0.5) + mask
+    root = abs(scale) ** 0.5
+    scores = torch.matmul(query * math.copysign(root, scale), key.mT * root) + mask
     chunks = [functional.log_softmax(part, -1).exp() @ value for part in reversed(scores.split(5, 2))]
     return torch.cat(chunks[::-1], 2)
 

@@ -43,10 +43,7 @@ class Call:
     @cached_property
     def reference(self) -> Reference:
         """The float64 result. Raises Inconclusive if it is beyond the range of the call's dtype."""
-        exact, dtype = reference(self.inputs, self.grad_output), self.inputs.query.dtype
-        if any(float(tensor.abs().max()) > torch.finfo(dtype).max for tensor in (exact.output, *exact.gradients.values())):
-            raise Inconclusive(f"the right answer is beyond the range of {str(dtype).removeprefix('torch.')}")
-        return exact
+        return in_range(reference(self.inputs, self.grad_output))
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -66,6 +63,14 @@ class Evaluated(Call):
         """Whether query i sees key j: bool (B,H,Q,K), from the loops of the reference."""
         case = self.case
         return visible_pairs(self.inputs.mask, case.B, case.H, case.Q, case.K)
+
+
+def in_range(exact: Reference) -> Reference:
+    """The result. Raises Inconclusive if it is beyond the range of the call's dtype."""
+    dtype = exact.inputs.query.dtype
+    if any(float(tensor.abs().max()) > torch.finfo(dtype).max for tensor in (exact.output, *exact.gradients.values())):
+        raise Inconclusive(f"the right answer is beyond the range of {str(dtype).removeprefix('torch.')}")
+    return exact
 
 
 def bounds_of(exact: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:

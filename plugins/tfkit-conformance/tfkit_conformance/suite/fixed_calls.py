@@ -69,7 +69,7 @@ def fixed_calls(subject: BackendUnderTest, dtype: str) -> Iterator[FixedCall]:
             inputs = tried.inputs(subject.device)
             inputs = replace(inputs, **change(inputs)) if change is not None else inputs
             if subject.accepts(request_of(inputs)):
-                equal = inputs if inputs.score is None else replace(inputs, score=None, scale=-inputs.scale)
+                equal = without_score(inputs)
                 long = min(case.Q, case.K) >= LONGEST or case.B * case.H >= MANY
                 yield FixedCall(words, inputs, equal, tried, long)
                 break
@@ -201,6 +201,7 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
     if "*" in can.scores:
         for scored in (row, replace(row, H=4, causal=True, offset=2), replace(row, bias="dense", softcap=5.0)):
             yield "a score function", scored, negated_product
+        yield "a score function of keys with more features than queries", row, negated_product_of_wide_keys
 
 
 def _decoding(rows: Case) -> Iterator[Case]:
@@ -267,6 +268,23 @@ def negated_product(inputs: AttentionInputs) -> dict[str, Any]:
         return -inputs.scale * query.to(wide) @ expand_heads(key.to(wide), query.shape[1]).mT
 
     return {"score": score}
+
+
+def negated_product_of_wide_keys(inputs: AttentionInputs, more: int = 3) -> dict[str, Any]:
+    """The same score of keys with `more` features before those that it reads, and after them. The keys want no gradient."""
+    key = inputs.key.detach()
+    other = key.new_full((*key.shape[:3], more), 3.0)
+    score = negated_product(inputs)["score"]
+    return {"score": lambda query, wide: score(query, wide[..., more:-more]), "key": torch.cat([other, key, other], -1)}
+
+
+def without_score(inputs: AttentionInputs) -> AttentionInputs:
+    """The same call without a score function."""
+    if inputs.score is None:
+        return inputs
+    more = (inputs.key.shape[3] - inputs.query.shape[3]) // 2
+    key = inputs.key[..., more:-more] if more else inputs.key
+    return replace(inputs, score=None, scale=-inputs.scale, key=key)
 
 
 def _sizes(inputs: AttentionInputs) -> str:

@@ -9,15 +9,17 @@ A kernel may change its path at any size. Fixed sizes find the paths at the size
 Of each call output, log-sum-exp and gradients are held to the bound. Around it nothing may change: the inputs, the output of
 the call before it, the settings and the random numbers of the process. Some calls are made again with other numbers in tensors
 of the same sizes, some with other numbers in the same tensors, some have another call before their backward pass or beside it
-in another thread: what a kernel keeps between calls shows there. Some are made with dropout, whose draw is read out.
+in another thread: what a kernel keeps between calls shows there. In some, memory that nobody wrote holds NaN. Some are made
+with dropout, whose draw is read out.
 """
 
 from __future__ import annotations
 
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +34,7 @@ from ..attention.case import Case
 from ..attention.compare import leaves_of, request_of
 from ..attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
 from ..attention.evaluated import Call, Evaluated, run
-from ..finding import Violation
+from ..finding import Inconclusive, Violation
 from ..relations import fit
 from ..relations.dropout import DROPOUT
 from ..relations.gradients import GRADIENTS
@@ -40,9 +42,9 @@ from ..relations.modes import MODES
 from ..relations.order import ORDER
 from ..relations.relation import Relation
 from ..source import Source
-from .fixed_calls import compared, gradients_compared
+from .fixed_calls import compared, gradients_compared, without_score
 from .layers import mask_tensors, process_settings, within
-from .spellings import invert, overwrite, respelled, without_score
+from .spellings import invert, overwrite, respelled
 
 CHECK = "guided calls"
 SUMMARY = "calls near the numbers of the source and calls of unusual sizes, within the error bound, and nothing else changes"
@@ -60,7 +62,8 @@ others."""
 MAX_THREADED = 50_000
 """The largest such product of a call with two threads of torch, which it does not use: larger ones wait for each other."""
 MAX_READINGS = 16
-"""A draw of dropout is read out by at most so many calls. Other relations get at most the square of it as keys."""
+"""A draw of dropout is read out by at most so many calls."""
+MIN_SETTING, MAX_SETTING = 1e-6, 1e4
 CALLS_AFTER = 8
 EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 2, "same_state_same_draw": 5,
          "weights_carry_gradients": 3, "deterministic_backward": 3, "batch_invariant": 3}  # fmt: skip
@@ -169,9 +172,12 @@ def _near_integers(source: Source) -> Iterator[tuple[str, Axis, int]]:
 
 
 def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
-    """As settings of the scores. Rates of dropout are drawn where a draw is read out."""
+    """As settings of the scores, and so that a quotient by a setting is the number. Rates of dropout are drawn where a draw is
+    read out."""
     for number in source.floats:
-        for value in (number * 0.999, number, number * 1.001) if number < 1e4 else ():
+        for value in (number * 0.999, number, number * 1.001, 0.9 / number, 1.1 / number):
+            if not MIN_SETTING < value < MAX_SETTING:
+                continue
             for name in ("scale", *(setting.name for setting in SCORE_SETTINGS)):
                 axis = Axis(name, 0, lambda draw, size, name=name, value=value: {name: value})  # type: ignore[misc]
                 yield f"{name} {value:g}, near {number:g} of the source", axis, 0
@@ -269,7 +275,7 @@ def _varied(case: Case, subject: BackendUnderTest, draw: random.Random) -> Case:
         more |= {"scale": draw.choice([-0.5, 0.02, 0.3, 1.0, 2.0, *zero])}
     for setting in SCORE_SETTINGS:
         if setting.declared(can) and getattr(case, setting.name) is None and some(0.2):
-            more |= {setting.name: draw.choice([0.1, 0.5, 3.0, 50.0, *setting.examples])}
+            more |= {setting.name: draw.choice([0.1, 0.5, 3.0, 50.0, 10 ** draw.uniform(-5, 3), *setting.examples])}
     more |= {"lse": can.lse and some(0.3), "weights": can.weights != "none" and some(0.15)}
     more |= {"regime": draw.choice(REGIMES) if some(0.25) else case.regime}
     more |= {"layout": draw.choice(LAYOUTS) if some(0.3) else case.layout}
@@ -292,7 +298,8 @@ class Guided:
             return respelled(case.inputs(self.subject.device), random.Random(seed), self.subject)
 
         first = inputs(case)
-        with torch_threads(2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()):
+        threads = 2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()
+        with torch_threads(threads), memory_of_nan() if draw.randrange(3) == 0 else nullcontext():
             worst = self._made(first, sent, "")
         if _products(case) > MAX_REPEATED:
             return worst
@@ -368,12 +375,14 @@ class Guided:
         adapted = fit(relation, self.subject, case)
         if isinstance(adapted, str):
             return 0.0
-        most_keys = MAX_READINGS * (adapted.V if adapted.dropout else MAX_READINGS)
-        if most_keys < adapted.K:
+        one_hot = adapted.B * adapted.H * adapted.Q * adapted.K * (adapted.D + adapted.K)
+        if adapted.K > MAX_READINGS * adapted.V if adapted.dropout else one_hot > MAX_PRODUCTS:
             return 0.0
         self.last = None
         try:
             return relation.run(Evaluated(self.subject, adapted)) or 0.0
+        except Inconclusive:  # of this relation alone
+            return 0.0
         except Violation as violation:
             raise type(violation)(CHECK, f"{relation.name}: {violation.message}", **violation.numbers) from violation
 
@@ -399,6 +408,19 @@ def torch_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def memory_of_nan() -> Iterator[None]:
+    """Memory that torch does not initialise holds NaN, as it does under torch's switch for deterministic algorithms."""
+    before = torch.get_deterministic_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*determinis")
+        torch.set_deterministic_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.set_deterministic_debug_mode(before)
 
 
 def _random_states() -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearB
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.compare import leaves_of, request_of
-from .fixed_calls import negated_product
+from .fixed_calls import negated_product, negated_product_of_wide_keys
 from .layers import mask_tensors
 
 NARROW = (torch.int32, torch.int16, torch.uint8)
@@ -37,7 +37,7 @@ def respelled(inputs: AttentionInputs, draw: random.Random, subject: BackendUnde
         (0.3, lambda call: _in_strides(call, draw.random() < 0.5)),
         (0.3, lambda call: _fewer_axes(call)),
         (0.3, lambda call: replace(call, bias=_other_numbers(call.bias, draw))),
-        (0.2, lambda call: replace(call, **negated_product(call)) if "*" in subject.capabilities.scores else call),
+        (0.2 * ("*" in subject.capabilities.scores), lambda call: _scored(call, draw)),
         (0.4, lambda call: _some_gradients(call, draw)),
     )
     for share, change in changes:
@@ -45,11 +45,6 @@ def respelled(inputs: AttentionInputs, draw: random.Random, subject: BackendUnde
             other = change(inputs)
             inputs = other if subject.accepts(request_of(other)) else inputs
     return inputs
-
-
-def without_score(inputs: AttentionInputs) -> AttentionInputs:
-    """The same call without a score function."""
-    return inputs if inputs.score is None else replace(inputs, score=None, scale=-inputs.scale)
 
 
 def overwrite(inputs: AttentionInputs, other: AttentionInputs) -> bool:
@@ -137,6 +132,12 @@ def _other_numbers(bias: Bias | None, draw: random.Random) -> Bias | None:
         values = bias.values.detach() + draw.choice([-3e6, -2e5, -1e3, 1e3, 1e5])
         return DenseBias(values.requires_grad_(bias.values.requires_grad))
     return bias
+
+
+def _scored(inputs: AttentionInputs, draw: random.Random) -> AttentionInputs:
+    wide = draw.random() < 0.3
+    changes = negated_product_of_wide_keys(inputs, draw.randint(1, 20)) if wide else negated_product(inputs)
+    return replace(inputs, **changes)
 
 
 def _some_gradients(inputs: AttentionInputs, draw: random.Random) -> AttentionInputs:

@@ -74,6 +74,8 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, call: AttentionInputs, *leaves: Tensor | None) -> tuple[Tensor | None, ...]:
         output, weights, lse, kept = forward_pass(kernel, call)
+        if isinstance(call.mask.offset, Tensor):  # the backward pass reads it, and its caller may change it before
+            call = replace(call, mask=replace(call.mask, offset=call.mask.offset.clone()))
         ctx.kernel, ctx.call = kernel, call
         ctx.save_for_backward(*leaves, output, *kept)
         ctx.mark_non_differentiable(*(tensor for tensor in (weights, lse) if tensor is not None))
