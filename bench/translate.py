@@ -28,6 +28,7 @@ import tfkit
 from tfkit.cpu.packed_weight import PackedWeight, SearchProducts, searching
 from tfkit.cpu.small_batch import small_batch_linear
 from tfkit.doctor.installation import machine_here
+from tfkit.generate import recorded_steps
 from tfkit.generate.batched import batches_by_length, map_in_threads
 from tfkit.nn.model import Model
 
@@ -97,12 +98,12 @@ def ours(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
     def found(batch: Any) -> list[list[int]]:
         _, ids, limit = batch
         if options.beams == 1:
-            greedy = tfkit.greedy(model, source=ids, max_new_tokens=limit)
+            greedy = tfkit.greedy(model, source=ids, max_new_tokens=limit, graphs=graphs)
             return [row[:n] for row, n in zip(greedy.ids.tolist(), greedy.lengths.tolist(), strict=True)]
         said = {"beams": options.beams, "length_penalty": penalty, "max_new_tokens": limit}
-        return [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, **said)]
+        return [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, graphs=graphs, **said)]
 
-    products = SearchProducts()
+    products, graphs = SearchProducts(), recorded_steps(model)  # as a `Translator` has them
 
     def run() -> list[list[int]]:
         nonlocal products

@@ -36,7 +36,7 @@ WRITTEN = {
     "norm": "norm: {kind: rms_norm, eps: 1.0e-6}", "placement": "placement: pre", "activation": "ffn: {activation: swiglu}",
     "sublayer": "sublayers: [self_attention, ffn]", "node": "encoder: {kind: stack}", "init": "init: bert",
     "cell": "encoder: {kind: rnn, cell: lstm}", "score_filter": "", "weight_map": "", "int8_kernel": "",
-    "float32_kernel": "", "beam_top_k": "",
+    "float32_kernel": "", "beam_top_k": "", "step_recorder": "",
 }  # fmt: skip
 """How a spec names an entry of each slot; nothing where only commands name it."""
 

@@ -55,7 +55,7 @@ def test_a_resolved_spec_loads_back_equal(name: str, specs: dict[str, tfkit.Mode
     assert to_yaml(again) == text
 
 
-NOT_IN_SPECS = ("weight_map", "int8_kernel", "beam_top_k", "score_filter")
+NOT_IN_SPECS = ("weight_map", "int8_kernel", "beam_top_k", "step_recorder", "score_filter")
 
 
 def test_every_builtin_part_of_every_slot_is_used(specs: dict[str, tfkit.ModelSpec], catalogue: tfkit.Catalogue) -> None:

@@ -13,7 +13,7 @@ from .slots.norm import Norm
 from .slots.options import Entry
 from .slots.placement import Placement
 from .slots.position import PositionScheme
-from .slots.processor_kernels import BeamTopK, Float32Kernel, Int8Kernel
+from .slots.processor_kernels import BeamTopK, Float32Kernel, Int8Kernel, StepRecorder
 from .slots.score import ScoreFunction
 from .slots.score_filter import ScoreFilter
 from .slots.sublayer import SublayerKind
@@ -113,6 +113,12 @@ def tfkit_beam_top_k() -> list[BeamTopK]:
     return []
 
 
+@hookspec
+def tfkit_step_recorders() -> list[StepRecorder]:
+    """Step recorders: how decoding steps of small models run on a CPU without Python."""
+    return []
+
+
 SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "backend": ("tfkit_attention_backends", AttentionBackend),
     "score": ("tfkit_score_functions", ScoreFunction),
@@ -129,5 +135,6 @@ SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "float32_kernel": ("tfkit_float32_kernels", Float32Kernel),
     "int8_kernel": ("tfkit_int8_kernels", Int8Kernel),
     "beam_top_k": ("tfkit_beam_top_k", BeamTopK),
+    "step_recorder": ("tfkit_step_recorders", StepRecorder),
 }
 """Every slot by its name (in a spec, where a spec names its entries): its hook and the type of its entries."""

@@ -8,7 +8,9 @@ reason; only `auto` and an explicit list fall back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, NamedTuple
@@ -105,6 +107,29 @@ def bind(entry: AttentionBackend, options: Any) -> BoundBackend:
     return BoundBackend(entry, options, load(entry.attend), load(entry.prepare) if entry.prepare else None, name)
 
 
+_recording: ContextVar[BoundBackend | None] = ContextVar("recording", default=None)
+
+
+@contextmanager
+def recording_attention(
+    entry: AttentionBackend, options: Any, attend: Attend, prepare: Prepare | None = None
+) -> Iterator[None]:
+    """Attention of this thread by two functions, which record it (`tfkit.plugin.StepRecorder`), wherever the backend was
+    requested or may be chosen.
+
+    Args:
+        entry: the backend whose capabilities they have.
+        options: its options.
+        attend: as that of a backend.
+        prepare: as that of a backend, or None.
+    """
+    token = _recording.set(BoundBackend(entry, options, attend, prepare, "recording"))
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
 class RefusedWhileTraced(BackendRefused, AssertionError):
     """A refusal inside torch.compile or torch.export. Dynamo passes an AssertionError on; it would wrap another exception.
 
@@ -181,6 +206,9 @@ class BackendChoice:
         Raises:
             BackendRefused: no candidate can serve this class of calls, with the reasons of each.
         """
+        recording = None if torch.compiler.is_compiling() else _recording.get()
+        if recording is not None and (self.automatic or recording.kind in {one.kind for one in self.candidates}):
+            return recording
         query, key, value, bias = inputs.query, inputs.key, inputs.value, inputs.bias
         gradients = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
         bias_gradient = bias is not None and torch.is_grad_enabled() and _bias_tensor(bias).requires_grad

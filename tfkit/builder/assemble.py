@@ -94,7 +94,7 @@ def build(
     model.backends.set(wanted, device if device.type == "meta" else None)  # the model may move before its first call
     _check_parameters(graph, model)
     model.spec, model.beam_top_k = spec, catalogue.entries("beam_top_k")
-    model.float32_kernels = catalogue.entries("float32_kernel")
+    model.float32_kernels, model.step_recorders = catalogue.entries("float32_kernel"), catalogue.entries("step_recorder")
     materialise(model, device, dtype)
     if device.type != "meta":
         initialise(model, graph, catalogue, seed)

@@ -81,7 +81,7 @@ def command(
     speak_utf8()
     import_torch()
     from ..data import groups, lines_of
-    from ..generate import StepGraphs
+    from ..generate import StepGraphs, recorded_steps
     from ..generate.step_graphs import check_device
     from ..text import TextGenerator
     from .device import chosen_device, loaded, use_cpu_table
@@ -98,7 +98,7 @@ def command(
         model, precision=precision, max_prompt=max_prompt, **loaded(device, backend, auto_table, allow_nan)
     )
     check_workers(workers, device, generator.model)
-    graphs = StepGraphs(generator.model) if cuda_graphs else None
+    graphs = StepGraphs(generator.model) if cuda_graphs else recorded_steps(generator.model)
     # All lines at once, because the samples of a line depend on its number. If a line cannot be read, those before it.
     read = iter([list(prompt)]) if prompt else groups(lines_of(standard_input(), "<stdin>"), sys.maxsize, MAX_PROMPTS)
     count = 0

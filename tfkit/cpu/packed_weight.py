@@ -145,7 +145,7 @@ class PackedWeight:
         if copy is None or (copy.version, copy.pointer) != (version, pointer):
             copy = self._copies[layout] = _Copy(version, pointer, search)
         elif copy.search is not search:
-            if copy.packed is not None and not _equal(copy.sums, sums_of(weight)):
+            if copy.packed is not None and not equal_sums(copy.sums, sums_of(weight)):
                 copy = self._copies[layout] = _Copy(version, pointer, search)
             copy.search, copy.saved = search, 0
         copy.saved += saved
@@ -185,5 +185,6 @@ def _factors(count: int) -> Tensor:
     return torch.randn(count, generator=torch.Generator("cpu").manual_seed(0), dtype=torch.float32, device="cpu")
 
 
-def _equal(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
+def equal_sums(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
+    """Whether two results of `sums_of` are equal."""
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

@@ -1,4 +1,5 @@
-"""Decoding steps as CUDA graphs: the launches of a step are recorded once, and replayed at every position without Python.
+"""Decoding steps without Python. On CUDA the launches of a step are recorded once as a graph, and replayed at every position.
+On a CPU an installed recorder does the like (`RecordedSteps`).
 
 A step of a small model takes the host longer than the device. A replay takes it some microseconds, whatever the number of
 kernels. torch records and replays the graph (`torch.cuda.graph`); `torch.compile(mode="reduce-overhead")` would record the same
@@ -7,17 +8,25 @@ step, after compiling it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as module_calls
 
+from ..cpu import small_batch
+from ..cpu.int8 import capabilities
+from ..cpu.packed_weight import SearchProducts, equal_sums, sums_of
+from ..cpu.products import may_read
 from ..errors import Diagnostic, InputError
 from ..nn.fixed_step import FixedStep
 from ..nn.model import Model
 from ..nn.runtime.decoding_state import DecodingState
+from ..slots.lazy import load
+from ..slots.processor_kernels import CannotRecord, StepRecorder
 from .prefill import GenerationState
 
 Capture = Callable[[Callable[[], Tensor]], tuple[Callable[[], object], Tensor]]
@@ -28,6 +37,9 @@ ROUND = 64
 """Positions of caches and memories are multiples of this, so that batches of similar lengths share a graph."""
 ROUND_ROWS = 8
 """Rows are a power of two below this, and multiples of it above."""
+MAX_CACHED = 8_000_000
+"""The largest caches of a recorded step on a CPU, in numbers. A beam search copies them at every step, and computes rows that
+have ended: with larger ones that takes longer than Python (bench/translate_cells.py)."""
 MAX_STEPS = 16
 """The largest number of steps that are kept: the one that was used least recently makes room for another."""
 
@@ -69,7 +81,7 @@ class StepGraphs:
         self.model, self.capture = model, capture or cuda_graph
         self.steps: dict[tuple[Any, ...], Captured] = {}
 
-    def begin(self, start: GenerationState, sites: Iterable[str] = ()) -> Callable[[Tensor], Tensor]:
+    def begin(self, start: GenerationState, sites: Iterable[str] = ()) -> Callable[[Tensor], Tensor] | None:
         """Decode on from a state, a token for each row.
 
         Args:
@@ -86,7 +98,7 @@ class StepGraphs:
         captured.step.load(start.decoding)
         return captured.following
 
-    def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams:
+    def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams | None:
         """Decode on from a state with `beams` hypotheses of each row. Arguments and errors as in `begin`."""
         return CapturedBeams(self._captured(start, sites, beams), start.decoding)
 
@@ -133,6 +145,104 @@ class Captured:
         return self.logits[: len(chosen)]
 
 
+def recorded_steps(model: Model) -> RecordedSteps | None:
+    """The recorded steps of a model, by the fastest recorder that is installed and that this processor has instructions for.
+
+    Args:
+        model: The model. It is not changed, and steps of a model that changes are recorded anew.
+
+    Returns:
+        They, for the `graphs` of a search; None where there is no recorder, for several models, and for models elsewhere.
+    """
+    instructions, recorders = capabilities(), getattr(model, "step_recorders", ())
+    for recorder in sorted(recorders, key=lambda recorder: recorder.relative_time):
+        if model.device.type == "cpu" and all(instructions.get(name) for name in recorder.needs):
+            return RecordedSteps(model, recorder)
+    return None
+
+
+class _Held(threading.local):
+    """The steps that a thread has recorded, their copies of weights, and the sums of these weights at that time."""
+
+    def __init__(self) -> None:
+        self.forget((), None)
+
+    def forget(self, state: tuple[tuple[int, int], ...], products: SearchProducts | None) -> None:
+        """Begin anew with a model in this state."""
+        self.state, self.products = state, products
+        self.steps: dict[tuple[Any, ...], Captured] = {}
+        self.copies: dict[Tensor, Any] = {}
+        self.sums: dict[Tensor, tuple[Tensor, ...]] = {}
+        self.refused: set[tuple[bool, str]] = set()
+
+    def written_to(self, products: SearchProducts) -> bool:
+        """Whether a weight was written to past torch's counter of versions; once for a series of searches."""
+        if self.products is products:
+            return False
+        self.products = products
+        return any(not equal_sums(sums, sums_of(weight.flatten(1))) for weight, sums in self.sums.items())
+
+
+class RecordedSteps(StepGraphs):
+    """The steps of a model on a CPU that an installed recorder repeats without Python (`tfkit.plugin.StepRecorder`), as the
+    replays of a graph. A search whose steps cannot be recorded, or are slower recorded, takes ordinary ones: `begin` gives
+    None.
+
+    A recorded step runs no modules. So steps are ordinary where a module has hooks, and where another backend than that of the
+    recorder was asked for by name. They are recorded anew once a weight changes. Each thread has steps of its own.
+    """
+
+    def __init__(self, model: Model, recorder: StepRecorder) -> None:
+        self.record: Callable[..., tuple[Callable[[], object], Tensor]] = load(recorder.record)
+        self.held = _Held()
+        super().__init__(model, self._capture)
+
+    @property
+    def steps(self) -> dict[tuple[Any, ...], Captured]:
+        return self.held.steps
+
+    @steps.setter
+    def steps(self, steps: dict[tuple[Any, ...], Captured]) -> None:
+        self.held.steps = steps
+
+    def begin(self, start: GenerationState, sites: Iterable[str] = ()) -> Callable[[Tensor], Tensor] | None:
+        """As that of `StepGraphs`, or None."""
+        return super().begin(start) if self._serves(start, sites) else None
+
+    def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams | None:
+        """As that of `StepGraphs`, or None."""
+        return super().begin_beams(start, beams) if self._serves(start, sites, beams) else None
+
+    def _serves(self, start: GenerationState, sites: Iterable[str], beams: int = 0) -> bool:
+        decoding, model = start.decoding, self.model
+        features = sum(2 * cache.key[0, :, 0].numel() for cache in decoding.caches.values() if cache.key is not None)
+        rows, positions = _rows(decoding.batch) * max(beams, 1), _rounded(decoding.length + start.max_tokens - 1, ROUND)
+        if tuple(sites) or start.columns is not None or features * rows * positions > MAX_CACHED:
+            return False
+        measured = small_batch.TABLE is not None  # a user's choice of products, which a recorded step would not follow
+        if measured or model.precision != "float32" or model.training or not may_read(start.logits):
+            return False
+        held, state = self.held, _state_of(model)
+        if state is None:
+            return False
+        if held.state != state or held.written_to(decoding.products):
+            held.forget(state, decoding.products)
+        kind = (beams > 0, start.output)
+        if kind in held.refused:
+            return False
+        try:
+            self._captured(start, (), beams)
+        except (CannotRecord, InputError):  # the second names what a step of fixed shapes cannot be
+            held.refused.add(kind)
+        return kind not in held.refused
+
+    def _capture(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+        held = self.held
+        result = self.record(run, [*self.model.parameters(), *self.model.buffers()], held.copies)
+        held.sums |= {weight: sums_of(weight.flatten(1)) for weight in held.copies if weight not in held.sums}
+        return result
+
+
 class CapturedBeams:
     """The captured steps of a beam search. The hypotheses of a sentence have copies of its memory, and share no prefix."""
 
@@ -158,6 +268,29 @@ class CapturedBeams:
         return self.captured.following(chosen)
 
 
+def _state_of(model: Model) -> tuple[tuple[int, int], ...] | None:
+    """What changes when a weight is replaced or written to: addresses and versions. None where a hook wants to see the calls of
+    modules, or a tensor has no version."""
+    if module_calls._global_forward_hooks or module_calls._global_forward_pre_hooks:
+        return None
+    state: list[tuple[int, int]] = []
+    waiting: list[nn.Module | None] = [model]
+    while waiting:  # in a third of the time of `model.modules()`, which each search would wait for
+        module = waiting.pop()
+        if module is None:
+            continue
+        if module._forward_hooks or module._forward_pre_hooks:
+            return None
+        for tensors in (module._parameters, module._buffers):
+            for tensor in tensors.values():
+                if tensor is not None:
+                    if tensor.is_inference():
+                        return None
+                    state.append((tensor.data_ptr(), tensor._version))
+        waiting += module._modules.values()
+    return tuple(state)
+
+
 def _rounded(number: int, step: int) -> int:
     return -(-number // step) * step
 
@@ -170,4 +303,4 @@ def check_device(device: torch.device | str) -> None:
     """Raises InputError unless a device has CUDA graphs."""
     if torch.device(device).type != "cuda":
         message = f"CUDA graphs need a CUDA device, and the model is on {device}"
-        raise InputError(Diagnostic("TFK063", message, "leave them out; on a CPU they would save nothing"))
+        raise InputError(Diagnostic("TFK063", message, "leave them out; on a CPU tfkit-simd records steps without being told"))

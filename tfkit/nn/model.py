@@ -18,7 +18,7 @@ from ..cpu.packed_weight import SearchProducts, active, searching
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_whole
 from ..slots.lazy import load
-from ..slots.processor_kernels import BeamTopK, Float32Kernel
+from ..slots.processor_kernels import BeamTopK, Float32Kernel, StepRecorder
 from .attention_head import AttentionHead, head_of
 from .call_errors import BuiltParts, explained
 from .device_moves import Placed
@@ -130,6 +130,7 @@ class Model(Placed):
         self.spec: Any = None
         self.precision = "float32"
         self.beam_top_k: Sequence[BeamTopK] = ()
+        self.step_recorders: Sequence[StepRecorder] = ()
         self.float32_kernels: Sequence[Float32Kernel] = ()
         self.executor = GraphExecutor(plan, self.nodes)
         self.backends = SiteBackends(self.nodes, resolve)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Numerics as Numerics,
         Range as Range,
     )
+    from ..attention.choice import recording_attention as recording_attention
     from ..attention.dispatch import require_capabilities as require_capabilities
     from ..attention.rendering import (
         accumulation as accumulation,
@@ -69,7 +70,13 @@ if TYPE_CHECKING:
     from ..slots.parameter import Parameter as Parameter, linear as linear
     from ..slots.placement import Placement as Placement
     from ..slots.position import PositionScheme as PositionScheme
-    from ..slots.processor_kernels import BeamTopK as BeamTopK, Float32Kernel as Float32Kernel, Int8Kernel as Int8Kernel
+    from ..slots.processor_kernels import (
+        BeamTopK as BeamTopK,
+        CannotRecord as CannotRecord,
+        Float32Kernel as Float32Kernel,
+        Int8Kernel as Int8Kernel,
+        StepRecorder as StepRecorder,
+    )
     from ..slots.score import ScoreFunction as ScoreFunction
     from ..slots.score_filter import ScoreFilter as ScoreFilter
     from ..slots.sublayer import SublayerKind as SublayerKind, SublayerOptions as SublayerOptions

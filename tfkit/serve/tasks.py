@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from ..data import TextTokeniser, fits, has_labels, read_labels, read_tokenisers, reads_pairs
 from ..errors import Diagnostic, InputError
-from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search, StepGraphs
+from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search, StepGraphs, recorded_steps
 from ..io import load, model_in
 from ..text import Classifier, MaskFiller, TextGenerator, Translation, Translator
 from ..text.mask_filler import MAX_TOP
@@ -450,7 +450,7 @@ class Generate(Task):
     ) -> None:
         super().__init__(limits)
         self.generator, self.model = generator, generator.model
-        self.graphs = StepGraphs(generator.model) if cuda_graphs else None
+        self.graphs: StepGraphs | None = StepGraphs(self.model) if cuda_graphs else recorded_steps(self.model)
         self.workers, self.batch_tokens = workers, batch_tokens
 
     def items(self, request: Prompt) -> list[Item]:

@@ -1,4 +1,4 @@
-"""Kernels for decoding on a CPU: products of float32 and int8 weights, and the selection of the best continuations."""
+"""Kernels for decoding on a CPU: products of float32 and int8 weights, the selection of the best continuations, whole steps."""
 
 from __future__ import annotations
 
@@ -77,3 +77,29 @@ class BeamTopK(Entry):
     select: str
     relative_time: float
     greedy: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecorder(Entry):
+    """One way to run decoding steps in float32 without Python: it records the operations of a step, and runs them again on the
+    same memory. `summary` names the instructions.
+
+    Searches use the fastest one that the processor has instructions for, and ordinary steps where a step cannot be recorded.
+
+    Args:
+        needs: instruction sets, as `torch.cpu.get_capabilities` names them.
+        record: `"module:function"`, called as `record(run, weights, copies)` with a step and the tensors that stay as they are.
+            `run()` reads and writes the same tensors in every run, and returns the logits. The result is a function that does
+            what `run` does, and the tensor that then holds the logits. `copies` is a dictionary that the recordings of a model
+            share: under each weight that is copied, the copy. It raises `CannotRecord` for a step that it cannot repeat;
+            `recording_attention` brings the attention of the step to it.
+        relative_time: the time of a step relative to the step of torch.
+    """
+
+    needs: tuple[str, ...]
+    record: str
+    relative_time: float
+
+
+class CannotRecord(Exception):
+    """A step has an operation that a `StepRecorder` cannot repeat. The message is the reason."""

@@ -18,7 +18,7 @@ from ..data.pharaoh import Link
 from ..data.piece_words import Words, encode_with_words, words_of_ids
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list, check_whole
-from ..generate import Hypothesis, Search, StepGraphs, generate_batched
+from ..generate import Hypothesis, Search, StepGraphs, generate_batched, recorded_steps
 from ..generate.score_filters import check_filters
 from ..io import load, model_in
 from ..io.alignment_site import AlignmentSite, read_alignment_site
@@ -132,7 +132,7 @@ class Translator:
         if cuda_graphs and isinstance(model, Ensemble):
             message = "CUDA graphs are recorded for one model, and several translate together"
             raise InputError(Diagnostic("TFK063", message, "leave them out, or name one model"))
-        self.graphs = StepGraphs(model) if cuda_graphs else None
+        self.graphs: StepGraphs | None = StepGraphs(model) if cuda_graphs else recorded_steps(model)
         if shortlist is not None:
             shortlist.check(tokenisers)
         self.shortlist = shortlist

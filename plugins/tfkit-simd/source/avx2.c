@@ -19,3 +19,4 @@ INLINE __m256i dot(__m256i sum, __m256i x, __m256i w)
 #define HIGH 6 /* rows of a tile of float32.h: as many as registers hold */
 #include "beams.h"
 #include "float32.h"
+#include "steps.h"

@@ -53,3 +53,4 @@ INLINE __m512i dot(__m512i sum, __m512i x, __m512i w)
 #define HIGH 12 /* rows of a tile of float32.h: as many as registers hold */
 #include "beams.h"
 #include "float32.h"
+#include "steps.h"

@@ -63,6 +63,22 @@ struct beam_top_k {
     int64_t sentences, beams, vocabulary, count;
 };
 
+/* An operation of a recorded step (steps.h): what it does, to `data[0]` from the others, with their sizes and strides in bytes. */
+enum { MAP, REDUCE, LAYER_NORM, TAKE_ROWS, LIVE_KEYS, PRODUCT, ATTEND };
+enum { COPY, ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, POW, NEG, ABS, RELU, SIN, COS, EXP, LOG, TANH, SIGMOID, SILU, GELU, GELU_TANH,
+    ERF, SQRT, RSQRT, LT, LE, GT, GE, EQ, NE, AND, OR, NOT, WHERE };
+enum { SUM, MEAN, LARGEST, ANY, ALL };
+enum { FLOAT32, FLOAT64, INT64, BOOL };
+
+struct operation {
+    int64_t code, function, sizes[4], strides[4][4], types[4];
+    char *data[4];
+    double x;
+    const char *place;    /* the number of the position that is written, or the counts of live keys */
+    int64_t place_stride; /* bytes from one position to the next */
+    const char *more[3];  /* of attention: the live keys, their counts, what is added */
+};
+
 /* A row that is not finite, times the weights that the other rows use. */
 static inline void in_float32(const struct int8_product *p, int64_t row, int64_t width)
 {
@@ -85,5 +101,7 @@ int beam_top_k_avx512(const struct beam_top_k *);
 int beam_top_k_avx2(const struct beam_top_k *);
 void most_probable_avx512(const float *, int64_t *, int64_t, int64_t);
 void most_probable_avx2(const float *, int64_t *, int64_t, int64_t);
+int run_step_avx512(const struct operation *, int64_t);
+int run_step_avx2(const struct operation *, int64_t);
 void float32_product_avx512(const struct float32_product *);
 void float32_product_avx2(const struct float32_product *);

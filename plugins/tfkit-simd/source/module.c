@@ -108,12 +108,32 @@ static PyObject *float32_product(PyObject *module, PyObject *const *given, Py_ss
     Py_RETURN_NONE;
 }
 
+/* run_step(variant, operations, count) */
+static PyObject *run_step(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    int64_t n[3];
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "3 arguments expected");
+    for (int i = 0; i < 3; i++)
+        n[i] = PyLong_AsLongLong(given[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = (n[0] ? run_step_avx512 : run_step_avx2)((const struct operation *)n[1], n[2]);
+    Py_END_ALLOW_THREADS
+    if (!done)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"int8_product", (PyCFunction)(void (*)(void))int8_product, METH_FASTCALL, NULL},
     {"attend", (PyCFunction)(void (*)(void))attend, METH_FASTCALL, NULL},
     {"beam_top_k", (PyCFunction)(void (*)(void))beam_top_k, METH_FASTCALL, NULL},
     {"most_probable", (PyCFunction)(void (*)(void))most_probable, METH_FASTCALL, NULL},
     {"float32_product", (PyCFunction)(void (*)(void))float32_product, METH_FASTCALL, NULL},
+    {"run_step", (PyCFunction)(void (*)(void))run_step, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, functions, NULL, NULL, NULL, NULL};

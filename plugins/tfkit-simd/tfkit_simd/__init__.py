@@ -19,6 +19,7 @@ from tfkit.plugin import (
     Numerics,
     Options,
     Range,
+    StepRecorder,
     hookimpl,
 )
 
@@ -126,6 +127,28 @@ BEAM_TOP_K = [
     _beam_top_k("avx512", "AVX-512", (*AVX512, "avx512_vnni"), relative_time=0.37),
     _beam_top_k("avx2", "AVX2", ("avx2", "fma3"), relative_time=0.57),
 ]
+
+
+def _step_recorder(instructions: str, words: str, needs: tuple[str, ...], relative_time: float) -> StepRecorder:
+    """The entry of the recorder for a set of instructions. Times: bench/recorded_steps.py on an AMD EPYC with both."""
+    return StepRecorder(
+        name=f"simd.{instructions}",
+        summary=f"whole decoding steps of small models in one call, with {words}",
+        needs=needs,
+        record=f"tfkit_simd.steps:record_{instructions}",
+        relative_time=relative_time,
+    )
+
+
+STEP_RECORDERS = [
+    _step_recorder("avx512", "AVX-512", (*AVX512, "avx512_vnni"), relative_time=0.2),
+    _step_recorder("avx2", "AVX2", ("avx2", "fma3"), relative_time=0.25),
+]
+
+
+@hookimpl
+def tfkit_step_recorders() -> list[StepRecorder]:
+    return STEP_RECORDERS
 
 
 @hookimpl

@@ -69,7 +69,7 @@ def attend(inputs: AttentionInputs, options: SimdOptions) -> AttentionOutput:
     else:
         live, counts, added = _render(inputs.mask, inputs.bias, shapes_of(inputs))
     if not are_plain(query, key, value, live, counts, added):
-        return _in_torch(inputs)
+        return in_torch(inputs)
     (B, H, Q, D), (G, K) = query.shape, key.shape[1:3]
     output = query.new_empty(B, Q, H, D)  # the output projection reads all heads of a position side by side
     lse = query.new_empty(B, H, Q) if inputs.return_lse else None
@@ -83,7 +83,7 @@ def attend(inputs: AttentionInputs, options: SimdOptions) -> AttentionOutput:
     return AttentionOutput(output.transpose(1, 2), lse=lse)
 
 
-def _in_torch(inputs: AttentionInputs) -> AttentionOutput:
+def in_torch(inputs: AttentionInputs) -> AttentionOutput:
     """The same for transforms such as `torch.func.vmap`, for forward-mode derivatives and for modes that count operations."""
     shapes = shapes_of(inputs)
     key, value = (expand_heads(tensor, shapes.heads) for tensor in (inputs.key, inputs.value))

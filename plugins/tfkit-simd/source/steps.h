@@ -1,0 +1,264 @@
+/* A recorded decoding step: operations on tensors whose places and shapes stay, one after another, for one instruction set.
+
+   Every operation is a row of a table of integers (kernels.h, struct operation), which ../tfkit_simd/steps.py writes. */
+
+INLINE double NAME(number)(const char *p, int64_t type)
+{
+    switch (type) {
+    case FLOAT32:
+        return *(const float *)p;
+    case FLOAT64:
+        return *(const double *)p;
+    case INT64:
+        return (double)*(const int64_t *)p;
+    default:
+        return *(const uint8_t *)p;
+    }
+}
+
+INLINE void NAME(put)(char *p, int64_t type, double x)
+{
+    switch (type) {
+    case FLOAT32:
+        *(float *)p = (float)x;
+        break;
+    case FLOAT64:
+        *(double *)p = x;
+        break;
+    case INT64:
+        *(int64_t *)p = (int64_t)x;
+        break;
+    default:
+        *(uint8_t *)p = x != 0.0;
+    }
+}
+
+/* One element in double precision, which holds every float32, bool and position. */
+INLINE double NAME(element)(int64_t function, double a, double b, double c)
+{
+    switch (function) {
+    case COPY: return a;
+    case ADD: return a + b;
+    case SUB: return a - b;
+    case MUL: return a * b;
+    case DIV: return a / b;
+    case MAXIMUM: return a > b || a != a ? a : b;
+    case MINIMUM: return a < b || a != a ? a : b;
+    case POW: return pow(a, b);
+    case NEG: return -a;
+    case ABS: return fabs(a);
+    case SIN: return sin(a);
+    case COS: return cos(a);
+    case EXP: return exp(a);
+    case LOG: return log(a);
+    case TANH: return tanh(a);
+    case SIGMOID: return 1.0 / (1.0 + exp(-a));
+    case SILU: return a / (1.0 + exp(-a));
+    case GELU: return 0.5 * a * (1.0 + erf(a * M_SQRT1_2));
+    case GELU_TANH: return 0.5 * a * (1.0 + tanh(M_2_SQRTPI * M_SQRT1_2 * (a + 0.044715 * a * a * a)));
+    case ERF: return erf(a);
+    case SQRT: return sqrt(a);
+    case RSQRT: return 1.0 / sqrt(a);
+    case LT: return a < b;
+    case LE: return a <= b;
+    case GT: return a > b;
+    case GE: return a >= b;
+    case EQ: return a == b;
+    case NE: return a != b;
+    case AND: return a != 0.0 && b != 0.0;
+    case OR: return a != 0.0 || b != 0.0;
+    case NOT: return a == 0.0;
+    default: return a != 0.0 ? b : c; /* WHERE */
+    }
+}
+
+/* A row of float32: out and, where their step is 1, a and b lie side by side. 0 if the function has no vectors. */
+static int NAME(vectors)(int64_t function, float *out, const float *a, int64_t step_a, const float *b, int64_t step_b, int64_t n)
+{
+    const F zero = SET_F(0.0f);
+#define ROW(expression) \
+    for (int64_t i = 0; i < n; i += W) { \
+        const int64_t left = n - i; \
+        const F x = step_a ? (left < W ? LOAD_PART(a + i, left) : LOAD_F(a + i)) : SET_F(*a); \
+        const F y = step_b ? (left < W ? LOAD_PART(b + i, left) : LOAD_F(b + i)) : SET_F(*b); \
+        const F z = expression; \
+        (void)y; \
+        if (left < W) { \
+            float part[W]; \
+            STORE_F(part, z); \
+            memcpy(out + i, part, left * sizeof(float)); \
+        } else \
+            STORE_F(out + i, z); \
+    } \
+    return 1;
+    switch (function) {
+    case COPY: ROW(x)
+    case ADD: ROW(ADD_F(x, y))
+    case SUB: ROW(SUB_F(x, y))
+    case MUL: ROW(MUL_F(x, y))
+    case DIV: ROW(DIV_F(x, y))
+    case NEG: ROW(SUB_F(zero, x))
+    case RELU: ROW(MAX_F(zero, x)) /* of NaN the second */
+    }
+#undef ROW
+    return 0;
+}
+
+static void NAME(map)(const struct operation *o)
+{
+    char *out = o->data[0], *a = o->data[1], *b = o->data[2], *c = o->data[3];
+    const int64_t *n = o->sizes, *so = o->strides[0], *sa = o->strides[1], *sb = o->strides[2], *sc = o->strides[3];
+    const int floats = o->types[0] == FLOAT32 && o->types[1] == FLOAT32 && (!b || o->types[2] == FLOAT32) && !c;
+    const int64_t width = sizeof(float), step_a = sa[3] / width, step_b = sb[3] / width;
+    const int in_rows = floats && (so[3] == width || n[3] == 1) && (step_a == 0 || step_a == 1) && (step_b == 0 || step_b == 1);
+    if (o->place) /* the position at which a cache is written */
+        out += *(const int64_t *)o->place * o->place_stride;
+    for (int64_t i = 0; i < n[0]; i++)
+        for (int64_t j = 0; j < n[1]; j++)
+            for (int64_t k = 0; k < n[2]; k++) {
+                char *to = out + i * so[0] + j * so[1] + k * so[2];
+                const char *x = a + i * sa[0] + j * sa[1] + k * sa[2];
+                const char *y = b ? b + i * sb[0] + j * sb[1] + k * sb[2] : x;
+                const char *z = c ? c + i * sc[0] + j * sc[1] + k * sc[2] : x;
+                if (in_rows && NAME(vectors)(o->function, (float *)to, (const float *)x, step_a, (const float *)y, b ? step_b : step_a, n[3]))
+                    continue;
+                if (floats && o->function == RELU) {
+                    for (int64_t l = 0; l < n[3]; l++) {
+                        const float value = *(const float *)(x + l * sa[3]);
+                        *(float *)(to + l * so[3]) = value < 0.0f ? 0.0f : value;
+                    }
+                    continue;
+                }
+                for (int64_t l = 0; l < n[3]; l++)
+                    NAME(put)(to + l * so[3], o->types[0], NAME(element)(o->function, NAME(number)(x + l * sa[3], o->types[1]),
+                        b ? NAME(number)(y + l * sb[3], o->types[2]) : 0.0, c ? NAME(number)(z + l * sc[3], o->types[3]) : 0.0));
+            }
+}
+
+/* Over the last axis: sums, means, the largest, or whether any or all are true. */
+static void NAME(reduce)(const struct operation *o)
+{
+    const int64_t *n = o->sizes, *so = o->strides[0], *sa = o->strides[1];
+    for (int64_t i = 0; i < n[0]; i++)
+        for (int64_t j = 0; j < n[1]; j++)
+            for (int64_t k = 0; k < n[2]; k++) {
+                const char *x = o->data[1] + i * sa[0] + j * sa[1] + k * sa[2];
+                double sum = o->function == LARGEST ? -INFINITY : o->function == ALL;
+                for (int64_t l = 0; l < n[3]; l++) {
+                    const double value = NAME(number)(x + l * sa[3], o->types[1]);
+                    if (o->function == ANY)
+                        sum = sum != 0.0 || value != 0.0;
+                    else if (o->function == ALL)
+                        sum = sum != 0.0 && value != 0.0;
+                    else if (o->function == LARGEST)
+                        sum = value > sum || value != value ? value : sum;
+                    else
+                        sum += value;
+                }
+                NAME(put)(o->data[0] + i * so[0] + j * so[1] + k * so[2], o->types[0], o->function == MEAN ? sum / n[3] : sum);
+            }
+}
+
+/* (x - mean) / sqrt(variance + epsilon) w + b of rows of n numbers; w and b may be missing. */
+static void NAME(layer_norm)(const struct operation *o)
+{
+    const int64_t rows = o->sizes[0], n = o->sizes[1];
+    const float *weight = (const float *)o->data[2], *bias = (const float *)o->data[3];
+    for (int64_t row = 0; row < rows; row++) {
+        const float *x = (const float *)o->data[1] + row * n;
+        float *y = (float *)o->data[0] + row * n;
+        F sum = SET_F(0.0f), squares = SET_F(0.0f);
+        for (int64_t i = 0; i < n; i += W)
+            sum = ADD_F(sum, LOAD_PART(x + i, n - i));
+        const F mean = SET_F(SUM_OF(sum) / n);
+        for (int64_t i = 0; i < n; i += W) {
+            const F away = FIRST(SUB_F(LOAD_PART(x + i, n - i), mean), n - i, 0.0f);
+            squares = FMA_F(away, away, squares);
+        }
+        const F factor = SET_F(1.0f / sqrtf(SUM_OF(squares) / n + (float)o->x));
+        for (int64_t i = 0; i < n; i += W) {
+            const int64_t left = n - i;
+            F z = MUL_F(SUB_F(LOAD_PART(x + i, left), mean), factor);
+            z = weight ? MUL_F(z, LOAD_PART(weight + i, left)) : z;
+            z = bias ? ADD_F(z, LOAD_PART(bias + i, left)) : z;
+            float part[W];
+            STORE_F(part, z);
+            memcpy(y + i, part, (left < W ? left : W) * sizeof(float));
+        }
+    }
+}
+
+/* Which keys a row sees (B,H,1,K): their indices, then their number; and what is added to the scores of these (B,H,1,K), where
+   heads see other keys or there is a bias. */
+static void NAME(live_keys)(const struct operation *o)
+{
+    const int64_t B = o->sizes[0], H = o->sizes[1], K = o->sizes[3];
+    const int64_t *seen = o->strides[1], *add = o->strides[2];
+    int32_t *index = (int32_t *)o->data[0], *counts = (int32_t *)o->place;
+    float *added = (float *)o->data[3];
+    for (int64_t b = 0; b < B; b++) {
+        int32_t *row = index + b * K, count = 0;
+        for (int64_t j = 0; j < K; j++) {
+            int any = o->data[1] == NULL;
+            for (int64_t h = 0; h < H && !any; h++)
+                any = *(uint8_t *)(o->data[1] + b * seen[0] + h * seen[1] + j * seen[3]);
+            if (any)
+                row[count++] = (int32_t)j;
+        }
+        counts[b] = count;
+        for (int64_t h = 0; added && h < H; h++)
+            for (int64_t k = 0; k < count; k++) {
+                const int visible = !o->data[1] || *(uint8_t *)(o->data[1] + b * seen[0] + h * seen[1] + row[k] * seen[3]);
+                const char *bias = o->data[2] ? o->data[2] + b * add[0] + h * add[1] + row[k] * add[3] : NULL;
+                added[(b * H + h) * K + k] = !visible ? -INFINITY : bias ? (float)NAME(number)(bias, o->types[2]) : 0.0f;
+            }
+    }
+}
+
+/* Rows of a table, or of a cache. */
+static void NAME(take_rows)(const struct operation *o)
+{
+    const int64_t *index = (const int64_t *)o->data[2];
+    for (int64_t i = 0; i < o->sizes[0]; i++)
+        memcpy(o->data[0] + i * o->sizes[1], o->data[1] + index[i] * o->strides[1][0], o->sizes[1]);
+}
+
+int NAME(run_step)(const struct operation *o, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++, o++)
+        switch (o->code) {
+        case MAP:
+            NAME(map)(o);
+            break;
+        case REDUCE:
+            NAME(reduce)(o);
+            break;
+        case LAYER_NORM:
+            NAME(layer_norm)(o);
+            break;
+        case TAKE_ROWS:
+            NAME(take_rows)(o);
+            break;
+        case LIVE_KEYS:
+            NAME(live_keys)(o);
+            break;
+        case PRODUCT: {
+            const struct float32_product p = {(const float *)o->data[1], (float *)o->data[0], (const float *)o->data[2],
+                (const float *)o->data[3], o->sizes[0], o->sizes[1], o->sizes[2], o->sizes[3]};
+            NAME(float32_product)(&p);
+            break;
+        }
+        default: { /* ATTEND: `sizes` has B, H, G, K, `types` D and whether rows have live keys of their own */
+            const int64_t *s = o->sizes, added = o->more[2] ? s[3] : 0;
+            const struct attention a = {(const float *)o->data[1], (const float *)o->data[2], (const float *)o->data[3],
+                (float *)o->data[0], NULL, (const int32_t *)o->more[0], (const int32_t *)o->more[1], (const float *)o->more[2],
+                s[0], s[1], s[2], 1, s[3], o->types[0], o->types[1],
+                {o->strides[1][0], o->strides[1][1], o->strides[1][2]}, {o->strides[2][0], o->strides[2][1], o->strides[2][2]},
+                {o->strides[3][0], o->strides[3][1], o->strides[3][2]},
+                {o->types[2] ? s[1] * added : 0, added, added}, (float)o->x};
+            if (!NAME(attend)(&a))
+                return 0;
+        }
+        }
+    return 1;
+}

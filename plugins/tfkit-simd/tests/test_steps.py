@@ -1,0 +1,257 @@
+"""Recorded steps give what ordinary steps give, and follow every change of the model."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import tfkit_simd as plugin
+import torch
+from tfkit_simd import steps
+from torch.nn import functional
+
+import tfkit
+from tfkit.generate import RecordedSteps, recorded_steps
+from tfkit.plugin import CannotRecord, StepRecorder
+
+pytestmark = pytest.mark.skipif(not plugin.AVX2, reason="not run: this processor has no AVX2")
+INSTRUCTIONS = [
+    "avx2",
+    pytest.param("avx512", marks=pytest.mark.skipif(not plugin.AVX512_VNNI, reason="not run: no AVX-512 with VNNI")),
+]
+RECORDED = [
+    "tiny-rotary", "tiny-alibi", "tiny-no-position", "tiny-sinusoidal-concat", "tiny-batch-norm", "tiny-normless", "tiny-geglu",
+    "tiny-parallel", "tiny-glu", "tiny-relu-squared", "tiny-tanh", "gpt-char",
+]  # fmt: skip
+ORDINARY = ["tiny-additive", "tiny-relative-shaw", "tiny-average", "rnnsearch-small"]
+CHANGES = [
+    {"defaults.norm": "rms_norm"}, {"defaults.norm": "{kind: rms_norm, unit_offset: true}"}, {"defaults.placement": "pre"},
+    {"nodes.decoder.sublayers": "[{kind: self_attention, window: [4, 0]}, cross_attention, ffn]"},
+    {"defaults.attention.num_kv_heads": "2"}, {"defaults.ffn.activation": "gelu"}, {"defaults.ffn.activation": "swiglu"},
+    {"defaults.position": "relative_t5"}, {"defaults.position": "{kind: learned, max_len: 60}"},
+]  # fmt: skip
+
+
+def built(name: str = "transformer-tiny", *changes: str, scale: float = 1.5) -> tfkit.Model:
+    """Random weights, larger than at the start of training, so that the tokens of a search differ."""
+    overrides = [f"{change}={value}" for change, value in (pair.split("=", 1) for pair in changes)]
+    model = tfkit.build(tfkit.load_spec(name, overrides=overrides), seed=1).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale if parameter.dim() > 1 else 1.0)
+    return model
+
+
+def inputs_of(model: tfkit.Model, rows: int) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(rows)
+    inputs = {name: torch.randint(4, 60, (rows, 7), generator=draw) for name in model.plan.inputs if name == "source"}
+    return inputs | {"prompt": torch.randint(4, 60, (rows, 2), generator=draw)}
+
+
+def with_instructions(model: tfkit.Model, instructions: str) -> RecordedSteps:
+    [recorder] = [one for one in plugin.STEP_RECORDERS if one.name.endswith(instructions)]
+    return RecordedSteps(model, recorder)
+
+
+def log_probs_of(model: tfkit.Model, inputs: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
+    """The log-probabilities (B,N,V) of each next token, by one pass over all of them."""
+    [target] = set(model.plan.inputs) - {"source"}
+    others = {name: tensor for name, tensor in inputs.items() if name != "prompt"}
+    with torch.no_grad():
+        outputs = model(**others, **{target: torch.cat([inputs["prompt"], ids[:, :-1]], 1)})
+    return outputs.logits[:, inputs["prompt"].shape[1] - 1 :].log_softmax(2)
+
+
+def check(model: tfkit.Model, graphs: RecordedSteps, rows: int = 3, new: int = 12) -> None:
+    """Every token is the most probable one, and a beam search finds hypotheses as good as those of ordinary steps."""
+    inputs = inputs_of(model, rows)
+    found = tfkit.greedy(model, max_new_tokens=new, scores=True, graphs=graphs, **inputs)
+    assert found.log_probabilities is not None
+    log_probs = log_probs_of(model, inputs, found.ids)
+    for row in range(rows):
+        length = int(found.lengths[row])
+        expected = log_probs[row, range(length), found.ids[row, :length]]
+        torch.testing.assert_close(found.log_probabilities[row, :length], expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(expected, log_probs[row, :length].amax(1), rtol=1e-4, atol=1e-4)
+    beams = tfkit.beam_search(model, beams=3, max_new_tokens=new, graphs=graphs, **inputs)
+    ordinary = tfkit.beam_search(model, beams=3, max_new_tokens=new, **inputs)
+    for row, ([best], [other]) in enumerate(zip(beams, ordinary, strict=True)):
+        assert best.score == pytest.approx(other.score, rel=1e-4, abs=1e-4)
+        one = {name: tensor[row : row + 1] for name, tensor in inputs.items()}
+        expected = log_probs_of(model, one, best.ids[None])[0, range(len(best.ids)), best.ids]
+        assert best.log_probability == pytest.approx(float(expected.sum()), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_step_gives_the_tokens_of_ordinary_ones(name: str, instructions: str) -> None:
+    model = built(name)
+    graphs = with_instructions(model, instructions)
+    check(model, graphs)
+    assert len(graphs.steps) == 2  # greedily, and with beams
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: " ".join(changes.values()))
+def test_so_it_does_with_other_parts(changes: dict[str, str]) -> None:
+    model = built("transformer-tiny", *(f"{key}={value}" for key, value in changes.items()))
+    graphs = recorded_steps(model)
+    assert graphs is not None
+    for rows in (1, 5):
+        check(model, graphs, rows)
+    assert len(graphs.steps) == 4
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_other_searches_have_ordinary_steps(name: str) -> None:
+    model = built(name)
+    graphs = recorded_steps(model)
+    assert graphs is not None
+    check(model, graphs)
+    assert not graphs.steps
+
+
+def test_steps_are_recorded_anew_once_a_weight_changes() -> None:
+    model = built()
+    graphs = recorded_steps(model)
+    assert graphs is not None
+    check(model, graphs)
+    with torch.no_grad():
+        model.nodes["decoder"].layers[0].branches.ffn.input.weight.mul_(-1.0)
+    check(model, graphs)
+    model.nodes["decoder"].layers[1].branches.ffn.input.weight.data.mul_(-1.0)  # past the counter of versions
+    check(model, graphs)
+    model.nodes["decoder"].layers[0].branches.ffn.output.bias = torch.nn.Parameter(
+        torch.randn(model.nodes["decoder"].layers[0].branches.ffn.output.bias.shape)
+    )
+    check(model, graphs)
+
+
+def test_a_hook_sees_every_step() -> None:
+    model, seen = built(), []
+    graphs = recorded_steps(model)
+    inputs = inputs_of(model, 2)
+    tfkit.greedy(model, max_new_tokens=6, graphs=graphs, **inputs)
+    handle = model.nodes["decoder"].layers[0].register_forward_hook(lambda *call: seen.append(call))
+    tfkit.greedy(model, max_new_tokens=6, graphs=graphs, **inputs)
+    assert len(seen) >= 6
+    handle.remove()
+
+
+def test_a_backend_that_was_asked_for_is_used() -> None:
+    model = built()
+    model.set_backend("eager")
+    graphs = recorded_steps(model)
+    assert graphs is not None
+    check(model, graphs)
+    assert not graphs.steps
+    model.set_backend("simd")
+    graphs = recorded_steps(model)
+    assert graphs is not None
+    check(model, graphs)
+    assert len(graphs.steps) == 2
+
+
+def test_rows_that_end_early_and_have_limits_of_their_own() -> None:
+    model = built()
+    graphs, inputs = recorded_steps(model), inputs_of(model, 6)
+    limits = torch.tensor([1, 12, 3, 7, 12, 2])
+    found = tfkit.greedy(model, max_new_tokens=limits, graphs=graphs, **inputs)
+    whole = tfkit.greedy(model, max_new_tokens=12, graphs=graphs, **inputs)
+    assert bool((found.lengths <= limits).all())
+    for row, length in enumerate(found.lengths.tolist()):
+        assert torch.equal(found.ids[row, :length], whole.ids[row, :length])
+
+
+def test_threads_have_steps_of_their_own() -> None:
+    model = built()
+    graphs = recorded_steps(model)
+    wanted = {rows: tfkit.greedy(model, max_new_tokens=20, graphs=graphs, **inputs_of(model, rows)).ids for rows in (2, 3)}
+    wrong: list[int] = []
+
+    def work(rows: int) -> None:
+        for _ in range(5):
+            found = tfkit.greedy(model, max_new_tokens=20, graphs=graphs, **inputs_of(model, rows)).ids
+            if not torch.equal(found, wanted[rows]):
+                wrong.append(rows)
+
+    threads = [threading.Thread(target=work, args=(2 + number % 2,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_logits_of_nan_are_refused_as_in_ordinary_steps() -> None:
+    model = built()
+    with torch.no_grad():
+        model.nodes["decoder"].layers[0].branches.ffn.input.weight[0, 0] = torch.nan
+    with pytest.raises(tfkit.InputError, match="NaN"):
+        tfkit.greedy(model, max_new_tokens=4, graphs=recorded_steps(model), **inputs_of(model, 2))
+
+
+@pytest.mark.parametrize("run", [
+    lambda x, weight: x + int(x.sum()), lambda x, weight: torch.linalg.svdvals(x @ weight), lambda x, weight: x @ x.t(),
+    lambda x, weight: torch.zeros(4, 4).copy_(x), lambda x, weight: x.sum(), lambda x, weight: x.long().bitwise_not(),
+    lambda x, weight: torch.relu(x.half()),
+], ids=["number", "unknown", "product", "written to a new tensor", "several axes", "integers", "half"])  # fmt: skip
+def test_what_cannot_be_repeated_is_not_recorded(run) -> None:
+    x, weight = torch.randn(4, 4), torch.randn(4, 4)
+    with pytest.raises(CannotRecord):
+        steps.record_avx2(lambda: run(x, weight), [weight], {})
+
+
+OPERATIONS = [
+    lambda x, y, m: torch.where(m, x, y),
+    lambda x, y, m: x.masked_fill(m, -1.5),
+    lambda x, y, m: x.t() * y + 2.0,
+    lambda x, y, m: (3.0 - x) / y,
+    lambda x, y, m: torch.cat([x, y[:, :3], x], 1),
+    lambda x, y, m: torch.stack([x, y], 1),
+    lambda x, y, m: x.mean(1, keepdim=True) + y.amax(0),
+    lambda x, y, m: (m & (x > y)) | ~m,
+    lambda x, y, m: m.any(1),
+    lambda x, y, m: m.all(0),
+    lambda x, y, m: x.clamp(-0.5, 0.25),
+    lambda x, y, m: x.double().sin() ** 2,
+    lambda x, y, m: (m * 10).long() + 3,
+    lambda x, y, m: functional.gelu(x),
+    lambda x, y, m: functional.gelu(x, approximate="tanh"),
+    lambda x, y, m: functional.silu(x),
+    lambda x, y, m: torch.sigmoid(x) + torch.tanh(y),
+    lambda x, y, m: torch.relu(x.t()),
+    lambda x, y, m: torch.relu(x),
+    lambda x, y, m: x.abs().rsqrt(),
+    lambda x, y, m: x.exp().log(),
+    lambda x, y, m: torch.addcmul(x, x, y),
+    lambda x, y, m: x.add_(1.0),
+    lambda x, y, m: torch.minimum(x, y) - torch.maximum(x, y),
+    lambda x, y, m: x[:, None, :, None] + y[:, :, None, None][:, :, :1],
+]
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("size", [1, 5, 16, 37])
+def test_each_operation_gives_what_torch_gives_for_numbers_of_every_replay(size: int, instructions: str) -> None:
+    draw = torch.Generator().manual_seed(size)
+    record = steps.record_avx2 if instructions == "avx2" else steps.record_avx512
+    for operation in OPERATIONS:
+        x, y, m = torch.randn(size, size), torch.randn(size, size), torch.zeros(size, size, dtype=torch.bool)
+        replay, result = record(lambda operation=operation, x=x, y=y, m=m: operation(x, y, m), [], {})
+        for _ in range(2):
+            x.copy_(torch.randn(size, size, generator=draw))
+            y.copy_(torch.randn(size, size, generator=draw))
+            m.copy_(torch.rand(size, size, generator=draw) < 0.5)
+            x.view(-1)[0], y.view(-1)[-1] = torch.nan, torch.inf
+            wanted = operation(x.clone(), y, m)
+            replay()
+            torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_the_fastest_recorder_of_this_processor_is_taken() -> None:
+    model = built()
+    assert recorded_steps(model) is not None
+    model.step_recorders = [
+        StepRecorder(name="other", summary="", needs=("no_such_instruction",), record="x:y", relative_time=0.1)
+    ]
+    assert recorded_steps(model) is None

@@ -1,0 +1,403 @@
+"""Decoding steps without Python: the operations of a step are recorded once with the tensors they read and write, and run again
+on the same memory by one call of C (../source/steps.h).
+
+A step of a small model takes hundreds of operations of torch, each of which costs more than its arithmetic. Recording is like
+that of a CUDA graph: numbers and shapes are those of the recording, weights stay, and what varies is read from tensors.
+Operations on weights alone are not repeated. Attention and products are those of the other kernels of this package.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from tfkit.plugin import (
+    AttentionInputs,
+    AttentionOutput,
+    Bias,
+    CannotRecord,
+    Mask,
+    Prepared,
+    Shapes,
+    dense_bias,
+    recording_attention,
+    require_capabilities,
+    shapes_of,
+    visible,
+)
+
+from . import SIMD, SimdOptions
+from ._kernels import run_step
+from .attention import in_torch
+from .float32 import Packed, pack
+
+CODES = {name: code for code, name in enumerate(("map", "reduce", "layer_norm", "take_rows", "live_keys", "product", "attend"))}
+FUNCTIONS = {name: code for code, name in enumerate((
+    "copy", "add", "sub", "mul", "div", "maximum", "minimum", "pow", "neg", "abs", "relu", "sin", "cos", "exp", "log", "tanh",
+    "sigmoid", "silu", "gelu", "gelu_tanh", "erf", "sqrt", "rsqrt", "lt", "le", "gt", "ge", "eq", "ne", "logical_and",
+    "logical_or", "logical_not", "where",
+))}  # fmt: skip
+REDUCTIONS = {name: code for code, name in enumerate(("sum", "mean", "amax", "any", "all"))}
+TYPES = {dtype: code for code, dtype in enumerate((torch.float32, torch.float64, torch.int64, torch.bool))}
+BOOLEAN = {"bitwise_not": "logical_not", "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
+SAME = {**BOOLEAN, "_to_copy": "copy", "clone": "copy"}
+CREATED = ("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like")
+MAX_TABLES = 64
+"""Heads of a table of biases, whose values are taken head by head."""
+WORDS = 36
+"""Numbers of an operation in the table."""
+PLAIN_AXES = 4
+
+Place = tuple[Sequence[int], Sequence[int], int]
+"""Sizes and strides in bytes of four axes, and an address."""
+
+check = require_capabilities(SIMD.name, SIMD.capabilities)
+
+
+def record(
+    avx512: bool, run: Callable[[], Tensor], weights: Iterable[Tensor], copies: dict[Tensor, Any]
+) -> tuple[Callable[[], object], Tensor]:
+    """Record a step; see `tfkit.plugin.StepRecorder`.
+
+    Args:
+        avx512: whether the kernels use AVX-512; otherwise AVX2.
+        run: the step. It reads and writes the same tensors in every run.
+        weights: the tensors that stay as they are.
+        copies: the packed copies of weights, which recordings share.
+
+    Returns:
+        A function that runs the step again, and the tensor that then holds its result.
+
+    Raises:
+        CannotRecord: an operation of the step has no kernel here.
+    """
+    recorder = _Recorder(avx512, weights, copies)
+    with torch.no_grad(), recording_attention(SIMD, SimdOptions(), recorder.attend, recorder.prepare), recorder:
+        result = run()
+    table = torch.tensor(recorder.table, dtype=torch.int64, device="cpu")
+    address, count = table.data_ptr(), len(recorder.table)
+
+    def replay(kept: object = (recorder.kept, table)) -> None:
+        run_step(avx512, address, count)
+
+    return replay, result
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes the operations that read what varies.
+
+    Attributes:
+        table: a row of `WORDS` integers for each operation.
+        kept: the tensors whose memory the table names.
+    """
+
+    def __init__(self, avx512: bool, weights: Iterable[Tensor], copies: dict[Tensor, Any]) -> None:
+        super().__init__()
+        self.avx512, self.copies = avx512, copies
+        self.table: list[list[int]] = []
+        self.kept: list[Any] = []
+        self.weights = {_storage(weight): weight for weight in weights}
+        self.constant = set(self.weights)
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        named = named or {}
+        result = function(*arguments, **named)
+        name = function.overloadpacket.__name__
+        if name in ("mm", "addmm") and _storage(arguments[-2]) in self.constant:
+            result = result.t().contiguous().t()  # W x^T: the kernel writes a row for each of x
+        self.kept += [arguments, named, result]
+        tensors = [leaf for leaf in tree_leaves((arguments, named)) if isinstance(leaf, Tensor)]
+        if name == "_local_scalar_dense":
+            raise CannotRecord("a number of a tensor is read by Python")
+        places = {_storage(tensor) for tensor in tensors}
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        if function._schema.is_mutable:
+            if places & self.constant:
+                raise CannotRecord(f"`{name}` writes to a weight, or to a tensor that is number anew in every step")
+        elif places <= self.constant or name in CREATED:  # it computes the same in every run
+            self.constant |= {_storage(output) for output in outputs}
+            return result
+        elif all(_storage(output) in places for output in outputs):  # a view
+            return result
+        self._note(name, arguments, named, outputs[0])
+        return result
+
+    def _note(self, name: str, arguments: Any, named: dict[str, Any], output: Tensor) -> None:
+        handler = getattr(self, f"_{name.strip('_')}", None)
+        if handler is not None:
+            handler(output, *arguments, **named)
+            return
+        tensors = [self._tensor(value, output) for value in arguments]
+        if name in BOOLEAN and any(tensor.dtype != torch.bool for tensor in tensors):
+            raise CannotRecord(f"`{name}` of integers has no kernel")
+        name = SAME.get(name, name.rstrip("_"))
+        if name not in FUNCTIONS or set(named) - {"dtype", "device", "layout", "memory_format", "pin_memory", "non_blocking"}:
+            raise CannotRecord(f"`{name}` has no kernel")
+        self._map(name, output, *tensors)
+
+    def _tensor(self, value: Any, output: Tensor) -> Tensor:
+        """A number as a tensor, in the dtype in which torch computes with it."""
+        if isinstance(value, Tensor):
+            return value
+        dtype = output.dtype if output.is_floating_point() else torch.float64
+        number = torch.full((), float(value), dtype=dtype, device="cpu")
+        self.kept.append(number)
+        return number
+
+    # The operations, by torch's names. Each handler gets the result, then what torch was given.
+
+    def _map(self, name: str, output: Tensor, *tensors: Tensor, at: tuple[Tensor, int] | None = None) -> None:
+        axes = [(output, output.shape), *((tensor, output.shape) for tensor in tensors)]
+        sizes, strides = _merged([_broadcast(tensor, shape) for tensor, shape in axes], output.shape)
+        place, stride = (0, 0) if at is None else (at[0].data_ptr(), at[1])
+        self._row("map", FUNCTIONS[name], sizes, strides, [output, *tensors], place=place, place_stride=stride)
+
+    def _add(self, output: Tensor, one: Any, other: Any, alpha: float = 1) -> None:
+        if alpha != 1:
+            raise CannotRecord("`add` with a factor has no kernel")
+        self._map("add", output, self._tensor(one, output), self._tensor(other, output))
+
+    def _sub(self, output: Tensor, one: Any, other: Any, alpha: float = 1) -> None:
+        if alpha != 1:
+            raise CannotRecord("`sub` with a factor has no kernel")
+        self._map("sub", output, self._tensor(one, output), self._tensor(other, output))
+
+    def _rsub(self, output: Tensor, one: Any, other: Any, alpha: float = 1) -> None:
+        self._sub(output, other, one, alpha)
+
+    def _div(self, output: Tensor, one: Any, other: Any, rounding_mode: str | None = None) -> None:
+        if rounding_mode is not None:
+            raise CannotRecord("`div` with rounding has no kernel")
+        self._map("div", output, self._tensor(one, output), self._tensor(other, output))
+
+    def _gelu(self, output: Tensor, x: Tensor, approximate: str = "none") -> None:
+        self._map("gelu" if approximate == "none" else "gelu_tanh", output, x)
+
+    def _copy(self, output: Tensor, to: Tensor, source: Tensor, non_blocking: bool = False) -> None:
+        self._map("copy", output, source)
+
+    def _masked_fill(self, output: Tensor, x: Tensor, mask: Tensor, value: Any) -> None:
+        self._map("where", output, mask, self._tensor(value, output), x)
+
+    def _addcmul(self, output: Tensor, x: Tensor, one: Tensor, other: Tensor, value: float = 1) -> None:
+        if value != 1:
+            raise CannotRecord("`addcmul` with a factor has no kernel")
+        with _disable_current_modes():
+            product = torch.empty(output.shape, dtype=output.dtype, device="cpu")
+        self._map("mul", product, one, other)
+        self._map("add", output, x, product)
+
+    def _clamp(self, output: Tensor, x: Tensor, least: Any = None, most: Any = None, **named: Any) -> None:
+        least, most = named.get("min", least), named.get("max", most)
+        for bound, name in ((least, "maximum"), (most, "minimum")):
+            if bound is not None:
+                self._map(name, output, x, self._tensor(bound, output))
+                x = output
+        if least is None and most is None:
+            raise CannotRecord("`clamp` without bounds has no kernel")
+
+    def _cat(self, output: Tensor, tensors: Sequence[Tensor], axis: int = 0) -> None:
+        start = 0
+        for tensor in tensors:
+            self._map("copy", output.narrow(axis, start, tensor.shape[axis]), tensor)
+            start += tensor.shape[axis]
+
+    def _stack(self, output: Tensor, tensors: Sequence[Tensor], axis: int = 0) -> None:
+        for index, tensor in enumerate(tensors):
+            self._map("copy", output.select(axis, index), tensor)
+
+    def _index_copy(self, output: Tensor, to: Tensor, axis: int, index: Tensor, source: Tensor) -> None:
+        if index.numel() != 1:
+            raise CannotRecord("`index_copy_` to several positions has no kernel")
+        step = output.stride(axis) * output.element_size()
+        self._map("copy", output.narrow(axis, 0, 1), source, at=(index, step))
+
+    def _reduce(self, name: str, output: Tensor, x: Tensor, axes: Any, keep: bool) -> None:
+        axes = [axes] if isinstance(axes, int) else list(axes or range(x.dim()))
+        if len(axes) != 1:
+            raise CannotRecord(f"`{name}` over several axes has no kernel")
+        x = x.movedim(axes[0], -1)
+        to = (output.movedim(axes[0], -1) if keep else output[..., None]).expand(x.shape)
+        if x.dim() > PLAIN_AXES:
+            raise CannotRecord(f"`{name}` of {x.dim()} axes has no kernel")
+        missing = PLAIN_AXES - x.dim()
+        strides = [(0,) * missing + _bytes(tensor) for tensor in (to, x)]
+        self._row("reduce", REDUCTIONS[name], (1,) * missing + tuple(x.shape), strides, [output, x])
+
+    def _any(self, output: Tensor, x: Tensor, axes: Any = None, keepdim: bool = False) -> None:
+        self._reduce("any", output, x, axes, keepdim)
+
+    def _all(self, output: Tensor, x: Tensor, axes: Any = None, keepdim: bool = False) -> None:
+        self._reduce("all", output, x, axes, keepdim)
+
+    def _mean(self, output: Tensor, x: Tensor, axes: Any = None, keepdim: bool = False, **named: Any) -> None:
+        self._reduce("mean", output, x, axes, keepdim)
+
+    def _sum(self, output: Tensor, x: Tensor, axes: Any = None, keepdim: bool = False, **named: Any) -> None:
+        self._reduce("sum", output, x, axes, keepdim)
+
+    def _amax(self, output: Tensor, x: Tensor, axes: Any = None, keepdim: bool = False) -> None:
+        self._reduce("amax", output, x, axes, keepdim)
+
+    def _embedding(self, output: Tensor, table: Tensor, ids: Tensor, *unused: Any, **named: Any) -> None:
+        self._take_rows(output, table, ids)
+
+    def _index_select(self, output: Tensor, table: Tensor, axis: int, index: Tensor) -> None:
+        if axis not in (0, 1) or (axis == 1 and len(table) > MAX_TABLES):
+            raise CannotRecord("`index_select` along such an axis has no kernel")
+        for one, other in zip(output.unbind(), table.unbind(), strict=True) if axis else ((output, table),):
+            self._take_rows(one, other, index)
+
+    def _take_rows(self, output: Tensor, table: Tensor, index: Tensor) -> None:
+        row = table[0]
+        if not (row.is_contiguous() and output.is_contiguous() and index.is_contiguous()):
+            raise CannotRecord("rows of a table that are not contiguous have no kernel")
+        stride = table.stride(0) * table.element_size()
+        self._row("take_rows", 0, (index.numel(), row.numel() * row.element_size(), 0, 0), [(), (stride, 0, 0, 0)],
+                  [output, table, index])  # fmt: skip
+
+    def _native_layer_norm(
+        self, output: Tensor, x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
+    ) -> None:
+        if len(shape) != 1 or not x.is_contiguous() or x.dtype != torch.float32:
+            raise CannotRecord("a layer norm over several axes has no kernel")
+        self._row("layer_norm", 0, (x.numel() // shape[0], shape[0], 0, 0), [], [output, x, weight, bias], x=epsilon)
+
+    def _addmm(self, output: Tensor, bias: Tensor | None, x: Tensor, weight: Tensor, **named: Any) -> None:
+        if _storage(x) in self.constant:
+            output, x, weight = output.t(), weight.t(), x.t()
+            bias = None if bias is None else bias[:, 0]
+        (rows, inner), outer = x.shape, weight.shape[1]
+        constant = _storage(weight) in self.constant and (bias is None or _storage(bias) in self.constant)
+        if named or not constant or x.dtype != torch.float32 or x.stride(1) != 1 or (bias is not None and bias.dim() != 1):
+            raise CannotRecord("a product with another right side than a weight has no kernel")
+        panels = self._packed(weight).panels
+        contiguous = None if bias is None else bias.contiguous()
+        self._row("product", 0, (rows, x.stride(0), inner, outer), [], [output, x, panels, contiguous])
+
+    def _packed(self, weight: Tensor) -> Packed:
+        """The packed copy of a weight (in, out)."""
+        if _storage(weight) not in self.weights:
+            raise CannotRecord("a product with a weight that is computed in every step has no kernel")
+        parts = self.copies.setdefault(self.weights[_storage(weight)], {})
+        place = (weight.data_ptr(), *weight.shape, *weight.stride())
+        if place not in parts:
+            parts[place] = pack(self.avx512, weight.t())
+        packed: Packed = parts[place]
+        return packed
+
+    def _mm(self, output: Tensor, x: Tensor, weight: Tensor) -> None:
+        self._addmm(output, None, x, weight)
+
+    def prepare(self, mask: Mask, bias: Bias | None, shapes: Shapes, options: SimdOptions) -> Prepared:
+        """The keys that rows see, once for all layers of a stack."""
+        return Prepared(self._live_keys(mask, bias, shapes), with_bias=bias is not None)
+
+    def attend(self, inputs: AttentionInputs, options: SimdOptions) -> AttentionOutput:
+        """Attention of one query in each row, as one operation."""
+        check(inputs)
+        query, key, value, prepared = inputs.query, inputs.key, inputs.value, inputs.prepared
+        (B, H, Q, D), (G, K) = query.shape, key.shape[1:3]
+        sized = value.shape[3] == D and SIMD.capabilities.head_dim is not None and D in SIMD.capabilities.head_dim
+        if Q != 1 or not sized or inputs.dropout or any(tensor.stride(3) != 1 for tensor in (query, key, value)):
+            raise CannotRecord("attention of several queries, or of such head dims, has no kernel")
+        if prepared is not None and (prepared.with_bias or inputs.bias is None):
+            index, counts, added = prepared.payload
+        else:
+            index, counts, added = self._live_keys(inputs.mask, inputs.bias, shapes_of(inputs))
+        with _disable_current_modes():
+            output = in_torch(inputs).output.contiguous()
+        strides = [(), *(tensor.stride() for tensor in (query, key, value))]
+        self._row("attend", 0, (B, H, G, K), strides, [output, query, key, value], x=inputs.scale,
+                  types=(D, len(index) > 1, added is not None and len(added) > 1), more=(index, counts, added))  # fmt: skip
+        return AttentionOutput(output)
+
+    def _live_keys(self, mask: Mask, bias: Bias | None, shapes: Shapes) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The indices (R,K) of the keys that each row sees, their numbers (R,), and what is added to their scores (R,H,K)."""
+        mask_tensor, added = visible(mask, shapes), None
+        dense = None if bias is None else dense_bias(bias, mask.offset, shapes)
+        tensors = [tensor for tensor in (mask_tensor, dense) if tensor is not None]
+        R, H, K = max(map(len, tensors), default=1), shapes.heads, shapes.keys
+        if any(tensor.shape[2] != 1 for tensor in tensors):
+            raise CannotRecord("a mask of several queries has no kernel")
+        with _disable_current_modes():
+            index, counts = torch.zeros(R, K, dtype=torch.int32, device="cpu"), torch.zeros(R, dtype=torch.int32, device="cpu")
+            if dense is not None or (mask_tensor is not None and mask_tensor.shape[1] > 1):
+                added = torch.zeros(R, H, K, device="cpu")
+        heads = 1 if added is None else H
+        strides = [(0,) * 4 if tensor is None else _bytes(tensor.expand(R, heads, 1, K)) for tensor in (mask_tensor, dense)]
+        self._row("live_keys", 0, (R, heads, 1, K), [(), *strides], [index, mask_tensor, dense, added], place=counts.data_ptr(),
+                  types=(0, 0, 0 if dense is None else _type(dense)))  # fmt: skip
+        return index, counts, added
+
+    def _row(
+        self, code: str, function: int, sizes: Sequence[int], strides: Sequence[Sequence[int]],
+        tensors: Sequence[Tensor | None], x: float = 0.0, place: int = 0, place_stride: int = 0,
+        types: Sequence[int] | None = None, more: Sequence[Tensor | None] = (),
+    ) -> None:  # fmt: skip
+        self.kept.append((tensors, more))
+        if types is None:
+            types = [0 if tensor is None else _type(tensor) for tensor in tensors if code != "product"]
+        axes = [number for part in _padded(strides, ()) for number in _padded(part, 0)]
+        data = [0 if tensor is None else tensor.data_ptr() for tensor in _padded(tensors, None)]
+        [bits] = struct.unpack("q", struct.pack("d", x))
+        others = [0 if tensor is None else tensor.data_ptr() for tensor in _padded(more, None)[:3]]
+        row = [CODES[code], function, *sizes, *axes, *map(int, _padded(types, 0)), *data, bits, place, place_stride, *others]
+        assert len(row) == WORDS
+        self.table.append(row)
+
+
+def _padded(values: Iterable[Any], rest: Any) -> list[Any]:
+    """Four values."""
+    values = list(values)
+    return [*values, *[rest] * (PLAIN_AXES - len(values))]
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _type(tensor: Tensor) -> int:
+    if tensor.dtype not in TYPES:
+        raise CannotRecord(f"tensors of {str(tensor.dtype).removeprefix('torch.')} have no kernels")
+    return TYPES[tensor.dtype]
+
+
+def _bytes(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(stride * tensor.element_size() for stride in tensor.stride())
+
+
+def _broadcast(tensor: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    return _bytes(tensor.expand(shape))
+
+
+def _merged(strides: list[tuple[int, ...]], shape: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+    """The sizes and strides of at most four axes: neighbours that all tensors step through as one become one."""
+    sizes: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        here = [stride[axis] for stride in strides]
+        if sizes and all(step[-1] == size * stride for step, stride in zip(steps, here, strict=True)):
+            sizes[-1] *= size
+            for step, stride in zip(steps, here, strict=True):
+                step[-1] = stride
+            continue
+        sizes.append(size)
+        for step, stride in zip(steps, here, strict=True):
+            step.append(stride)
+    missing = PLAIN_AXES - len(sizes)
+    if missing < 0:
+        raise CannotRecord(f"an operation on {len(sizes)} axes that are not contiguous has no kernel")
+    return [1] * missing + sizes, [[0] * missing + step for step in steps]
+
+
+record_avx2, record_avx512 = partial(record, False), partial(record, True)
