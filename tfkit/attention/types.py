@@ -32,7 +32,7 @@ class Mask:
 
     Args:
         causal: key j is visible where j <= position.
-        window: (left, right): position - left <= j <= position + right; None leaves a side open.
+        window: (left, right), each from 0 up: position - left <= j <= position + right; None leaves a side open.
         offset: int, or an integer tensor (B,); required whenever causal, window or a position bias is present.
         key_lengths: (B,) integers: keys from key_lengths[b] on are hidden; out-of-range lengths are clamped.
         query_lengths: (B,) integers: queries from query_lengths[b] on see no key.

@@ -26,6 +26,7 @@ BACKEND = declared(
     reference="https://pytorch.org/blog/flash-decoding",
     bias_gradient=frozenset({"dense", "distance"}),
     deterministic_backward=True,
+    batch_invariant=True,
 )
 check = require_capabilities(BACKEND.name, BACKEND.capabilities)
 

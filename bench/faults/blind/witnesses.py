@@ -171,7 +171,6 @@ WITNESSES |= {
     "scale_of_zero": of(lambda: call(H=2, Q=3, K=5, scale=0.0)),
     "large_caps_left_out": of(lambda: call(H=2, Q=3, K=5, softcap=70.0, spread=20.0, lse=True)),
     "key_gradient_with_query": of(lambda: call(H=2, Q=3, K=5), only=("key", "value")),
-    "causal_right_side": of(lambda: call(H=2, Q=6, causal=True, window=(None, -2), offset=1)),
     "dense_bias_of_first_row": of(lambda: call(5, 2, Q=3, K=4, bias="dense")),
     "logarithm_with_epsilon": of(
         lambda: call(Q=3, K=150, D=4, dtype=F64, key_visible=seen_by((1, 150), 0, slice(96)), bias=level(-100.0, F64), lse=True)

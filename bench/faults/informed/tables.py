@@ -44,6 +44,7 @@ BACKEND = declared(
     bias_gradient=frozenset({"linear", "distance"}),
     dropout=True,
     deterministic_backward=True,
+    batch_invariant=True,
     numerics=Numerics(probabilities="accumulation", tf32=True),
 )
 check = require_capabilities(BACKEND.name, BACKEND.capabilities)

@@ -454,13 +454,6 @@ def c_num_threads(module):
 
 
 @shows
-def c_draw_of_longest(module):
-    inputs = call(2, 2, Q=6, K=40, dropout=0.5)
-    short = replace(inputs, mask=Mask(key_lengths=torch.tensor([30, 20])))
-    return differs(module, short, seed=7, drawn=drawn(module, inputs))
-
-
-@shows
 def d_workspace_inference(module):
     with torch.inference_mode():
         attend(module, call(Q=3, K=7))

@@ -19,6 +19,7 @@ from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.reference import visible_pairs
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.relations import RELATIONS, fit
+from tfkit_conformance.relations.call_parts import taken
 
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, gradients=True, lse=True, seed=3)
 CAUSAL = replace(PLAIN, causal=True, offset=2)
@@ -282,6 +283,22 @@ def test_a_correct_backend_satisfies_the_relation_on_the_same_case(name):
     fitted = fit(relation, correct, KILLS[name][1])
     share = relation.run(Evaluated(correct, fitted))
     assert share is None if relation.demand != "bound" and name != "weights_carry_gradients" else 0 <= share <= 1
+
+
+def row_by_row(inputs, options):
+    """Bits that do not depend on the batch: every batch row is computed alone."""
+    rows = [right(taken(inputs, batch=torch.tensor([row])), prepared=None) for row in range(len(inputs.query))]
+    lse = torch.cat([one.lse for one in rows]) if inputs.return_lse else None
+    return AttentionOutput(torch.cat([one.output for one in rows]), None, lse)
+
+
+@pytest.mark.parametrize("name", ["batch_invariant", "batch_split"])
+def test_the_gradients_of_some_rows_of_a_large_batch_are_compared(name):
+    case = replace(PLAIN, B=20, bias="dense", bias_axes="HQK", bias_gradient=True, weights=False)
+    BY_NAME[name].run(Evaluated(subject(row_by_row), case))
+    attend, _ = KILLS[name]
+    with pytest.raises(Violation):
+        BY_NAME[name].run(Evaluated(subject(attend), case))
 
 
 def test_every_relation_but_those_of_dropout_has_its_mutant():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from math import comb
 
@@ -134,7 +135,39 @@ def a_backward_that_moves_the_generator(inputs, options):
     return found
 
 
+class FromOneGenerator(torch.autograd.Function):
+    """Forward and backward draw from a generator that all threads seed."""
+
+    generator = torch.Generator()
+
+    @staticmethod
+    def factors(seed, size):
+        FromOneGenerator.generator.manual_seed(seed)
+        time.sleep(1e-4)
+        return (torch.rand(size, generator=FromOneGenerator.generator) >= 0.5) * 2.0
+
+    @staticmethod
+    def forward(ctx, weights, value):
+        seed = int(torch.randint(1 << 40, ()))
+        ctx.save_for_backward(weights, value)
+        ctx.seed = seed
+        return (weights * FromOneGenerator.factors(seed, weights.shape)) @ value
+
+    @staticmethod
+    def backward(ctx, sent):
+        weights, value = ctx.saved_tensors
+        factors = FromOneGenerator.factors(ctx.seed, weights.shape)
+        return (sent @ value.mT) * factors, (weights * factors).mT @ sent
+
+
+def one_generator_of_all_threads(inputs, options):
+    found = right(inputs, dropout=0.0, return_weights=True)
+    value = inputs.value.repeat_interleave(inputs.query.shape[1] // inputs.value.shape[1], 1)
+    return AttentionOutput(FromOneGenerator.apply(found.weights, value), found.weights, found.lse)
+
+
 KILLS = {
+    "one_draw_in_threads": (one_generator_of_all_threads, another_backward),
     "nothing_repeats": (rows_far_apart_share,),
     "many_draws": (of_65536_draws,),
     "every_rate": (not_scaled_at_high_rates, too_rarely, coins_of_16_bits),

@@ -35,13 +35,15 @@ def _same(tensor: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Piece:
     """`inputs`, made of the leaves that `wide` gave. `pick` takes the piece's rows out of anything (B,H,Q,...) of the whole
-    call; `output` and `lse` turn the picked rows into the expected ones. `layout` is how its tensors lie in memory."""
+    call; `output` and `lse` turn the picked rows into the expected ones. `layout` is how its tensors lie in memory. `row` is
+    the batch row of a piece of one; gradients are compared in the rows that have a piece."""
 
     inputs: AttentionInputs
     pick: Callable[[Tensor], Tensor] = _same
     output: Callable[[Tensor], Tensor] = _same
     lse: Callable[[Tensor], Tensor] = _same
     layout: str | None = None
+    row: int | None = None
 
 
 def wide(inputs: AttentionInputs) -> AttentionInputs:
@@ -68,7 +70,8 @@ def agree(check: str, whole: Call, parts: Callable[[AttentionInputs], list[Piece
     gradients: dict[str, Tensor] = {}
     allowed: dict[str, Tensor] = {}
     worst = 0.0
-    for piece in parts(leaves):
+    pieces = parts(leaves)
+    for piece in pieces:
         call = Call(whole.subject, stored(piece, whole.inputs), piece.pick(whole.grad_output))
         results = outcome(call)
         for name, due in (("output", piece.output), ("lse", piece.lse)):
@@ -84,8 +87,14 @@ def agree(check: str, whole: Call, parts: Callable[[AttentionInputs], list[Piece
             _add(gradients, piece, leaves, call.gradients)
             if not exact:
                 _add(allowed, piece, leaves, call.bounds.gradients)
+    rows = {piece.row for piece in pieces if piece.row is not None}
+    left_out = [row for row in range(len(leaves.query)) if row not in rows] if rows else []
     for name, gradient in whole.gradients.items() if gradients else ():
         title = f"gradient of {name}"
+        if left_out and name == "bias":
+            continue  # rows without a piece add to it, too
+        if left_out:
+            gradients[name][left_out] = gradient[left_out].to(gradients[name])
         if exact and (name == "bias" or not repeats(whole)(title)):
             continue  # what several pieces add to is summed in another order
         if exact:

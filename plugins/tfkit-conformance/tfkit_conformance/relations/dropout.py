@@ -2,6 +2,7 @@
 
     values      each kept weight is 0 or P/(1-p)                share     kept pairs ~ Binomial(n, 1-p), and pair by pair
     one draw    the gradients are those of the factors that the forward pass drew, read out under the same generator state
+    threads     the same, while other threads draw: sum dO O = sum dV V of each key/value head, because O is linear in V
     no sharing  two heads, batch rows, queries or calls agree on n pairs with probability (p^2 + (1-p)^2)^n only
     generator   same state, same draw, for any values; every call advances the generator by a step that depends on shapes only
 
@@ -11,6 +12,7 @@ Statistical checks give a false alarm with probability `ALARM` at most, each.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,6 +21,8 @@ from itertools import pairwise, product
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from tfkit.plugin import AttentionInputs
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
@@ -86,6 +90,7 @@ DRAWS = 96
 """Draws per case of the statistical checks."""
 
 CALLS, BITS = 1000, 128
+THREADS, TURNS = 3, 20
 ROWS = 1600
 """So many rows of a draw are compared with each other."""
 
@@ -371,6 +376,43 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
     return worst
 
 
+def _one_draw_in_threads(evaluated: Evaluated) -> None:
+    """Forward and backward in several threads at once, again and again."""
+    check, case, subject = "one_draw_in_threads", evaluated.case, evaluated.subject
+    if not case.gradients:
+        raise Inconclusive("no call with gradients is declared")
+    raised: list[BaseException] = []
+
+    def work(inputs: AttentionInputs, sent: Tensor) -> None:
+        try:
+            for _ in range(TURNS):
+                leaves = leaf_copies(inputs)
+                answer = run(subject, leaves, check)
+                gradient = run_backward(subject, answer, leaves, sent, check)["value"]
+                terms = (sent.double() * answer.output.detach().double()).unflatten(1, (case.G, -1))
+                off = terms.sum((2, 3, 4)) - (gradient.double() * leaves.value.detach().double()).sum((2, 3))
+                wrong = off.abs() > terms.square().sum((2, 3, 4)).sqrt() / 8  # another draw is off by all of it
+                if bool(wrong.any()):
+                    row, head = first_of(wrong)
+                    where = f"key/value head {head} of batch row {row}"
+                    raise Violation(check, f"beside other threads the gradient of value is that of another draw: {where}")
+        except BaseException as reason:  # carried to the thread that waits, and raised there
+            raised.append(reason)
+
+    calls = [replace(case, seed=case.seed + number) for number in range(THREADS)]
+    with own_generator(subject.device, case.seed):
+        threads = [
+            threading.Thread(target=work, args=(call.inputs(subject.device), call.grad_output(subject.device)), daemon=True)
+            for call in calls
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if raised:
+        raise raised[0]
+
+
 def _check_no_draw_twice(check: str, evaluated: Evaluated, kept: Tensor) -> None:
     """(B,H,Q,K) bool: no two heads of any batch rows, of those with the same visible pairs, have the same draw."""
     p, (B, H, _, _) = evaluated.inputs.dropout, kept.shape
@@ -448,6 +490,8 @@ DROPOUT = (
     _relation("one_draw_per_call",
               "Forward, backward and recomputation use one draw; log-sum-exp and weights are those before dropout.",
               _one_draw_per_call, "bound", adapt=_returning_all),
+    _relation("one_draw_in_threads", "Forward and backward use one draw while other threads draw, too.", _one_draw_in_threads,
+              adapt=_many_tiles, slow=True),
     _relation("kept_share", "Each pair is kept with probability 1-p.", _share, adapt=_often),
     _relation("nothing_is_shared", "Calls, batch rows, heads, queries and keys have independent draws.", _nothing_is_shared,
               adapt=_often),

@@ -64,7 +64,7 @@ def _batch_permuted(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece
 
 def _batch_split(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
     def one(row: int) -> Piece:
-        return Piece(taken(leaves, batch=torch.tensor([row])), pick=lambda tensor: tensor[row : row + 1])
+        return Piece(taken(leaves, batch=torch.tensor([row])), pick=lambda tensor: tensor[row : row + 1], row=row)
 
     B = evaluated.case.B
     return [one(row) for row in sorted({*range(0, B, -(-B // MOST_ROWS)), B - 1})]

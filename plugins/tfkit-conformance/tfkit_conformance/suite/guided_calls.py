@@ -50,6 +50,8 @@ CHECK = "guided calls"
 SUMMARY = "calls near the numbers of the source and calls of unusual sizes, within the error bound, and nothing else changes"
 BUDGET = {"quick": 1_000, "standard": 4_000, "deep": 20_000}
 """So many calls near numbers of the source are made at most, and an eighth as many of unusual sizes; over all dtypes."""
+NEAR_FOR_FAR = 3
+"""Calls near a number of the source that are made before one of an unusual size."""
 MAX_TURNS = 4
 """Where there are few numbers, the calls near each are drawn anew so often."""
 MAX_PAIRS = 250_000
@@ -108,7 +110,9 @@ def _edge(draw: random.Random, size: int) -> dict[str, Any]:
 def _far(draw: random.Random, size: int) -> dict[str, Any]:
     """Positions that float32, or 32 bits, do not hold. Distances beyond 2^31 are left to the masks."""
     power, sign = draw.choice([24, 24, 31, 32]), draw.choice([1, 1, -1])
-    return {"offset": sign * ((1 << power) + size), "bias": "linear" if power == 24 else "distance", "causal": sign > 0, "K": 9}
+    offset, bias = sign * ((1 << power) + size), draw.choice(["linear", "distance"]) if power == 24 else "distance"
+    table = {"bias_low": -offset - 6, "bias_values": 16} if draw.random() < 0.5 else {}  # the distances are in its middle
+    return {"offset": offset, "bias": bias, "causal": sign > 0, "K": 9, **table}
 
 
 def _rows(draw: random.Random, size: int) -> dict[str, Any]:
@@ -155,12 +159,16 @@ def guided_calls(subject: BackendUnderTest, dtype: str, profile: str, seed: int)
     draw = random.Random(f"{seed} {dtype}")
     budget = BUDGET[profile]
     near = [*_near_integers(subject.source), *_near_floats(subject.source)]
-    for words, axis, size in near[:budget] * max(1, min(MAX_TURNS, budget // max(1, len(near)))):
-        yield from _called(subject, dtype, draw, words, axis, size)
-    for _ in range(budget // 8 // len(AXES) + 1):
-        for axis in AXES:
+    near = near[:budget] * max(1, min(MAX_TURNS, budget // max(1, len(near))))
+    far = [axis for _ in range(budget // 8 // len(AXES) + 1) for axis in AXES]
+    while near or far:  # side by side, because a slow kernel does not get to the end
+        for words, axis, size in near[: NEAR_FOR_FAR if far else None]:
+            yield from _called(subject, dtype, draw, words, axis, size)
+        near = near[NEAR_FOR_FAR:] if far else []
+        for axis in far[:1]:
             size = round(draw.uniform(axis.most / 2, axis.most) if draw.random() < 0.4 else axis.most ** draw.random())
             yield from _called(subject, dtype, draw, f"{axis.words} {size:,}", axis, size)
+        far = far[1:]
 
 
 def _near_integers(source: Source) -> Iterator[tuple[str, Axis, int]]:
