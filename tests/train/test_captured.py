@@ -1,11 +1,14 @@
-"""`cuda_graphs: true` with a stand-in for the device: a pass that is recorded once for each shape of a batch trains as an
-ordinary one, dropout included, and a run resumes exactly."""
+"""`cuda_graphs: true` with a stand-in for the device: passes that are recorded once for each shape of a batch, and the update,
+recorded once, train as ordinary ones, dropout included, and a run resumes exactly."""
 
 import json
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 import graph_stand_in
 from tfkit import InputError, TrainingError, load_recipe
@@ -13,6 +16,8 @@ from tfkit.generate import step_graphs
 from tfkit.nn.runtime import inputs as input_rules
 from tfkit.train import resume, train
 from tfkit.train.captured import CapturedPasses, check_captured
+from tfkit.train.checkpoint import checkpoints_in
+from tfkit.train.optimiser import set_rate
 from tfkit.train.step import TrainStep
 
 CHANGES = ["cuda_graphs=true", "batching.accumulate=2", "clip_norm=1.0", "stopping.max_steps=9", "validation.every_steps=9"]
@@ -26,6 +31,7 @@ def device(monkeypatch):
     def choose(capture):
         monkeypatch.setattr(step_graphs, "cuda_graph", capture)
         monkeypatch.setattr("tfkit.train.step.CapturedPasses", CapturedPasses if capture else lambda *parts: None)
+        monkeypatch.setattr("tfkit.train.step.set_rate", set_rate if capture else graph_stand_in.rounded_rate)
         monkeypatch.setattr("tfkit.train.session.check_device", lambda device: None)
         monkeypatch.setattr("tfkit.train.step.check_captured", lambda *facts: None)
         monkeypatch.setattr(input_rules, "_unread", lambda tensor: True)
@@ -35,29 +41,90 @@ def device(monkeypatch):
 
 
 def result(run):
-    losses = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    weights = load_file(next((run / "models").glob("step-*")) / "model.safetensors")
-    return [entry["loss"] for entry in losses if entry["kind"] == "step"], weights
+    """The log without its times, and the last checkpoint: weights, averages, the optimiser and its counters."""
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    latest = checkpoints_in(run / "checkpoints")[-1]
+    state = json.loads((latest / "state.json").read_text())
+    del state["progress"]["seconds"]
+    tensors = {(path.name, name): value for path in latest.glob("*.safetensors") for name, value in load_file(path).items()}
+    return [{**entry, "seconds": 0} for entry in log], state, tensors
 
 
-@pytest.mark.parametrize("changes", [[], ["teacher_forcing={kind: constant, ratio: 0.7}"], ["batching.pack=true"]])
-def test_a_recorded_pass_trains_as_an_ordinary_one(changes, task, tmp_path, device):
+def check_equal(run, other):
+    (log, state, tensors), (others_log, others_state, others_tensors) = result(run), result(other)
+    assert others_log == log
+    assert others_state == state
+    assert others_tensors.keys() == tensors.keys()
+    assert all(torch.equal(tensors[name], others_tensors[name]) for name in tensors)
+
+
+class Watch(TorchDispatchMode):
+    """Refuses to read a number in a step that is replayed, and keeps the addresses of what such steps work on."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.addresses = []
+        launch, batch = TrainStep.launch, TrainStep.batch
+
+        def watched(step, tell):
+            with nullcontext() if step.progress.step < 6 else self:  # all shapes are recorded by then
+                launch(step, tell)
+            if step.progress.step < 7:
+                return
+            state, update = step.state, step.captured_update
+            tensors = [*state.model.parameters(), *(parameter.grad for parameter in state.model.parameters())]
+            tensors += [tensor for kept in state.optimiser.state.values() for tensor in kept.values()]
+            tensors += state.average.values.values()
+            tensors += [update.sums, update.recorded[1], *(group["lr"] for group in state.optimiser.param_groups)]
+            tensors += [tensor for recorded in step.captured.passes.values() for tensor in (*recorded.tensors, recorded.sums)]
+            self.addresses.append([tensor.data_ptr() for tensor in tensors])
+
+        def made_on_the_host(step, number):
+            with _disable_current_modes():
+                return batch(step, number)
+
+        monkeypatch.setattr(TrainStep, "launch", watched)
+        monkeypatch.setattr(TrainStep, "batch", made_on_the_host)
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        assert function is not torch.ops.aten._local_scalar_dense.default
+        return function(*arguments, **(named or {}))
+
+
+OPTIMISERS = ("{kind: sgd, momentum: 0.9}", "{kind: adamw, weight_decay: 0.1}", "{kind: adadelta}")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        ["teacher_forcing={kind: constant, ratio: 0.7}", f"optimiser={OPTIMISERS[0]}"],
+        ["batching.pack=true", "precision=float16", f"optimiser={OPTIMISERS[1]}"],
+        ["clip_norm=null", f"optimiser={OPTIMISERS[2]}"],
+    ],
+)
+def test_a_recorded_step_trains_as_an_ordinary_one(changes, task, tmp_path, device, monkeypatch):
     recipe = load_recipe(task, [*CHANGES, *changes])
+    # a scale that grows every second step: float16 overflows again and again
+    scaler = partial(torch.amp.GradScaler, init_scale=2.0**19, growth_interval=2)
+    monkeypatch.setattr("tfkit.train.train_state.torch.amp.GradScaler", scaler)
     device(None)
     train(recipe, tmp_path / "plain")
     recordings = []
 
-    def capture(run):
+    def capture(run, **options):
         recordings.append(run)
-        return graph_stand_in.capture(run)
+        return graph_stand_in.capture(run, **options)
 
     device(capture)
+    watch = None if changes else Watch(monkeypatch)
     train(recipe, tmp_path / "recorded")
-    (losses, weights), (recorded, of_recorded) = result(tmp_path / "plain"), result(tmp_path / "recorded")
-    assert recorded == losses
-    assert len(set(losses)) == 9
-    assert all(torch.equal(weights[name], of_recorded[name]) for name in weights)
-    assert 1 <= len(recordings) <= 3
+    check_equal(tmp_path / "plain", tmp_path / "recorded")
+    assert len({entry["loss"] for entry in result(tmp_path / "plain")[0] if entry["kind"] == "step"}) == 9
+    assert 2 <= len(recordings) <= 4
+    if watch is not None:
+        assert len(watch.addresses) == 3
+        assert watch.addresses[0] == watch.addresses[1] == watch.addresses[2]
 
 
 def test_a_run_resumes_exactly(task, tmp_path, device):
@@ -65,7 +132,26 @@ def test_a_run_resumes_exactly(task, tmp_path, device):
     train(load_recipe(task, CHANGES), tmp_path / "whole")
     train(load_recipe(task, [*CHANGES, "stopping.max_steps=4"]), tmp_path / "half")
     resume(tmp_path / "half", overrides=["stopping.max_steps=9"])
-    assert result(tmp_path / "half")[0] == result(tmp_path / "whole")[0]
+    steps = [[entry for entry in result(tmp_path / run)[0] if entry["kind"] == "step"] for run in ("half", "whole")]
+    assert steps[0] == steps[1]
+
+
+def test_a_gradient_that_is_no_number_changes_nothing(task, tmp_path, device, monkeypatch):
+    """It is noticed a step late, and the state is that before its step."""
+    backward, calls = CapturedPasses.backward, []
+
+    def poisoned(self, batch, factor, seed):
+        calls.append(seed)
+        return backward(self, batch, float("inf") if len(calls) == 2 * 4 else factor, seed)
+
+    device(graph_stand_in.capture)
+    train(load_recipe(task, CHANGES), tmp_path / "whole")
+    monkeypatch.setattr(CapturedPasses, "backward", poisoned)
+    with pytest.raises(TrainingError, match=r"the norm of the gradient of step 4 .*, the state before it in .*step-3;"):
+        train(load_recipe(task, CHANGES), tmp_path / "run")
+    assert len(calls) == 2 * 5
+    resume(tmp_path / "run")
+    check_equal(tmp_path / "whole", tmp_path / "run")
 
 
 def test_a_pass_that_reads_a_number_is_named(task, tmp_path, device, monkeypatch):

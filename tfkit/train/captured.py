@@ -1,5 +1,5 @@
-"""Training passes as CUDA graphs: the launches of a forward and backward pass are recorded once for every shape of a batch, and
-replayed without Python.
+"""Training as CUDA graphs: the launches of a forward and backward pass are recorded once for every shape of a batch, those of
+the update of the weights once, and both are replayed without Python.
 
 What differs from batch to batch is in tensors: the batch, and the factor of its loss. Gradients are added in place to tensors
 that stay. Dropout draws as in an ordinary pass, because a replay reads the generator of the device anew.
@@ -8,7 +8,7 @@ that stay. Dropout draws as in an ordinary pass, because a replay reads the gene
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from ..generate import step_graphs
 from ..nn.model import Model
 from ..recipe import Recipe
 from .loss import LossSums
+from .train_state import TrainState
 
 
 class Recorded(NamedTuple):
@@ -87,6 +88,69 @@ class CapturedPasses:
         for buffer, statistic in zip(self.model.buffers(), statistics, strict=True):
             buffer.copy_(statistic)
         return Recorded(fixed.tensors(), factor, replay, sums)
+
+
+class CapturedUpdate:
+    """The recorded update of a step: the gradient is unscaled and clipped, the optimiser and the averages follow, and the
+    gradient is zero again.
+
+    What differs from step to step is in tensors: the losses, the learning rates, and the share of the weights in their average.
+    If the loss or the norm of the gradient is not finite, the weights, the averages and the state of the optimiser stay.
+
+    Args:
+        state: What is updated. Its optimiser is a fused one, and has made an ordinary step before the first recorded one.
+        clip: Unscales and clips the gradient; returns its norm before clipping.
+    """
+
+    def __init__(self, state: TrainState, clip: Callable[[], Tensor]) -> None:
+        self.state, self.clip, device = state, clip, state.model.device
+        for group in state.optimiser.param_groups:
+            group["lr"] = torch.zeros((), device=device)
+        self.sums, self.share = torch.zeros(2, device=device), torch.zeros((), device=device)
+        self.recorded: tuple[Callable[[], object], Tensor] | None = None
+
+    def __call__(self, sums: Tensor) -> Callable[[], list[float]]:
+        """Update the weights of a step with these summed losses (2,).
+
+        Returns:
+            A function that waits for the update, and for nothing after it. It returns the summed losses, the norm of the
+            gradient, and the loss scale of the step.
+        """
+        self.sums.copy_(sums)
+        if self.state.average is not None:
+            self.share.fill_(self.state.average.next_share())
+        if self.recorded is None:
+            for group in self.state.optimiser.param_groups:
+                group["capturable"] = True
+            self.recorded = step_graphs.cuda_graph(self._run, warm_up=0)
+        replay, numbers = self.recorded
+        replay()
+        copy = numbers.to("cpu", non_blocking=True, copy=True)
+        event = torch.cuda.Event() if numbers.is_cuda else None  # type: ignore[no-untyped-call]
+        if event is not None:
+            event.record()
+
+        def read() -> list[float]:
+            if event is not None:
+                event.synchronize()
+            return copy.tolist()
+
+        return read
+
+    @torch.no_grad()
+    def _run(self) -> Tensor:
+        optimiser: Any = self.state.optimiser
+        scale = self.state.scaler.scale(torch.ones((), device=self.sums.device))
+        norm = self.clip()
+        finite = (norm + self.sums[0]).isfinite()
+        optimiser.found_inf = (~finite).float()  # a fused optimiser does nothing if it is 1
+        optimiser.step()
+        del optimiser.found_inf
+        self.state.scaler.update()
+        if self.state.average is not None:
+            self.state.average.update(self.state.model, self.share * finite)
+        optimiser.zero_grad(set_to_none=False)
+        return torch.stack([*self.sums, norm, scale])
 
 
 def check_captured(recipe: Recipe, device: torch.device, outputs: int, linked: bool, processes: int) -> None:
