@@ -14,6 +14,7 @@ import graph_stand_in
 from tfkit import InputError, TrainingError, load_recipe
 from tfkit.generate import step_graphs
 from tfkit.nn.runtime import inputs as input_rules
+from tfkit.recipe import Recipe
 from tfkit.train import resume, train
 from tfkit.train.captured import CapturedPasses, check_captured
 from tfkit.train.checkpoint import checkpoints_in
@@ -33,7 +34,7 @@ def device(monkeypatch):
         monkeypatch.setattr("tfkit.train.step.CapturedPasses", CapturedPasses if capture else lambda *parts: None)
         monkeypatch.setattr("tfkit.train.step.set_rate", set_rate if capture else graph_stand_in.rounded_rate)
         monkeypatch.setattr("tfkit.train.session.check_device", lambda device: None)
-        monkeypatch.setattr("tfkit.train.step.check_captured", lambda *facts: None)
+        monkeypatch.setattr("tfkit.train.step.check_captured", lambda *facts: (True, []))
         monkeypatch.setattr(input_rules, "_unread", lambda tensor: True)
         monkeypatch.setattr("tfkit.data.batch_shapes.MAX_SHAPES", 3)
 
@@ -48,6 +49,10 @@ def result(run):
     del state["progress"]["seconds"]
     tensors = {(path.name, name): value for path in latest.glob("*.safetensors") for name, value in load_file(path).items()}
     return [{**entry, "seconds": 0} for entry in log], state, tensors
+
+
+def steps(run):
+    return [entry for entry in result(run)[0] if entry["kind"] == "step"]
 
 
 def check_equal(run, other):
@@ -76,7 +81,7 @@ class Watch(TorchDispatchMode):
             tensors += [tensor for kept in state.optimiser.state.values() for tensor in kept.values()]
             tensors += state.average.values.values()
             tensors += [update.sums, update.recorded[1], *(group["lr"] for group in state.optimiser.param_groups)]
-            tensors += [tensor for recorded in step.captured.passes.values() for tensor in (*recorded.tensors, recorded.sums)]
+            tensors += [tensor for recorded in step.captured.passes.values() for tensor in (*recorded.tensors, recorded.result)]
             self.addresses.append([tensor.data_ptr() for tensor in tensors])
 
         def made_on_the_host(step, number):
@@ -120,7 +125,7 @@ def test_a_recorded_step_trains_as_an_ordinary_one(changes, task, tmp_path, devi
     watch = None if changes else Watch(monkeypatch)
     train(recipe, tmp_path / "recorded")
     check_equal(tmp_path / "plain", tmp_path / "recorded")
-    assert len({entry["loss"] for entry in result(tmp_path / "plain")[0] if entry["kind"] == "step"}) == 9
+    assert len({entry["loss"] for entry in steps(tmp_path / "plain")}) == 9
     assert 2 <= len(recordings) <= 4
     if watch is not None:
         assert len(watch.addresses) == 3
@@ -132,21 +137,22 @@ def test_a_run_resumes_exactly(task, tmp_path, device):
     train(load_recipe(task, CHANGES), tmp_path / "whole")
     train(load_recipe(task, [*CHANGES, "stopping.max_steps=4"]), tmp_path / "half")
     resume(tmp_path / "half", overrides=["stopping.max_steps=9"])
-    steps = [[entry for entry in result(tmp_path / run)[0] if entry["kind"] == "step"] for run in ("half", "whole")]
-    assert steps[0] == steps[1]
+    assert steps(tmp_path / "half") == steps(tmp_path / "whole")
 
 
 def test_a_gradient_that_is_no_number_changes_nothing(task, tmp_path, device, monkeypatch):
     """It is noticed a step late, and the state is that before its step."""
-    backward, calls = CapturedPasses.backward, []
+    run, calls = CapturedPasses.__call__, []
 
-    def poisoned(self, batch, factor, seed):
+    def poisoned(self, batch, seed):
         calls.append(seed)
-        return backward(self, batch, float("inf") if len(calls) == 2 * 4 else factor, seed)
+        if len(calls) == 2 * 4:
+            self.run.__self__.factor.fill_(float("inf"))
+        return run(self, batch, seed)
 
     device(graph_stand_in.capture)
     train(load_recipe(task, CHANGES), tmp_path / "whole")
-    monkeypatch.setattr(CapturedPasses, "backward", poisoned)
+    monkeypatch.setattr(CapturedPasses, "__call__", poisoned)
     with pytest.raises(TrainingError, match=r"the norm of the gradient of step 4 .*, the state before it in .*step-3;"):
         train(load_recipe(task, CHANGES), tmp_path / "run")
     assert len(calls) == 2 * 5
@@ -178,3 +184,54 @@ def test_what_cannot_be_recorded_is_refused(task, tmp_path):
         check_captured(recipe, torch.device("cpu"), 2, True, 4)
     assert str(caught.value).count(";") == 5  # four between five reasons, one before the fix
     assert "cuda_graphs" in str(caught.value)
+
+
+def test_compiled_steps_are_recorded_on_a_gpu_unless_the_recipe_says_otherwise(task):
+    cuda, compiled = torch.device("cuda"), load_recipe(task, ["compile=true"])
+    assert check_captured(compiled, cuda, 1, False, 1) == (True, [])
+    assert check_captured(compiled, torch.device("cpu"), 1, False, 1) == (False, [])
+    assert check_captured(load_recipe(task, ["compile=true", "cuda_graphs=false"]), cuda, 1, False, 1) == (False, [])
+    assert check_captured(load_recipe(task), cuda, 1, False, 1) == (False, [])
+    recorded, (notice,) = check_captured(compiled, cuda, 1, False, 4)
+    assert not recorded
+    assert "4 processes train together" in str(notice)
+
+
+class Warnings:
+    def __init__(self):
+        self.texts = []
+
+    def __getattr__(self, name):
+        return lambda *facts: None
+
+    def on_warning(self, diagnostics):
+        self.texts += [str(diagnostic) for diagnostic in diagnostics if diagnostic.code == "TFK063"]
+
+
+def test_batches_of_more_shapes_run_as_ordinary_ones(task, tmp_path, device, monkeypatch):
+    """Said once. So is what cannot be recorded, unless the recipe asks for recordings."""
+    device(None)
+    train(load_recipe(task, CHANGES), tmp_path / "plain")
+    device(graph_stand_in.capture)
+    monkeypatch.setattr("tfkit.train.captured.MAX_PASSES", 1)
+    warnings = Warnings()
+    train(load_recipe(task, CHANGES), tmp_path / "one", callbacks=[warnings])
+    check_equal(tmp_path / "plain", tmp_path / "one")
+    (text,) = warnings.texts
+    assert text.startswith("TFK063 1 shapes of batches are recorded")
+    recordings = []
+
+    def failing(run, **options):
+        recordings.append(options)
+        if len(recordings) > 1 or "warm_up" in options:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return graph_stand_in.capture(run, **options)
+
+    device(failing)
+    monkeypatch.setattr("tfkit.train.captured.MAX_PASSES", 8)
+    monkeypatch.setattr(Recipe, "few_shapes", True)
+    warnings = Warnings()
+    train(load_recipe(task, CHANGES[1:]), tmp_path / "failing", callbacks=[warnings])
+    assert steps(tmp_path / "failing") == steps(tmp_path / "plain")
+    names = [text.partition(" cannot")[0] for text in warnings.texts]
+    assert names == ["TFK063 the pass of a batch", "TFK063 the update of the weights"]

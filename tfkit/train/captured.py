@@ -18,76 +18,91 @@ from ..errors import Diagnostic, InputError, TfkitError, TrainingError
 from ..generate import step_graphs
 from ..nn.model import Model
 from ..recipe import Recipe
-from .loss import LossSums
 from .train_state import TrainState
+
+MAX_PASSES = 8
+"""The largest number of shapes of batches that are recorded, as many as `compile` and `cuda_graphs` make."""
 
 
 class Recorded(NamedTuple):
-    """A recorded pass: `replay` reads `tensors` and `factor`, and leaves the summed losses (2,) in `sums`."""
+    """A recorded pass: `replay` reads `tensors`, and leaves its result in `result`."""
 
     tensors: list[Tensor]
-    factor: Tensor
     replay: Callable[[], object]
-    sums: Tensor
+    result: Tensor
 
 
 class CapturedPasses:
-    """The recorded passes of a model.
+    """The recorded passes of a model, one for each shape of a batch. Batches of more shapes than `MAX_PASSES` run as ordinary
+    passes.
 
     Args:
         model: The model, whose parameters and backends stay.
-        losses: The losses of a batch. They depend on its tensors alone.
-        scale: Multiplies a loss before the backward pass, by a tensor that may change.
+        run: The pass of a batch, which depends on its tensors alone.
+        notices: Gets why later batches are not recorded.
+        asked: Whether a pass that cannot be recorded is an error, not a notice.
     """
 
-    def __init__(self, model: Model, losses: Callable[[Batch], LossSums], scale: Callable[[Tensor], Tensor]) -> None:
-        self.model, self.losses, self.scale = model, losses, scale
+    def __init__(self, model: Model, run: Callable[[Batch], Tensor], notices: list[Diagnostic], asked: bool) -> None:
+        self.model, self.run, self.notices, self.asked = model, run, notices, asked
         self.passes: dict[tuple[torch.Size, ...], Recorded] = {}
+        self.pool = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
+        self.recording = True
 
-    def backward(self, batch: Batch, factor: float, seed: int) -> LossSums:
-        """Add `factor` times the gradient of the loss of a batch to the gradients. `seed` is that of its dropout.
+    def __call__(self, batch: Batch, seed: int = 0) -> Tensor:
+        """The result of the pass of a batch. `seed` is that of its dropout.
 
         Raises:
             TrainingError: The pass cannot be recorded.
         """
         shapes = tuple(tensor.shape for tensor in batch.tensors())
-        if shapes not in self.passes:
-            self.passes[shapes] = self._record(batch)
-        recorded = self.passes[shapes]
+        if shapes not in self.passes and self.recording:
+            self._record(shapes, batch)
+        recorded = self.passes.get(shapes)
+        torch.manual_seed(seed)
+        if recorded is None:
+            return self.run(batch)
         for held, tensor in zip(recorded.tensors, batch.tensors(), strict=True):
             held.copy_(tensor)
-        recorded.factor.fill_(factor)
-        torch.manual_seed(seed)
         recorded.replay()
-        loss, nll = recorded.sums.clone()  # the next replay overwrites them
-        return LossSums(loss, nll)
+        return recorded.result.clone()  # the next replay overwrites it
 
-    def _record(self, batch: Batch) -> Recorded:
+    def _record(self, shapes: tuple[torch.Size, ...], batch: Batch) -> None:
+        if len(self.passes) == MAX_PASSES:
+            message = f"{MAX_PASSES} shapes of batches are recorded as CUDA graphs, and there are more"
+            self._stop(Diagnostic("TFK063", message, "batches of other shapes run as ordinary passes"))
+            return
         fixed = batch.mapped(torch.clone)
-        factor = torch.ones((), device=self.model.device)
-
-        def run() -> Tensor:
-            with torch.enable_grad():
-                loss, nll = self.losses(fixed)
-                self.scale(loss * factor).backward()  # type: ignore[no-untyped-call]
-            return torch.stack([loss.detach(), nll])
-
         before = [None if parameter.grad is None else parameter.grad.clone() for parameter in self.model.parameters()]
         statistics = [buffer.clone() for buffer in self.model.buffers()]
         try:
-            replay, sums = step_graphs.cuda_graph(run)
-        except TfkitError:
-            raise
-        except Exception as reason:  # of CUDA, or of a part that asks the device for a number
-            words = " ".join(str(reason).split())[:300]
-            message = f"the pass of a batch cannot be recorded as a CUDA graph: {type(reason).__name__}: {words}"
-            raise TrainingError(Diagnostic("TFK063", message, "remove `cuda_graphs`")) from None
+            replay, result = _recorded("the pass of a batch", lambda: self.run(fixed), pool=self.pool)
+            self.passes[shapes] = Recorded(fixed.tensors(), replay, result)
+        except TrainingError as error:
+            if self.asked:
+                raise
+            self._stop(*error.diagnostics)
         for parameter, gradient in zip(self.model.parameters(), before, strict=True):
             if parameter.grad is not None:  # that of the runs before the recording
                 parameter.grad.zero_() if gradient is None else parameter.grad.copy_(gradient)
         for buffer, statistic in zip(self.model.buffers(), statistics, strict=True):
             buffer.copy_(statistic)
-        return Recorded(fixed.tensors(), factor, replay, sums)
+
+    def _stop(self, *reasons: Diagnostic) -> None:
+        self.recording = False
+        self.notices += reasons
+
+
+def _recorded(what: str, run: Callable[[], Tensor], **options: Any) -> tuple[Callable[[], object], Tensor]:
+    """`step_graphs.cuda_graph`. Raises TrainingError if that fails."""
+    try:
+        return step_graphs.cuda_graph(run, **options)
+    except TfkitError:
+        raise
+    except Exception as reason:  # of CUDA, or of a part that asks the device for a number
+        words = " ".join(str(reason).split())[:300]
+        message = f"{what} cannot be recorded as a CUDA graph: {type(reason).__name__}: {words}"
+        raise TrainingError(Diagnostic("TFK063", message, "write `cuda_graphs: false`")) from None
 
 
 class CapturedUpdate:
@@ -109,6 +124,13 @@ class CapturedUpdate:
         self.sums, self.share = torch.zeros(2, device=device), torch.zeros((), device=device)
         self.recorded: tuple[Callable[[], object], Tensor] | None = None
 
+    def record(self) -> None:
+        """Record the update, if it is not. Raises TrainingError."""
+        if self.recorded is None:
+            for group in self.state.optimiser.param_groups:
+                group["capturable"] = True  # torch asks for it while it records
+            self.recorded = _recorded("the update of the weights", self._run, warm_up=0)
+
     def __call__(self, sums: Tensor) -> Callable[[], list[float]]:
         """Update the weights of a step with these summed losses (2,).
 
@@ -119,10 +141,7 @@ class CapturedUpdate:
         self.sums.copy_(sums)
         if self.state.average is not None:
             self.share.fill_(self.state.average.next_share())
-        if self.recorded is None:
-            for group in self.state.optimiser.param_groups:
-                group["capturable"] = True
-            self.recorded = step_graphs.cuda_graph(self._run, warm_up=0)
+        assert self.recorded is not None, "it is recorded"
         replay, numbers = self.recorded
         replay()
         copy = numbers.to("cpu", non_blocking=True, copy=True)
@@ -153,8 +172,11 @@ class CapturedUpdate:
         return torch.stack([*self.sums, norm, scale])
 
 
-def check_captured(recipe: Recipe, device: torch.device, outputs: int, linked: bool, processes: int) -> None:
-    """Raises InputError if the passes of a recipe with `cuda_graphs` cannot be recorded.
+def check_captured(
+    recipe: Recipe, device: torch.device, outputs: int, linked: bool, processes: int
+) -> tuple[bool, list[Diagnostic]]:
+    """Whether the steps of a run are recorded: with `cuda_graphs: true`, and with `compile` on a CUDA device unless the recipe
+    says otherwise.
 
     Args:
         recipe: The recipe.
@@ -162,7 +184,15 @@ def check_captured(recipe: Recipe, device: torch.device, outputs: int, linked: b
         outputs: The number of outputs with a loss.
         linked: Whether a head learns alignments.
         processes: The processes that train together.
+
+    Returns:
+        Whether they are, and why not if the recipe leaves it open.
+
+    Raises:
+        InputError: They cannot be, and the recipe has `cuda_graphs: true`.
     """
+    if not recipe.cuda_graphs and (recipe.cuda_graphs is False or not recipe.compile or device.type != "cuda"):
+        return False, []
     reasons = {
         f"the model is on {device.type}, and CUDA graphs need a CUDA device": device.type != "cuda",
         f"{processes} processes train together, and one alone is recorded": processes > 1,
@@ -170,5 +200,8 @@ def check_captured(recipe: Recipe, device: torch.device, outputs: int, linked: b
         "the links of words have another number in each batch": linked,
         "`activation_checkpointing` asks for the state of the generator in a pass": recipe.activation_checkpointing,
     }
-    if wrong := [reason for reason, holds in reasons.items() if holds]:
-        raise InputError(recipe.diagnostic("TFK063", "cuda_graphs", "; ".join(wrong), "remove it"))
+    wrong = "; ".join(reason for reason, holds in reasons.items() if holds)
+    if wrong and recipe.cuda_graphs:
+        raise InputError(recipe.diagnostic("TFK063", "cuda_graphs", wrong, "remove it"))
+    notice = Diagnostic("TFK063", f"steps are not recorded as CUDA graphs: {wrong}", "they run as ordinary ones")
+    return not wrong, [notice] if wrong else []

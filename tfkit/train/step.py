@@ -137,16 +137,18 @@ class TrainStep:
         self.compiled = CompiledModel(model, self.batches.shape_count) if recipe.compile else None
         self._runner: nn.Module = model if self.compiled is None else self.compiled.module
         self.captured: CapturedPasses | None = None
+        self.notices: list[Diagnostic] = []
+        """What the user has to know, until somebody tells it."""
         self.captured_update: CapturedUpdate | None = None
         self._unread: Unread | None = None
         self._last_read, self._made = 0.0, False
-        if recipe.cuda_graphs:
-            linked = self.alignment is not None and bool(rows_with_links(recipe).train)
-            check_captured(recipe, self.batches.device, len(roles.outputs), linked, self.processes.count)
-            weights = {roles.output: recipe.loss.weight(roles.output)}
-            self.captured = CapturedPasses(
-                model, lambda batch: self._losses(self._runner, batch, weights), self.state.scaler.scale
-            )
+        self.factor = torch.ones((), device=self.batches.device)
+        """Of the loss of a recorded pass."""
+        linked = self.alignment is not None and bool(rows_with_links(recipe).train)
+        recorded, reasons = check_captured(recipe, self.batches.device, len(roles.outputs), linked, self.processes.count)
+        self.notices += reasons
+        if recorded:
+            self.captured = CapturedPasses(model, self._pass, self.notices, bool(recipe.cuda_graphs))
             if self.captured is not None and self.state.optimiser.defaults.get("fused"):
                 self.captured_update = CapturedUpdate(self.state, self._clipped)
         if self.processes.count > 1 and not fsdp:
@@ -184,7 +186,7 @@ class TrainStep:
         Raises:
             NotFinite: As `read`, of this step or the one before.
         """
-        start, processes, update = time.perf_counter(), self.processes, self.captured_update
+        start, processes = time.perf_counter(), self.processes
         numbers = self.next_batches()
         local_batches = {at: self.batch(at) for at in numbers[processes.rank :: processes.count]}
         source, target = map(
@@ -195,14 +197,14 @@ class TrainStep:
             ),
         )
         self.model.train()
-        if update is None or update.recorded is None:  # a recorded update leaves zeros
+        if self.captured_update is None or self.captured_update.recorded is None:  # a recorded update leaves zeros
             self.state.optimiser.zero_grad(set_to_none=self.captured is None)  # a replay adds to the tensors of its recording
         sums = self._backward(numbers, local_batches, target, self._weights(local_batches, target))
         tell(self.read())
         progress, number = self.progress, self.progress.step + 1
         rate = set_rate(self.state.optimiser, self.recipe, number, self.width, progress.reductions)
-        late = update is not None and self._made
-        if update is not None and self._made:
+        update = self._recorded_update()
+        if update is not None:
             values = update(torch.stack(sums))
         else:
             totals = processes.sum(*map(float, sums))
@@ -214,7 +216,7 @@ class TrainStep:
             values, self._made = partial(list, (*totals, norm, 1.0)), True
         self._count(1, source, target)
         known = {"step": number, "epoch": progress.epoch, "rate": rate, "source_tokens": source, "target_tokens": target}
-        self._unread = Unread(numbers, start, known, values, late)
+        self._unread = Unread(numbers, start, known, values, late=update is not None)
 
     @property
     def late(self) -> bool:
@@ -251,6 +253,19 @@ class TrainStep:
         start, self._last_read = max(step.start, self._last_read), time.perf_counter()
         return Step(loss=loss, nll=nll, norm=norm, seconds=self._last_read - start, **step.known)
 
+    def _recorded_update(self) -> CapturedUpdate | None:
+        """The recorded update; None before the first ordinary one, which makes the state of the optimiser."""
+        if self.captured_update is None or not self._made:
+            return None
+        try:
+            self.captured_update.record()
+        except TrainingError as error:
+            if self.recipe.cuda_graphs:
+                raise
+            self.notices += error.diagnostics
+            self.captured_update = None
+        return self.captured_update
+
     def _count(self, steps: int, source: int, target: int) -> None:
         self.progress.step += steps
         self.progress.source_tokens += source
@@ -284,8 +299,8 @@ class TrainStep:
                 with self._autocast():
                     batch = self.sampling.batch(batch, self.progress.step + 1, self.progress.epoch, number)
             if self.captured is not None:
-                seed = self.batches.seed(self.progress.epoch, number)
-                sums.append(self.captured.backward(batch, 1 / target_tokens, seed))
+                self.factor.fill_(1 / target_tokens)
+                sums.append(LossSums(*self.captured(batch, self.batches.seed(self.progress.epoch, number))))
                 continue
             torch.manual_seed(self.batches.seed(self.progress.epoch, number))
             with gradient_sync(self._runner, turn == rounds - 1):
@@ -297,6 +312,13 @@ class TrainStep:
             gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
             torch._foreach_mul_(gradients, float(processes.count))
         return [torch.stack(column).sum() for column in zip(*sums, strict=True)] or [torch.zeros(())] * 2
+
+    @torch.enable_grad()
+    def _pass(self, batch: Batch) -> Tensor:
+        """Add `factor` times the gradient of the loss of a batch to the gradients; returns its summed loss and nll."""
+        loss, nll = self._losses(self._runner, batch, {self.roles.output: self.recipe.loss.weight(self.roles.output)})
+        self.state.scaler.scale(loss * self.factor).backward()  # type: ignore[no-untyped-call]
+        return torch.stack([loss.detach(), nll])
 
     def _clipped(self) -> Tensor:
         """Clip the gradient to `clip_norm`; returns its norm before that."""

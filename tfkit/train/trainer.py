@@ -216,6 +216,9 @@ class Trainer:
         if self.step.epoch_complete:
             progress.epoch, progress.batch = progress.epoch + 1, 0
         self._batch_before_step = None
+        if notices := tuple(self.step.notices):
+            self.step.notices.clear()
+            self.callbacks.notify(lambda callback: callback.on_warning(notices))
         self._tell(step)
 
     def _pauses(self) -> bool:
