@@ -15,7 +15,7 @@ from tfkit import InputError, TrainingError, load_recipe
 from tfkit.generate import step_graphs
 from tfkit.nn.runtime import inputs as input_rules
 from tfkit.recipe import Recipe
-from tfkit.train import resume, train
+from tfkit.train import resume, train, validation
 from tfkit.train.captured import CapturedPasses, check_captured
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.optimiser import set_rate
@@ -32,6 +32,7 @@ def device(monkeypatch):
     def choose(capture):
         monkeypatch.setattr(step_graphs, "cuda_graph", capture)
         monkeypatch.setattr("tfkit.train.step.CapturedPasses", CapturedPasses if capture else lambda *parts: None)
+        monkeypatch.setattr(validation, "CapturedPasses", lambda *parts: None)
         monkeypatch.setattr("tfkit.train.step.set_rate", set_rate if capture else graph_stand_in.rounded_rate)
         monkeypatch.setattr("tfkit.train.session.check_device", lambda device: None)
         monkeypatch.setattr("tfkit.train.step.check_captured", lambda *facts: (True, []))
@@ -138,6 +139,29 @@ def test_a_run_resumes_exactly(task, tmp_path, device):
     train(load_recipe(task, [*CHANGES, "stopping.max_steps=4"]), tmp_path / "half")
     resume(tmp_path / "half", overrides=["stopping.max_steps=9"])
     assert steps(tmp_path / "half") == steps(tmp_path / "whole")
+
+
+def test_recorded_validations_score_as_ordinary_ones(task, tmp_path, device, monkeypatch):
+    """Over other batches, and so with sums in another order. The weights of every validation are the averages of its step."""
+    changes = [*CHANGES, "validation.every_steps=3", "batching.tokens=40", "stopping.max_steps=6"]
+    recordings = []
+
+    def capture(run, **options):
+        recordings.append(run)
+        return graph_stand_in.capture(run, **options)
+
+    device(capture)
+    monkeypatch.setattr(validation, "CapturedPasses", CapturedPasses)
+    train(load_recipe(task, changes), tmp_path / "recorded")
+    count = len(recordings)
+    monkeypatch.setattr(validation, "CapturedPasses", lambda *parts: None)
+    train(load_recipe(task, changes), tmp_path / "plain")
+    assert 1 <= count - (len(recordings) - count) <= 3
+    nlls = [
+        [entry["nll"] for entry in result(tmp_path / run)[0] if entry["kind"] == "validation"] for run in ("recorded", "plain")
+    ]
+    assert nlls[0] == pytest.approx(nlls[1], rel=1e-6)
+    assert nlls[0][0] != nlls[0][1]
 
 
 def test_a_gradient_that_is_no_number_changes_nothing(task, tmp_path, device, monkeypatch):

@@ -138,7 +138,7 @@ class TrainStep:
         self._runner: nn.Module = model if self.compiled is None else self.compiled.module
         self.captured: CapturedPasses | None = None
         self.notices: list[Diagnostic] = []
-        """What the user has to know, until somebody tells it."""
+        """What the user has to know; the trainer says it after the step, and empties the list."""
         self.captured_update: CapturedUpdate | None = None
         self._unread: Unread | None = None
         self._last_read, self._made = 0.0, False
