@@ -41,12 +41,15 @@ class CapturedPasses:
         run: The pass of a batch, which depends on its tensors alone.
         notices: Gets why later batches are not recorded.
         asked: Whether a pass that cannot be recorded is an error, not a notice.
+        pool: The memory of all recordings, which run one after another; that of other passes, or new memory by default.
     """
 
-    def __init__(self, model: Model, run: Callable[[Batch], Tensor], notices: list[Diagnostic], asked: bool) -> None:
+    def __init__(
+        self, model: Model, run: Callable[[Batch], Tensor], notices: list[Diagnostic], asked: bool, pool: Any = None
+    ) -> None:
         self.model, self.run, self.notices, self.asked = model, run, notices, asked
         self.passes: dict[tuple[torch.Size, ...], Recorded] = {}
-        self.pool = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
+        self.pool = torch.cuda.graph_pool_handle() if pool is None and model.device.type == "cuda" else pool
         self.recording = True
 
     def __call__(self, batch: Batch, seed: int = 0) -> Tensor:

@@ -323,8 +323,11 @@ class TrainStep:
     def _clipped(self) -> Tensor:
         """Clip the gradient to `clip_norm`; returns its norm before that."""
         self.state.scaler.unscale_(self.state.optimiser)
-        limit = self.recipe.clip_norm if self.recipe.clip_norm is not None else math.inf
-        return full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True))
+        limit, parameters = self.recipe.clip_norm, list(self.model.parameters())
+        if limit is not None:
+            return full_tensor(torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True))
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        return full_tensor(torch.nn.utils.get_total_norm(gradients, foreach=True))
 
     def _clip(self, step: int, numbers: range) -> float:
         """Clip the gradient as `_clipped`, if its norm is finite."""

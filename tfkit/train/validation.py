@@ -130,7 +130,8 @@ class Validator:
                 (sums,) = batch_sums(step.model, batch, step.task, few_rows=False).values()
                 return sums
 
-            self.captured = CapturedPasses(step.model, run, step.notices, step.captured.asked)
+            training = step.captured
+            self.captured = CapturedPasses(step.model, run, step.notices, training.asked, training.pool)
 
     @property
     def is_due(self) -> bool:
