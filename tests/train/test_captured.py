@@ -34,8 +34,8 @@ def device(monkeypatch):
         monkeypatch.setattr("tfkit.train.step.CapturedPasses", CapturedPasses if capture else lambda *parts: None)
         monkeypatch.setattr(validation, "CapturedPasses", lambda *parts: None)
         monkeypatch.setattr("tfkit.train.step.set_rate", set_rate if capture else graph_stand_in.rounded_rate)
-        monkeypatch.setattr("tfkit.train.session.check_device", lambda device: None)
-        monkeypatch.setattr("tfkit.train.step.check_captured", lambda *facts: (True, []))
+        for module in ("session", "step"):
+            monkeypatch.setattr(f"tfkit.train.{module}.check_captured", lambda *facts, **named: (True, []))
         monkeypatch.setattr(input_rules, "_unread", lambda tensor: True)
         monkeypatch.setattr("tfkit.data.batch_shapes.MAX_SHAPES", 3)
 
@@ -201,7 +201,7 @@ def test_a_pass_that_reads_a_number_is_named(task, tmp_path, device, monkeypatch
 
 def test_what_cannot_be_recorded_is_refused(task, tmp_path):
     recipe = load_recipe(task, ["cuda_graphs=true", "activation_checkpointing=true"])
-    with pytest.raises(InputError, match="TFK063 CUDA graphs need a CUDA device, and the model is on cpu"):
+    with pytest.raises(InputError, match="TFK063 cuda_graphs: the model is on cpu, and CUDA graphs need a CUDA device; `act"):
         train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(InputError) as caught:
