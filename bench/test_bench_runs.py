@@ -493,7 +493,7 @@ def test_recorded(monkeypatch, tmp_path):
 
     monkeypatch.setattr(step_graphs, "check_device", lambda device: None)
     monkeypatch.setattr(step_graphs, "cuda_graph", graph_stand_in.capture)
-    monkeypatch.setattr("tfkit.train.step.check_captured", lambda *facts: None)
+    monkeypatch.setattr("tfkit.train.step.check_captured", lambda *facts: (True, []))
     monkeypatch.setattr(inputs, "_unread", lambda tensor: True)
     small = ["--device", "cpu", "--shape", "tiny", "--sentences", "2", "--tokens", "120", "--rows", "60", "--vocab", "300"]
     result = recorded.main([*small, "--rounds", "1", "--json", str(tmp_path)])

@@ -102,7 +102,7 @@ def test_a_moving_average_averages_the_statistics_and_gives_the_own_ones_back():
     model = built()
     average = MovingAverage(model, 0.9)
     trained(model)
-    average.update(model)
+    average.update(model, average.next_share())
     before, name = statistics(model), "nodes.encoder.final_norm.running_var"
     with average.used_by(model):
         mean = model.get_buffer(name)

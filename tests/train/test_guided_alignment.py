@@ -161,7 +161,7 @@ def test_links_belong_to_the_pieces_that_are_drawn(pieces, pack, tmp_path, monke
             result.append(None if text in ("▁", "<s>", "</s>", "<pad>") else count)
         return result
 
-    def run(step):
+    def launch(step, tell):
         for epoch in (1, 2):
             for number in range(step.batches.count(epoch)):
                 batch = step.batches.batch(epoch, number)
@@ -176,7 +176,7 @@ def test_links_belong_to_the_pieces_that_are_drawn(pieces, pack, tmp_path, monke
                 lengths.append(int(batch.lengths["source"].sum()))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TrainStep, "run", run)
+    monkeypatch.setattr(TrainStep, "launch", launch)
     with pytest.raises(KeyboardInterrupt):
         train(load_recipe(recipe, changes), tmp_path / "run")
     assert len(lengths) > 2

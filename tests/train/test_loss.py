@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tfkit.train.loss import smoothed_cross_entropy
+from tfkit.train.loss import DEVICE_BLOCK, _blocks, smoothed_cross_entropy
 
 
 def case(dtype=torch.float32, rows=7, length=5, size=11):
@@ -53,6 +53,12 @@ def test_padding_has_no_gradient_and_half_precision_is_summed_in_float32():
     assert gradient.dtype is torch.bfloat16
     assert not gradient[labels == 0].any()
     assert gradient[labels != 0].any(-1).all()
+
+
+def test_another_device_holds_few_logits_in_float32_at_a_time():
+    blocks = _blocks(torch.empty(8192, 37000, device="meta"))
+    assert [row for block in blocks for row in range(8192)[block]] == list(range(8192))
+    assert max(block.stop - block.start for block in blocks) * 37000 <= DEVICE_BLOCK < len(blocks) * 2**26
 
 
 @pytest.mark.parametrize("block", [1, 11, 24, 2**18])

@@ -77,7 +77,7 @@ def test_the_loss_and_the_gradients_are_those_of_the_rows_alone(kind, tmp_path, 
         loss.backward()
         return loss.item(), [parameter.grad.clone() for parameter in step.model.parameters()]
 
-    def run(step):
+    def launch(step, tell):
         step.model.eval().double()  # no dropout
         packing = step.batches.packing
         for number in range(step.batches.count(1)):
@@ -96,7 +96,7 @@ def test_the_loss_and_the_gradients_are_those_of_the_rows_alone(kind, tmp_path, 
             batches.append(packed)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TrainStep, "run", run)
+    monkeypatch.setattr(TrainStep, "launch", launch)
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "run")
     assert len(batches) > 1

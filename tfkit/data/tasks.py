@@ -84,7 +84,10 @@ class Batch:
         return [tensor for table in tables for tensor in table.values()] + others
 
     def to(self, device: torch.device) -> Batch:
-        return self if device.type == "cpu" else self.mapped(lambda tensor: tensor.to(device, non_blocking=True))
+        if device.type == "cpu":
+            return self
+        pinned = self.mapped(torch.Tensor.pin_memory) if device.type == "cuda" else self  # else a copy may wait for the device
+        return pinned.mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)

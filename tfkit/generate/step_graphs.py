@@ -29,7 +29,7 @@ from ..slots.lazy import load
 from ..slots.processor_kernels import CannotRecord, StepRecorder
 from .prefill import GenerationState
 
-Capture = Callable[[Callable[[], Tensor]], tuple[Callable[[], object], Tensor]]
+Capture = Callable[..., tuple[Callable[[], object], Tensor]]
 """Records a function. Returns what runs it again on the same tensors, and the tensor that then holds its result."""
 WARM_UP = 3
 """Runs before a capture, in which kernels are compiled and libraries take their memory."""
@@ -44,11 +44,13 @@ MAX_STEPS = 16
 """The largest number of steps that are kept: the one that was used least recently makes room for another."""
 
 
-def cuda_graph(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-    """Record a function as a CUDA graph.
+def cuda_graph(run: Callable[[], Tensor], warm_up: int = WARM_UP, pool: Any = None) -> tuple[Callable[[], object], Tensor]:
+    """Record a function as a CUDA graph. The recording itself computes nothing.
 
     Args:
         run: Reads and writes the same tensors in every run.
+        warm_up: Runs before the recording.
+        pool: Memory (`torch.cuda.graph_pool_handle()`) of graphs that never run at the same time; its own by default.
 
     Returns:
         A function that replays the graph, and the tensor that then holds the result.
@@ -56,11 +58,11 @@ def cuda_graph(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
+        for _ in range(warm_up):
             run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # another thread may use the device meanwhile
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # another thread may use the device meanwhile
         result = run()
     return graph.replay, result
 

@@ -239,8 +239,9 @@ class Recipe(Options):
     ] = False
     compile: Annotated[bool, Field(description="use torch.compile, on batches of few shapes")] = False
     cuda_graphs: Annotated[
-        bool, Field(description="record the forward and backward pass of each batch shape and replay it, on a CUDA device")
-    ] = False
+        bool | None,
+        Field(description="record steps on batches of few shapes and replay them, on a CUDA device; by default with `compile`"),
+    ] = None
     seed: Annotated[
         int, Field(ge=0, le=2**32 - 1, description="seed of weights, dropout, the order of batches and held-out rows")
     ] = 0
@@ -249,7 +250,7 @@ class Recipe(Options):
     @property
     def few_shapes(self) -> bool:
         """Whether batches have few shapes, because something is made for each of them."""
-        return self.compile or self.cuda_graphs
+        return self.compile or bool(self.cuda_graphs)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Recipe):

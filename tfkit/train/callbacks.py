@@ -161,7 +161,7 @@ class Callback(Protocol):
         """
 
     def on_step_end(self, step: Step) -> None:
-        """Called after each step."""
+        """Called after each step; of a recorded one, while the device computes the gradient of the next, before its update."""
 
     def on_validation_end(self, result: ValidationResult) -> None:
         """Called after each validation."""

@@ -89,10 +89,14 @@ BLOCK = 2**18
 """Logits that a CPU processes at a time, so that temporary tensors stay in its cache."""
 
 
+DEVICE_BLOCK = 2**26
+"""Logits that another device processes at a time: it holds 256 MiB of them in float32, and not all."""
+
+
 def _blocks(logits: Tensor) -> list[slice]:
-    """Rows of logits (N, V) to process at a time: all of them, except on a CPU."""
+    """Rows of logits (N, V) to process at a time."""
     count, size = logits.shape
-    rows = max(1, BLOCK // size) if logits.is_cpu else max(1, count)
+    rows = max(1, (BLOCK if logits.is_cpu else DEVICE_BLOCK) // size)
     return [slice(first, first + rows) for first in range(0, count, rows)]
 
 

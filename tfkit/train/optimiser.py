@@ -164,10 +164,14 @@ def rate_of(recipe: Recipe, step: int, width: int, reductions: int) -> float:
 
 
 def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, step: int, width: int, reductions: int = 0) -> float:
-    """Set the learning rate of a step as `rate_of`; returns it, without the factors of parameters."""
+    """Set the learning rate of a step as `rate_of`; returns it, without the factors of parameters. A rate that is a tensor
+    stays that tensor."""
     rate = rate_of(recipe, step, width, reductions)
     for group in optimiser.param_groups:
-        group["lr"] = rate * group["factor"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate * group["factor"])
+        else:
+            group["lr"] = rate * group["factor"]
     return rate
 
 

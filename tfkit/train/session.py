@@ -22,10 +22,10 @@ from ..catalogue import Catalogue, load_catalogue
 from ..data import KINDS, TextTokeniser, changes_of_files, read_data, read_facts, read_tokenisers, roles_of
 from ..data.sources import VECTORS
 from ..errors import Diagnostic, InputError, StoreError
-from ..generate.step_graphs import check_device
 from ..recipe import Recipe, without_smoothing
 from ..spec import load_spec
 from .callbacks import Callback, CallbackList, Progress
+from .captured import check_captured
 from .checkpoint import checkpoints_in
 from .checkpointer import BestModels, Checkpointer
 from .compiled import check_compiler
@@ -227,8 +227,7 @@ def _new_trainer(
             processes.run_on_first(lambda: check_sharded_sampling(recipe, catalogue))
         if recipe.compile:
             processes.run_on_all(lambda: check_compiler(place))
-        if recipe.cuda_graphs:
-            processes.run_on_all(lambda: check_device(place))
+        processes.run_on_all(lambda: check_captured(recipe, place, outputs=1, linked=False, processes=processes.count))
         positions = processes.run_on_first(lambda: positions_in(recipe, catalogue, backend))
         recipe = fitted_length(processes.run_on_first(lambda: without_smoothing(recipe)), positions)
         with ExitStack() as stack:
@@ -280,8 +279,7 @@ def resume(
             processes.run_on_first(lambda: check_sharded_sampling(recipe, catalogue))
         if recipe.compile:
             processes.run_on_all(lambda: check_compiler(place))
-        if recipe.cuda_graphs:
-            processes.run_on_all(lambda: check_device(place))
+        processes.run_on_all(lambda: check_captured(recipe, place, outputs=1, linked=False, processes=processes.count))
         trainer = open_run(Session(directory, processes, place, backend, fsdp, callbacks, catalogue, start), recipe, None)
         trainer.restore(earlier)
         processes.run_on_first(lambda: cut_log(directory / LOG, trainer.progress.step))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,7 +32,7 @@ from ..slots.node import ImageRule
 from ..text.alignment import check_keys
 from .batches import TrainingBatches
 from .callbacks import Progress, Step
-from .captured import CapturedPasses, check_captured
+from .captured import CapturedPasses, CapturedUpdate, check_captured
 from .compiled import CompiledModel
 from .distributed.ddp_fsdp import full_tensor, gradient_sync, replicated
 from .distributed.process_group import ProcessGroup
@@ -85,6 +87,19 @@ def report_not_finite(
     raise TrainingError(Diagnostic("TFK110", f"{error}; {where}", fix)) from None
 
 
+@dataclass(frozen=True)
+class Unread:
+    """A step whose numbers are not read yet: `batches` and `start` of the step, the fields of `Step` that are known, and what
+    gives the summed losses, the norm of the gradient and the loss scale. `late` if an update was recorded, and so launched
+    whatever the numbers are."""
+
+    batches: range
+    start: float
+    known: dict[str, Any]
+    numbers: Callable[[], list[float]]
+    late: bool
+
+
 MIN_LOSS_SCALE = 2.0**-10
 """The smallest loss scale. If it still gives infinite float16 gradients, the loss scale is not the cause."""
 
@@ -122,13 +137,20 @@ class TrainStep:
         self.compiled = CompiledModel(model, self.batches.shape_count) if recipe.compile else None
         self._runner: nn.Module = model if self.compiled is None else self.compiled.module
         self.captured: CapturedPasses | None = None
-        if recipe.cuda_graphs:
-            linked = self.alignment is not None and bool(rows_with_links(recipe).train)
-            check_captured(recipe, self.batches.device, len(roles.outputs), linked, self.processes.count)
-            weights = {roles.output: recipe.loss.weight(roles.output)}
-            self.captured = CapturedPasses(
-                model, lambda batch: self._losses(self._runner, batch, weights), self.state.scaler.scale
-            )
+        self.notices: list[Diagnostic] = []
+        """What the user has to know; the trainer says it after the step, and empties the list."""
+        self.captured_update: CapturedUpdate | None = None
+        self._unread: Unread | None = None
+        self._last_read, self._made = 0.0, False
+        self.factor = torch.ones((), device=self.batches.device)
+        """Of the loss of a recorded pass."""
+        linked = self.alignment is not None and bool(rows_with_links(recipe).train)
+        recorded, reasons = check_captured(recipe, self.batches.device, len(roles.outputs), linked, self.processes.count)
+        self.notices += reasons
+        if recorded:
+            self.captured = CapturedPasses(model, self._pass, self.notices, bool(recipe.cuda_graphs))
+            if self.captured is not None and self.state.optimiser.defaults.get("fused"):
+                self.captured_update = CapturedUpdate(self.state, self._clipped)
         if self.processes.count > 1 and not fsdp:
             self._runner = replicated(self._runner, self._has_unused_parameters())
 
@@ -151,15 +173,20 @@ class TrainStep:
         return self.progress.batch >= self.batches.count(self.progress.epoch)
 
     def run(self) -> Step | None:
-        """Make one step.
+        """Make one step, and read its numbers. Returns and raises as `read`."""
+        self.launch(lambda step: None)
+        return self.read()
 
-        Returns:
-            The step; None if float16 gradients overflowed. Then only the loss scale and the position in the data changed.
+    def launch(self, tell: Callable[[Step | None], object]) -> None:
+        """Make one step. With `cuda_graphs` the device may still work at it afterwards.
+
+        Args:
+            tell: Gets the step before, as `read` returns it, while the device computes the gradient of this one.
 
         Raises:
-            NotFinite: The loss or the gradient is NaN or infinite. Only the position in the data changed.
+            NotFinite: As `read`, of this step or the one before.
         """
-        start, processes, number = time.perf_counter(), self.processes, self.progress.step + 1
+        start, processes = time.perf_counter(), self.processes
         numbers = self.next_batches()
         local_batches = {at: self.batch(at) for at in numbers[processes.rank :: processes.count]}
         source, target = map(
@@ -170,30 +197,79 @@ class TrainStep:
             ),
         )
         self.model.train()
-        self.state.optimiser.zero_grad(set_to_none=self.captured is None)  # a replay adds to the tensors of its recording
+        if self.captured_update is None or self.captured_update.recorded is None:  # a recorded update leaves zeros
+            self.state.optimiser.zero_grad(set_to_none=self.captured is None)  # a replay adds to the tensors of its recording
         sums = self._backward(numbers, local_batches, target, self._weights(local_batches, target))
-        loss, nll = (total / target for total in processes.sum(*sums))
-        if not math.isfinite(loss):
-            raise NotFinite(number, "the loss", numbers)
-        rate = set_rate(self.state.optimiser, self.recipe, number, self.width, self.progress.reductions)
-        norm = self._clip(number, numbers)
-        if not self._update(number, numbers):
+        tell(self.read())
+        progress, number = self.progress, self.progress.step + 1
+        rate = set_rate(self.state.optimiser, self.recipe, number, self.width, progress.reductions)
+        update = self._recorded_update()
+        if update is not None:
+            values = update(torch.stack(sums))
+        else:
+            totals = processes.sum(*map(float, sums))
+            if not math.isfinite(totals[0]):
+                raise NotFinite(number, "the loss", numbers)
+            norm = self._clip(number, numbers)
+            if not self._update(number, numbers):
+                return
+            values, self._made = partial(list, (*totals, norm, 1.0)), True
+        self._count(1, source, target)
+        known = {"step": number, "epoch": progress.epoch, "rate": rate, "source_tokens": source, "target_tokens": target}
+        self._unread = Unread(numbers, start, known, values, late=update is not None)
+
+    @property
+    def late(self) -> bool:
+        """Whether the numbers of the last step can wait until the next one computes. Scheduled sampling needs them before."""
+        return self._unread is not None and self._unread.late and self.sampling is None
+
+    def read(self) -> Step | None:
+        """Read the numbers of the last step.
+
+        Returns:
+            The step; None if its numbers were read, or if float16 gradients overflowed. Then only the loss scale and the
+            position in the data changed.
+
+        Raises:
+            NotFinite: The loss or the gradient is NaN or infinite. Only the position in the data changed.
+        """
+        step, self._unread = self._unread, None
+        if step is None:
             return None
-        progress = self.progress
-        progress.step = number
-        progress.source_tokens += source
-        progress.target_tokens += target
-        return Step(
-            step=number,
-            epoch=progress.epoch,
-            loss=loss,
-            nll=nll,
-            rate=rate,
-            norm=norm,
-            source_tokens=source,
-            target_tokens=target,
-            seconds=time.perf_counter() - start,
-        )
+        *sums, norm, scale = step.numbers()
+        number, source, target = (step.known[name] for name in ("step", "source_tokens", "target_tokens"))
+        loss, nll = (total / target for total in sums)
+        if step.late and not math.isfinite(loss + norm):
+            self._count(-1, -source, -target)
+            if self.state.average is not None:
+                self.state.average.step -= 1
+            if not math.isfinite(loss):
+                raise NotFinite(number, "the loss", step.batches)
+            if not self.state.scaler.is_enabled():
+                raise NotFinite(number, "the norm of the gradient", step.batches)
+            if scale < MIN_LOSS_SCALE:
+                raise NotFinite(number, f"with the loss scale {scale:g} the gradient", step.batches)
+            return None
+        start, self._last_read = max(step.start, self._last_read), time.perf_counter()
+        return Step(loss=loss, nll=nll, norm=norm, seconds=self._last_read - start, **step.known)
+
+    def _recorded_update(self) -> CapturedUpdate | None:
+        """The recorded update; None before the first ordinary one, which makes the state of the optimiser."""
+        if self.captured_update is None or not self._made:
+            return None
+        try:
+            self.captured_update.record()
+        except TrainingError as error:
+            if self.recipe.cuda_graphs:
+                raise
+            self.notices += error.diagnostics
+            self.captured_update = None
+        return self.captured_update
+
+    def _count(self, steps: int, source: int, target: int) -> None:
+        self.progress.step += steps
+        self.progress.source_tokens += source
+        self.progress.target_tokens += target
 
     def _weights(self, local_batches: Mapping[int, Batch], target_tokens: int) -> dict[str, float]:
         """The factor of the summed loss of every output. The loss of a step is divided by the labels of the first output, so
@@ -207,7 +283,7 @@ class TrainStep:
 
     def _backward(
         self, numbers: range, local_batches: Mapping[int, Batch], target_tokens: int, weights: Mapping[str, float]
-    ) -> tuple[float, float]:
+    ) -> list[Tensor]:
         """Accumulate the gradient of a step; returns the sums of loss and nll over the batches of this process.
 
         Every process runs the same number of backward passes, because all gather weights and reduce gradients together. A
@@ -223,8 +299,8 @@ class TrainStep:
                 with self._autocast():
                     batch = self.sampling.batch(batch, self.progress.step + 1, self.progress.epoch, number)
             if self.captured is not None:
-                seed = self.batches.seed(self.progress.epoch, number)
-                sums.append(self.captured.backward(batch, 1 / target_tokens, seed))
+                self.factor.fill_(1 / target_tokens)
+                sums.append(LossSums(*self.captured(batch, self.batches.seed(self.progress.epoch, number))))
                 continue
             torch.manual_seed(self.batches.seed(self.progress.epoch, number))
             with gradient_sync(self._runner, turn == rounds - 1):
@@ -235,17 +311,27 @@ class TrainStep:
         if processes.count > 1:  # DDP and FSDP2 average over processes; scaling the loss instead could overflow float16
             gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
             torch._foreach_mul_(gradients, float(processes.count))
-        if not sums:
-            return 0.0, 0.0
-        return float(torch.stack([of_batch.loss for of_batch in sums]).sum()), float(
-            torch.stack([of_batch.nll for of_batch in sums]).sum()
-        )
+        return [torch.stack(column).sum() for column in zip(*sums, strict=True)] or [torch.zeros(())] * 2
 
-    def _clip(self, step: int, numbers: range) -> float:
+    @torch.enable_grad()
+    def _pass(self, batch: Batch) -> Tensor:
+        """Add `factor` times the gradient of the loss of a batch to the gradients; returns its summed loss and nll."""
+        loss, nll = self._losses(self._runner, batch, {self.roles.output: self.recipe.loss.weight(self.roles.output)})
+        self.state.scaler.scale(loss * self.factor).backward()  # type: ignore[no-untyped-call]
+        return torch.stack([loss.detach(), nll])
+
+    def _clipped(self) -> Tensor:
         """Clip the gradient to `clip_norm`; returns its norm before that."""
         self.state.scaler.unscale_(self.state.optimiser)
-        limit = self.recipe.clip_norm if self.recipe.clip_norm is not None else math.inf
-        norm = float(full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)))
+        limit, parameters = self.recipe.clip_norm, list(self.model.parameters())
+        if limit is not None:
+            return full_tensor(torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True))
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        return full_tensor(torch.nn.utils.get_total_norm(gradients, foreach=True))
+
+    def _clip(self, step: int, numbers: range) -> float:
+        """Clip the gradient as `_clipped`, if its norm is finite."""
+        norm = float(self._clipped())
         if not self.state.scaler.is_enabled() and not math.isfinite(norm):
             raise NotFinite(step, "the norm of the gradient", numbers)
         return norm
@@ -261,7 +347,7 @@ class TrainStep:
                 raise NotFinite(step, f"with the loss scale {scale:g} the gradient", numbers)
             return False
         if self.state.average is not None:
-            self.state.average.update(self.model)
+            self.state.average.update(self.model, self.state.average.next_share())
         return True
 
     def _losses(self, model: nn.Module, batch: Batch, weights: Mapping[str, float]) -> LossSums:

@@ -88,13 +88,17 @@ class MovingAverage:
             name: tensor.detach().clone() for name, tensor in _tensors(model).items() if frozen or tensor.requires_grad
         }
 
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Include the weights after a step."""
+    def next_share(self) -> float:
+        """Count one more update; returns 1 - d_n, the share of the weights in it."""
         self.step += 1
-        decay = min(self.decay, (1 + self.step) / (10 + self.step))
+        return 1 - min(self.decay, (1 + self.step) / (10 + self.step))
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, share: float | Tensor) -> None:
+        """Include the weights after a step, by their share."""
         weights = [tensor.detach() for name, tensor in _tensors(model).items() if name in self.values]
-        torch._foreach_lerp_(list(self.values.values()), weights, 1 - decay)
+        shares: Any = [share] * len(weights) if isinstance(share, Tensor) else share
+        torch._foreach_lerp_(list(self.values.values()), weights, shares)
 
     @contextmanager
     def used_by(self, model: nn.Module) -> Iterator[None]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from ..data import Epoch
 from ..recipe import Recipe, schedule_warning
-from .callbacks import Progress
+from .callbacks import Progress, Step
 from .checkpointer import BestModels, Checkpointer
 from .distributed.process_group import ProcessGroup, ProcessLost
 from .pretrained import LoadReport
@@ -191,10 +192,12 @@ class Trainer:
                 self._validate(patience=True)
             progress.seconds = self.clock.synchronised_seconds()
             if self._must_stop(interrupts):
+                self._read()
                 self.checkpointer.save()
                 raise self.output.removed or self.output.unsaved or self.callbacks.failure or KeyboardInterrupt
             if progress.step % every_steps == 0 and not self.checkpointer.is_current:
                 self.checkpointer.save()
+        self._read()
         if progress.validated != progress.step:
             self._validate(patience=False)
             self.checkpointer.saved_step = -1
@@ -206,16 +209,42 @@ class Trainer:
         progress = self.progress
         self._batch_before_step = progress.batch
         try:
-            step = self.step.run()
+            self.step.launch(self._tell)
+            step = None if self.step.late and not self._pauses() else self.step.read()
         except NotFinite as error:
             self._stop_not_finite(error)
         if self.step.epoch_complete:
             progress.epoch, progress.batch = progress.epoch + 1, 0
         self._batch_before_step = None
+        if notices := tuple(self.step.notices):
+            self.step.notices.clear()
+            self.callbacks.notify(lambda callback: callback.on_warning(notices))
+        self._tell(step)
+
+    def _pauses(self) -> bool:
+        """Whether anything but the next step of the epoch follows a step: a validation, a checkpoint or the end."""
+        progress = self.progress
+        return (
+            self.step.epoch_complete
+            or self.validator.is_due
+            or progress.step % self.recipe.keeping.every_steps == 0
+            or why_stop(self.recipe, progress, self.clock.validation_seconds) is not None
+        )
+
+    def _read(self) -> None:
+        """Read the numbers of the last step now."""
+        try:
+            step = self.step.read()
+        except NotFinite as error:
+            self._stop_not_finite(error)
+        self._tell(step)
+
+    def _tell(self, step: Step | None) -> None:
+        """Tell the callbacks of a step, after which its numbers are read."""
         if step is None:
             return
         if self.processes.is_first:
-            progress.seconds = self.clock.seconds()  # for the callbacks; the other processes get it after the step
+            self.progress.seconds = self.clock.seconds()  # for the callbacks; the other processes get it after the step
         self.callbacks.notify(lambda callback: callback.on_step_end(step))
 
     def _validate(self, patience: bool) -> None:
@@ -238,7 +267,7 @@ class Trainer:
     def _stop_not_finite(self, error: NotFinite) -> NoReturn:
         """Save the state before the step, and its batches. Raises TrainingError in all processes."""
         batches = [self.step.batch(number) for number in error.batches]
-        self._undo_batches()
+        self.progress.batch, self._batch_before_step = error.batches.start, None
         self.checkpointer.save()
         checkpoint = self.checkpointer.path if self.output.unsaved is None else None
         has_best = bool(self.progress.best_models)
@@ -257,8 +286,11 @@ class Trainer:
             return
         if isinstance(error, ProcessLost):
             self._undo_batches()
-        if not self.checkpointer.is_current and self._batch_before_step is None:
-            self.checkpointer.save_alone()
+        if self._batch_before_step is None:
+            with suppress(NotFinite):
+                self.step.read()
+            if not self.checkpointer.is_current:
+                self.checkpointer.save_alone()
 
 
 def steps_per_epoch(trainer: Trainer) -> int:

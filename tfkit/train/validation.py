@@ -7,13 +7,14 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..data import KINDS, NO_LABEL, Corpus, Data, ImageTask, Task, TextTokeniser, asked_questions, epoch_of
+from ..data import KINDS, NO_LABEL, Batch, BatchShapes, Corpus, Data, ImageTask, Task, TextTokeniser, asked_questions, epoch_of
 from ..data.aligned_rows import words_of_row
 from ..data.corpus import GOLD
 from ..errors import BuildError, InputError
@@ -26,6 +27,7 @@ from ..text import Answerer, Translator
 from ..text.alignment import align, check_keys, word_links
 from ..text.translator import one_line
 from .callbacks import Progress, ValidationResult
+from .captured import CapturedPasses
 from .checkpointer import BestModels
 from .distributed.process_group import ProcessGroup
 from .loss import labelled_rows, smoothed_cross_entropy
@@ -121,6 +123,15 @@ class Validator:
 
     def __init__(self, step: TrainStep, build: Callable[[], Model], best_models: BestModels) -> None:
         self.step, self.build, self.best_models = step, build, best_models
+        self.captured: CapturedPasses | None = None
+        if step.captured is not None:
+
+            def run(batch: Batch) -> Tensor:
+                (sums,) = batch_sums(step.model, batch, step.task, few_rows=False).values()
+                return sums
+
+            training = step.captured
+            self.captured = CapturedPasses(step.model, run, step.notices, training.asked, training.pool)
 
     @property
     def is_due(self) -> bool:
@@ -146,7 +157,7 @@ class Validator:
                 self.best_models.add(model, float(progress.step))
                 progress.validated = progress.step
                 return None
-            evaluation = evaluate(model, self.step)
+            evaluation = evaluate(model, self.step, self.captured)
             value = evaluation.value(self.step.recipe)
             best = progress.best is None or value > progress.best
             self.best_models.add(model, value)
@@ -196,16 +207,17 @@ def reduces_at_plateau(recipe: Recipe, progress: Progress, value: float) -> bool
     return True
 
 
-def evaluate(model: Model, step: TrainStep) -> Evaluation:
-    """Evaluate a model on the validation data of a run; all processes share the work. Of several corpora it is the mean."""
+def evaluate(model: Model, step: TrainStep, captured: CapturedPasses | None = None) -> Evaluation:
+    """Evaluate a model on the validation data of a run; all processes share the work. Of several corpora it is the mean.
+    `captured`: the recorded passes of the model."""
     assert step.data.validation is not None, "the caller checks that there are validation data"
     parts = step.data.validation_parts()
     if not parts:
-        return _evaluate(model, step, step.data.validation)
-    return Evaluation.mean({name: _evaluate(model, step, corpus) for name, corpus in parts.items()})
+        return _evaluate(model, step, step.data.validation, captured)
+    return Evaluation.mean({name: _evaluate(model, step, corpus, captured) for name, corpus in parts.items()})
 
 
-def _evaluate(model: Model, step: TrainStep, corpus: Corpus) -> Evaluation:
+def _evaluate(model: Model, step: TrainStep, corpus: Corpus, captured: CapturedPasses | None) -> Evaluation:
     recipe, data = step.recipe, step.data
     counts: list[tuple[int, int, int]] = []
 
@@ -214,7 +226,7 @@ def _evaluate(model: Model, step: TrainStep, corpus: Corpus) -> Evaluation:
 
     entities = KINDS[recipe.data.kind].tagged and marks_entities(data.labels)
     counter = count_entities if entities else None
-    nll, accuracies = validation_nll(model, corpus, step.task, recipe, step.batches.device, step.processes, counter)
+    nll, accuracies = validation_nll(model, corpus, step.task, recipe, step.batches.device, step.processes, counter, captured)
     if KINDS[recipe.data.kind].spans:
         return Evaluation(nll, scores_of_answers(model, data, recipe, step.processes), None)
     if KINDS[recipe.data.kind].labelled or len(accuracies) > 1:
@@ -237,6 +249,29 @@ def _evaluate(model: Model, step: TrainStep, corpus: Corpus) -> Evaluation:
 
 
 @torch.no_grad()
+def batch_sums(
+    model: Model,
+    batch: Batch,
+    task: Task | ImageTask,
+    few_rows: bool,
+    counter: Callable[[Tensor, Tensor], None] | None = None,
+) -> dict[str, Tensor]:
+    """The nll of a batch, its correct labels and its labels (3,), by output. `few_rows`: compute the logits of labelled tokens
+    alone, if they are few."""
+    all_labels, sums = {task.roles.output: batch.labels, **batch.other_labels}, {}
+    with labelled_rows(model.nodes, all_labels) if few_rows else nullcontext(all_labels) as by_output:
+        logits = model(**batch.arguments)
+    for name, labels in by_output.items():
+        label_logits = model.plan.label_rows(name, logits[name])
+        nll = smoothed_cross_entropy(label_logits, labels, 0.0, "uniform", NO_LABEL).nll
+        chosen = label_logits.argmax(-1)
+        if counter is not None:
+            counter(chosen, labels)
+        sums[name] = torch.stack([nll, (chosen == labels).sum(), (labels != NO_LABEL).sum()])
+    return sums
+
+
+@torch.no_grad()
 def validation_nll(
     model: Model,
     corpus: Corpus,
@@ -245,9 +280,11 @@ def validation_nll(
     device: torch.device,
     processes: ProcessGroup,
     counter: Callable[[Tensor, Tensor], None] | None = None,
+    captured: CapturedPasses | None = None,
 ) -> tuple[float, dict[str, float]]:
     """The loss of a corpus, without label smoothing or dropout. Masked tokens are the same in every call. `counter` gets the
-    most probable classes and the labels of every batch.
+    most probable classes and the labels of every batch. `captured` are the recorded passes of the model, which need batches of
+    few shapes. Masked tokens depend on the batches, and `counter` reads a batch: then passes are ordinary ones.
 
     Returns:
         The negative log-likelihood in nats per label, summed over outputs with the weights of the recipe, and the accuracy of
@@ -256,19 +293,21 @@ def validation_nll(
     outputs = task.roles.outputs
     sums = {name: [0.0, 0.0, 0.0] for name in outputs}  # nll, correct labels, labels
     longest = max(int(lengths.max()) for lengths in corpus.lengths.values())
-    batches = list(enumerate(epoch_of(corpus.lengths, max(recipe.batch_limit, longest), 0, 0).batches))
+    limit, shapes = max(recipe.batch_limit, longest), None
+    if captured is not None and counter is None and getattr(task, "masking", None) is None:
+        shapes = BatchShapes(corpus.lengths, limit)
+    batches = list(enumerate((shapes.epoch(0, 0) if shapes else epoch_of(corpus.lengths, limit, 0, 0)).batches))
+    of_batches: list[dict[str, Tensor]] = []
     for number, rows in batches[processes.rank :: processes.count]:
-        draw = np.random.Generator(np.random.PCG64([number]))
-        batch = task.batch(corpus, sorted(rows.tolist()), draw).to(device)
-        with labelled_rows(model.nodes, {task.roles.output: batch.labels, **batch.other_labels}) as by_output:
-            logits = model(**batch.arguments)
-        for name, labels in by_output.items():
-            label_logits = model.plan.label_rows(name, logits[name])
-            nll = float(smoothed_cross_entropy(label_logits, labels, 0.0, "uniform", NO_LABEL).nll)
-            if counter is not None:
-                counter(label_logits.argmax(-1), labels)
-            batch_sums = (nll, int((label_logits.argmax(-1) == labels).sum()), int((labels != NO_LABEL).sum()))
-            sums[name] = [one + other for one, other in zip(sums[name], batch_sums, strict=True)]
+        draw, numbers = np.random.Generator(np.random.PCG64([number])), sorted(rows.tolist())
+        batch = task.batch(corpus, numbers, draw)
+        if captured is not None and shapes is not None:
+            of_batches.append({task.roles.output: captured(shapes.padded(batch, numbers, task).to(device))})
+        else:
+            of_batches.append(batch_sums(model, batch.to(device), task, few_rows=True, counter=counter))
+    for of_batch in of_batches:
+        for name, tensor in of_batch.items():
+            sums[name] = [one + other for one, other in zip(sums[name], tensor.tolist(), strict=True)]
     added = {name: processes.sum(*local) for name, local in sums.items()}
     total = sum(recipe.loss.weight(name) * nll / count for name, (nll, _, count) in added.items())
     return total, {name: 100 * correct / count for name, (_, correct, count) in added.items()}
