@@ -2,6 +2,7 @@
 
     python bench/fused_time.py --json bench/results/fused_time.json
     python bench/fused_time.py --compile      (with the Triton whose kernels were measured, 3.6.0)
+    python bench/fused_time.py --tiles        (compiles tiles to choose from, and prints their times)
 
 A program (one tile of queries, or of keys) with `steps` of its loop needs, in cycles of its multiprocessor,
 
@@ -31,8 +32,9 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -301,7 +303,7 @@ def evaluated() -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "constants": asdict(constants), "cells_fitted": len(counting), "worst": worst(counting, constants), "halves": halves,
-        "cells": rows,
+        "cells": rows, "tiles": tiles_by_time(constants),
     }  # fmt: skip
 
 
@@ -346,8 +348,8 @@ def compiled_cells(known: dict[str, Any]) -> dict[str, Any]:
             given |= {"bias": torch.zeros(H, 2 * T5_REACH + 1) if by_distance else torch.zeros(H), "bias_kind": cell.bias}
             given["bias_low"] = -T5_REACH if by_distance else 0
         had, heard = tiles_of(cell.name), []
-        chosen = patch.object(launch, "tiles_for", lambda kernel, *_: (had.get(launches.NAMES.get(kernel, kernel)),))  # noqa: B023
-        with aot.without_a_device(90), chosen, launches.recorded(heard):
+        taken = patch.object(launch, "tiles_for", lambda kernel, *_: (had.get(launches.NAMES.get(kernel, kernel)),))  # noqa: B023
+        with aot.without_a_device(90), taken, launches.recorded(heard):
             output, lse = launch.forward(call := launch.Call(**given))
             if cell.training:
                 launch.backward(call, output, lse, torch.zeros_like(output), None, cell.bias == "distance")
@@ -360,6 +362,71 @@ def compiled_cells(known: dict[str, Any]) -> dict[str, Any]:
     return {**known, "programs": programs, "cells": found}
 
 
+TILES = H100.parent / "fused_tiles.json"
+SHAPES = {
+    "forward": ((128, 128, 8, 2), (128, 64, 8, 2), (128, 32, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2)),
+    "queries": ((128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2)),
+    "keys": ((64, 128, 8, 2), (32, 128, 8, 2), (16, 128, 8, 2), (64, 64, 8, 2), (64, 64, 4, 2), (32, 64, 4, 2)),
+}
+"""Tiles of which the model chooses, on sm_90 in 16 bits where the hardware copies them: queries, keys, warps, stages."""
+NEARLY = 1.02
+"""Of tiles whose times are within this, those are taken that copy least: the rate of L2 is the least known."""
+
+
+def compiled_tiles() -> dict[str, Any]:
+    """What the installed Triton makes of SHAPES, by kernel, width and features; without those that spill or are wrong."""
+    import aot
+    import triton
+    from launches import ROWS, copies, launched
+    from tfkit_fused.tiles import Tiles
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    rows = [row for row in ROWS if row.kernel in SHAPES and row.bytes == 2 and row.width <= 128 and not row.short]
+    for row in (each for each in rows if each.features != "rich" and copies(each, 90)):
+        for shape in SHAPES[row.kernel]:
+            cost = aot.compiled(launched(row, 90, tiles=Tiles(*shape)), 90)
+            if not (cost.spilled or cost.advisories or cost.wrong or cost.shared > SHARED - RESERVED):
+                found.setdefault(f"{row.kernel}-{row.width}-{row.features}", []).append(asdict(code_of(cost, Tiles(*shape))))
+    return {"triton": triton.__version__, "tiles": found}
+
+
+def usual(width: int, features: str, short: bool) -> list[Cell]:
+    """The calls that tiles are chosen for: long ones; or short ones, sentences of texts."""
+    kinds = {("position", 64): ("t5",), ("position", 128): ("alibi",)}.get(
+        (features, width), (f"dense-d{width}", f"causal-d{width}")
+    )
+    names = [f"{text}-{side}" for text in ("multi30k", "wmt") for side in ("encoder", "decoder")]
+    names = names if short else [f"{kind}-{length}" for kind in kinds for length in (2048, 8192)]
+    return [replace(cell, head_dim=width) for cell in CELLS if cell.name.removesuffix("/forward") in names]
+
+
+def chosen(kernel: str, width: int, features: str, short: bool, constants: Constants) -> dict[Code, float]:
+    """Tiles with the geometric mean of their times, in microseconds; first what is taken."""
+    name = {"keys": "keys_and_values"}.get(kernel, kernel)
+    codes = [Code(**each) for each in json.loads(TILES.read_text())["tiles"].get(f"{kernel}-{width}-{features}", ())]
+    times, copied = {}, {}
+    for code in codes:
+        works = [work_of(cell, name, code) for cell in usual(width, features, short)]
+        times[code] = 1e6 * float(np.exp(np.mean([np.log(seconds(work, constants)) for work in works])))
+        copied[code] = sum(work.copied for work in works)
+    near = [code for code in times if times[code] <= NEARLY * min(times.values())]
+    first = min(near, key=lambda code: (copied[code], times[code]), default=None)
+    return dict(sorted(times.items(), key=lambda each: (each[0] != first, each[1])))
+
+
+def tiles_by_time(constants: Constants) -> list[dict[str, Any]]:
+    """For `fused_time.json`: of every kind of call, first what is taken."""
+    found = []
+    for row, short in product(json.loads(TILES.read_text())["tiles"], (False, True)):
+        kernel, width, features = row.split("-")
+        times = chosen(kernel, int(width), features, short, constants)
+        named = {f"{code.queries}x{code.keys}, {code.warps} warps": (code, round(time)) for code, time in times.items()}
+        kind = {"kernel": kernel, "width": int(width), "features": features, "short": short}
+        programs = {name: code.residents for name, (code, _) in named.items()}
+        found.append({**kind, "predicted_us": {name: time for name, (_, time) in named.items()}, "programs": programs})
+    return found
+
+
 def written(record: dict[str, Any]) -> str:
     """JSON with a line for each cell and program."""
     return re.sub(r"\n {3,}|\n {2}(?=[]}])", " ", json.dumps(record, indent=1, allow_nan=False)) + "\n"
@@ -369,7 +436,10 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--tiles", action="store_true")
     options = parser.parse_args(words)
+    if options.tiles:
+        TILES.write_text(written(compiled_tiles()))
     if options.compile:
         import triton
 
@@ -384,6 +454,8 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
         error, host = row["predicted_us"] / row["measured_us"] - 1.0, "" if row["counts"] else " (the host's time)"
         print(f"{row['cell']}: {row['measured_us']} us measured{host}, {row['predicted_us']} us predicted, {error:+.0%}")
     print({name: record[name] for name in ("constants", "cells_fitted", "worst", "halves")})
+    for row in record["tiles"]:
+        print(f"{row['kernel']} {row['width']} {row['features']}{' short' * row['short']}: {row['predicted_us']} us")
     return record
 
 

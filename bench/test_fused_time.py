@@ -11,7 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fused_time
-from fused_time import Code, imbalance, throughput, walks
+from fused_time import Code, Constants, chosen, imbalance, throughput, walks
+from tfkit_fused.tiles import BY_TIME, ROWS
 
 from tfkit_conformance.bench.cells import CELLS
 
@@ -27,6 +28,9 @@ def test_the_record_follows_from_the_measurements():
     assert [row["predicted_us"] for row in found["cells"]] == pytest.approx(
         [row["predicted_us"] for row in RECORD["cells"]], rel=2e-3, abs=1.0
     )
+    for row, recorded in zip(found["tiles"], RECORD["tiles"], strict=True):
+        assert row.pop("predicted_us") == pytest.approx(recorded["predicted_us"], rel=2e-3, abs=1.0)
+        assert row == {name: each for name, each in recorded.items() if name != "predicted_us"}
     assert found["constants"] == pytest.approx(RECORD["constants"], rel=1e-3)
     assert found["worst"] == pytest.approx(RECORD["worst"], abs=2e-3)
     for half, recorded in zip(found["halves"], RECORD["halves"], strict=True):
@@ -107,3 +111,14 @@ def test_steps_are_those_of_a_plain_loop_over_pairs(kernel, changes, queries, ke
 def test_the_last_wave():
     assert imbalance([1] * 6, 3) == 1.0
     assert imbalance([1] * 4, 3) == pytest.approx(2 / (4 / 3))
+
+
+def test_the_tiles_that_sm_90_takes_have_the_least_predicted_time():
+    wanted = {}
+    for row in ROWS:
+        times = chosen(row.kernel, row.width, row.features, row.short, Constants(**RECORD["constants"]))
+        if row.bytes == 2 and times:
+            first = next(iter(times))
+            shape = (first.queries, first.keys, first.warps, first.stages)
+            wanted[row.kernel, 2, row.width, row.features, row.short] = shape
+    assert BY_TIME[""] == wanted

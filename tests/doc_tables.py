@@ -370,6 +370,17 @@ def fused_time(run: Run) -> str:
     return said + "\n\n" + rows(["cell", "measured, us", "predicted, us", "error", ""], *body)
 
 
+def fused_tiles(run: Run) -> str:
+    """The tiles that `fused` takes on sm_90, with the times that choose them."""
+    body = []
+    for row in json.loads((ROOT / "bench" / "results" / "fused_time.json").read_text(encoding="utf-8"))["tiles"]:
+        (first, least), *others = row["predicted_us"].items()
+        kind = f"{row['kernel']}, D {row['width']}, {row['features']}{', short' * row['short']}"
+        slower = "; ".join(f"{name} {time / least:.2f}" for name, time in others)
+        body.append([kind, first, str(row["programs"][first]), f"{least:,}", slower])
+    return rows(["kernel and call", "tiles", "programs on a multiprocessor", "predicted, us", "others, relative time"], *body)
+
+
 def certificates(run: Run) -> str:
     """Every plugin of the repository, with each certificate that it ships."""
     body = []
@@ -447,6 +458,7 @@ TABLES: dict[str, Callable[[Run], str]] = {
     "backend-needs": backend_needs, "backends": backends, "checks": checks,
     "certificates": certificates, "claims": claims, "claims-by-length": claims_by_length,
     "codes": codes, "commands": commands, "entries": entries, "field-report": field_report, "fused-time": fused_time,
+    "fused-tiles": fused_tiles,
     "hooks": hook_list, "json": json_forms, "machine-code": machine_code,
     "measurements": measurements, "translation-cells": translation_cells, "model-parts-api": api("tfkit.plugin.model_parts"),
     "flash-calls-api": api("tfkit.plugin.flash_calls"),

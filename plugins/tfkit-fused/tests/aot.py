@@ -140,9 +140,9 @@ def without_a_device(capability: int) -> Iterator[None]:
     generation = tiles.generation_of(capability // 10)
 
     def tiles_for(
-        kernel: str, query: Any, key: Any, value: Any, features: str, described: bool, *_: Any
+        kernel: str, query: Any, key: Any, value: Any, features: str, ragged: bool, described: bool, *_: Any
     ) -> tuple[tiles.Tiles, ...]:
-        return tiles.of_row(tiles.row_for(kernel, query, key, value, features), generation, described)
+        return tiles.of_row(tiles.row_for(kernel, query, key, value, features, ragged), generation, described)
 
     with ExitStack() as stack:
         for owner, name, stand_in in (
