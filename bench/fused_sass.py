@@ -1,5 +1,5 @@
-"""The machine code of tfkit-fused for sm_90 and sm_100, without a GPU: instructions of one step of each loop, and TFLOP/s that
-are estimated for an H100. The file also has what became of every program of the table of tiles.
+"""The machine code of tfkit-fused for sm_90 and sm_100, without a GPU: instructions of one step of each loop. The file also has
+what became of every program of the table of tiles.
 
     python bench/fused_sass.py --json bench/results/fused_sass.json
     python bench/fused_sass.py --tutorial 06-fused-attention.py --json bench/results/fused_sass.json
@@ -30,7 +30,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 sys.path[:0] = [str(Path(__file__).parents[1] / "plugins" / "tfkit-fused" / "tests")]
 import aot  # noqa: E402
 from launches import CAPABILITIES, UNMEASURED, WHOLE, cell, cells, launched, named  # noqa: E402
-from machine_code import estimated_tflops  # noqa: E402
 from tfkit_fused.tiles import Tiles, triton_version  # noqa: E402
 
 YARDSTICKS = (64, 128)
@@ -60,10 +59,6 @@ def of_backend(known: dict[str, aot.Cost]) -> tuple[dict[str, dict[str, Any]], d
         for each in cells(sm):
             row = rows.setdefault(each.name, {})
             row |= {f"sm_{sm}": compiled(each.launch, sm), f"tiles_{sm}": str(each.tiles)}
-            if sm == 90 and each.kernel == "forward":
-                loop = found[row["sm_90"]].step
-                tflops = estimated_tflops(loop, each.tiles.warps, each.tiles.queries, each.tiles.keys, each.features)
-                row["estimated_tflops"] = round(tflops)
     choices = {}
     for choice in UNMEASURED:
         sm, table_row, described, tiles = choice
@@ -85,10 +80,7 @@ def of_tutorial(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         named = {"HEAD_DIM": width, "BLOCK_M": queries, "BLOCK_N": keys, "FP8_OUTPUT": False, "STAGE": 1}
         arguments = (0.125, torch.zeros(2, 8, 2048), 2, 8, *descriptors, 2048)
         cost = aot.compiled(aot.Launch(kernel, arguments, {**named, **YARDSTICK.launch}), 90)
-        theirs, row = cost.step, figures(cost)
-        row |= {"tiles": str(YARDSTICK)}
-        row["estimated_tflops"] = round(estimated_tflops(theirs, 8, queries, keys, width))
-        yield f"forward, dense, D {width}", row
+        yield f"forward, dense, D {width}", figures(cost) | {"tiles": str(YARDSTICK)}
 
 
 def of_fused_beside_tutorial(width: int) -> int:
@@ -129,13 +121,12 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     columns = ("instructions", "wgmma", "mma", "wait", "exp2", "cp.async", "tma", "registers")
     for sm in CAPABILITIES:
         title = f"one step of each loop, per warp, sm_{sm}, Triton {triton.__version__}"
-        table = Table("cell", "tiles", *columns, *(["estimated TFLOP/s"] if sm == 90 else []), title=title)
+        table = Table("cell", "tiles", *columns, title=title)
         for name, row in found["cells"].items():
             if f"sm_{sm}" not in row:
                 continue
             kinds = figures(programs[row[f"sm_{sm}"]])
-            estimated = [str(row.get("estimated_tflops", ""))] if sm == 90 else []
-            table.add_row(name, row[f"tiles_{sm}"], *(str(kinds.get(column, "")) for column in columns), *estimated)
+            table.add_row(name, row[f"tiles_{sm}"], *(str(kinds.get(column, "")) for column in columns))
         Console(width=160).print(table)
     return found
 

@@ -7,6 +7,7 @@ import ast
 import inspect
 import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -334,13 +335,13 @@ def machine_code(run: Run) -> str:
     """Loops of `fused` for an H100, by the newest Triton, beside those of Triton's tutorial where it has the same."""
     versions = json.loads((ROOT / "bench" / "results" / "fused_sass.json").read_text(encoding="utf-8"))["versions"]
     newest = versions[max(versions, key=lambda version: tuple(map(int, version.split("."))))]
-    columns = ("instructions", "wgmma", "mma", "wait", "cp.async", "tma", "registers", "estimated_tflops")
+    columns = ("instructions", "wgmma", "mma", "wait", "cp.async", "tma", "registers")
     body = []
     for name, row in newest["cells"].items():
         cost = newest["programs"][row["sm_90"]]
         longest = max(cost["loops"], key=lambda loop: (loop.get("wgmma", 0) + loop.get("mma", 0), loop["instructions"]))
         copies = sum(loop.get("tma", 0) for loop in cost["loops"]) or ""  # specialised warps: in the loop of another group
-        kinds = {**longest, "tma": copies, "registers": cost["registers"], "estimated_tflops": row.get("estimated_tflops", "")}
+        kinds = {**longest, "tma": copies, "registers": cost["registers"]}
         other = ""
         if "sm_100" in row:
             other = str(newest["programs"][row["sm_100"]]["loops"][0]["instructions"])
@@ -348,8 +349,36 @@ def machine_code(run: Run) -> str:
         body.append([name, row["tiles_90"], *(str(kinds.get(column, "")) for column in columns), other])
     for name, row in newest["tutorial"].items():
         body.append([f"tutorial: {name}", row["tiles"], *(str(row.get(column, "")) for column in columns), ""])
-    named = {"wait": "waits", "tma": "TMA", "estimated_tflops": "estimated TFLOP/s"}
+    named = {"wait": "waits", "tma": "TMA"}
     return rows(["call", "tiles", *(named.get(column, column) for column in columns), "instructions on sm_100"], *body)
+
+
+def fused_time(run: Run) -> str:
+    """Times of `fused` on an H100 that were measured, beside those that its machine code predicts."""
+    found = json.loads((ROOT / "bench" / "results" / "fused_time.json").read_text(encoding="utf-8"))
+    body, outside = [], []
+    for row in found["cells"]:
+        error = row["predicted_us"] / row["measured_us"] - 1.0
+        times = (f"{row[name]:,}" for name in ("measured_us", "predicted_us"))
+        body.append([row["cell"], *times, f"{error:+.0%}", "" if row["counts"] else "host"])
+        outside += [f"`{row['cell']}` ({error:+.0%})"] if abs(error) > 0.15 and (row["counts"] or error > 0.0) else []
+    halves = (f"{half['worst']:.0%} there and {half['worst_of_others']:.0%} in the others" for half in found["halves"])
+    said = f"""Two constants are fitted to {found["cells_fitted"]} times: START {found["constants"]["start"]:,.0f} cycles, WAIT
+    {found["constants"]["wait"]:.0f} cycles. The largest error is {found["worst"]:.0%}. Fitted to every second one of the
+    times alone, it is at most {", or ".join(halves)}. Outside of 15 %: {", ".join(outside)}."""
+    said = textwrap.fill(" ".join(said.split()), 128, break_long_words=False, break_on_hyphens=False)
+    return said + "\n\n" + rows(["cell", "measured, us", "predicted, us", "error", ""], *body)
+
+
+def fused_tiles(run: Run) -> str:
+    """The tiles that `fused` takes on sm_90, with the times that choose them."""
+    body = []
+    for row in json.loads((ROOT / "bench" / "results" / "fused_time.json").read_text(encoding="utf-8"))["tiles"]:
+        (first, least), *others = row["predicted_us"].items()
+        kind = f"{row['kernel']}, D {row['width']}, {row['features']}{', short' * row['short']}"
+        slower = "; ".join(f"{name} {time / least:.2f}" for name, time in others)
+        body.append([kind, first, str(row["programs"][first]), f"{least:,}", slower])
+    return rows(["kernel and call", "tiles", "programs on a multiprocessor", "predicted, us", "others, relative time"], *body)
 
 
 def certificates(run: Run) -> str:
@@ -428,7 +457,8 @@ TABLES: dict[str, Callable[[Run], str]] = {
     **{page: api("tfkit", page) for page in AREAS},
     "backend-needs": backend_needs, "backends": backends, "checks": checks,
     "certificates": certificates, "claims": claims, "claims-by-length": claims_by_length,
-    "codes": codes, "commands": commands, "entries": entries, "field-report": field_report,
+    "codes": codes, "commands": commands, "entries": entries, "field-report": field_report, "fused-time": fused_time,
+    "fused-tiles": fused_tiles,
     "hooks": hook_list, "json": json_forms, "machine-code": machine_code,
     "measurements": measurements, "translation-cells": translation_cells, "model-parts-api": api("tfkit.plugin.model_parts"),
     "flash-calls-api": api("tfkit.plugin.flash_calls"),

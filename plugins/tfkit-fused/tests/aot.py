@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -42,7 +42,8 @@ class Launch:
 class Cost:
     """What one compiled kernel takes: shared memory and spilled registers in bytes, registers of a thread; what ptxas advises
     against (C7510 to C7519: products that wait for each other); the loops that multiply matrices; what is wrong in the machine
-    code (`tfkit machine-code`): reads before writes, serialised products, shared memory that there is not."""
+    code (`tfkit machine-code`): reads before writes, serialised products, shared memory that there is not; the instructions
+    outside of the loops, 0 where an older record does not say."""
 
     shared: int
     registers: int
@@ -50,6 +51,7 @@ class Cost:
     advisories: tuple[str, ...]
     loops: tuple[Loop, ...]
     wrong: tuple[str, ...] = ()
+    outside: int = field(default=0, compare=False)
 
     @property
     def step(self) -> Loop:
@@ -57,18 +59,22 @@ class Cost:
         *_, longest = sorted(self.loops, key=lambda loop: (loop["wgmma"] + loop["mma"], loop.instructions))
         copies = [loop for loop in self.loops if not loop["wgmma"] + loop["mma"]]
         if len(self.loops) == 3 and len(copies) == 1:
-            return Loop(longest.instructions, {**longest.kinds, "tma": copies[0]["tma"]})
+            return replace(longest, kinds={**longest.kinds, "tma": copies[0]["tma"]})
         assert len(self.loops) == 1, self.loops
         return longest
 
     def written(self) -> dict[str, Any]:
         """For JSON."""
-        described = {name: each for name, each in asdict(self).items() if name != "wrong" or each}
-        return {**described, "loops": [{"instructions": loop.instructions, **loop.kinds} for loop in self.loops]}
+        described = {name: each for name, each in asdict(self).items() if name not in ("wrong", "outside") or each}
+        loops = [
+            {"instructions": loop.instructions, **({"most": loop.most} if loop.most else {}), **loop.kinds}
+            for loop in self.loops
+        ]
+        return {**described, "loops": loops}
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> Cost:
-        loops = tuple(Loop(kinds.pop("instructions"), kinds) for kinds in map(dict, written["loops"]))
+        loops = tuple(Loop(kinds.pop("instructions"), kinds, kinds.pop("most", 0)) for kinds in map(dict, written["loops"]))
         several = {name: tuple(written.get(name, ())) for name in ("advisories", "wrong")}
         return cls(**{**written, **several, "loops": loops})
 
@@ -134,9 +140,9 @@ def without_a_device(capability: int) -> Iterator[None]:
     generation = tiles.generation_of(capability // 10)
 
     def tiles_for(
-        kernel: str, query: Any, key: Any, value: Any, features: str, described: bool, *_: Any
+        kernel: str, query: Any, key: Any, value: Any, features: str, ragged: bool, described: bool, *_: Any
     ) -> tuple[tiles.Tiles, ...]:
-        return tiles.of_row(tiles.row_for(kernel, query, key, value, features), generation, described)
+        return tiles.of_row(tiles.row_for(kernel, query, key, value, features, ragged), generation, described)
 
     with ExitStack() as stack:
         for owner, name, stand_in in (
@@ -188,7 +194,8 @@ def compiled(recorded: Launch, capability: int) -> Cost:
     advisories = tuple(sorted(set(re.findall(r"\(C75\d\d\).*", said))))
     registers = int(re.search(r"Used (\d+) registers", said).group(1))
     kernel = kernel_of(found.asm["cubin"])
-    return Cost(found.metadata.shared, registers, spilled, advisories, tuple(loops_of(kernel)), wrong_of(kernel))
+    loops, outside = loops_of(kernel)
+    return Cost(found.metadata.shared, registers, spilled, advisories, tuple(loops), wrong_of(kernel), outside)
 
 
 class _Program(Exception):

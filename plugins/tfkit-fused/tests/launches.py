@@ -134,7 +134,6 @@ class Cell:
     kernel: str
     launch: aot.Launch
     tiles: Tiles
-    features: int
 
 
 WHOLE = {"key_lengths": None, "query_lengths": None, "left": None, "right": None}
@@ -167,9 +166,10 @@ def cell(kernel: str, width: int, kind: str, changes: dict[str, Any], tiles: Til
     row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features, row.short) == wanted)
     query = torch.zeros(2, 8, 2048, width, dtype=torch.bfloat16)
     given = replace(call(row), **{"query": query, **changes})
-    found = row_for(kernel, given.query, given.key, given.value, launch.features_of(given))
+    ragged = given.key_lengths is not None
+    found = row_for(kernel, given.query, given.key, given.value, launch.features_of(given), ragged)
     described = copies_queries(capability) and launch._sees_intervals(given) if kernel == "keys" else True
     tiles = tiles or of_row(found, generation_of(capability // 10), described)[0]
     name = kernel if kernel == "specialised" else ""
     made = launched(row, capability, name, tiles, **{"query": query, **changes})
-    return Cell(f"{kernel}, {kind}, D {width}", kernel, made, tiles, width)
+    return Cell(f"{kernel}, {kind}, D {width}", kernel, made, tiles)

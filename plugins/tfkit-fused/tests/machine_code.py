@@ -1,7 +1,7 @@
-"""What ptxas made of a kernel: the instructions of its loops, and an estimate of the time that they take.
+"""What ptxas made of a kernel: the instructions of its loops, and those outside of them.
 
 A loop is what a branch backwards encloses. It is counted along one way through its body: of all ways with the most products of
-matrices, the one with the fewest instructions, which is that of a tile with no mask and one bias.
+matrices, the one with the fewest instructions, which is that of a tile with no mask and one bias; and the one with the most.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfkit_conformance.machine_code.check import findings
@@ -29,10 +29,12 @@ WORK = re.compile(f"{PRODUCTS.pattern}|{KINDS['tma']}")
 
 @dataclass(frozen=True)
 class Loop:
-    """Instructions of one warp for one step of a loop, in all and by kind."""
+    """Instructions of one warp for one step of a loop, in all and by kind. `most`: of a step with every branch taken, 0 where
+    an older record does not say."""
 
     instructions: int
     kinds: dict[str, int]
+    most: int = field(default=0, compare=False)
 
     def __getitem__(self, kind: str) -> int:
         return self.kinds.get(kind, 0)
@@ -51,8 +53,9 @@ def wrong_of(kernel: Kernel) -> tuple[str, ...]:
     )
 
 
-def loops_of(kernel: Kernel) -> list[Loop]:
-    """Innermost loops that multiply matrices or have the hardware copy, in their order in the program."""
+def loops_of(kernel: Kernel) -> tuple[list[Loop], int]:
+    """Innermost loops that multiply matrices or have the hardware copy, in their order in the program; and the number of the
+    instructions outside of them."""
     blocks = kernel.blocks
     jumps = ((first, last) for last, block in enumerate(blocks) for first in block.after if first <= last)
     found: dict[int, Loop] = {}
@@ -63,21 +66,24 @@ def loops_of(kernel: Kernel) -> list[Loop]:
         names = _way(blocks, first, last)
         if any(WORK.match(name) for name in names):
             taken.append((first, last))
-            found[first] = Loop(len(names), Counter(kind for name in names for kind in KINDS if re.match(KINDS[kind], name)))
-    return [found[first] for first in sorted(found)]
+            kinds = Counter(kind for name in names for kind in KINDS if re.match(KINDS[kind], name))
+            found[first] = Loop(len(names), kinds, len(_way(blocks, first, last, -1)))
+    inside = {number for first, last in taken for number in range(first, last + 1)}
+    outside = sum(len(_names(block)) for number, block in enumerate(blocks) if number not in inside)
+    return [found[first] for first in sorted(found)], outside
 
 
 def _names(block: Block) -> tuple[str, ...]:
     return tuple(each.name for each in block.instructions if each.name != "NOP")
 
 
-def _weight(names: Sequence[str]) -> tuple[int, int]:
-    """Orders ways through a loop: more products first, then fewer instructions."""
-    return -sum(bool(PRODUCTS.match(name)) for name in names), len(names)
+def _way(blocks: Sequence[Block], first: int, last: int, sign: int = 1) -> tuple[str, ...]:
+    """The instructions from the head of a loop to its branch backwards: most products, then fewest instructions, or most of
+    them with `sign` -1; none where there is no way."""
 
+    def _weight(names: Sequence[str]) -> tuple[int, int]:
+        return -sum(bool(PRODUCTS.match(name)) for name in names), sign * len(names)
 
-def _way(blocks: Sequence[Block], first: int, last: int) -> tuple[str, ...]:
-    """The instructions from the head of a loop to its branch backwards; none where there is no way."""
     best = {first: _names(blocks[first])}
     for number in range(first, last):
         for after in blocks[number].after if number in best else ():
@@ -86,23 +92,3 @@ def _way(blocks: Sequence[Block], first: int, last: int) -> tuple[str, ...]:
                 if after not in best or _weight(way) < _weight(best[after]):
                     best[after] = way
     return best.get(last, ())
-
-
-CLOCK, PROCESSORS = 1.83e9, 132
-"""Of an H100 (SXM): cycles a second, streaming multiprocessors."""
-TENSOR_FLOPS = 4096
-"""Of one multiprocessor in one cycle, in 16 bits."""
-EXPOSED = 434
-"""Cycles of a step in which neither tensor cores nor arithmetic make progress: what remains of the 403 TFLOP/s that Triton's
-tutorial kernel is published with for head dim 64, where this model then gives 465 for head dim 128 (published: 395 to 487)."""
-
-
-def estimated_tflops(loop: Loop, warps: int, queries: int, keys: int, features: int) -> float:
-    """TFLOP/s of a forward pass on an H100 if every step took the cycles of its products, its other instructions and EXPOSED.
-
-    Four schedulers issue one instruction a cycle each, and exponentials take eight cycles of one.
-    """
-    flops = 4.0 * queries * keys * features
-    issued = max(loop.instructions, 8 * loop["exp2"]) * warps / 4
-    cycles = flops / TENSOR_FLOPS + issued + EXPOSED
-    return flops / cycles * CLOCK * PROCESSORS / 1e12

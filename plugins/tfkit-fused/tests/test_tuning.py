@@ -23,7 +23,7 @@ from test_saved import HERE
 from tfkit_fused import launch, tiles as tiles_module
 from tfkit_fused.operator_call import class_of
 from tfkit_fused.saved import Saved, read
-from tfkit_fused.tiles import INSTEAD, ROWS, Tiles, of_row
+from tfkit_fused.tiles import INSTEAD, RAGGED, ROWS, SHORT, Tiles, of_row, row_for
 from tfkit_fused.tuner import Tuner
 
 SLOW, FAST, WRONG = Tiles(16, 16, 4, 1), Tiles(32, 32, 4, 2), Tiles(64, 64, 8, 3)
@@ -270,6 +270,16 @@ def test_whatever_may_be_chosen_for_few_queries_is_right(bytes, keys):
         attend, options, tfkit_fused.FUSED.capabilities.numerics, case.inputs(DEVICE), case.grad_output(DEVICE)
     )
     assert max(found.values()) <= 1.0, found
+
+
+def test_batches_with_lengths_take_the_tiles_of_short_calls_up_to_a_longer_length():
+    def is_short(length: int, ragged: bool) -> set[bool]:
+        tensor = torch.zeros(1, 1, length, 64, dtype=torch.float16)
+        rows = [row_for(kernel, tensor, tensor, tensor, "plain", ragged) for kernel in ("forward", "queries", "keys")]
+        return {row.short for row in rows}
+
+    assert [is_short(SHORT, False), is_short(SHORT + 1, False)] == [{True}, {False}]
+    assert [is_short(SHORT + 1, True), is_short(RAGGED, True), is_short(RAGGED + 1, True)] == [{True}, {True}, {False}]
 
 
 @pytest.mark.parametrize("version", [*INSTEAD, "another"])

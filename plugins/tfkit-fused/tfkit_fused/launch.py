@@ -331,7 +331,10 @@ def _run(
 
 
 def _tiles(call: Call, kernel: str, described: bool = False) -> tuple[Tiles, ...]:
-    return tiles_for(kernel, call.query, call.key, call.value, features_of(call), described, call.tile_queries, call.tile_keys)
+    ragged = call.key_lengths is not None
+    return tiles_for(
+        kernel, call.query, call.key, call.value, features_of(call), ragged, described, call.tile_queries, call.tile_keys
+    )
 
 
 def features_of(call: Call) -> str:

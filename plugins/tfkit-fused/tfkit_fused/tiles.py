@@ -1,9 +1,9 @@
 """How large the tiles of each kernel are, and how many warps and stages it runs with.
 
-The rows are the tiles with the fewest instructions for a pair of a query and a key that fit shared memory and registers, by the
-word of Triton 3.6 to 3.9 (tests/test_compile.py holds them to it), and others that fit and that measuring may find faster; none
-has been timed yet. The backward in one kernel, `together`, has no rows where its tiles of keys would be smaller than 64 in 16
-bits (wide heads, rich calls): each tile of keys adds all of dq once more in memory, which eats what two products save.
+The rows are tiles that fit shared memory and registers, by the word of Triton 3.6 to 3.9 (tests/test_compile.py holds them to
+it), and others that fit and that measuring may find faster. On sm_90 the tiles with the least predicted time go first
+(BY_TIME). The backward in one kernel, `together`, has no rows where its tiles of keys would be smaller than 64 in 16 bits (wide
+heads, rich calls): each tile of keys adds all of dq once more in memory, which eats what two products save.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ Shape = tuple[int, int, int, int]
 FEATURES = ("plain", "position", "dropout", "rich")
 """What calls have to hold beside scores: nothing but masks that are intervals of keys; a bias by distance; dropout and key
 visibility; anything, that is segments, dense masks, dense biases and softcap too."""
-SHORT = 64
-"""Lengths that one tile holds."""
+SHORT, RAGGED = 64, 512
+"""Lengths that one tile holds, and those up to which batches with lengths of their own take the same tiles: sentences of a text
+are much shorter than the longest of them."""
 HOPPER = 9
 """The first number of the capability of sm_90."""
 
@@ -33,7 +34,8 @@ class Row:
     """For a kernel, the bytes of a number, head dims up to `width` and one of FEATURES: tiles on data-centre devices from
     sm_90 up, which have 227 KiB of shared memory to a program, and on all others, which have 99 KiB at least. Nothing runs
     where there is None. What measuring may choose instead is in `more`, for some devices beside what they take anyway, and for
-    the former also in `more_large`. A `short` row is for calls with at most SHORT queries, or keys where tiles are of keys."""
+    the former also in `more_large`. A `short` row is for calls with at most SHORT queries, or keys where tiles are of keys; at
+    most RAGGED in a batch with lengths."""
 
     kernel: str
     bytes: int
@@ -187,6 +189,32 @@ DESCRIBED: dict[str, dict[tuple[str, int, int, str, bool], Shape]] = {
 of Triton, those of "" for all others; then by kernel, bytes, width, features, whether the row is short."""
 
 
+BY_TIME: dict[str, dict[tuple[str, int, int, str, bool], Shape]] = {
+    "": {
+        ("forward", 2, 64, "plain", False): (128, 64, 8, 2), ("forward", 2, 128, "plain", False): (128, 128, 8, 2),
+        ("forward", 2, 64, "position", False): (64, 64, 4, 2), ("forward", 2, 128, "position", False): (128, 128, 8, 2),
+        ("forward", 2, 64, "dropout", False): (64, 64, 4, 2), ("forward", 2, 128, "dropout", False): (64, 64, 4, 2),
+        ("queries", 2, 64, "plain", False): (64, 64, 4, 2), ("queries", 2, 128, "plain", False): (64, 32, 4, 2),
+        ("queries", 2, 64, "position", False): (64, 64, 4, 2), ("queries", 2, 128, "position", False): (64, 64, 4, 2),
+        ("queries", 2, 64, "dropout", False): (64, 64, 4, 2), ("queries", 2, 128, "dropout", False): (64, 32, 4, 2),
+        ("keys", 2, 64, "plain", False): (64, 64, 4, 2), ("keys", 2, 128, "plain", False): (64, 64, 8, 2),
+        ("keys", 2, 64, "position", False): (64, 64, 4, 2),
+        ("forward", 2, 64, "plain", True): (64, 32, 4, 2), ("forward", 2, 128, "plain", True): (64, 32, 4, 2),
+        ("forward", 2, 64, "position", True): (64, 32, 4, 2), ("forward", 2, 128, "position", True): (64, 32, 4, 2),
+        ("forward", 2, 64, "dropout", True): (64, 32, 4, 2), ("forward", 2, 128, "dropout", True): (64, 32, 4, 2),
+        ("queries", 2, 64, "plain", True): (64, 32, 4, 2), ("queries", 2, 128, "plain", True): (64, 32, 4, 2),
+        ("queries", 2, 64, "position", True): (64, 32, 4, 2), ("queries", 2, 128, "position", True): (64, 32, 4, 2),
+        ("queries", 2, 64, "dropout", True): (64, 32, 4, 2), ("queries", 2, 128, "dropout", True): (64, 32, 4, 2),
+        ("keys", 2, 64, "plain", True): (32, 64, 4, 2), ("keys", 2, 64, "position", True): (32, 64, 4, 2),
+    },
+    "3.8": {("forward", 2, 128, "position", False): (128, 64, 8, 2)},
+}  # fmt: skip
+"""What sm_90 takes unmeasured where the hardware copies tiles: of those that do not spill, the ones with the least time that
+their machine code predicts for long calls, or for sentences of a text (bench/fused_time.py). Most are two to five programs
+on a multiprocessor: one multiplies while others compute exponentials, start or end. By version of Triton, those of "" for
+all others; then by kernel, bytes, width, features, whether the row is short."""
+
+
 SPECIALISED: tuple[Shape, ...] = ((128, 128, 12, 2), (128, 64, 12, 3))
 """What measuring may also choose on sm_90, in 16 bits, for calls that `kernels/specialised.py` serves."""
 SPECIALISED_WIDTH, SPECIALISED_WARPS = 128, 12
@@ -235,8 +263,8 @@ INTERPRETED = Tiles(32, 32)
 
 
 def tiles_for(
-    kernel: str, query: Tensor, key: Tensor, value: Tensor, features: str, described: bool, tile_queries: int | None,
-    tile_keys: int | None,
+    kernel: str, query: Tensor, key: Tensor, value: Tensor, features: str, ragged: bool, described: bool,
+    tile_queries: int | None, tile_keys: int | None,
 ) -> tuple[Tiles, ...]:  # fmt: skip
     """What may be chosen, first what is taken unmeasured; one where a size is written, none where the table has no row.
 
@@ -244,7 +272,7 @@ def tiles_for(
     """
     choices: tuple[Tiles, ...] = (INTERPRETED,)
     if query.is_cuda:
-        row = row_for(kernel, query, key, value, features)
+        row = row_for(kernel, query, key, value, features, ragged)
         choices = of_row(row, generation_of(torch.cuda.get_device_capability(query.device)[0]), described)
     if not (choices and (tile_queries or tile_keys)):
         return choices
@@ -252,9 +280,10 @@ def tiles_for(
     return (Tiles(queries, queries if kernel == "diagonals" else keys, choices[0].warps, choices[0].stages),)
 
 
-def row_for(kernel: str, query: Tensor, key: Tensor, value: Tensor, features: str) -> Row | None:
-    """The narrowest row that holds the heads: for these features, or for all if there is none; a short one where it fits."""
-    is_short = (key if kernel in ("keys", "together") else query).shape[2] <= SHORT
+def row_for(kernel: str, query: Tensor, key: Tensor, value: Tensor, features: str, ragged: bool) -> Row | None:
+    """The narrowest row that holds the heads: for these features, or for all if there is none; a short one where it fits.
+    `ragged`: the rows of the batch have lengths of their own."""
+    is_short = (key if kernel in ("keys", "together") else query).shape[2] <= (RAGGED if ragged else SHORT)
     return _row(kernel, query.element_size(), max(query.shape[3], value.shape[3]), features, is_short)
 
 
@@ -286,8 +315,9 @@ def of_row(row: Row | None, generation: int, described: bool = False) -> tuple[T
     if shape is not None and instead is not None:
         shape, more = instead, tuple(other for other in more if other != instead)
     if large and described and shape is not None:
-        of_version = {**DESCRIBED[""], **DESCRIBED.get(version, {})}
-        shape, more = of_version.get(key, shape), (shape, *more)
+        for of_versions in (DESCRIBED, BY_TIME)[: 1 + (generation == HOPPER)]:
+            of_version = {**of_versions[""], **of_versions.get(version, {})}
+            shape, more = of_version.get(key, shape), (shape, *more)
     return () if shape is None else tuple(Tiles(*fields) for fields in dict.fromkeys((shape, *more)))
 
 
