@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         whole as whole,
     )
     from .cli.output import (
-        check_place as check_place,
+        check_places as check_places,
         print_bug_report as print_bug_report,
         print_json as print_json,
         print_rich as print_rich,

@@ -67,6 +67,8 @@ def test_what_has_changed_is_said(file, catalogue, monkeypatch):
     assert other.changed[-1] == f"suite: {found.suite}, installed {found.suite + 1}"
     code = compare_certificate(found, changed(catalogue, attend="tfkit.cpu.few_queries:attend"))
     assert "source: tfkit.cpu.few_queries is new" in code.changed
+    unknown = found.model_copy(update={"options": {"block": 64}})
+    assert compare_certificate(unknown, catalogue).changed == ("options: there is no `block`",)
     summary = changed(catalogue, summary="in other words", reference="https://example.org")
     assert compare_certificate(found, summary).state == "valid"
     monkeypatch.setattr(environment_module, "version", lambda name: "9.0")

@@ -31,6 +31,8 @@ def test_the_scores_are_those_of_the_counts(tfkit, files):
         ("0-0\n1:2 0-0\n\n", "out:2:1: TFK137 `1:2` is no link; a link is `0-2`"),
         ("0-0\n0-0  1?0\n\n", "out:2:1: TFK137 the link of word 1 and word 0 is marked as possible"),
         ("0-0\n0-0 1234567-0\n\n", "out:2:5: TFK137 `1234567-0` is no link"),
+        ("0-0\n0-0\u00a01-1\n\n", "out:2:1: TFK137 `0-0\\xa01-1` is no link"),
+        ("0-0\n0-0 0-0\r1-1\n\n", "out:2:5: TFK137 `0-0\\r1-1` is no link"),
         ("0-0\n\n", "TFK102 the files have different numbers of lines"),
         ("", "TFK102"),
     ],

@@ -80,6 +80,9 @@ def test_a_seed_that_is_not_given_is_drawn_and_named(run, command_output):
     assert found, err
     assert command_output([*words, "--seed", found[1]]) == (0, out, "")
     assert command_output(words)[2] != err
+    refused = command_output([*words, "--top-p", "7"])
+    assert refused[0] == 2
+    assert "was drawn" not in refused[2]
 
 
 def test_an_empty_prompt_is_reported(run, command_output):

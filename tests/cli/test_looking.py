@@ -146,6 +146,13 @@ def test_texts_that_cannot_be_shown_together_are_named(look, folder, words, mess
     assert message in err
 
 
+@pytest.mark.parametrize(("run", "text", "tabs"), [("pairs/run", "the dog", 0), ("classification/run", "the\told\tdog", 2)])
+def test_the_texts_of_a_pair_have_one_tab_between_them(look, run, text, tabs):
+    code, out, err, page = look(run, "--text", text)
+    assert (code, out, page) == (2, "", "")
+    assert f"TFK107 the text has {tabs} tabs, and one stands between the two texts" in err
+
+
 def test_weights_of_an_rnn_add_up_to_one_and_those_of_a_pair_are_of_both_segments(folder):
     [observation] = attention(folder / "attentive", text="the old dog", target="la").observations
     [site] = observation.sites

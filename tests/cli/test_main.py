@@ -65,6 +65,7 @@ def test_version(tfkit):
         (["-x"], "options follow a command"),
         (["--json", "check", "x.yaml"], "options follow a command"),
         (["score", "--json"], "the following arguments are required: FILE, REFERENCE"),
+        (["average", "x", "y", "--last", "3", "-o", "z"], "--last counts the checkpoints of one run"),
         (["average", "x", "--last", "3"], "the following arguments are required: -o/--output"),
         (["check", "x.yaml", "--json=3"], "argument --json: takes no value"),
         (["schema", "recipe", "-o"], "argument -o: expected one argument"),

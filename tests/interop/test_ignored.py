@@ -129,6 +129,8 @@ def test_keys_of_the_preprocessor_that_are_not_read_are_named(vit: Path, command
         (vit / "preprocessor_config.json").write_text(json.dumps({**written, **wrong}))
         done = command("import", str(vit), "--dry-run")
         assert (done.code, "images are not divided by 255" in done.err) == (2, True)
+    (vit / "preprocessor_config.json").write_text(json.dumps({**written, "image_std": [0.2] * 3}))
+    assert "`image_std` has 3 numbers, and images have 2 channels" in command("import", str(vit), "--dry-run").err
 
 
 def test_a_tensor_under_its_old_and_its_new_name_is_an_error(vit: Path, command: Callable[..., Done]) -> None:

@@ -245,6 +245,12 @@ def test_a_wrong_request_is_refused_by_a_typed_error(client_of, name, path, sent
     assert "Traceback" not in found.text
 
 
+def test_an_error_quotes_a_client_without_control_characters(client_of):
+    refused = client_of("translate").post("/translate", json={"texts": ["a"], "b\u202e\x1bc": 1}).json()["error"]
+    assert refused["fields"][0]["field"] == "b\\u202e\\x1bc"
+    assert "b\\u202e\\x1bc" in refused["message"]
+
+
 @pytest.mark.parametrize("header", [("Content-Encoding", "gzip"), ("Content-Type", "text/plain")])
 def test_a_header_that_is_there_twice_is_not_half_ignored(client_of, header):
     headers = [("Content-Type", "application/json"), ("Content-Encoding", "identity"), header]

@@ -89,6 +89,7 @@ ROWS = {
         [("TFK010", 10, 36, "defaults.attention.bias", "did you mean `key`")],
     ),
     "type of name": ("name: small", "name: 3", [("TFK020", 2, 7, "name", "a name is expected")]),
+    "long name": ("name: small", f"name: {'a' * 1001}", [("TFK021", 2, 7, "name", "at most 1,000 characters are")]),
     "type of expect": ("name: small", "name: a\nexpect: {parameters: x}", [("TFK020", 3, 22, "expect.parameters", "whole")]),
     "bound": ("num_layers: 2}", "num_layers: 0}", [("TFK021", 15, 53, "nodes.encoder.num_layers", "at least 1")]),
     "bound of a float": ("eps: 1.0e-5", "eps: -1", [("TFK021", 9, 33, "defaults.norm.eps", "more than 0")]),

@@ -183,6 +183,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole,
             7,
             r": `corpora.validation` has 7 tokens of target, and",
         ),
+        ("labels", ["a", "b"], r": `labels` is there; one of the two was altered"),
+        ("pairs", True, r": `pairs` is there; one of the two was altered"),
         ("corpora.validation", None, r": it has no counts of validation.arrow, and the file is there;"),
         (
             "corpora.train.left_out",

@@ -33,6 +33,7 @@ def listed(checkpoint, name):
         ({"stale": 25}, "`progress.stale` is 25 after 24 steps, and at most 24 is possible"),
         ({"target_tokens": 0}, "`progress.target_tokens` is 0 after 24 steps, and each has at least one"),
         ({"average_steps": 0}, "`average_steps` is 0 after 24 steps, and each has at least one"),
+        ({"best_step": 0}, ".*best_step: Input should be greater than or equal to 1"),
         ({"validated": 0}, ".*is the best, but the last validation was that of step 0"),
         ({"best_models": [[1.0, 10], [1.0, 10]]}, ".*`best_models` are not different models, the best first"),
         ({"best_models": [[-9.0, 10], [-1.0, 20]]}, ".*`best_models` are not different models, the best first"),

@@ -54,6 +54,8 @@ def compare_certificate(certificate: Certificate, catalogue: Catalogue, suite: i
     if recorded != here["distribution"]:
         changed.append(f"distribution: {certificate.distribution or 'none'}, installed {here['distribution'] or 'none'}")
     changed += _declared(certificate.declaration, here["declaration"])
+    lacking = certificate.options.keys() - (here["declaration"].get("options") or {}).keys()
+    changed += [f"options: there is no `{name}`" for name in sorted(lacking)]
     changed += _modules(certificate.source, here["source"])
     if suite is not None and certificate.suite != suite:
         changed.append(f"suite: {certificate.suite}, installed {suite}")

@@ -10,10 +10,11 @@ from ..view.terminal import shown
 from .options import READ, WRITE, common, whole
 from .output import print_json, print_text
 from .packages import TEXT, import_torch, need_packages
+from .usage import usage_error
 
 EPILOG = """\b
-tfkit average runs/en-de --last 5 -o averaged tfkit average
-runs/en-de/models/step-800 runs/en-de/models/step-900 -o averaged
+tfkit average runs/en-de --last 5 -o averaged
+tfkit average runs/a/models/step-800 runs/a/models/step-900 -o averaged
 """
 
 
@@ -29,6 +30,8 @@ def command(models: tuple[str, ...], last: int | None, output: str, force: bool,
     From a run, the weights of its last checkpoints are averaged; `keeping.last` in the recipe is the number that a run keeps.
     From models, their weights are averaged. All must have the same spec and the same tokenisers.
     """
+    if last is not None and len(models) > 1:
+        raise usage_error("--last counts the checkpoints of one run", "leave it out, or name one run")
     need_packages("train", *TEXT)
     import_torch()
     from ..train import average_checkpoints, average_models

@@ -139,7 +139,13 @@ def _normalisation(plan: ImportPlan) -> tuple[Any, Any]:
     if not written.get("do_normalize", True):
         return [0.0] * channels, [1.0] * channels
     half = [0.5] * channels
-    return written.get("image_mean", half), written.get("image_std", half)
+    mean, std = written.get("image_mean", half), written.get("image_std", half)
+    for key, numbers in (("image_mean", mean), ("image_std", std)):
+        if isinstance(numbers, list) and len(numbers) not in (1, channels):
+            message = f"`{key}` has {len(numbers):,} numbers, and images have {channels} channels"
+            file = plan.directory.path / PREPROCESSOR
+            raise InputError(Diagnostic("TFK142", f"{file}: {message}", "write one, or one for each channel"))
+    return mean, std
 
 
 def _labels(plan: ImportPlan, count: int) -> list[str]:

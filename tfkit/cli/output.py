@@ -159,3 +159,24 @@ def check_place(path: str) -> None:
         check_writable(place)
     except OSError as reason:
         raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {reason.strerror}", "name a file")) from None
+
+
+def check_places(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
+    """`check_place` for all files that a command writes.
+
+    Args:
+        outputs: the files; None and `-`, the standard output, are left out.
+        inputs: files that the command reads.
+
+    Raises:
+        InputError: one cannot be written, is written twice, or is read.
+    """
+    taken = {os.path.realpath(path): "the command reads it" for path in inputs if path}
+    for path in outputs:
+        if path in (None, "-"):
+            continue
+        check_place(path)
+        place = os.path.realpath(path)
+        if place in taken:
+            raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {taken[place]}", "name another file"))
+        taken[place] = "two outputs have this name"

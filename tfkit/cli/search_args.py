@@ -183,12 +183,12 @@ def search_of(
     if sample or (saved is not None and saved.kind == "sample" and not searching):
         if searching:
             raise usage_error(f"--{searching[0]} belongs to beam search", "leave --sample out")
-        if seed is None:
-            sampling["seed"] = secrets.randbits(SEED_BITS)
-            print(f"--seed {sampling['seed']} was drawn and repeats this output", file=sys.stderr)
         if saved is not None and saved.kind == "sample":
             sampling = {"temperature": saved.temperature, "top_k": saved.top_k, "top_p": saved.top_p} | sampling
-        return Search(kind="sample", n_best=n_best, **sampling, **limits)
+        search = Search(kind="sample", n_best=n_best, **{"seed": secrets.randbits(SEED_BITS)} | sampling, **limits)
+        if seed is None:  # said only now, when no value is wrong
+            print(f"--seed {search.seed} was drawn and repeats this output", file=sys.stderr)
+        return search
     if sampling:
         raise usage_error(f"--{next(iter(sampling)).replace('_', '-')} belongs to --sample", "write --sample too")
     own_beams = {"beam": saved.beams, "greedy": 1}.get(saved.kind) if saved else None

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from ..errors.control_characters import CONTROL_OR_LINE_END
+from ..errors.control_characters import CONTROL_OR_LINE_END, shown
 
 MAX_LABEL = 1_000
 """The most characters of a label."""
@@ -53,4 +53,4 @@ def _seen(label: str) -> str:
 
 def _shown(label: str) -> str:
     text = label if len(label) <= SHOWN else f"{label[: SHOWN - 3]}..."
-    return f"`{CONTROL_OR_LINE_END.sub(lambda match: match[0].encode('unicode_escape').decode(), text)}`"
+    return f"`{shown(text)}`"

@@ -59,12 +59,16 @@ def gold_links_of(line: str, location: Location, first: int = 0) -> tuple[frozen
     """The sure links of a line, and the sure and possible ones. Raises InputError."""
     sure: set[Link] = set()
     possible: set[Link] = set()
-    for count, token in enumerate(re.finditer(r"\S+", line)):
+    for count, token in enumerate(re.finditer(r"[^ \t]+", line)):
         place = Location(location.file, location.line, token.start() + 1)
         match = LINK.fullmatch(token[0])
         if match is None or count >= MAX_LINKS:
-            message = f"`{token[0][:40]}` is no link" if match is None else f"the line has more than {MAX_LINKS:,} links"
-            fix = "a link is `0-2`: a source word and a target word; a possible one of a gold alignment is `0?2` or `0p2`"
+            written = ascii(token[0][:40])[1:-1]
+            message = f"`{written}` is no link" if match is None else f"the line has more than {MAX_LINKS:,} links"
+            fix = (
+                "a link is `0-2`: a source word and a target word; a possible one of a gold alignment is `0?2` or `0p2`; spaces"
+                " or tabs stand between links"
+            )
             raise InputError(Diagnostic("TFK137", message, fix, location=place))
         link = int(match[1]) - first, int(match[3]) - first
         if min(link) < 0:

@@ -176,12 +176,14 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
             corpus.check(sizes, kind.spans, links)
             _check_counts(directory, name, facts[name], corpus, tuple(kind.files))
     _check_parts(recipe, directory, data_facts)
-    if (data_facts.spans is not None) != kind.spans:
-        raise _other_counts(directory, f"`spans` is {'missing' if kind.spans else 'there'}")
+    stated = {"labels": bool(data_facts.labels), "pairs": data_facts.pairs, "spans": data_facts.spans is not None}
+    for name, wanted in {"labels": kind.labelled, "pairs": recipe.data.kind == "pairs", "spans": kind.spans}.items():
+        if stated[name] != wanted:
+            raise _other_counts(directory, f"`{name}` is {'missing' if wanted else 'there'}")
     if data_facts.spans is not None:
         longest = int((train.numbers["end"] - train.numbers["start"]).max()) + 1
-        if longest != (stated := data_facts.spans.max_answer):
-            raise _other_counts(directory, f"the longest answer has {stated:,} tokens, and in {TRAIN} it has {longest:,}")
+        if longest != (most := data_facts.spans.max_answer):
+            raise _other_counts(directory, f"the longest answer has {most:,} tokens, and in {TRAIN} it has {longest:,}")
     if not all(lengths.all() for lengths in train.lengths.values()):
         raise train.damaged("a row has no token")
     longest = max(int(lengths.max()) for lengths in train.lengths.values())

@@ -18,3 +18,24 @@ _INVISIBLE = (
 )
 CONTROL = re.compile(f"[{_CONTROLS}{_INVISIBLE}]")
 CONTROL_OR_LINE_END = re.compile(f"[{_CONTROLS}{_INVISIBLE}\t\n]")
+
+
+def escaped(text: str) -> str:
+    """The text with its control characters escaped. Line ends (`\\n`) and tabs stay."""
+    return CONTROL.sub(_escape, text)
+
+
+def shown(text: str) -> str:
+    """Untrusted text on one line.
+
+    Args:
+        text: text from a file or a user.
+
+    Returns:
+        The text with control characters, line ends and tabs escaped.
+    """
+    return CONTROL_OR_LINE_END.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")

@@ -20,6 +20,7 @@ from ..data import (
     read_image_facts,
     read_labels,
     read_tokenisers,
+    reads_pairs,
     roles_for,
 )
 from ..errors import Diagnostic, InputError
@@ -249,6 +250,11 @@ class _Run:
         [node] = self.plan.inputs
         tokeniser = read_tokenisers(self.directory, ("target",))["target"]
         first, tab, second = text.partition("\t")
+        spans = [name for name, rule in self.plan.labels.items() if rule.kind == "span"]
+        if "\t" in second or (not tab and (spans or reads_pairs(self.directory))):
+            count = text.count("\t")
+            message = f"the text has {count} tabs, and one stands between the two texts that `{self.plan.name}` reads"
+            raise InputError(Diagnostic("TFK107", message, "write two texts with a tab between them"))
         if tab:
             half = max(1, (self._limit(node) - len(tokeniser.pair_frame)) // 2)
             sides = [self._fitting(tokeniser, side, node, 0, "text", half) for side in (first, second)]
@@ -263,7 +269,6 @@ class _Run:
         words = [name for name in self.plan.sequences if self.plan.widths.get(name) == vocabulary and name in outputs]
         names = labels(tokeniser, ids)
         predicted = predictions(outputs[words[0]][0], ids, tokeniser) if words else ()
-        spans = [name for name, rule in self.plan.labels.items() if rule.kind == "span"]
         span_ends = ends(outputs[spans[0]][0], names) if spans else ()
         start, end = likeliest(span_ends)
         answer = tokeniser.decode(ids[start : end + 1]) if span_ends else ""

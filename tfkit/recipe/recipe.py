@@ -181,7 +181,7 @@ class Recipe(Options):
     """A resolved recipe. A setting of None is chosen by the size of the corpus (`tfkit.recipe.chosen_for`)."""
 
     tfkit: Annotated[int, Field(description="version of the language")]
-    name: Annotated[str, Field(min_length=1, description="what the recipe is called")]
+    name: Annotated[str, Field(min_length=1, max_length=1000, description="what the recipe is called")]
     reference: Annotated[str, Field(description="link to where the recipe is published")] = ""
     description: Annotated[str, Field(description="a few words about the recipe")] = ""
     model: Annotated[str, Field(min_length=1, description="the spec of the model: a file, relative to the recipe")]

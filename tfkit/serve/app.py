@@ -25,6 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import InputError
+from ..errors.control_characters import shown
 from ..files import parse_json
 from .batcher import Batcher, Closed, QueueFull
 from .limits import Limits
@@ -326,7 +327,8 @@ def _parsed(kind: type[Request], body: bytes) -> Any:
         return kind.model_validate(parsed)
     except ValidationError as wrong:
         errors = wrong.errors(include_url=False, include_context=False, include_input=False)
-        fields = [{"field": ".".join(map(str, error["loc"]))[:200], "message": error["msg"]} for error in errors[:MAX_FAULTS]]
+        places = [shown(".".join(map(str, error["loc"]))[:200]) for error in errors[:MAX_FAULTS]]
+        fields = [{"field": place, "message": error["msg"]} for place, error in zip(places, errors, strict=False)]
         message = "; ".join(f"{field['field']}: {field['message']}" for field in fields)
         raise Refusal(422, "invalid_request", message, fields=fields) from None
 

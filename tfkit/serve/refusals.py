@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors.control_characters import shown
+
 
 class Refusal(Exception):
     """A request is refused.
@@ -17,7 +19,8 @@ class Refusal(Exception):
 
     def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
         super().__init__(message)
-        self.status, self.code, self.message, self.details = status, code, message, details
+        # It may quote the client.
+        self.status, self.code, self.message, self.details = status, code, shown(message), details
 
     def as_data(self) -> dict[str, Any]:
         """The body of the response.

@@ -24,7 +24,7 @@ class ModelSpec(Options):
     """
 
     tfkit: Annotated[int, Field(description="version of the spec language")]
-    name: Annotated[str, Field(min_length=1, description="what the model is called")]
+    name: Annotated[str, Field(min_length=1, max_length=1000, description="what the model is called")]
     reference: Annotated[str, Field(description="link to where the model is published")] = ""
     description: Annotated[str, Field(description="a few words about the model")] = ""
     expect: Annotated[Expect, Field(description="what the model must have")] = Expect()

@@ -149,6 +149,9 @@ def _report(
     elif kind in BOUNDS:
         words, bound = BOUNDS[kind]
         diagnostics.add("TFK021", node.location, node.path, f"{words} {context[bound]} is expected, {node.shown}")
+    elif kind == "string_too_long":
+        message = f"at most {context['max_length']:,} characters are expected, and there are {len(node.value):,}"
+        diagnostics.add("TFK021", node.location, node.path, message)
     elif kind in ("too_short", "string_too_short"):
         if len(node.items) < context["min_length"]:  # Pydantic counts only the valid items
             field = around.model.model_fields.get(name) if around.model else None

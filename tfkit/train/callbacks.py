@@ -47,10 +47,10 @@ class Progress(BaseModel):
     source_tokens: Whole = 0
     target_tokens: Whole = 0
     best: float | None = None
-    best_step: Whole | None = None
+    best_step: Count | None = None
     stale: Whole = 0
     seconds: Annotated[float, Field(ge=0, le=MAX_WHOLE)] = 0.0
-    best_models: list[Annotated[tuple[float, Whole], AsTuple]] = []
+    best_models: list[Annotated[tuple[float, Count], AsTuple]] = []
     validated: Whole = 0
     reductions: Whole = 0
     plateau_best: float | None = None

@@ -19,35 +19,13 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 from ..errors import Diagnostic
-from ..errors.control_characters import CONTROL, CONTROL_OR_LINE_END
-
-
-def escaped(text: str) -> str:
-    """The text with its control characters escaped. Line ends (`\\n`) and tabs stay."""
-    return CONTROL.sub(_escape, text)
-
-
-def shown(text: str) -> str:
-    """Untrusted text on one line.
-
-    Args:
-        text: text from a file or a user.
-
-    Returns:
-        The text with control characters, line ends and tabs escaped.
-    """
-    return CONTROL_OR_LINE_END.sub(_escape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode("ascii")
+from ..errors.control_characters import escaped as escaped, shown as shown
 
 
 class OutputError(Exception):

@@ -155,6 +155,8 @@ def test_the_table_of_auto_is_measured_written_and_used(tfkit, tmp_path):
         (["bench", "auto", "--cells", "all"], "takes none"),
         (["bench", "auto", "--html", "x.html"], "takes none"),
         (["bench", "attention", "--lengths", "3"], "takes none"),
+        (["bench", "attention", "--json", "x", "--html", "./x"], "TFK081 ./x cannot be written: two outputs have this name"),
+        (["bench", "cpu", "--spec", "README.md", "--json", "README.md"], "cannot be written: the command reads it"),
         (["bench", "auto", "--lengths", "64,32"], "rising order"),
         (["bench", "auto", "--lengths", "x"], "whole number"),
         (["plan", "specs/transformer-base.yaml", "--auto-table", "nowhere.json"], "TFK062"),

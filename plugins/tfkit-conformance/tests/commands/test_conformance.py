@@ -174,6 +174,9 @@ def test_a_part_is_not_run_on_a_missing_device(tfkit, tmp_path):
         (["--replay", "x", "--junit", "y"], "TFK090 --replay and --junit exclude each other"),
         (["--replay", "nowhere.json"], "TFK095 nowhere.json cannot be read"),
         (["--replay", "README.md"], "TFK095 README.md is no JSON"),
+        (["eager", "--json", "x", "--junit", "./x"], "TFK081 ./x cannot be written: two outputs have this name"),
+        (["--replay", "README.md", "--json", "./README.md"], "TFK081 ./README.md cannot be written: the command reads it"),
+        (["--check-certificate", "README.md", "--badge", "README.md"], "README.md cannot be written: the command reads it"),
     ],
 )
 def test_wrong_arguments_are_errors(tfkit, words, message):

@@ -180,6 +180,7 @@ def test_a_missing_device_is_not_run(tfkit, small):
         (("--lengths", "src=3"), "TFK073", "source, target"),
         (("-o", "proof.txt"), "TFK090", ".md, .csv, .json, not `proof.txt`; for instance proof.md"),
         (("-o", "no/such/place/proof.md"), "TFK081", "is not a directory"),
+        (("-o", "README.md", "--auto-table", "./README.md"), "TFK081", "the command reads it"),
         (("--dtype", "float31"), "TFK090", "float32"),
         (("--weights", "specs"), "TFK082", "versions.json"),
         (("--batch", "0"), "TFK090", "from 1"),

@@ -76,8 +76,10 @@ def test_a_backend_that_does_not_fit_is_not_run_at_a_site_nor_in_the_model(name,
     assert set(report.missed) == set(rows)
 
 
-def test_a_batch_that_does_not_fit_is_not_run(spec, wide):
-    report = verify(spec, lengths={"tokens": PETABYTES}, catalogue=wide)
+@pytest.mark.parametrize("length", [PETABYTES, 2**23])
+def test_a_batch_that_does_not_fit_is_not_run(length, spec, wide, monkeypatch):
+    monkeypatch.setattr(torch, "ones", lambda *arguments, **keywords: pytest.fail("nothing is drawn"))
+    report = verify(spec, lengths={"tokens": length}, catalogue=wide)
     assert {(row.status, row.dtype) for row in report.rows} == {("not run", "float32"), ("not run", "float64")}
     assert report.exit_code == 3
     assert all(FIX in row.message for row in report.rows)

@@ -15,7 +15,7 @@ from tfkit.commands import (
     WRITE,
     OneOf,
     Progress,
-    check_place,
+    check_places,
     device_option,
     names,
     print_json,
@@ -115,9 +115,7 @@ def command(what: str, tokens: int | None, only_list: bool, **values: Any) -> in
     """Time attention backends, or the products of decoding, on this device."""
     options = Options(**values)
     _check_options(what, options, only_list)
-    for path in (options.json, options.html):
-        if path not in (None, "-"):
-            check_place(path)
+    check_places((options.json, options.html), (options.spec,))
     if what == "cpu":
         if tokens is not None:
             raise usage_error("argument --tokens: `tfkit bench cpu` takes none", "see `tfkit bench --help`")

@@ -13,7 +13,7 @@ from tfkit.commands import (
     TRACEBACK,
     WRITE,
     Progress,
-    check_place,
+    check_places,
     device,
     dtypes,
     print_bug_report,
@@ -150,8 +150,7 @@ def command(
         if any(other is not None for other in others):
             fix = "the certificate names the part"
             raise usage_error("--check-certificate takes no other option than --json and --badge", fix)
-        if badge is not None:
-            check_place(badge)
+        check_places((json_file, badge), (check_certificate,))
         from .certificate import show_comparison
 
         return show_comparison(check_certificate, json_file, badge)
@@ -168,9 +167,7 @@ def command(
         name, slot = cache, "cache"
     functions_named = {"target": target, "huggingface": huggingface, "hf_kernel": hf_kernel}
     function = None if cache else _function(name, functions_named, signature, supports, slot, settings)
-    for path in (json_file, junit, certificate):
-        if path not in (None, "-"):
-            check_place(path)
+    check_places((json_file, junit, certificate), (replay,))
     from ..process.parent import ChildBug
 
     try:

@@ -14,7 +14,7 @@ from tfkit.commands import (
     WRITE,
     Progress,
     auto_table_option,
-    check_place,
+    check_places,
     check_sublayers,
     common,
     device,
@@ -78,7 +78,7 @@ def command(
     dropout, checkpoints. Backends that declare float64 are checked in float64 too, where rounding hides no error.
     """
     if output is not None:
-        _check_place(output)
+        _check_place(output, (spec, auto_table))
     from tfkit.commands import catalogue_with, check_auto
 
     check_auto(backend, auto_table)
@@ -131,12 +131,12 @@ def _print(report: Any, as_json: bool) -> None:
         print_rich(*verify_text(data))
 
 
-def _check_place(output: str) -> None:
+def _check_place(output: str, inputs: Sequence[str | None]) -> None:
     path = Path(output)
     if path.suffix not in WRITERS:
         fix = f"for instance {path.stem or path.name}.md"
         raise usage_error(f"argument -o: a table is written as {', '.join(WRITERS)}, not `{path.name}`", fix)
-    check_place(output)
+    check_places((output,), inputs)
 
 
 def _model(file: str, overrides: Sequence[str], weights: str | None, catalogue: Catalogue, large: bool) -> Any:

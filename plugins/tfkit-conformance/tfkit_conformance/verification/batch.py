@@ -28,6 +28,8 @@ MAX_LONG, MAX_WORK = 1100, 10**10
 SHORT = (8, 7, 9)
 """Positions of the batch of many rows."""
 MANY_ROWS = 24
+MAX_POSITIONS = 2**24
+"""Positions of all rows at most: drawn before a model runs, more of them could fill the memory of a machine."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ def draw(model: Model, lengths: Mapping[str, int], rows: int, seed: int, device:
             images[name] = _numbers((rows, rule.channels, rule.size, rule.size), generator).to(device)
             continue
         length = lengths[name]
+        if rows * length > MAX_POSITIONS:
+            raise MemoryError(f"{rows:,} rows of {length:,} positions are more than {MAX_POSITIONS:,} positions")
         mask = torch.ones(rows, length, dtype=torch.bool)
         for row in range(rows):
             hidden = min(1 + (length + row) // 5, length - 1) if padding else 0
