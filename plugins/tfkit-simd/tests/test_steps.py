@@ -110,6 +110,14 @@ def test_other_searches_have_ordinary_steps(name: str) -> None:
     assert not graphs.steps
 
 
+def test_so_do_searches_with_head_dims_that_the_kernel_lacks() -> None:
+    model = built("transformer-tiny", "defaults.attention.num_heads=16")
+    graphs = recorded_steps(model)
+    assert graphs is not None
+    check(model, graphs)
+    assert not graphs.steps
+
+
 def test_steps_are_recorded_anew_once_a_weight_changes() -> None:
     model = built()
     graphs = recorded_steps(model)
@@ -193,8 +201,8 @@ def test_logits_of_nan_are_refused_as_in_ordinary_steps() -> None:
 @pytest.mark.parametrize("run", [
     lambda x, weight: x + int(x.sum()), lambda x, weight: torch.linalg.svdvals(x @ weight), lambda x, weight: x @ x.t(),
     lambda x, weight: torch.zeros(4, 4).copy_(x), lambda x, weight: x.sum(), lambda x, weight: x.long().bitwise_not(),
-    lambda x, weight: torch.relu(x.half()),
-], ids=["number", "unknown", "product", "written to a new tensor", "several axes", "integers", "half"])  # fmt: skip
+    lambda x, weight: torch.relu(x.half()), lambda x, weight: x.cumsum(0), lambda x, weight: x.sum(1, dtype=torch.float16),
+], ids=["number", "unknown", "product", "written to a new tensor", "several axes", "integers", "half", "sums", "half sums"])  # fmt: skip
 def test_what_cannot_be_repeated_is_not_recorded(run) -> None:
     x, weight = torch.randn(4, 4), torch.randn(4, 4)
     with pytest.raises(CannotRecord):

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from tfkit.plugin import (
     AttentionInputs,
     AttentionOutput,
+    BackendRefused,
     Bias,
     CannotRecord,
     Mask,
@@ -132,7 +133,10 @@ class _Recorder(TorchDispatchMode):
     def _note(self, name: str, arguments: Any, named: dict[str, Any], output: Tensor) -> None:
         handler = getattr(self, f"_{name.strip('_')}", None)
         if handler is not None:
-            handler(output, *arguments, **named)
+            try:
+                handler(output, *arguments, **named)
+            except TypeError as reason:  # another form of the operation
+                raise CannotRecord(f"`{name}` has no kernel in this form: {reason}") from None
             return
         tensors = [self._tensor(value, output) for value in arguments]
         if name in BOOLEAN and any(tensor.dtype != torch.bool for tensor in tensors):
@@ -302,7 +306,10 @@ class _Recorder(TorchDispatchMode):
 
     def attend(self, inputs: AttentionInputs, options: SimdOptions) -> AttentionOutput:
         """Attention of one query in each row, as one operation."""
-        check(inputs)
+        try:
+            check(inputs)
+        except BackendRefused as reason:
+            raise CannotRecord(str(reason)) from None
         query, key, value, prepared = inputs.query, inputs.key, inputs.value, inputs.prepared
         (B, H, Q, D), (G, K) = query.shape, key.shape[1:3]
         sized = value.shape[3] == D and SIMD.capabilities.head_dim is not None and D in SIMD.capabilities.head_dim
