@@ -19,12 +19,14 @@ from torch.nn.modules import module as module_calls
 
 from ..cpu import small_batch
 from ..cpu.int8 import capabilities
+from ..cpu.low_precision import LowPrecisionLinear
 from ..cpu.packed_weight import SearchProducts, equal_sums, sums_of
 from ..cpu.products import may_read
 from ..errors import Diagnostic, InputError
 from ..nn.fixed_step import FixedStep
 from ..nn.model import Model
 from ..nn.runtime.decoding_state import DecodingState
+from ..nn.tokens import TokenLogits
 from ..slots.lazy import load
 from ..slots.processor_kernels import CannotRecord, StepRecorder
 from .prefill import GenerationState
@@ -222,7 +224,7 @@ class RecordedSteps(StepGraphs):
         if tuple(sites) or start.columns is not None or features * rows * positions > MAX_CACHED:
             return False
         measured = small_batch.TABLE is not None  # a user's choice of products, which a recorded step would not follow
-        if measured or model.precision != "float32" or model.training or not may_read(start.logits):
+        if measured or model.training or not may_read(start.logits):
             return False
         held, state = self.held, _state_of(model)
         if state is None:
@@ -272,7 +274,7 @@ class CapturedBeams:
 
 def _state_of(model: Model) -> tuple[tuple[int, int], ...] | None:
     """What changes when a weight is replaced or written to: addresses and versions. None where a hook wants to see the calls of
-    modules, or a tensor has no version."""
+    modules, a weight is rounded, or a tensor has no version."""
     if module_calls._global_forward_hooks or module_calls._global_forward_pre_hooks:
         return None
     state: list[tuple[int, int]] = []
@@ -281,7 +283,9 @@ def _state_of(model: Model) -> tuple[tuple[int, int], ...] | None:
         module = waiting.pop()
         if module is None:
             continue
-        if module._forward_hooks or module._forward_pre_hooks:
+        if module._forward_hooks or module._forward_pre_hooks or isinstance(module, LowPrecisionLinear):
+            return None
+        if isinstance(module, TokenLogits) and module.low_precision is not None:
             return None
         for tensors in (module._parameters, module._buffers):
             for tensor in tensors.values():

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import tfkit
 from tfkit.generate import RecordedSteps, recorded_steps
+from tfkit.nn.precision import round_weights
 from tfkit.plugin import CannotRecord, StepRecorder
 
 pytestmark = pytest.mark.skipif(not plugin.AVX2, reason="not run: this processor has no AVX2")
@@ -108,6 +109,23 @@ def test_other_searches_have_ordinary_steps(name: str) -> None:
     assert graphs is not None
     check(model, graphs)
     assert not graphs.steps
+
+
+def test_so_do_searches_with_rounded_weights() -> None:
+    model = built("transformer-tiny", "defaults.ffn.d_ff=2048")  # a precision leaves small weights as they are
+    round_weights(model, "int8", tfkit.load_catalogue().entries("int8_kernel"))
+    graphs = recorded_steps(model)
+    inputs = inputs_of(model, 2)
+    assert graphs is not None
+    plain, found = (tfkit.greedy(model, max_new_tokens=9, graphs=one, **inputs) for one in (None, graphs))
+    assert torch.equal(plain.ids, found.ids)
+    assert not graphs.steps
+    small = built()
+    round_weights(small, "int8", tfkit.load_catalogue().entries("int8_kernel"))
+    graphs = recorded_steps(small)
+    assert graphs is not None
+    check(small, graphs)
+    assert len(graphs.steps) == 2
 
 
 def test_so_do_searches_with_head_dims_that_the_kernel_lacks() -> None:
