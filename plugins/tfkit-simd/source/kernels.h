@@ -76,6 +76,7 @@ struct operation {
     double x;
     const char *place;    /* the number of the position that is written, or the counts of live keys */
     int64_t place_stride; /* bytes from one position to the next */
+    int64_t count;        /* positions, or rows of a table */
     const char *more[3];  /* of attention: the live keys, their counts, what is added */
 };
 

@@ -124,6 +124,8 @@ static PyObject *run_step(PyObject *module, PyObject *const *given, Py_ssize_t c
     Py_END_ALLOW_THREADS
     if (!done)
         return PyErr_NoMemory();
+    if (done < 0)
+        return PyErr_Format(PyExc_IndexError, "a recorded step reads a row, or writes a position, that its tensor does not have");
     Py_RETURN_NONE;
 }
 

@@ -104,15 +104,20 @@ static int NAME(vectors)(int64_t function, float *out, const float *a, int64_t s
     return 0;
 }
 
-static void NAME(map)(const struct operation *o)
+/* 0 if the position that is written lies outside of the tensor. */
+static int NAME(map)(const struct operation *o)
 {
     char *out = o->data[0], *a = o->data[1], *b = o->data[2], *c = o->data[3];
     const int64_t *n = o->sizes, *so = o->strides[0], *sa = o->strides[1], *sb = o->strides[2], *sc = o->strides[3];
     const int floats = o->types[0] == FLOAT32 && o->types[1] == FLOAT32 && (!b || o->types[2] == FLOAT32) && !c;
     const int64_t width = sizeof(float), step_a = sa[3] / width, step_b = sb[3] / width;
     const int in_rows = floats && (so[3] == width || n[3] == 1) && (step_a == 0 || step_a == 1) && (step_b == 0 || step_b == 1);
-    if (o->place) /* the position at which a cache is written */
-        out += *(const int64_t *)o->place * o->place_stride;
+    if (o->place) { /* the position at which a cache is written */
+        const int64_t position = *(const int64_t *)o->place;
+        if (position < 0 || position >= o->count)
+            return 0;
+        out += position * o->place_stride;
+    }
     for (int64_t i = 0; i < n[0]; i++)
         for (int64_t j = 0; j < n[1]; j++)
             for (int64_t k = 0; k < n[2]; k++) {
@@ -133,6 +138,7 @@ static void NAME(map)(const struct operation *o)
                     NAME(put)(to + l * so[3], o->types[0], NAME(element)(o->function, NAME(number)(x + l * sa[3], o->types[1]),
                         b ? NAME(number)(y + l * sb[3], o->types[2]) : 0.0, c ? NAME(number)(z + l * sc[3], o->types[3]) : 0.0));
             }
+    return 1;
 }
 
 /* Over the last axis: sums, means, the largest, or whether any or all are true. */
@@ -215,20 +221,26 @@ static void NAME(live_keys)(const struct operation *o)
     }
 }
 
-/* Rows of a table, or of a cache. */
-static void NAME(take_rows)(const struct operation *o)
+/* Rows of a table, or of a cache. 0 if there is no such row. */
+static int NAME(take_rows)(const struct operation *o)
 {
     const int64_t *index = (const int64_t *)o->data[2];
-    for (int64_t i = 0; i < o->sizes[0]; i++)
+    for (int64_t i = 0; i < o->sizes[0]; i++) {
+        if (index[i] < 0 || index[i] >= o->count)
+            return 0;
         memcpy(o->data[0] + i * o->sizes[1], o->data[1] + index[i] * o->strides[1][0], o->sizes[1]);
+    }
+    return 1;
 }
 
+/* 1; 0 if there is no memory, -1 if an index is outside of its tensor. */
 int NAME(run_step)(const struct operation *o, int64_t count)
 {
     for (int64_t i = 0; i < count; i++, o++)
         switch (o->code) {
         case MAP:
-            NAME(map)(o);
+            if (!NAME(map)(o))
+                return -1;
             break;
         case REDUCE:
             NAME(reduce)(o);
@@ -237,7 +249,8 @@ int NAME(run_step)(const struct operation *o, int64_t count)
             NAME(layer_norm)(o);
             break;
         case TAKE_ROWS:
-            NAME(take_rows)(o);
+            if (!NAME(take_rows)(o))
+                return -1;
             break;
         case LIVE_KEYS:
             NAME(live_keys)(o);

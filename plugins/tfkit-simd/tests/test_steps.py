@@ -276,6 +276,22 @@ def test_each_operation_gives_what_torch_gives_for_numbers_of_every_replay(size:
             torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_an_index_outside_of_its_tensor_reads_and_writes_nothing(instructions: str) -> None:
+    record = steps.record_avx2 if instructions == "avx2" else steps.record_avx512
+    table, cache, index = torch.randn(5, 3), torch.zeros(2, 4, 3), torch.tensor([1])
+    read, row = record(lambda: table.index_select(0, index) + index, [table], {})
+    write, _ = record(lambda: cache.index_copy_(1, index, table[None, :1].expand(2, 1, 3) + index), [table], {})
+    index.fill_(4)
+    read()
+    torch.testing.assert_close(row, table[4:] + 4)
+    for number in (-1, 5, 1 << 40):
+        index.fill_(number)
+        for replay in (read, write):
+            with pytest.raises(IndexError, match="that its tensor does not have"):
+                replay()
+
+
 def test_the_fastest_recorder_of_this_processor_is_taken() -> None:
     model = built()
     assert recorded_steps(model) is not None

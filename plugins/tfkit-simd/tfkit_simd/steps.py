@@ -52,7 +52,7 @@ SAME = {**BOOLEAN, "_to_copy": "copy", "clone": "copy"}
 CREATED = ("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like")
 MAX_TABLES = 64
 """Heads of a table of biases, whose values are taken head by head."""
-WORDS = 36
+WORDS = 37
 """Numbers of an operation in the table."""
 PLAIN_AXES = 4
 
@@ -157,11 +157,11 @@ class _Recorder(TorchDispatchMode):
 
     # The operations, by torch's names. Each handler gets the result, then what torch was given.
 
-    def _map(self, name: str, output: Tensor, *tensors: Tensor, at: tuple[Tensor, int] | None = None) -> None:
+    def _map(self, name: str, output: Tensor, *tensors: Tensor, at: tuple[Tensor, int, int] | None = None) -> None:
         axes = [(output, output.shape), *((tensor, output.shape) for tensor in tensors)]
         sizes, strides = _merged([_broadcast(tensor, shape) for tensor, shape in axes], output.shape)
-        place, stride = (0, 0) if at is None else (at[0].data_ptr(), at[1])
-        self._row("map", FUNCTIONS[name], sizes, strides, [output, *tensors], place=place, place_stride=stride)
+        place, stride, count = (0, 0, 0) if at is None else (at[0].data_ptr(), *at[1:])
+        self._row("map", FUNCTIONS[name], sizes, strides, [output, *tensors], place=place, place_stride=stride, count=count)
 
     def _add(self, output: Tensor, one: Any, other: Any, alpha: float = 1) -> None:
         if alpha != 1:
@@ -221,7 +221,7 @@ class _Recorder(TorchDispatchMode):
         if index.numel() != 1:
             raise CannotRecord("`index_copy_` to several positions has no kernel")
         step = output.stride(axis) * output.element_size()
-        self._map("copy", output.narrow(axis, 0, 1), source, at=(index, step))
+        self._map("copy", output.narrow(axis, 0, 1), source, at=(index, step, output.shape[axis]))
 
     def _reduce(self, name: str, output: Tensor, x: Tensor, axes: Any, keep: bool) -> None:
         axes = [axes] if isinstance(axes, int) else list(axes or range(x.dim()))
@@ -265,7 +265,7 @@ class _Recorder(TorchDispatchMode):
             raise CannotRecord("rows of a table that are not contiguous have no kernel")
         stride = table.stride(0) * table.element_size()
         self._row("take_rows", 0, (index.numel(), row.numel() * row.element_size(), 0, 0), [(), (stride, 0, 0, 0)],
-                  [output, table, index])  # fmt: skip
+                  [output, table, index], count=len(table))  # fmt: skip
 
     def _native_layer_norm(
         self, output: Tensor, x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
@@ -346,7 +346,7 @@ class _Recorder(TorchDispatchMode):
 
     def _row(
         self, code: str, function: int, sizes: Sequence[int], strides: Sequence[Sequence[int]],
-        tensors: Sequence[Tensor | None], x: float = 0.0, place: int = 0, place_stride: int = 0,
+        tensors: Sequence[Tensor | None], x: float = 0.0, place: int = 0, place_stride: int = 0, count: int = 0,
         types: Sequence[int] | None = None, more: Sequence[Tensor | None] = (),
     ) -> None:  # fmt: skip
         self.kept.append((tensors, more))
@@ -356,7 +356,19 @@ class _Recorder(TorchDispatchMode):
         data = [0 if tensor is None else tensor.data_ptr() for tensor in _padded(tensors, None)]
         [bits] = struct.unpack("q", struct.pack("d", x))
         others = [0 if tensor is None else tensor.data_ptr() for tensor in _padded(more, None)[:3]]
-        row = [CODES[code], function, *sizes, *axes, *map(int, _padded(types, 0)), *data, bits, place, place_stride, *others]
+        row = [
+            CODES[code],
+            function,
+            *sizes,
+            *axes,
+            *map(int, _padded(types, 0)),
+            *data,
+            bits,
+            place,
+            place_stride,
+            count,
+            *others,
+        ]
         assert len(row) == WORDS
         self.table.append(row)
 
