@@ -88,7 +88,7 @@ def batches(options: argparse.Namespace, model: Model) -> list[tuple[list[int], 
     return found
 
 
-def ours(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
+def ours(options: argparse.Namespace, model: Model, todo: Any, recorded: bool = True) -> Candidate:
     penalty = tfkit.PowerLengthPenalty(options.alpha)
 
     def search(batch: Any) -> list[list[int]]:
@@ -103,7 +103,7 @@ def ours(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
         said = {"beams": options.beams, "length_penalty": penalty, "max_new_tokens": limit}
         return [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, graphs=graphs, **said)]
 
-    products, graphs = SearchProducts(), recorded_steps(model)  # as a `Translator` has them
+    products, graphs = SearchProducts(), recorded_steps(model) if recorded else None  # as a `Translator` has them
 
     def run() -> list[list[int]]:
         nonlocal products
@@ -196,7 +196,7 @@ def rows_of(run: Candidate) -> list[tuple[int, int]]:
 
 def bare_products(options: argparse.Namespace, model: Model, todo: Any) -> Callable[[], Any]:
     """Only the linear maps, at the rows that tfkit's own search had in every step, by the fastest product that torch has."""
-    shape, seen = peers.shape_of(model), rows_of(ours(options, model, todo))
+    shape, seen = peers.shape_of(model), rows_of(ours(options, model, todo, recorded=False))
     M, inner = shape["width"], shape["inner"]
     square, up, down = torch.randn(M, M), torch.randn(inner, M), torch.randn(M, inner)
     encoder = [[square.clone() for _ in range(4)] + [up.clone(), down.clone()] for _ in range(shape["encoder_layers"])]
