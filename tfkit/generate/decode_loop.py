@@ -139,7 +139,8 @@ def decode_loop(
                 decoding.reorder(remaining)
         if following is not None:
             fed[rows] = chosen  # a row that has ended is computed on with its last token, and not read
-            logits = following(fed)[rows]
+            logits = following(fed)
+            logits = logits if len(rows) == batch else logits[rows]
             continue
         # `True`: a selected token is never padding, whatever its id, so the model need not check for it.
         outputs = model.step(decoding, chosen[:, None], True, sites)
