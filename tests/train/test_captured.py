@@ -11,10 +11,9 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 import graph_stand_in
-from tfkit import InputError, TrainingError, load_recipe
+from tfkit import InputError, Recipe, TrainingError, load_recipe
 from tfkit.generate import step_graphs
 from tfkit.nn.runtime import inputs as input_rules
-from tfkit.recipe import Recipe
 from tfkit.train import resume, train, validation
 from tfkit.train.captured import CapturedPasses, check_captured
 from tfkit.train.checkpoint import checkpoints_in
