@@ -181,10 +181,10 @@ def test_torch_records_after_runs_on_another_stream(monkeypatch) -> None:
     for name, stand_in in {"Stream": Stream, "CUDAGraph": Graph, "stream": entered, "graph": entered}.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
-    replay, result = cuda_graph(lambda: heard.append("run") or torch.ones(1))
+    replay, result = cuda_graph(lambda: heard.append("run") or torch.ones(1), pool="memory")
     replay()
     before = ["side waits for main", "in Stream", "run", "run", "run", "out", "main waits for side"]
-    assert heard == [*before, "in Graph thread_local", "run", "out", "replay"]
+    assert heard == [*before, "in Graph memory thread_local", "run", "out", "replay"]
     assert torch.equal(result, torch.ones(1))
 
 

@@ -11,10 +11,9 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 import graph_stand_in
-from tfkit import InputError, TrainingError, load_recipe
+from tfkit import InputError, Recipe, TrainingError, load_recipe
 from tfkit.generate import step_graphs
 from tfkit.nn.runtime import inputs as input_rules
-from tfkit.recipe import Recipe
 from tfkit.train import resume, train, validation
 from tfkit.train.captured import CapturedPasses, check_captured
 from tfkit.train.checkpoint import checkpoints_in
@@ -40,6 +39,17 @@ def device(monkeypatch):
         monkeypatch.setattr("tfkit.data.batch_shapes.MAX_SHAPES", 3)
 
     return choose
+
+
+class Callbacks:
+    def __init__(self):
+        self.texts = []
+
+    def __getattr__(self, name):
+        return lambda *facts: None
+
+    def on_warning(self, diagnostics):
+        self.texts += [str(diagnostic) for diagnostic in diagnostics if diagnostic.code == "TFK063"]
 
 
 def result(run):
@@ -164,8 +174,8 @@ def test_recorded_validations_score_as_ordinary_ones(task, tmp_path, device, mon
     assert nlls[0][0] != nlls[0][1]
 
 
-def test_a_gradient_that_is_no_number_changes_nothing(task, tmp_path, device, monkeypatch):
-    """It is noticed a step late, and the state is that before its step."""
+def test_a_run_that_ends_while_a_step_is_unread_goes_on_exactly(task, tmp_path, device, monkeypatch):
+    """After a callback that fails; and after a gradient that is no number, which is noticed a step late and changes nothing."""
     run, calls = CapturedPasses.__call__, []
 
     def poisoned(self, batch, seed):
@@ -182,6 +192,14 @@ def test_a_gradient_that_is_no_number_changes_nothing(task, tmp_path, device, mo
     assert len(calls) == 2 * 5
     resume(tmp_path / "run")
     check_equal(tmp_path / "whole", tmp_path / "run")
+    monkeypatch.setattr(CapturedPasses, "__call__", run)
+    callback = Callbacks()
+    callback.on_step_end = lambda step: 1 / (step.step - 3)
+    with pytest.raises(ZeroDivisionError):
+        train(load_recipe(task, CHANGES), tmp_path / "stopped", callbacks=[callback])
+    assert steps(tmp_path / "stopped")[-1]["step"] == 4  # it was launched when the third was told
+    resume(tmp_path / "stopped")
+    check_equal(tmp_path / "whole", tmp_path / "stopped")
 
 
 def test_a_pass_that_reads_a_number_is_named(task, tmp_path, device, monkeypatch):
@@ -221,24 +239,13 @@ def test_compiled_steps_are_recorded_on_a_gpu_unless_the_recipe_says_otherwise(t
     assert "4 processes train together" in str(notice)
 
 
-class Warnings:
-    def __init__(self):
-        self.texts = []
-
-    def __getattr__(self, name):
-        return lambda *facts: None
-
-    def on_warning(self, diagnostics):
-        self.texts += [str(diagnostic) for diagnostic in diagnostics if diagnostic.code == "TFK063"]
-
-
 def test_batches_of_more_shapes_run_as_ordinary_ones(task, tmp_path, device, monkeypatch):
     """Said once. So is what cannot be recorded, unless the recipe asks for recordings."""
     device(None)
     train(load_recipe(task, CHANGES), tmp_path / "plain")
     device(graph_stand_in.capture)
     monkeypatch.setattr("tfkit.train.captured.MAX_PASSES", 1)
-    warnings = Warnings()
+    warnings = Callbacks()
     train(load_recipe(task, CHANGES), tmp_path / "one", callbacks=[warnings])
     check_equal(tmp_path / "plain", tmp_path / "one")
     (text,) = warnings.texts
@@ -254,7 +261,7 @@ def test_batches_of_more_shapes_run_as_ordinary_ones(task, tmp_path, device, mon
     device(failing)
     monkeypatch.setattr("tfkit.train.captured.MAX_PASSES", 8)
     monkeypatch.setattr(Recipe, "few_shapes", True)
-    warnings = Warnings()
+    warnings = Callbacks()
     train(load_recipe(task, CHANGES[1:]), tmp_path / "failing", callbacks=[warnings])
     assert steps(tmp_path / "failing") == steps(tmp_path / "plain")
     names = [text.partition(" cannot")[0] for text in warnings.texts]
