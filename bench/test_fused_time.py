@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import fused_time
 from fused_time import Code, Constants, chosen, imbalance, throughput, walks
-from tfkit_fused.tiles import BY_TIME, ROWS
+from tfkit_fused.tiles import BY_TIME, ROWS, Tiles
 
 from tfkit_conformance.bench.cells import CELLS
 
@@ -130,3 +130,23 @@ def test_the_tiles_that_sm_90_takes_have_the_least_predicted_time():
             shape = (first.queries, first.keys, first.warps, first.stages)
             wanted[row.kernel, 2, row.width, row.features, row.short] = shape
     assert BY_TIME[""] == wanted
+
+
+def test_the_machine_code_that_tiles_are_chosen_by_is_that_of_the_record():
+    """Of long calls, by the release of Triton that compiled both: after a change of a kernel, both are to be made anew (`python
+    bench/fused_time.py --tiles --json bench/results/fused_time.json`)."""
+    versions = json.loads((fused_time.TILES.parent / "fused_sass.json").read_text())["versions"]
+    candidates = json.loads(fused_time.TILES.read_text())
+    (version,) = (each for each in versions.values() if each["triton"] == candidates["triton"])
+    for (kernel, size, width, features, short), shape in BY_TIME[""].items():
+        if not short:
+            name = f"{kernel}-{size * 8}-{width}-{features}-tma-90-{Tiles(*shape)}"
+            program = version["programs"][version["choices"][name]]
+            codes = [Code(**each) for each in candidates["tiles"][f"{kernel}-{width}-{features}"]]
+            (code,) = (each for each in codes if (each.queries, each.keys, each.warps, each.stages) == shape)
+            (loop,) = program["loops"]
+            assert (code.registers, code.shared, code.step) == (
+                program["registers"],
+                program["shared"],
+                loop["instructions"],
+            ), name
