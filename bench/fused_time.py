@@ -20,8 +20,9 @@ and a kernel takes, with the imbalance of its last wave (`imbalance`),
 
     LAUNCH + max(programs imbalance / (132 X CLOCK), bytes copied / L2, bytes of its tensors / MEMORY)
 
-Fitted are START and WAIT alone; all else is known of the device or was measured beside the cells. A measured time counts where
-it is the device's: not where the host took as long to launch the call.
+Fitted are START and WAIT alone; all else is known of the device, was measured beside the cells, or is assumed and says so. The
+form was chosen with all cells in view. A measured time counts where it is the device's: not where the host took as long to
+launch the call.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ LAUNCH = 3e-6
 REGISTERS, SHARED, RESERVED, WARPS = 65_536, 233_472, 1_024, 64
 """Of a multiprocessor: registers, bytes of shared memory, those that each program loses of it, warps."""
 AROUND = 1.5
-"""Issue slots of an instruction outside of the loop or in a mask: every second one works on integers."""
+"""Issue slots of an instruction outside of the loop or in a mask: every second one works on integers, as is assumed."""
 START_STEPS = 3
 """Steps that the start of a program takes the time of, where only the balance of a wave depends on it."""
 T5_REACH, T5_TILE, T5_LAUNCHES = 128, 64, 20
-"""The largest distance of a T5 table; the tile of its diagonals; small kernels that gather its gradient."""
+"""The largest distance of a T5 table; the tile of its diagonals; small kernels that gather its gradient, about."""
 CHUNK = 512
 """Keys of one program of decoding."""
 HOST = 0.9
@@ -210,7 +211,7 @@ def work_of(cell: Cell, kernel: str, code: Code) -> Work:
     else:
         known = {each: walks(cell, kernel, code, Q, K, *each) for each in set(rows)}
         found = [program for each in rows for _ in range(G if kernel == "keys_and_values" else H) for program in known[each]]
-        share = 0.5 if cell.bias == "distance" else 1.0  # of the branches that T5's biases take: not that of the mask
+        share = 0.5 if cell.bias == "distance" else 1.0  # T5's look-up is half of what all branches add, as is assumed
     steps = sum(each for each, _ in found)
     copied = steps * 2 * 2 * D * (code.queries if kernel == "keys_and_values" else code.keys)
     masked = share * sum(each for _, each in found)

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import fused_time
 from fused_time import Code, Constants, chosen, imbalance, throughput, walks
-from tfkit_fused.tiles import BY_TIME, ROWS
+from tfkit_fused.tiles import BY_TIME, ROWS, Tiles
 
 from tfkit_conformance.bench.cells import CELLS
 
@@ -20,8 +20,10 @@ RECORD = json.loads((fused_time.ROOT / "bench" / "results" / "fused_time.json").
 TILE = Code(queries=4, keys=2, warps=8, stages=2, registers=216, shared=163_872, outside=0, step=0, most=0, integers=0, waits=0)
 
 
-def test_the_record_follows_from_the_measurements():
-    found = fused_time.evaluated()
+def test_the_record_follows_from_the_measurements(tmp_path, capsys):
+    fused_time.main(["--json", str(tmp_path / "times.json")])
+    assert "dense-d64-2048/forward: 842 us measured, " in capsys.readouterr().out
+    found = json.loads((tmp_path / "times.json").read_text())
     assert [(row["cell"], row["measured_us"], row["counts"]) for row in found["cells"]] == [
         (row["cell"], row["measured_us"], row["counts"]) for row in RECORD["cells"]
     ]
@@ -35,6 +37,12 @@ def test_the_record_follows_from_the_measurements():
     assert found["worst"] == pytest.approx(RECORD["worst"], abs=2e-3)
     for half, recorded in zip(found["halves"], RECORD["halves"], strict=True):
         assert half == pytest.approx(recorded, rel=1e-3, abs=2e-3)
+
+
+def test_the_rates_are_those_that_were_measured_beside_the_cells():
+    first = json.loads((fused_time.H100 / "attention.json").read_text())[0]
+    rate = fused_time.PRODUCTS * fused_time.PROCESSORS * fused_time.CLOCK
+    assert (1e12 * first["peak_tflops"], 1e9 * first["copy_GBps"]) == pytest.approx((rate, fused_time.MEMORY), rel=1e-4)
 
 
 def test_what_is_outside_of_15_percent():
@@ -122,3 +130,23 @@ def test_the_tiles_that_sm_90_takes_have_the_least_predicted_time():
             shape = (first.queries, first.keys, first.warps, first.stages)
             wanted[row.kernel, 2, row.width, row.features, row.short] = shape
     assert BY_TIME[""] == wanted
+
+
+def test_the_machine_code_that_tiles_are_chosen_by_is_that_of_the_record():
+    """Of long calls, by the release of Triton that compiled both: after a change of a kernel, both are to be made anew (`python
+    bench/fused_time.py --tiles --json bench/results/fused_time.json`)."""
+    versions = json.loads((fused_time.TILES.parent / "fused_sass.json").read_text())["versions"]
+    candidates = json.loads(fused_time.TILES.read_text())
+    (version,) = (each for each in versions.values() if each["triton"] == candidates["triton"])
+    for (kernel, size, width, features, short), shape in BY_TIME[""].items():
+        if not short:
+            name = f"{kernel}-{size * 8}-{width}-{features}-tma-90-{Tiles(*shape)}"
+            program = version["programs"][version["choices"][name]]
+            codes = [Code(**each) for each in candidates["tiles"][f"{kernel}-{width}-{features}"]]
+            (code,) = (each for each in codes if (each.queries, each.keys, each.warps, each.stages) == shape)
+            (loop,) = program["loops"]
+            assert (code.registers, code.shared, code.step) == (
+                program["registers"],
+                program["shared"],
+                loop["instructions"],
+            ), name

@@ -81,7 +81,7 @@ def _way(blocks: Sequence[Block], first: int, last: int, sign: int = 1) -> tuple
     """The instructions from the head of a loop to its branch backwards: most products, then fewest instructions, or most of
     them with `sign` -1; none where there is no way."""
 
-    def _weight(names: Sequence[str]) -> tuple[int, int]:
+    def weight(names: Sequence[str]) -> tuple[int, int]:
         return -sum(bool(PRODUCTS.match(name)) for name in names), sign * len(names)
 
     best = {first: _names(blocks[first])}
@@ -89,6 +89,6 @@ def _way(blocks: Sequence[Block], first: int, last: int, sign: int = 1) -> tuple
         for after in blocks[number].after if number in best else ():
             if number < after <= last:
                 way = (*best[number], *_names(blocks[after]))
-                if after not in best or _weight(way) < _weight(best[after]):
+                if after not in best or weight(way) < weight(best[after]):
                     best[after] = way
     return best.get(last, ())

@@ -280,6 +280,8 @@ def test_batches_with_lengths_take_the_tiles_of_short_calls_up_to_a_longer_lengt
 
     assert [is_short(SHORT, False), is_short(SHORT + 1, False)] == [{True}, {False}]
     assert [is_short(SHORT + 1, True), is_short(RAGGED, True), is_short(RAGGED + 1, True)] == [{True}, {True}, {False}]
+    few, many = (torch.zeros(1, 1, length, 64, dtype=torch.float16) for length in (RAGGED, RAGGED + 1))
+    assert not row_for("forward", few, many, many, "plain", True).short
 
 
 @pytest.mark.parametrize("version", [*INSTEAD, "another"])

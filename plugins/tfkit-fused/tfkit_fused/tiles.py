@@ -23,8 +23,8 @@ FEATURES = ("plain", "position", "dropout", "rich")
 """What calls have to hold beside scores: nothing but masks that are intervals of keys; a bias by distance; dropout and key
 visibility; anything, that is segments, dense masks, dense biases and softcap too."""
 SHORT, RAGGED = 64, 512
-"""Lengths that one tile holds, and those up to which batches with lengths of their own take the same tiles: sentences of a text
-are much shorter than the longest of them."""
+"""Lengths that one tile holds, and those of queries and keys up to which batches with lengths of their own take the same tiles:
+sentences of a text are much shorter than the longest of them."""
 HOPPER = 9
 """The first number of the capability of sm_90."""
 
@@ -34,8 +34,8 @@ class Row:
     """For a kernel, the bytes of a number, head dims up to `width` and one of FEATURES: tiles on data-centre devices from
     sm_90 up, which have 227 KiB of shared memory to a program, and on all others, which have 99 KiB at least. Nothing runs
     where there is None. What measuring may choose instead is in `more`, for some devices beside what they take anyway, and for
-    the former also in `more_large`. A `short` row is for calls with at most SHORT queries, or keys where tiles are of keys; at
-    most RAGGED in a batch with lengths."""
+    the former also in `more_large`. A `short` row is for calls with at most SHORT queries, or keys where tiles are of keys; or
+    with at most RAGGED of both in a batch with lengths."""
 
     kernel: str
     bytes: int
@@ -283,7 +283,8 @@ def tiles_for(
 def row_for(kernel: str, query: Tensor, key: Tensor, value: Tensor, features: str, ragged: bool) -> Row | None:
     """The narrowest row that holds the heads: for these features, or for all if there is none; a short one where it fits.
     `ragged`: the rows of the batch have lengths of their own."""
-    is_short = (key if kernel in ("keys", "together") else query).shape[2] <= (RAGGED if ragged else SHORT)
+    is_short = (key if kernel in ("keys", "together") else query).shape[2] <= SHORT
+    is_short = is_short or (ragged and max(query.shape[2], key.shape[2]) <= RAGGED)
     return _row(kernel, query.element_size(), max(query.shape[3], value.shape[3]), features, is_short)
 
 
