@@ -181,6 +181,14 @@ segments_in_order = mask(
 clamped_query = with_(query=lambda inputs: inputs.query.clamp(max=0.5))
 clamped_value = with_(value=lambda inputs: inputs.value.clamp(max=0.5))
 
+
+def other_heads_when_exported(inputs, options):
+    if not torch.compiler.is_exporting():
+        return right(inputs)
+    order = torch.arange(inputs.query.shape[1]).view(-1, inputs.key.shape[1]).t().flatten()
+    return replace(right(inputs), output=right(inputs, query=inputs.query[:, order]).output[:, order.argsort()])
+
+
 KILLS = {
     "again": (wavering, PLAIN),
     "after_another_call": (remembering, replace(PLAIN, key_visible="coins")),
@@ -189,6 +197,7 @@ KILLS = {
     "without_gradients": (only_with_gradients, PLAIN),
     "checkpoint": (wavering, PLAIN),
     "compiled": (other_when_compiled, PLAIN),
+    "exported": (other_heads_when_exported, PLAIN),
     "prepared": (
         lambda inputs, options: right(inputs, scale=inputs.scale * (1.1 if inputs.prepared else 1), prepared=None),
         PLAIN,

@@ -166,11 +166,28 @@ def one_generator_of_all_threads(inputs, options):
     return AttentionOutput(FromOneGenerator.apply(found.weights, value), found.weights, found.lse)
 
 
+def nothing_when_compiled(inputs, options):
+    return right(inputs, dropout=0.0 if torch.compiler.is_compiling() else inputs.dropout)
+
+
+def bands_share_without_gradients(inputs, options):
+    factors = coins(inputs, *"BHQK")
+    if not torch.is_grad_enabled() and factors.shape[2] > 600:
+        factors = torch.cat([factors[:, :, :600], factors[:, :, : factors.shape[2] - 600]], 2)
+    return kept(inputs, factors)
+
+
+def coins_of_the_dtype(inputs, options):
+    size = (*inputs.query.shape[:3], inputs.key.shape[2])
+    return kept(inputs, (torch.rand(size, dtype=inputs.query.dtype) >= inputs.dropout) * 1.0)
+
+
 KILLS = {
+    "drops_when_compiled": (nothing_when_compiled,),
     "one_draw_in_threads": (one_generator_of_all_threads, another_backward),
-    "nothing_repeats": (rows_far_apart_share,),
+    "nothing_repeats": (rows_far_apart_share, bands_share_without_gradients),
     "many_draws": (of_65536_draws,),
-    "every_rate": (not_scaled_at_high_rates, too_rarely, coins_of_16_bits),
+    "every_rate": (not_scaled_at_high_rates, too_rarely, coins_of_16_bits, coins_of_the_dtype),
     "kept_weights_are_scaled": (unscaled,),
     "kept_share": (too_rarely, never_the_first_key),
     "nothing_is_shared": (one_draw_for("HQK"), one_draw_for("BQK"), one_draw_for("BHK"), one_draw_for("BHQ"), always_the_same),

@@ -31,6 +31,7 @@ from ..attention.evaluated import Evaluated, bounds_of, in_range, run, run_backw
 from ..attention.reference import reference
 from ..differences import first_of
 from ..finding import Inconclusive, Violation
+from ..raised import format_exception
 from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state
 from .fitting import undeclared
 from .paired_calls import leaf_copies, wants_gradients, within
@@ -150,8 +151,10 @@ def _nothing_is_shared(evaluated: Evaluated) -> None:
 def _nothing_repeats(evaluated: Evaluated) -> float:
     """One draw of many rows and one of many keys: no two rows and no two keys share theirs; forward and backward agree."""
     check = "nothing_repeats"
-    for case in _large(evaluated.subject, replace(evaluated.case, dropout=0.5)):
-        kept = _drawn(evaluated.subject, case) > 0
+    large = _large(evaluated.subject, replace(evaluated.case, dropout=0.5))
+    for case, gradients in product(large, (True, False)):  # a kernel may take another path without gradients
+        with torch.set_grad_enabled(gradients):
+            kept = _drawn(evaluated.subject, replace(case, gradients=gradients and evaluated.subject.capabilities.backward)) > 0
         B, H, Q, K = kept.shape
         some = sorted({*range(0, Q, -(-Q * B * H // ROWS)), *range(min(Q, 8))})
         rows = [f"query row {i} of batch row {b}, head {h}" for b, h, i in product(range(B), range(H), some)]
@@ -212,7 +215,8 @@ def _every_rate(evaluated: Evaluated) -> None:
                 count = int(counts[first])
                 message = f"dropout {p:g} keeps {count} of {draws} weights of {name} {first}; {low} to {high} are likely"
                 raise Violation(check, message, got=count / draws, want=1 - p)
-    _check_rare(check, subject, evaluated.case)
+    for dtype in sorted({evaluated.case.dtype, *subject.capabilities.dtypes} - {"float64"}):
+        _check_rare(check, subject, replace(evaluated.case, dtype=dtype))
 
 
 def _check_rare(check: str, subject: BackendUnderTest, case: Case) -> None:
@@ -225,16 +229,39 @@ def _check_rare(check: str, subject: BackendUnderTest, case: Case) -> None:
             break
     else:
         return
-    for p in (1e-5, 10 ** (-4.5 + case.seed % 16 / 10)):
+    for p in (1e-5, 10 ** (-4.5 + case.seed % 16 / 10))[: 2 if case.dtype == "float32" else 1]:
         inputs = flat(replace(tried, dropout=p).inputs(subject.device))
         with own_generator(subject.device, case.seed), torch.no_grad():
-            sums = run(subject, replace(inputs, value=torch.ones_like(inputs.value)), check).output[..., 0].double()
-        draws = B * H * L * L
-        dropped = round(float((L * (1 - sums * (1 - p))).round().sum()))
-        low, high = interval(draws, p, ALARM)
-        if not low <= dropped <= high:
-            message = f"dropout {p:.3g} drops {dropped} of {draws:,} weights; {low} to {high} are likely"
-            raise Violation(check, message, got=dropped / draws, want=p)
+            sums = run(subject, replace(inputs, value=torch.ones_like(inputs.value)), check).output[..., 0]
+        _check_sums(check, sums, L, p, f" in {case.dtype}")
+
+
+def _check_sums(check: str, sums: Tensor, K: int, p: float, where: str) -> None:
+    """The share of K weights of 1/K that each of these rows dropped, by their sums."""
+    draws, counts = sums.numel() * K, (K * (1 - sums.detach().double() * (1 - p))).round()
+    dropped, (low, high) = round(float(counts.sum())), interval(draws, p, ALARM)
+    if K * p >= 1 and bool((counts == counts.flatten()[0]).all()):  # without dropout each sum is 1: the share is right
+        raise Violation(check, f"dropout {p:.3g} drops as many weights of each of {sums.numel():,} rows{where}, or none")
+    if not low <= dropped <= high:
+        message = f"dropout {p:.3g} drops {dropped} of {draws:,} weights{where}; {low} to {high} are likely"
+        raise Violation(check, message, got=dropped / draws, want=p)
+
+
+def _drops_when_compiled(evaluated: Evaluated) -> None:
+    """As `compiled`: Dynamo's state is cleared first."""
+    check, subject = "drops_when_compiled", evaluated.subject
+    case = replace(evaluated.case, gradients=False, weights=False, lse=False)
+    inputs = flat(case.inputs(subject.device))
+    inputs = replace(inputs, value=torch.ones_like(inputs.value))
+    torch._dynamo.reset()
+    traced = torch.compile(lambda: subject.attend(inputs, subject.options).output, backend="aot_eager")
+    with own_generator(subject.device, case.seed), torch.no_grad():
+        try:
+            output = traced()
+        except Exception as reason:  # any exception of tracing is reported
+            message = f"a call with dropout fails under torch.compile: {format_exception(reason)}"
+            raise Violation(check, message) from reason
+    _check_sums(check, output[..., 0], case.K, case.dropout, " when the call is compiled")
 
 
 def _many_draws(evaluated: Evaluated) -> None:
@@ -492,6 +519,8 @@ DROPOUT = (
               _one_draw_per_call, "bound", adapt=_returning_all),
     _relation("one_draw_in_threads", "Forward and backward use one draw while other threads draw, too.", _one_draw_in_threads,
               adapt=_many_tiles, slow=True),
+    Relation("drops_when_compiled", "A7", "A compiled call drops as many weights as it should.", "exact", _drops_when_compiled,
+             "A7", _many_tiles, (undeclared("dropout"), undeclared("compile")), draws=True, slow=True),
     _relation("kept_share", "Each pair is kept with probability 1-p.", _share, adapt=_often),
     _relation("nothing_is_shared", "Calls, batch rows, heads, queries and keys have independent draws.", _nothing_is_shared,
               adapt=_often),

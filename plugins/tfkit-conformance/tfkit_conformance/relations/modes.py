@@ -194,6 +194,35 @@ def _compiled(evaluated: Evaluated) -> float:
     return max(worst, _within("compiled", evaluated, gradients, because))
 
 
+class _Exported(torch.nn.Module):
+    def __init__(self, evaluated: Evaluated) -> None:
+        super().__init__()
+        self.subject, self.inputs = evaluated.subject, leaf_copies(evaluated.inputs)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        inputs = replace(self.inputs, query=query, key=key, value=value)
+        return self.subject.attend(inputs, self.subject.options).output
+
+
+def _exported(evaluated: Evaluated) -> float:
+    tensors = tuple(leaf.detach() for leaf in (evaluated.inputs.query, evaluated.inputs.key, evaluated.inputs.value))
+    with torch.no_grad():
+        try:
+            output = torch.export.export(_Exported(evaluated), tensors).module()(*tensors)
+        except Exception as reason:  # any exception of tracing is reported
+            message = f"fails under torch.export, although export is declared: {format_exception(reason)}"
+            raise Violation("exported", message) from reason
+    because = "differs by more than both bounds when the call is exported"
+    return within("exported", "output", output, evaluated.output.output, 2 * evaluated.bounds.output, because)
+
+
+def _shared_heads(case: Case, subject: BackendUnderTest) -> Case:
+    """Without gradients; four query heads for two key heads, where that is declared."""
+    plain = replace(case, gradients=False, bias_gradient=False, weights=False, lse=False)
+    shared = replace(plain, H=4, G=2)
+    return shared if subject.accepts(shared.request(subject.device)) else plain
+
+
 def _within(check: str, evaluated: Evaluated, gradients: dict[str, Tensor], because: str) -> float:
     worst = 0.0
     for name, gradient in gradients.items():
@@ -242,6 +271,8 @@ MODES = (
              _checkpoint, rule="A10", voided_by=(NO_QUERY_GRADIENTS,)),
     Relation("compiled", "R41", "A compiled call gives the same.", "bound", _compiled, rule="A11",
              voided_by=(undeclared("compile"),), slow=True),
+    Relation("exported", "R41", "An exported call gives the same.", "bound", _exported, rule="A11", adapt=_shared_heads,
+             voided_by=(undeclared("export"),), slow=True),
     Relation("prepared", "R41", "A call with its mask prepared for all layers gives the same.", "exact",
              _prepared, voided_by=(_NO_PREPARE,)),
 )  # fmt: skip

@@ -56,19 +56,20 @@ MAX_TURNS = 4
 """Where there are few numbers, the calls near each are drawn anew so often."""
 MAX_PAIRS = 250_000
 """The largest B * Q * K: the reference computes visibility key by key in Python."""
-MAX_PRODUCTS = 8_000_000
+MAX_PRODUCTS = 12_000_000
 """The largest B * H * Q * K * (D + V)."""
 MAX_REPEATED = 1_000_000
 """The largest such product of a call that is made again, and of one with two sizes far out: a larger one takes the time of many
 others."""
 MAX_THREADED = 50_000
-"""The largest such product of a call with two threads of torch, which it does not use: larger ones wait for each other."""
+"""The largest such product of a call with two threads of torch, which it does not use: larger ones wait for each other. Also of
+one whose second derivatives are computed."""
 MAX_READINGS = 16
 """A draw of dropout is read out by at most so many calls."""
 MIN_SETTING, MAX_SETTING = 1e-6, 1e4
 CALLS_AFTER = 8
 EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 2, "same_state_same_draw": 5,
-         "weights_carry_gradients": 3, "deterministic_backward": 3, "batch_invariant": 3}  # fmt: skip
+         "weights_carry_gradients": 3, "deterministic_backward": 3, "batch_invariant": 3, "double_backward": 7}  # fmt: skip
 _KNOWN = (*MODES, *ORDER, *GRADIENTS, *DROPOUT)
 RELATIONS = tuple((relation, EVERY[relation.name]) for relation in _KNOWN if relation.name in EVERY)
 """Relations, each with a number n: one of n calls is held to it."""
@@ -120,6 +121,13 @@ def _rows(draw: random.Random, size: int) -> dict[str, Any]:
     return {"H": heads, "G": heads, "B": -(-size // heads), "Q": 1, "K": 2}
 
 
+def _scores(draw: random.Random, size: int) -> dict[str, Any]:
+    """Of all heads. Beside one query row less they may be computed at once."""
+    heads = draw.choice([3, 8])
+    side = max(1, round((size / heads) ** 0.5))
+    return {"B": 1, "H": heads, "G": heads, "K": side, "Q": -(-size // (heads * side)), "bias": "dense", "bias_axes": "HQK"}
+
+
 def _lengths(draw: random.Random, size: int) -> dict[str, Any]:
     K = size + draw.randint(1, 12)
     return {"B": 2, "K": K, "key_lengths": (size, draw.randint(1, K)), "Q": draw.choice([1, 2, 6])}
@@ -143,6 +151,7 @@ AXES = (
         200_000,
         lambda draw, size: {"Q": max(1, round(size**0.5)), "K": -(-size // max(1, round(size**0.5)))},
     ),
+    Axis("number of scores", 600_000, _scores),
     Axis("head dim", 320, lambda draw, size: {"D": size, "V": size}),
     Axis("value dim", 320, lambda draw, size: {"V": size}),
     Axis("edge of the visible keys", 420, _edge),
@@ -385,6 +394,8 @@ class Guided:
             return 0.0
         one_hot = adapted.B * adapted.H * adapted.Q * adapted.K * (adapted.D + adapted.K)
         if adapted.K > MAX_READINGS * adapted.V if adapted.dropout else one_hot > MAX_PRODUCTS:
+            return 0.0
+        if relation.name == "double_backward" and _products(adapted) > MAX_THREADED:
             return 0.0
         self.last = None
         try:
