@@ -27,13 +27,13 @@ Choice = tuple[int, Row, bool, Tiles]
 def copies(row: Row, capability: int) -> bool:
     """Whether the hardware copies tiles in the call of this row (`call`): keys and values, or queries that see intervals."""
     of_keys = row.kernel in ("forward", "queries") and capability >= 90
-    of_queries = row.kernel in ("keys", "together") and row.features in ("plain", "position") and copies_queries(capability)
-    return row.bytes == 2 and (of_keys or of_queries)
+    of_queries = row.kernel in ("keys", "together") and row.features in ("plain", "position")
+    return row.bytes == 2 and (of_keys or (of_queries and copies_queries(capability, row.width)))
 
 
-def copies_queries(capability: int) -> bool:
+def copies_queries(capability: int, width: int) -> bool:
     with patch.object(launch, "_is_hopper", lambda device: capability == 90):
-        return launch._copies_queries(torch.device("cuda"))
+        return launch._copies_queries(torch.device("cuda"), width)
 
 
 CHOICES: list[Choice] = [
@@ -168,7 +168,7 @@ def cell(kernel: str, width: int, kind: str, changes: dict[str, Any], tiles: Til
     given = replace(call(row), **{"query": query, **changes})
     ragged = given.key_lengths is not None
     found = row_for(kernel, given.query, given.key, given.value, launch.features_of(given), ragged)
-    described = copies_queries(capability) and launch._sees_intervals(given) if kernel == "keys" else True
+    described = copies_queries(capability, width) and launch._sees_intervals(given) if kernel == "keys" else True
     tiles = tiles or of_row(found, generation_of(capability // 10), described)[0]
     name = kernel if kernel == "specialised" else ""
     made = launched(row, capability, name, tiles, **{"query": query, **changes})

@@ -104,10 +104,10 @@ def _specialises(call: Call) -> bool:
     return is_even and features_of(call) == "plain" and _is_hopper(call.query.device) and _describes(call.query)
 
 
-def _copies_queries(device: torch.device) -> bool:
-    """Whether the hardware copies tiles of queries. On sm_100 the registers that this takes would spill, and Triton 3.6 makes
-    more instructions of it than it saves."""
-    return INTERPRETED or (_is_hopper(device) and triton_version() != "3.6")
+def _copies_queries(device: torch.device, width: int) -> bool:
+    """Whether the hardware copies tiles of queries, for heads of at most `width` numbers. On sm_100 the registers that this
+    takes would spill, and so they would with Triton 3.6 for heads wider than 64."""
+    return INTERPRETED or (_is_hopper(device) and (width <= 64 or triton_version() != "3.6"))
 
 
 @functools.cache
@@ -181,7 +181,8 @@ def backward(call: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: Te
     constants = {"V": V, "TILE_Q": 64, "TILE_V": power_of_two(max(V, 16)), **({} if INTERPRETED else FP_FUSION)}
     row_sums(key, _tiles_along(Q, 64) * B * H, (_rows(output), _rows(grad), grad_lse, lse, sums, H, Q), constants)
     described = _describes(call.key, call.value)
-    queries_described = _sees_intervals(call) and _copies_queries(call.query.device) and _describes(call.query, grad)
+    copies_queries = _copies_queries(call.query.device, max(D, V))
+    queries_described = copies_queries and _sees_intervals(call) and _describes(call.query, grad)
     together = call.atomic and not torch.are_deterministic_algorithms_enabled() and bool(_tiles(call, "together"))
     grad_key, grad_value = (
         torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (call.key, call.value)

@@ -207,6 +207,7 @@ BY_TIME: dict[str, dict[tuple[str, int, int, str, bool], Shape]] = {
         ("queries", 2, 64, "dropout", True): (64, 32, 4, 2), ("queries", 2, 128, "dropout", True): (64, 32, 4, 2),
         ("keys", 2, 64, "plain", True): (32, 64, 4, 2), ("keys", 2, 64, "position", True): (32, 64, 4, 2),
     },
+    "3.6": {("keys", 2, 64, "position", False): (32, 64, 4, 2)},
     "3.8": {("forward", 2, 128, "position", False): (128, 64, 8, 2)},
 }  # fmt: skip
 """What sm_90 takes unmeasured where the hardware copies tiles: of those that do not spill, the ones with the least time that
