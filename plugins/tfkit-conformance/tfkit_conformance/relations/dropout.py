@@ -416,7 +416,7 @@ def _one_draw_in_threads(evaluated: Evaluated) -> None:
                 leaves = leaf_copies(inputs)
                 answer = run(subject, leaves, check)
                 gradient = run_backward(subject, answer, leaves, sent, check)["value"]
-                terms = (sent.double() * answer.output.detach().double()).unflatten(1, (case.G, -1))
+                terms = (sent.double() * answer.output.detach().double()).view(case.B, case.G, -1, case.Q, case.V)
                 off = terms.sum((2, 3, 4)) - (gradient.double() * leaves.value.detach().double()).sum((2, 3))
                 wrong = off.abs() > terms.square().sum((2, 3, 4)).sqrt() / 8  # another draw is off by all of it
                 if bool(wrong.any()):

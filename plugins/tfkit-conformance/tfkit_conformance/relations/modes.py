@@ -217,9 +217,9 @@ def _exported(evaluated: Evaluated) -> float:
 
 
 def _shared_heads(case: Case, subject: BackendUnderTest) -> Case:
-    """Without gradients; four query heads for two key heads, where that is declared."""
-    plain = replace(case, gradients=False, bias_gradient=False, weights=False, lse=False)
-    shared = replace(plain, H=4, G=2)
+    """Without gradients; four query heads for two key heads, where that is declared, of several queries and keys."""
+    plain = replace(case, gradients=False, bias_gradient=False, weights=False, lse=False, regime="normal")
+    shared = replace(plain, H=4, G=2, Q=max(case.Q, 5), K=max(case.K, 7))
     return shared if subject.accepts(shared.request(subject.device)) else plain
 
 
