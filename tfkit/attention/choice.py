@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import BackendRefused
 from ..slots.lazy import load
+from ..slots.processor_kernels import CannotRecord
 from .backend import AttentionBackend
 from .capabilities import MASK_TERMS, AttentionRequest
 from .features import features_of
@@ -205,10 +206,13 @@ class BackendChoice:
 
         Raises:
             BackendRefused: no candidate can serve this class of calls, with the reasons of each.
+            CannotRecord: a step is recorded, and another backend was asked for than the one that can be.
         """
         recording = None if torch.compiler.is_compiling() else _recording.get()
-        if recording is not None and (self.automatic or recording.kind in {one.kind for one in self.candidates}):
-            return recording
+        if recording is not None:
+            if self.automatic or recording.kind in {one.kind for one in self.candidates}:
+                return recording
+            raise CannotRecord(f"another backend than `{recording.kind}` was asked for: {self.requested}")
         query, key, value, bias = inputs.query, inputs.key, inputs.value, inputs.bias
         gradients = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
         bias_gradient = bias is not None and torch.is_grad_enabled() and _bias_tensor(bias).requires_grad

@@ -28,7 +28,7 @@ from ..nn.model import Model
 from ..nn.runtime.decoding_state import DecodingState
 from ..nn.tokens import TokenLogits
 from ..slots.lazy import load
-from ..slots.processor_kernels import CannotRecord, StepRecorder
+from ..slots.processor_kernels import StepRecorder
 from .prefill import GenerationState
 
 Capture = Callable[..., tuple[Callable[[], object], Tensor]]
@@ -236,7 +236,7 @@ class RecordedSteps(StepGraphs):
             return False
         try:
             self._captured(start, (), beams)
-        except (CannotRecord, InputError):  # the second names what a step of fixed shapes cannot be
+        except Exception:  # an ordinary step says what is wrong, if anything is wrong there too
             held.refused.add(kind)
         return kind not in held.refused
 

@@ -170,6 +170,7 @@ def test_a_backend_that_was_asked_for_is_used() -> None:
     assert graphs is not None
     check(model, graphs)
     assert not graphs.steps
+    assert graphs.held.refused
     model.set_backend("simd")
     graphs = recorded_steps(model)
     assert graphs is not None
@@ -220,8 +221,10 @@ def test_logits_of_nan_are_refused_as_in_ordinary_steps() -> None:
     lambda x, weight: x + int(x.sum()), lambda x, weight: torch.linalg.svdvals(x @ weight), lambda x, weight: x @ x.t(),
     lambda x, weight: torch.zeros(4, 4).copy_(x), lambda x, weight: x.sum(), lambda x, weight: x.long().bitwise_not(),
     lambda x, weight: torch.relu(x.half()), lambda x, weight: x.cumsum(0), lambda x, weight: x.sum(1, dtype=torch.float16),
+    lambda x, weight: x[x.argmax(0)],
 ], ids=[
     "number", "unknown", "product", "written to a new tensor", "several axes", "integers", "half", "sums", "half sums",
+    "indices",
 ])  # fmt: skip
 def test_what_cannot_be_repeated_is_not_recorded(run) -> None:
     x, weight = torch.randn(4, 4), torch.randn(4, 4)

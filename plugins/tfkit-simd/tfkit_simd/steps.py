@@ -127,16 +127,16 @@ class _Recorder(TorchDispatchMode):
             return result
         elif all(_storage(output) in places for output in outputs):  # a view
             return result
-        self._note(name, arguments, named, outputs[0])
+        try:
+            self._note(name, arguments, named, outputs[0])
+        except (AttributeError, IndexError, TypeError, ValueError) as reason:  # arguments of a form that is not known here
+            raise CannotRecord(f"`{name}` has no kernel in this form: {reason}") from None
         return result
 
     def _note(self, name: str, arguments: Any, named: dict[str, Any], output: Tensor) -> None:
         handler = getattr(self, f"_{name.strip('_')}", None)
         if handler is not None:
-            try:
-                handler(output, *arguments, **named)
-            except TypeError as reason:  # another form of the operation
-                raise CannotRecord(f"`{name}` has no kernel in this form: {reason}") from None
+            handler(output, *arguments, **named)
             return
         tensors = [self._tensor(value, output) for value in arguments]
         if name in BOOLEAN and any(tensor.dtype != torch.bool for tensor in tensors):
