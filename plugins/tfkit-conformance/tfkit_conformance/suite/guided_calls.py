@@ -108,6 +108,11 @@ def _edge(draw: random.Random, size: int) -> dict[str, Any]:
     return {"window": (left, 0), "offset": size + left, "K": size + left + draw.randint(1, 40), "Q": 1}
 
 
+def _blind(draw: random.Random, size: int) -> dict[str, Any]:
+    """The first queries see no key."""
+    return {"causal": True, "offset": -size, "Q": size + draw.randint(1, 9), "K": draw.randint(2, 9)}
+
+
 def _far(draw: random.Random, size: int) -> dict[str, Any]:
     """Positions that float32, or 32 bits, do not hold. Distances beyond 2^31 are left to the masks."""
     power, sign = draw.choice([24, 24, 31, 32]), draw.choice([1, 1, -1])
@@ -155,6 +160,7 @@ AXES = (
     Axis("head dim", 320, lambda draw, size: {"D": size, "V": size}),
     Axis("value dim", 320, lambda draw, size: {"V": size}),
     Axis("edge of the visible keys", 420, _edge),
+    Axis("queries before the first key", 600, _blind),
     Axis("far position", 8, _far),
     Axis("offset", 1 << 25, lambda draw, size: {"offset": size * draw.choice([1, 1, -1]), "K": draw.randint(2, 40)}),
     Axis("window", 600, _window),
