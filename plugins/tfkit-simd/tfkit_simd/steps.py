@@ -107,6 +107,10 @@ class _Recorder(TorchDispatchMode):
         self.weights = {_storage(weight): weight for weight in weights}
         self.constant = set(self.weights)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler for it, which takes longer than a translation
+
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         named = named or {}
         result = function(*arguments, **named)
