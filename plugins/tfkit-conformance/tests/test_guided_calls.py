@@ -13,6 +13,7 @@ from tfkit.plugin import AttentionOutput, NoOptions
 from tfkit_conformance import Case, check_backend, replay
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.finding import Inconclusive, Violation
+from tfkit_conformance.suite import conformance
 from tfkit_conformance.suite.guided_calls import Guided, guided_calls
 
 OPTIONS = NoOptions()
@@ -175,7 +176,8 @@ def test_correct_kernels_pass(entry, dtype):
 
 
 @pytest.mark.slow
-def test_a_report_names_the_call_and_what_was_read():
+def test_a_report_names_the_call_and_what_was_read(monkeypatch):
+    monkeypatch.setitem(conformance.SECONDS, "quick", 3600.0)  # a slow machine makes fewer calls
     report = check_backend(
         backend_under_test(EAGER, attend=an_odd_head_dim), dtypes=["float32"], profile="quick", stop_at_first=True
     )
