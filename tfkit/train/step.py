@@ -311,7 +311,8 @@ class TrainStep:
         if processes.count > 1:  # DDP and FSDP2 average over processes; scaling the loss instead could overflow float16
             gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
             torch._foreach_mul_(gradients, float(processes.count))
-        return [torch.stack(column).sum() for column in zip(*sums, strict=True)] or [torch.zeros((), device=self.batches.device)] * 2
+        zero = torch.zeros((), device=self.batches.device)
+        return [torch.stack(column).sum() for column in zip(*sums, strict=True)] or [zero, zero]
 
     @torch.enable_grad()
     def _pass(self, batch: Batch) -> Tensor:
