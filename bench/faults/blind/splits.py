@@ -125,6 +125,11 @@ def _rows(mask: Mask, bias, batch: int) -> list[Row]:
     ]
 
 
+def _own(tensor: Tensor, wide: torch.dtype) -> Tensor:
+    """In memory of its own: a product of torch has other bits at an address that is no multiple of 64 bytes."""
+    return tensor.to(wide).clone(memory_format=torch.contiguous_format)
+
+
 def _four(tensor: Tensor) -> Tensor:
     return tensor[(None,) * (4 - tensor.dim())]
 
@@ -166,7 +171,7 @@ class _Splits(torch.autograd.Function):
         lse = torch.full((batch, heads, queries, 1), -torch.inf, dtype=wide)
         seen = torch.zeros(batch, heads, queries, 1, dtype=torch.bool)
         for b, row in enumerate(rows):
-            q, k, v = _fold(query[b].to(wide) * scale, groups), key[b].to(wide), value[b].to(wide)
+            q, k, v = _fold(_own(query[b], wide) * scale, groups), _own(key[b], wide), _own(value[b], wide)
             values = _row_bias(bias, row.bias, b, wide)
             outputs, sums = [], []
             for part in row.splits(queries, keys):
@@ -197,9 +202,9 @@ class _Splits(torch.autograd.Function):
         d_query, d_key, d_value = (torch.zeros(tensor.shape, dtype=wide) for tensor in (query, key, value))
         d_bias = torch.zeros(bias.shape, dtype=wide) if bias is not None and ctx.needs_input_grad[3] else None
         for b, row in enumerate(ctx.rows):
-            q, k, v = _fold(query[b].to(wide) * ctx.scale, groups), key[b].to(wide), value[b].to(wide)
+            q, k, v = _fold(_own(query[b], wide) * ctx.scale, groups), _own(key[b], wide), _own(value[b], wide)
             values = _row_bias(bias, row.bias, b, wide)
-            g = torch.where(seen[b], grad[b].to(wide), 0.0)
+            g = torch.where(seen[b], _own(grad[b], wide), 0.0)
             level = torch.where(seen[b], lse[b], 0.0)
             delta = (g * output[b]).sum(-1, keepdim=True)
             for part in row.splits(shape[2], keys):

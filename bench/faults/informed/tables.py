@@ -134,7 +134,7 @@ def _backward(ctx: Any, grad_output: Tensor) -> Any:
         scores, capped = _scores(query[b], key[b], bias, call, b)
         seen = _hide(scores, shown, b)
         chances = scores.sub_(torch.where(seen, lse[b], 0.0)).exp_()
-        sent = torch.where(seen, grad_output[b].to(wide), 0.0)
+        sent = torch.where(seen, _own(grad_output[b].to(wide)), 0.0)
         grad_chances = _product(sent, value[b].to(wide).mT)
         dropped = chances
         if call.dropout > 0.0:
@@ -148,7 +148,7 @@ def _backward(ctx: Any, grad_output: Tensor) -> Any:
             grad_scores = grad_scores * (1.0 - (capped / call.softcap) ** 2)
         grad_scores = grad_scores * call.scale
         grads[0][b] = _product(grad_scores, key[b].to(wide)).to(query.dtype)
-        grads[1][b] = _grouped(grad_scores.mT @ query[b].to(wide), G).to(key.dtype)
+        grads[1][b] = _grouped(grad_scores.mT @ _own(query[b].to(wide)), G).to(key.dtype)
     return *grads, None if grad_bias is None else grad_bias.to(bias.dtype)
 
 
@@ -156,6 +156,8 @@ def _scores(query: Tensor, key: Tensor, bias: Tensor | None, call: _Call, b: int
     """The scores (H,Q,K) of a batch row, in the workspace, and those before the bias where a softcap needs them."""
     (H, Q, D), (G, K) = query.shape, key.shape[:2]
     wide = torch.promote_types(query.dtype, torch.float32)
+    if query.dtype == wide:  # other types are copied below
+        query, key = _own(query), _own(key)
     scores = _workspace(H * Q * K, wide).view(H, Q, K)
     torch.matmul(query.to(wide).reshape(G, H // G * Q, D), key.to(wide).mT, out=scores.view(G, H // G * Q, K))
     scores.mul_(call.scale)
@@ -182,7 +184,12 @@ def _hide(scores: Tensor, shown: Tensor, b: int) -> Tensor:
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """(H,Q,*) by (G,*,*): query heads that share a key head are rows of one product."""
     H, Q, G = *left.shape[:2], right.shape[0]
-    return (left.reshape(G, H // G * Q, -1) @ right).view(H, Q, -1)
+    return (left.reshape(G, H // G * Q, -1) @ _own(right)).view(H, Q, -1)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """In memory of its own: a product of torch has other bits at an address that is no multiple of 64 bytes."""
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _grouped(gradient: Tensor, G: int) -> Tensor:
