@@ -3,7 +3,7 @@ weights, every search as long as the source. With int8 and a shortlist too.
 
     python bench/cheap_decoders.py [--beams 1] [--tokens 20] [--vocab 6000] [--ids 600]
 
-CPU time of one thread. Compare times of one run only: other work on the machine changes them.
+It measures the CPU time of one thread. Other processes change it, so compare times of one run only.
 """
 
 from __future__ import annotations

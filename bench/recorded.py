@@ -1,6 +1,7 @@
 """Milliseconds of a decoding step and of a training step on a CUDA device, with and without CUDA graphs.
 
     python bench/recorded.py [--shape base] [--sentences 64] [--tokens 8192] [--json OUT]
+    python bench/recorded.py --recorder --shape tiny --sentences 1      # decoding on a CPU, with tfkit-simd
 
 Decoding: `tfkit.greedy` and a beam search in bfloat16 from sentences of 24 tokens, 40 new ones. Training in bfloat16: recorded
 passes have batches of at most 8 shapes with more padding, ordinary ones any shape. What records is not counted.
@@ -9,9 +10,12 @@ passes have batches of at most 8 shapes with more padding, ordinary ones any sha
 from __future__ import annotations
 
 import argparse
+import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +24,38 @@ from interleaved import report, timed
 from train_tokens import SHAPES, SPECS, step_for, tfkit_step
 
 import tfkit
-from tfkit.generate import StepGraphs
+from tfkit.generate import StepGraphs, recorded_steps
 
 LENGTH, NEW = 24, 40
+
+
+def on_a_cpu(options: argparse.Namespace) -> dict[str, Any]:
+    """Greedy decoding in float32 on a CPU: ordinary and recorded steps, the first pass alone, and the steps in C alone."""
+    model = tfkit.build(SPECS / f"transformer-{options.shape}.yaml", seed=0).eval()
+    graphs = recorded_steps(model)
+    if graphs is None:
+        sys.exit("no recorder of steps is installed: pip install ./plugins/tfkit-simd")
+    call = {"source": torch.randint(4, 1000, (options.sentences, LENGTH)), "max_new_tokens": NEW}
+    tfkit.greedy(model, graphs=graphs, **call)
+    if not graphs.steps:
+        sys.exit(f"the step cannot be recorded: {graphs.held.refused}")
+    [captured] = graphs.steps.values()
+    captured.step.place.fill_(NEW // 2)  # the keys of half of the tokens
+
+    def alone() -> None:
+        for _ in range(NEW):
+            captured.replay()
+
+    candidates = {
+        "ordinary steps": partial(tfkit.greedy, model, **call),
+        "recorded steps": partial(tfkit.greedy, model, graphs=graphs, **call),
+        "source and first token": partial(tfkit.greedy, model, **{**call, "max_new_tokens": 1}), "the steps in C": alone,
+    }  # fmt: skip
+    times = timed(candidates, options.rounds)
+    for name, seconds in times.items():
+        print(f"{name:24} {1e3 * statistics.median(seconds):8.2f} ms")
+    title = f"{NEW} greedy steps of transformer-{options.shape}, {options.sentences} sentences of {LENGTH} tokens, float32"
+    return report(title, times, "ordinary steps", options.json and options.json / "decoding.json")
 
 
 def per_step(search: Callable[..., Any], options: dict[str, Any]) -> Callable[[], None]:
@@ -47,7 +80,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--vocab", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, help="a directory for decoding.json and training.json")
+    parser.add_argument("--recorder", action="store_true", help="on a CPU, by the recorder of an installed plugin; no training")
     options = parser.parse_args(arguments)
+    if options.recorder:
+        torch.set_num_threads(1)
+        return {"decoding": on_a_cpu(options)}
     model = tfkit.build(SPECS / f"transformer-{options.shape}.yaml", seed=0).to(options.device, torch.bfloat16).eval()
     source = torch.randint(4, 1000, (options.sentences, LENGTH), device=options.device)
     searches: dict[str, Callable[[], None]] = {}

@@ -4,7 +4,7 @@ weights, in which every sentence continues to the same length.
     python bench/shortlist.py [--vocab 32000] [--ids 1200] [--beams 1] [--batch 1] [--precision float32]
 
 Each sentence has `--ids` ids of its own, drawn at random with those that all have (`--common`), so that sentences share few.
-CPU time of one thread. Compare times of one run only: other work on the machine changes them.
+It measures the CPU time of one thread. Other processes change it, so compare times of one run only.
 """
 
 from __future__ import annotations

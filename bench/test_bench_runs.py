@@ -500,3 +500,11 @@ def test_recorded(monkeypatch, tmp_path):
     assert {name.partition(", ")[2] for name in result["decoding"]["speed"]} == {"ordinary", "recorded"}
     assert result["training"]["speed"].keys() == {"ordinary", "recorded"}
     assert {path.name for path in tmp_path.iterdir()} == {"decoding.json", "training.json"}
+
+
+def test_recorded_on_a_cpu(capsys):
+    import recorded
+
+    result = recorded.main(["--recorder", "--shape", "tiny", "--sentences", "1", "--rounds", "1"])
+    assert "the steps in C" in result["decoding"]["speed"]
+    assert "source and first token" in capsys.readouterr().out

@@ -197,7 +197,7 @@ def test_a_run_that_ends_while_a_step_is_unread_goes_on_exactly(task, tmp_path, 
     callback.on_step_end = lambda step: 1 / (step.step - 3)
     with pytest.raises(ZeroDivisionError):
         train(load_recipe(task, CHANGES), tmp_path / "stopped", callbacks=[callback])
-    assert steps(tmp_path / "stopped")[-1]["step"] == 4  # it was launched when the third was told
+    assert steps(tmp_path / "stopped")[-1]["step"] == 4  # it was launched before the callbacks got the third
     resume(tmp_path / "stopped")
     check_equal(tmp_path / "whole", tmp_path / "stopped")
 

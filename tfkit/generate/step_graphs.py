@@ -177,7 +177,7 @@ class _Held(threading.local):
         self.steps: dict[tuple[Any, ...], Captured] = {}
         self.copies: dict[Tensor, Any] = {}
         self.sums: dict[Tensor, tuple[Tensor, ...]] = {}
-        self.refused: set[tuple[bool, str]] = set()
+        self.refused: dict[tuple[bool, str], Exception] = {}
 
     def written_to(self, products: SearchProducts) -> bool:
         """Whether a weight was written to past torch's counter of versions; once for a series of searches."""
@@ -236,8 +236,8 @@ class RecordedSteps(StepGraphs):
             return False
         try:
             self._captured(start, (), beams)
-        except Exception:  # an ordinary step says what is wrong, if anything is wrong there too
-            held.refused.add(kind)
+        except Exception as reason:  # an ordinary step says what is wrong, if anything is wrong there too
+            held.refused[kind] = reason
         return kind not in held.refused
 
     def _capture(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:

@@ -177,11 +177,11 @@ class TrainStep:
         self.launch(lambda step: None)
         return self.read()
 
-    def launch(self, tell: Callable[[Step | None], object]) -> None:
+    def launch(self, report: Callable[[Step | None], object]) -> None:
         """Make one step. With `cuda_graphs` the device may still work at it afterwards.
 
         Args:
-            tell: Gets the step before, as `read` returns it, while the device computes the gradient of this one.
+            report: Gets the step before, as `read` returns it, while the device computes the gradient of this one.
 
         Raises:
             NotFinite: As `read`, of this step or the one before.
@@ -200,7 +200,7 @@ class TrainStep:
         if self.captured_update is None or self.captured_update.recorded is None:  # a recorded update leaves zeros
             self.state.optimiser.zero_grad(set_to_none=self.captured is None)  # a replay adds to the tensors of its recording
         sums = self._backward(numbers, local_batches, target, self._weights(local_batches, target))
-        tell(self.read())
+        report(self.read())
         progress, number = self.progress, self.progress.step + 1
         rate = set_rate(self.state.optimiser, self.recipe, number, self.width, progress.reductions)
         update = self._recorded_update()

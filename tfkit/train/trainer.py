@@ -209,7 +209,7 @@ class Trainer:
         progress = self.progress
         self._batch_before_step = progress.batch
         try:
-            self.step.launch(self._tell)
+            self.step.launch(self._report)
             step = None if self.step.late and not self._pauses() else self.step.read()
         except NotFinite as error:
             self._stop_not_finite(error)
@@ -219,7 +219,7 @@ class Trainer:
         if notices := tuple(self.step.notices):
             self.step.notices.clear()
             self.callbacks.notify(lambda callback: callback.on_warning(notices))
-        self._tell(step)
+        self._report(step)
 
     def _pauses(self) -> bool:
         """Whether anything but the next step of the epoch follows a step: a validation, a checkpoint or the end."""
@@ -237,9 +237,9 @@ class Trainer:
             step = self.step.read()
         except NotFinite as error:
             self._stop_not_finite(error)
-        self._tell(step)
+        self._report(step)
 
-    def _tell(self, step: Step | None) -> None:
+    def _report(self, step: Step | None) -> None:
         """Tell the callbacks of a step, after which its numbers are read."""
         if step is None:
             return

@@ -125,7 +125,8 @@ static int NAME(map)(const struct operation *o)
                 const char *x = a + i * sa[0] + j * sa[1] + k * sa[2];
                 const char *y = b ? b + i * sb[0] + j * sb[1] + k * sb[2] : x;
                 const char *z = c ? c + i * sc[0] + j * sc[1] + k * sc[2] : x;
-                if (in_rows && NAME(vectors)(o->function, (float *)to, (const float *)x, step_a, (const float *)y, b ? step_b : step_a, n[3]))
+                if (in_rows && NAME(vectors)(o->function, (float *)to, (const float *)x, step_a, (const float *)y,
+                                             b ? step_b : step_a, n[3]))
                     continue;
                 if (floats && o->function == RELU) {
                     for (int64_t l = 0; l < n[3]; l++) {

@@ -56,9 +56,6 @@ WORDS = 37
 """Numbers of an operation in the table."""
 PLAIN_AXES = 4
 
-Place = tuple[Sequence[int], Sequence[int], int]
-"""Sizes and strides in bytes of four axes, and an address."""
-
 check = require_capabilities(SIMD.name, SIMD.capabilities)
 
 
@@ -125,7 +122,7 @@ class _Recorder(TorchDispatchMode):
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         if function._schema.is_mutable:
             if places & self.constant:
-                raise CannotRecord(f"`{name}` writes to a weight, or to a tensor that is number anew in every step")
+                raise CannotRecord(f"`{name}` writes to a weight, or to a tensor that every step makes anew")
         elif places <= self.constant or name in CREATED:  # it computes the same in every run
             self.constant |= {_storage(output) for output in outputs}
             return result
@@ -360,19 +357,8 @@ class _Recorder(TorchDispatchMode):
         data = [0 if tensor is None else tensor.data_ptr() for tensor in _padded(tensors, None)]
         [bits] = struct.unpack("q", struct.pack("d", x))
         others = [0 if tensor is None else tensor.data_ptr() for tensor in _padded(more, None)[:3]]
-        row = [
-            CODES[code],
-            function,
-            *sizes,
-            *axes,
-            *map(int, _padded(types, 0)),
-            *data,
-            bits,
-            place,
-            place_stride,
-            count,
-            *others,
-        ]
+        row = [CODES[code], function, *sizes, *axes, *map(int, _padded(types, 0)), *data]
+        row += [bits, place, place_stride, count, *others]  # as in `struct operation` of ../source/kernels.h
         assert len(row) == WORDS
         self.table.append(row)
 

@@ -12,10 +12,9 @@ Statistical checks give a false alarm with probability `ALARM` at most, each.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise, product
 
 import torch
@@ -34,7 +33,7 @@ from ..finding import Inconclusive, Violation
 from ..raised import format_exception
 from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state
 from .fitting import undeclared
-from .paired_calls import leaf_copies, wants_gradients, within
+from .paired_calls import at_once, leaf_copies, wants_gradients, within
 from .relation import Demand, Relation
 
 
@@ -408,36 +407,23 @@ def _one_draw_in_threads(evaluated: Evaluated) -> None:
     check, case, subject = "one_draw_in_threads", evaluated.case, evaluated.subject
     if not case.gradients:
         raise Inconclusive("no call with gradients is declared")
-    raised: list[BaseException] = []
 
-    def work(inputs: AttentionInputs, sent: Tensor) -> None:
-        try:
-            for _ in range(TURNS):
-                leaves = leaf_copies(inputs)
-                answer = run(subject, leaves, check)
-                gradient = run_backward(subject, answer, leaves, sent, check)["value"]
-                terms = (sent.double() * answer.output.detach().double()).view(case.B, case.G, -1, case.Q, case.V)
-                off = terms.sum((2, 3, 4)) - (gradient.double() * leaves.value.detach().double()).sum((2, 3))
-                wrong = off.abs() > terms.square().sum((2, 3, 4)).sqrt() / 8  # another draw is off by all of it
-                if bool(wrong.any()):
-                    row, head = first_of(wrong)
-                    where = f"key/value head {head} of batch row {row}"
-                    raise Violation(check, f"beside other threads the gradient of value is that of another draw: {where}")
-        except BaseException as reason:  # carried to the thread that waits, and raised there
-            raised.append(reason)
+    def repeat(inputs: AttentionInputs, sent: Tensor) -> None:
+        for _ in range(TURNS):
+            leaves = leaf_copies(inputs)
+            answer = run(subject, leaves, check)
+            gradient = run_backward(subject, answer, leaves, sent, check)["value"]
+            terms = (sent.double() * answer.output.detach().double()).view(case.B, case.G, -1, case.Q, case.V)
+            off = terms.sum((2, 3, 4)) - (gradient.double() * leaves.value.detach().double()).sum((2, 3))
+            wrong = off.abs() > terms.square().sum((2, 3, 4)).sqrt() / 8  # another draw is off by all of it
+            if bool(wrong.any()):
+                row, head = first_of(wrong)
+                where = f"key/value head {head} of batch row {row}"
+                raise Violation(check, f"beside other threads the gradient of value is that of another draw: {where}")
 
     calls = [replace(case, seed=case.seed + number) for number in range(THREADS)]
     with own_generator(subject.device, case.seed):
-        threads = [
-            threading.Thread(target=work, args=(call.inputs(subject.device), call.grad_output(subject.device)), daemon=True)
-            for call in calls
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    if raised:
-        raise raised[0]
+        at_once([partial(repeat, call.inputs(subject.device), call.grad_output(subject.device)) for call in calls])
 
 
 def _check_no_draw_twice(check: str, evaluated: Evaluated, kept: Tensor) -> None:

@@ -11,10 +11,10 @@ prepared       with the mask rendered once for all layers
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from ..raised import format_exception
 from .call_parts import repeats
 from .draws import generator_state
 from .fitting import NO_GRADIENTS, NO_QUERY_GRADIENTS, undeclared
-from .paired_calls import all_identical, identical, leaf_copies, named, outcome, wants_gradients, within
+from .paired_calls import all_identical, at_once, identical, leaf_copies, named, outcome, wants_gradients, within
 from .relation import Feature, Relation
 
 
@@ -115,27 +115,12 @@ def _two_threads(evaluated: Evaluated) -> None:
 
 def _in_threads(subject: BackendUnderTest, calls: list[tuple[Case, AttentionInputs]]) -> list[dict[str, Tensor]]:
     """The outcome of each call, each made in a thread of its own, all at once."""
-    ready = threading.Barrier(len(calls))
-    outcomes: list[dict[str, Tensor]] = [{} for _ in calls]
-    raised: list[BaseException] = []
 
-    def work(index: int, case: Case, inputs: AttentionInputs) -> None:
-        leaves, sent = leaf_copies(inputs), case.grad_output(subject.device)
-        ready.wait()
-        try:  # no cached property here: some Pythons hold a lock while one is made
-            output = run(subject, leaves)
-            outcomes[index] = named(output, run_backward(subject, output, leaves, sent) if wants_gradients(leaves) else {})
-        except BaseException as reason:  # carried to the thread that waits, and raised there
-            raised.append(reason)
+    def outcome_of(leaves: AttentionInputs, sent: Tensor) -> dict[str, Tensor]:
+        output = run(subject, leaves)  # no cached property here: some Pythons hold a lock while one is made
+        return named(output, run_backward(subject, output, leaves, sent) if wants_gradients(leaves) else {})
 
-    threads = [threading.Thread(target=work, args=(index, *call), daemon=True) for index, call in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if raised:
-        raise raised[0]
-    return outcomes
+    return at_once([partial(outcome_of, leaf_copies(inputs), case.grad_output(subject.device)) for case, inputs in calls])
 
 
 def _comparable(evaluated: Evaluated) -> Callable[[str], bool]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +15,31 @@ from tfkit.plugin import AttentionInputs, AttentionOutput, Bias, LinearBias
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Call
 from ..differences import at_element, differing, error_ratio, first_of, worst_of
+
+Result = TypeVar("Result")
+
+
+def at_once(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+    """What these functions return, each in a thread of its own, all started at once. Raises what one of them raised."""
+    ready = threading.Barrier(len(tasks))
+    results: dict[int, Result] = {}
+    raised: list[BaseException] = []
+
+    def work(number: int, task: Callable[[], Result]) -> None:
+        ready.wait()
+        try:
+            results[number] = task()
+        except BaseException as reason:  # carried to the thread that waits, and raised there
+            raised.append(reason)
+
+    threads = [threading.Thread(target=work, args=task, daemon=True) for task in enumerate(tasks)]  # a kernel may hang
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+    return [results[number] for number in range(len(tasks))]
 
 
 def wants_gradients(inputs: AttentionInputs) -> bool:

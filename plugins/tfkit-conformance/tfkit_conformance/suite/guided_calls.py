@@ -440,7 +440,7 @@ def memory_of_nan() -> Iterator[None]:
     """Memory that torch does not initialise holds NaN, as it does under torch's switch for deterministic algorithms."""
     before = torch.get_deterministic_debug_mode()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*determinis")
+        warnings.filterwarnings("ignore", ".*determinis")  # of operations that have no deterministic form
         torch.set_deterministic_debug_mode("warn")
         try:
             yield
