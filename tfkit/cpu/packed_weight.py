@@ -55,6 +55,18 @@ class SearchProducts:
         self.kernel = float32_kernel_here(kernels)
         self.pack: Callable[[Tensor], Any] | None = None if self.kernel is None else load(self.kernel.pack)
         self.multiply: Callable[..., Tensor] | None = None if self.kernel is None else load(self.kernel.multiply)
+        name = None if self.kernel is None else self.kernel.fingerprint
+        self._fingerprint: Callable[[Tensor], Tensor] | None = None if name is None else load(name)
+        self._fingerprints: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+
+    def fingerprint(self, weight: Tensor) -> tuple[Tensor, ...]:
+        """What tells whether a weight was written to since; it reads each weight once, when the search begins to use it."""
+        key = (weight.data_ptr(), weight._version, weight.shape, weight.stride(), weight.dtype)
+        known = self._fingerprints.get(key)
+        if known is None:
+            fast = self._fingerprint if weight.dtype == torch.float32 else None
+            known = self._fingerprints[key] = sums_of(weight.flatten(1)) if fast is None else (fast(weight),)
+        return known
 
 
 class _Active(threading.local):
@@ -85,7 +97,7 @@ class _Copy:
         search: the search that compared the copy with the weight.
         saved: the time that packing would have saved so far; packing pays back at `PAYS`.
         packed: the weight in the layout of its kernel, or None.
-        sums: `sums_of` the weight when it was packed.
+        sums: the fingerprint of the weight when it was packed.
         bytes: memory of `packed`.
     """
 
@@ -145,7 +157,7 @@ class PackedWeight:
         if copy is None or (copy.version, copy.pointer) != (version, pointer):
             copy = self._copies[layout] = _Copy(version, pointer, search)
         elif copy.search is not search:
-            if copy.packed is not None and not equal_sums(copy.sums, sums_of(weight)):
+            if copy.packed is not None and not equal_sums(copy.sums, search.fingerprint(weight)):
                 copy = self._copies[layout] = _Copy(version, pointer, search)
             copy.search, copy.saved = search, 0
         copy.saved += saved
@@ -153,7 +165,7 @@ class PackedWeight:
             return None
         if copy.packed is not None or PackedWeight.bytes + weight.nbytes > MAX_BYTES:
             return copy.packed
-        copy.sums = sums_of(weight)
+        copy.sums = search.fingerprint(weight)
         packed = pack()
         copy.bytes, copy.packed = weight.nbytes, packed
         PackedWeight.bytes += copy.bytes
@@ -186,5 +198,5 @@ def _factors(count: int) -> Tensor:
 
 
 def equal_sums(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
-    """Whether two results of `sums_of` are equal."""
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    """Whether two fingerprints are equal."""
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

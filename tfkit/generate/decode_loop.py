@@ -67,7 +67,7 @@ class Generated:
 
 def decode_loop(
     model: Model, start: GenerationState, pick: Pick, scores: bool, sites: Iterable[str], emit: Emit | None = None,
-    graphs: StepGraphs | None = None, filters: ScoreFilters = NO_FILTERS,
+    graphs: StepGraphs | None = None, filters: ScoreFilters = NO_FILTERS, most_probable: bool = False,
 ) -> Generated:  # fmt: skip
     """Generate until all rows have ended. Rows that have ended are removed from the batch; a captured step computes all rows.
 
@@ -79,6 +79,7 @@ def decode_loop(
         emit: Is given the tokens of every step.
         graphs: Captured steps of the model, or None.
         filters: Change the logits of which `pick` selects; log-probabilities stay those of the model.
+        most_probable: Whether `pick` selects the most probable token, as recorded steps may do themselves.
 
     Returns:
         The tokens of all rows.
@@ -137,6 +138,11 @@ def decode_loop(
             rows, chosen = rows[remaining], chosen[remaining]
             if following is None:
                 decoding.reorder(remaining)
+        if following is not None and graphs is not None and most_probable and emit is None and not filters and not step:
+            without_python = graphs.greedy_from(start)
+            if without_python is not None:
+                without_python(ids, selected, start.limits, counts, finished, rule.end_id)
+                break
         if following is not None:
             fed[rows] = chosen  # a row that has ended is computed on with its last token, and not read
             logits = following(fed)

@@ -77,8 +77,9 @@ def greedy(
     forbidden = filter_scores.few_forbidden(start.rule.vocab_size)
     if forbidden is None:
         return decode_loop(
-            model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs, filter_scores
-        )
+            model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs, filter_scores,
+            most_probable=True,
+        )  # fmt: skip
     never = forbidden.to(start.logits.device)
     never = never if start.columns is None else start.columns.places(never)
 

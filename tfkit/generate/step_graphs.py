@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.nn.modules import module as module_calls
 from ..cpu import small_batch
 from ..cpu.int8 import capabilities
 from ..cpu.low_precision import LowPrecisionLinear
-from ..cpu.packed_weight import SearchProducts, equal_sums, sums_of
+from ..cpu.packed_weight import SearchProducts, equal_sums
 from ..cpu.products import may_read
 from ..errors import Diagnostic, InputError
 from ..nn.fixed_step import FixedStep
@@ -102,6 +103,10 @@ class StepGraphs:
         captured.step.load(start.decoding)
         return captured.following
 
+    def greedy_from(self, start: GenerationState) -> Callable[..., None] | None:
+        """What selects all further tokens of a greedy search without Python (`StepRecorder.greedy`). None on CUDA."""
+        return None
+
     def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams | None:
         """Decode on from a state with `beams` hypotheses of each row. Arguments and errors as in `begin`."""
         return CapturedBeams(self._captured(start, sites, beams), start.decoding)
@@ -166,7 +171,7 @@ def recorded_steps(model: Model) -> RecordedSteps | None:
 
 
 class _Held(threading.local):
-    """The steps that a thread has recorded, their copies of weights, and the sums of these weights at that time."""
+    """The steps that a thread has recorded, their copies of weights, and the fingerprints of these weights at that time."""
 
     def __init__(self) -> None:
         self.forget((), None)
@@ -184,7 +189,7 @@ class _Held(threading.local):
         if self.products is products:
             return False
         self.products = products
-        return any(not equal_sums(sums, sums_of(weight.flatten(1))) for weight, sums in self.sums.items())
+        return any(not equal_sums(sums, products.fingerprint(weight)) for weight, sums in self.sums.items())
 
 
 class RecordedSteps(StepGraphs):
@@ -198,6 +203,7 @@ class RecordedSteps(StepGraphs):
 
     def __init__(self, model: Model, recorder: StepRecorder) -> None:
         self.record: Callable[..., tuple[Callable[[], object], Tensor]] = load(recorder.record)
+        self.greedy: Callable[..., None] | None = None if recorder.greedy is None else load(recorder.greedy)
         self.held = _Held()
         super().__init__(model, self._capture)
 
@@ -212,6 +218,14 @@ class RecordedSteps(StepGraphs):
     def begin(self, start: GenerationState, sites: Iterable[str] = ()) -> Callable[[Tensor], Tensor] | None:
         """As that of `StepGraphs`, or None."""
         return super().begin(start) if self._serves(start, sites) else None
+
+    def greedy_from(self, start: GenerationState) -> Callable[..., None] | None:
+        """As that of `StepGraphs`."""
+        captured = self._captured(start, ())
+        step, logits = captured.step, captured.logits
+        if self.greedy is None or logits.dtype != torch.float32 or not logits.is_contiguous():
+            return None
+        return partial(self.greedy, captured.replay, step.ids, step.place, logits)
 
     def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams | None:
         """As that of `StepGraphs`, or None."""
@@ -243,7 +257,8 @@ class RecordedSteps(StepGraphs):
     def _capture(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
         held = self.held
         result = self.record(run, [*self.model.parameters(), *self.model.buffers()], held.copies)
-        held.sums |= {weight: sums_of(weight.flatten(1)) for weight in held.copies if weight not in held.sums}
+        assert held.products is not None
+        held.sums |= {weight: held.products.fingerprint(weight) for weight in held.copies if weight not in held.sums}
         return result
 
 

@@ -25,6 +25,9 @@
 #define AND_I _mm512_and_si512
 #define MAX_I _mm512_max_epi32
 #define SHIFT_I _mm512_slli_epi32
+#define SHIFT_DOWN_I _mm512_srli_epi32
+#define XOR_I _mm512_xor_si512
+#define MUL_I _mm512_mullo_epi32
 #define ADD_F _mm512_add_ps
 #define SUB_F _mm512_sub_ps
 #define MUL_F _mm512_mul_ps

@@ -24,6 +24,7 @@
 #define CHUNK 262144     /* bytes of activations that are multiplied with all weights before the next */
 #define LINE 16          /* numbers of a cache line */
 #define FETCHED 2048     /* keys and values of the next head that are fetched early, in numbers: 16 KB, half of an L1 cache */
+#define FINGERS 64       /* numbers of a fingerprint */
 #define PARALLEL 2000000 /* multiplications from which several threads are faster */
 
 struct int8_product {
@@ -80,6 +81,19 @@ struct operation {
     const char *more[3];  /* of attention: the live keys, their counts, what is added */
 };
 
+/* Greedy decoding of `batch` rows by a recorded step, which reads `ids` and `place` and writes `logits`. Arrays are by row, and
+   (batch, width) of the tokens and their log-probabilities. `first` to `last` are the numbers of the tokens to find. */
+struct greedy {
+    const struct operation *operations;
+    int64_t count, *ids, *place;
+    const float *logits;
+    int64_t vocabulary, batch, width, first, last, end, *tokens;
+    float *log_probs;
+    const int64_t *limits;
+    int64_t *counts;
+    uint8_t *finished;
+};
+
 /* A row that is not finite, times the weights that the other rows use. */
 static inline void in_float32(const struct int8_product *p, int64_t row, int64_t width)
 {
@@ -104,5 +118,9 @@ void most_probable_avx512(const float *, int64_t *, int64_t, int64_t);
 void most_probable_avx2(const float *, int64_t *, int64_t, int64_t);
 int run_step_avx512(const struct operation *, int64_t);
 int run_step_avx2(const struct operation *, int64_t);
+int run_greedy_avx512(const struct greedy *);
+int run_greedy_avx2(const struct greedy *);
+void fingerprint_avx512(const float *, int64_t, int32_t *);
+void fingerprint_avx2(const float *, int64_t, int32_t *);
 void float32_product_avx512(const struct float32_product *);
 void float32_product_avx2(const struct float32_product *);

@@ -108,6 +108,13 @@ static PyObject *float32_product(PyObject *module, PyObject *const *given, Py_ss
     Py_RETURN_NONE;
 }
 
+static PyObject *step_failed(int done)
+{
+    if (!done)
+        return PyErr_NoMemory();
+    return PyErr_Format(PyExc_IndexError, "a recorded step reads a row, or writes a position, that its tensor does not have");
+}
+
 /* run_step(variant, operations, count) */
 static PyObject *run_step(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
@@ -122,10 +129,46 @@ static PyObject *run_step(PyObject *module, PyObject *const *given, Py_ssize_t c
     Py_BEGIN_ALLOW_THREADS
     done = (n[0] ? run_step_avx512 : run_step_avx2)((const struct operation *)n[1], n[2]);
     Py_END_ALLOW_THREADS
-    if (!done)
-        return PyErr_NoMemory();
-    if (done < 0)
-        return PyErr_Format(PyExc_IndexError, "a recorded step reads a row, or writes a position, that its tensor does not have");
+    if (done != 1)
+        return step_failed(done);
+    Py_RETURN_NONE;
+}
+
+/* run_greedy(variant, operations, count, ids, place, logits, vocabulary, batch, width, first, last, end, tokens, log_probs, limits,
+   counts, finished) */
+static PyObject *run_greedy(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    int64_t n[17];
+    if (count != 17)
+        return PyErr_Format(PyExc_TypeError, "17 arguments expected");
+    for (int i = 0; i < 17; i++)
+        n[i] = PyLong_AsLongLong(given[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    const struct greedy g = {(const struct operation *)n[1], n[2], (int64_t *)n[3], (int64_t *)n[4], (const float *)n[5], n[6], n[7],
+        n[8], n[9], n[10], n[11], (int64_t *)n[12], (float *)n[13], (const int64_t *)n[14], (int64_t *)n[15], (uint8_t *)n[16]};
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = (n[0] ? run_greedy_avx512 : run_greedy_avx2)(&g);
+    Py_END_ALLOW_THREADS
+    if (done < 1)
+        return step_failed(done);
+    return PyBool_FromLong(done == 1);
+}
+
+/* fingerprint(variant, x, count, lanes) */
+static PyObject *fingerprint(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    int64_t n[4];
+    if (count != 4)
+        return PyErr_Format(PyExc_TypeError, "4 arguments expected");
+    for (int i = 0; i < 4; i++)
+        n[i] = PyLong_AsLongLong(given[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    (n[0] ? fingerprint_avx512 : fingerprint_avx2)((const float *)n[1], n[2], (int32_t *)n[3]);
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
@@ -136,6 +179,8 @@ static PyMethodDef functions[] = {
     {"most_probable", (PyCFunction)(void (*)(void))most_probable, METH_FASTCALL, NULL},
     {"float32_product", (PyCFunction)(void (*)(void))float32_product, METH_FASTCALL, NULL},
     {"run_step", (PyCFunction)(void (*)(void))run_step, METH_FASTCALL, NULL},
+    {"run_greedy", (PyCFunction)(void (*)(void))run_greedy, METH_FASTCALL, NULL},
+    {"fingerprint", (PyCFunction)(void (*)(void))fingerprint, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, functions, NULL, NULL, NULL, NULL};

@@ -276,3 +276,37 @@ int NAME(run_step)(const struct operation *o, int64_t count)
         }
     return 1;
 }
+
+/* The most probable tokens, until every row has its end token or as many tokens as its limit: 1, or 2 if `last` comes before.
+   Otherwise as run_step. A row that has ended is computed on, and not read. */
+int NAME(run_greedy)(const struct greedy *g)
+{
+    for (int64_t step = g->first;; step++) {
+        int64_t open = 0;
+        for (int64_t row = 0; row < g->batch; row++)
+            if (!g->finished[row] && step < g->limits[row]) {
+                g->ids[row] = g->tokens[row * g->width + step - 1];
+                open++;
+            }
+        if (!open)
+            return 1;
+        if (step == g->last)
+            return 2;
+        const int done = NAME(run_step)(g->operations, g->count);
+        if (done != 1)
+            return done;
+        ++*g->place;
+        for (int64_t row = 0; row < g->batch; row++) {
+            if (g->finished[row] || step >= g->limits[row])
+                continue;
+            const float *x = g->logits + row * g->vocabulary;
+            const int64_t token = NAME(most_probable_of)(x, g->vocabulary);
+            g->tokens[row * g->width + step] = token;
+            g->log_probs[row * g->width + step] = -logf(NAME(sum_of_exponentials)(x, g->vocabulary, x[token]));
+            if (token == g->end) {
+                g->finished[row] = 1;
+                g->counts[row] = step + 1;
+            }
+        }
+    }
+}

@@ -27,6 +27,9 @@
 #define AND_I _mm256_and_si256
 #define MAX_I _mm256_max_epi32
 #define SHIFT_I _mm256_slli_epi32
+#define SHIFT_DOWN_I _mm256_srli_epi32
+#define XOR_I _mm256_xor_si256
+#define MUL_I _mm256_mullo_epi32
 #define ADD_F _mm256_add_ps
 #define SUB_F _mm256_sub_ps
 #define MUL_F _mm256_mul_ps

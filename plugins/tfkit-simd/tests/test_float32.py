@@ -110,3 +110,25 @@ def test_searches_use_it_until_a_weight_changes(monkeypatch):
     assert not torch.equal(changed.ids, before.ids)
     model.float32_kernels = ()
     assert torch.equal(changed.ids, tfkit.greedy(model, source=source, max_new_tokens=30).ids)
+
+
+def test_a_fingerprint_changes_with_every_number_and_with_their_order(kernel):
+    take = load(kernel.fingerprint)
+    for count in (1, 15, 64, 65, 200):
+        weight = torch.randn(count)
+        weight[-1] = torch.nan
+        before, wide = take(weight), weight.view(1, count)
+        assert torch.equal(take(wide.clone()), before)
+        for place in range(count):
+            for changed in (torch.nextafter(weight[place], torch.tensor(9.0)), -weight[place]):
+                other = weight.clone()
+                other[place] = changed
+                assert torch.equal(take(other), before) == (other.view(torch.int32).equal(weight.view(torch.int32)))
+    identity = torch.eye(64)
+    for other in (-identity, identity * 2.0, identity.roll(1, 0), identity.flip(0), 1.0 - identity):
+        assert not torch.equal(take(other), take(identity))
+    signs = torch.randn(512, 128)
+    for rows in (slice(None), slice(0, 2), slice(3, 512, 2)):  # signs that change together
+        other = signs.clone()
+        other[rows] *= -1.0
+        assert not torch.equal(take(other), take(signs))

@@ -189,6 +189,35 @@ def test_rows_that_end_early_and_have_limits_of_their_own() -> None:
         assert torch.equal(found.ids[row, :length], whole.ids[row, :length])
 
 
+def counting() -> tfkit.Model:
+    """A model whose next token is the last one plus 1, so that every row ends at the end token 2 when its turn comes."""
+    model = built("transformer-tiny", "defaults.vocab_size=96", "nodes.logits.share=null", scale=0.5)
+    with torch.no_grad():
+        table = model.nodes["source"].embedding.weight
+        model.nodes["logits"].logits.weight.copy_(20.0 * table.roll(1, 0))
+    return model
+
+
+def test_a_long_search_and_rows_that_end_are_those_of_ordinary_steps() -> None:
+    model = counting()
+    graphs, inputs = recorded_steps(model), inputs_of(model, 6)
+    ordinary = tfkit.greedy(model, max_new_tokens=70, scores=True, **inputs)
+    found = tfkit.greedy(model, max_new_tokens=70, scores=True, graphs=graphs, **inputs)
+    assert len(set(found.lengths.tolist())) > 3
+    assert 0 < int(found.finished.sum()) < 6
+    assert torch.equal(found.finished, ordinary.finished)
+    assert torch.equal(found.lengths, ordinary.lengths)
+    assert torch.equal(found.ids, ordinary.ids)
+    torch.testing.assert_close(found.log_probabilities, ordinary.log_probabilities, rtol=1e-3, atol=1e-4)
+
+
+def test_a_caller_that_wants_each_token_gets_it() -> None:
+    model, emitted = built(), []
+    graphs, inputs = recorded_steps(model), inputs_of(model, 6)
+    tfkit.greedy(model, max_new_tokens=9, graphs=graphs, emit=lambda rows, ids: emitted.append(ids), **inputs)
+    assert len(emitted) == 9
+
+
 def test_threads_have_steps_of_their_own() -> None:
     model = built()
     graphs = recorded_steps(model)

@@ -101,6 +101,7 @@ def _float32_kernel(instructions: str, words: str, needs: tuple[str, ...], relat
         needs=needs,
         pack=f"tfkit_simd.float32:pack_{instructions}",
         multiply=f"tfkit_simd.float32:multiply_{instructions}",
+        fingerprint=f"tfkit_simd.float32:fingerprint_{instructions}",
         relative_time=relative_time,
     )
 
@@ -136,6 +137,7 @@ def _step_recorder(instructions: str, words: str, needs: tuple[str, ...], relati
         summary=f"whole decoding steps of small models in one call, with {words}",
         needs=needs,
         record=f"tfkit_simd.steps:record_{instructions}",
+        greedy=f"tfkit_simd.steps:greedy_{instructions}",
         relative_time=relative_time,
     )
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._kernels import float32_product
+from ._kernels import fingerprint, float32_product
 from .int8 import readable
 
 
@@ -67,5 +67,21 @@ def multiply(avx512: bool, x: Tensor, packed: Packed, bias: Tensor | None) -> Te
     return y
 
 
+def fingerprint_of(avx512: bool, weight: Tensor) -> Tensor:
+    """Numbers that change with every number of a weight.
+
+    Args:
+        avx512: as for `pack`.
+        weight: float32, of any shape.
+
+    Returns:
+        int32 (64,)
+    """
+    weight, lanes = weight.detach().contiguous(), torch.empty(64, dtype=torch.int32, device="cpu")
+    fingerprint(avx512, weight.data_ptr(), weight.numel(), lanes.data_ptr())
+    return lanes
+
+
 pack_avx2, pack_avx512 = partial(pack, False), partial(pack, True)
 multiply_avx2, multiply_avx512 = partial(multiply, False), partial(multiply, True)
+fingerprint_avx2, fingerprint_avx512 = partial(fingerprint_of, False), partial(fingerprint_of, True)

@@ -35,7 +35,7 @@ from tfkit.plugin import (
 )
 
 from . import SIMD, SimdOptions
-from ._kernels import run_step
+from ._kernels import run_greedy, run_step
 from .attention import in_torch
 from .float32 import Packed, pack
 
@@ -55,13 +55,15 @@ MAX_TABLES = 64
 WORDS = 37
 """Numbers of an operation in the table."""
 PLAIN_AXES = 4
+UNINTERRUPTED = 64
+"""Steps of a greedy search between which Python may stop it."""
 
 check = require_capabilities(SIMD.name, SIMD.capabilities)
 
 
 def record(
     avx512: bool, run: Callable[[], Tensor], weights: Iterable[Tensor], copies: dict[Tensor, Any]
-) -> tuple[Callable[[], object], Tensor]:
+) -> tuple[Recording, Tensor]:
     """Record a step; see `tfkit.plugin.StepRecorder`.
 
     Args:
@@ -71,7 +73,7 @@ def record(
         copies: the packed copies of weights, which recordings share.
 
     Returns:
-        A function that runs the step again, and the tensor that then holds its result.
+        The recording, which runs the step again when it is called, and the tensor that then holds its result.
 
     Raises:
         CannotRecord: an operation of the step has no kernel here.
@@ -79,13 +81,38 @@ def record(
     recorder = _Recorder(avx512, weights, copies)
     with torch.no_grad(), recording_attention(SIMD, SimdOptions(), recorder.attend, recorder.prepare), recorder:
         result = run()
-    table = torch.tensor(recorder.table, dtype=torch.int64, device="cpu")
-    address, count = table.data_ptr(), len(recorder.table)
+    return Recording(avx512, torch.tensor(recorder.table, dtype=torch.int64, device="cpu"), recorder.kept), result
 
-    def replay(kept: object = (recorder.kept, table)) -> None:
-        run_step(avx512, address, count)
 
-    return replay, result
+class Recording:
+    """A recorded step: the table of its operations, whose tensors it keeps. A call runs it again."""
+
+    def __init__(self, avx512: bool, table: Tensor, kept: list[Any]) -> None:
+        self.avx512, self.table, self.kept = avx512, table, kept
+        self.place = table.data_ptr(), len(table)
+
+    def __call__(self) -> None:
+        run_step(self.avx512, *self.place)
+
+
+def greedy(
+    avx512: bool, recording: Recording, ids: Tensor, place: Tensor, logits: Tensor, tokens: Tensor, log_probs: Tensor,
+    limits: Tensor, counts: Tensor, finished: Tensor, end_id: int | None,
+) -> None:  # fmt: skip
+    """Greedy decoding by a recorded step; see `tfkit.plugin.StepRecorder`.
+
+    Args:
+        avx512: as for `record`.
+        recording: what `record` returned.
+        *: as there.
+    """
+    (batch, width), end = tokens.shape, -1 if end_id is None else end_id
+    step = [tensor.data_ptr() for tensor in (ids, place, logits)]
+    search = [tensor.data_ptr() for tensor in (tokens, log_probs, limits, counts, finished)]
+    for first in range(1, width, UNINTERRUPTED):
+        last = min(first + UNINTERRUPTED, width)
+        if run_greedy(avx512, *recording.place, *step, logits.shape[1], batch, width, first, last, end, *search):
+            return
 
 
 class _Recorder(TorchDispatchMode):
@@ -409,4 +436,5 @@ def _merged(strides: list[tuple[int, ...]], shape: Sequence[int]) -> tuple[list[
     return [1] * missing + sizes, [[0] * missing + step for step in steps]
 
 
+greedy_avx2, greedy_avx512 = partial(greedy, False), partial(greedy, True)
 record_avx2, record_avx512 = partial(record, False), partial(record, True)
