@@ -13,16 +13,8 @@ from importlib.metadata import entry_points
 
 @dataclass(frozen=True)
 class Check:
-    """One check.
-
-    Args:
-        name: its name in reports.
-        evaluates: the kind of part that it evaluates.
-        rule: the rule of the contract, or the number of the relation.
-        summary: one line about it.
-        demand: the condition that must hold.
-        void: the features without which there is nothing to evaluate.
-    """
+    """One check: its name in reports, the kind of part that it evaluates, the rule of the contract (or the number of the
+    relation), one line about it, the condition that must hold, and the features without which there is nothing to evaluate."""
 
     name: str
     evaluates: str

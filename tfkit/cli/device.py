@@ -19,13 +19,8 @@ from .usage import usage_error
 
 
 def chosen_device(device: str, cpu: object = False) -> str:
-    """The device of a command. `auto` is a CPU if the command has what only a CPU can do, and where torch can use no CUDA
-    device; any other choice is reported on standard error.
-
-    Args:
-        device: `auto`, or the device.
-        cpu: true if the command needs a CPU.
-    """
+    """The device of a command. `auto` is a CPU if the command has what only a CPU can do (`cpu`), and where torch can use no
+    CUDA device; any other choice is reported on standard error."""
     if device != "auto":
         return device
     if cpu or not torch.cuda.is_available():
@@ -36,13 +31,8 @@ def chosen_device(device: str, cpu: object = False) -> str:
 
 
 def placed(device: str, backend: list[str] | None, auto_table: str | None) -> dict[str, Any]:
-    """The options of `tfkit.cli.options.placement` as the keywords of functions that train a model.
-
-    Raises:
-        BuildError: this machine has no such device.
-        UsageError: the table would not be used.
-        InputError: the file is not a valid table.
-    """
+    """The options of `tfkit.cli.options.placement` as the keywords of functions that train a model. Raises BuildError without
+    such a device, UsageError or InputError for the table."""
     device = chosen_device(device)
     device_here(device)
     check_auto(backend, auto_table)
@@ -55,12 +45,8 @@ def loaded(device: str, backend: list[str] | None, auto_table: str | None, allow
 
 
 def use_cpu_table(cpu_table: str | None, device: str) -> None:
-    """Use the table of `--cpu-table`, or the built-in rule for None.
-
-    Raises:
-        UsageError: the device is no CPU.
-        InputError: the file is not a valid table of this machine.
-    """
+    """Use the table of `--cpu-table`, or the built-in rule for None. Raises UsageError on another device than a CPU, and
+    InputError."""
     from ..cpu.product_table_file import use_cpu_table
 
     if cpu_table is not None and torch.device(device).type != "cpu":

@@ -36,13 +36,8 @@ def drawing_options(*forms: str, flags: bool = True) -> Callable[[Declared], Dec
 
 
 def form_of(form: str | None, output: str | None, force: bool, forms: Sequence[str]) -> str | None:
-    """The form to draw, None for no drawing. Checks, before any work, that the file can be written.
-
-    Raises:
-        UsageError: the ending of the file names no form, or a PNG has no file.
-        StoreError: the file exists already.
-        BuildError: matplotlib is needed and missing.
-    """
+    """The form to draw, None for no drawing. Checks, before any work, that the file can be written. Raises UsageError,
+    StoreError or BuildError."""
     if output is not None and form is None:
         form = next((ending for ending in forms if output.endswith(f".{ending}")), None)
         if form is None:

@@ -38,15 +38,8 @@ def streamed(
     process: LineProcessor[Result], notice: Callable[[Result], str] = cut_off, file: str | None = None,
     lines: Iterator[str] | None = None,
 ) -> Iterator[tuple[int, Result]]:  # fmt: skip
-    """The results of the lines of standard input, with line numbers from 1. Standard error reports the notice of each line that
-    has one, the number of unknown tokens, and on a terminal the speed. Raises InputError.
-
-    Args:
-        process: Processes the lines.
-        notice: The notice of a result, "" for none.
-        file: The name of a file to read instead.
-        lines: The lines of it.
-    """
+    """The results of the lines of standard input, or of `lines` of `file`, with line numbers from 1. Standard error reports the
+    notice of each line that has one, the number of unknown tokens, and on a terminal the speed. Raises InputError."""
     from ..data import lines_of
 
     start, count, chunk, name = time.monotonic(), 0, CHUNK, file or "<stdin>"

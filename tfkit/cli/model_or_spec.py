@@ -23,14 +23,8 @@ class Named(NamedTuple):
 
 
 def named(file: str, catalogue: Catalogue, overrides: Sequence[str] = (), *, checked: bool = False) -> Named:
-    """Read a spec, or the directory of a model or a run. Raises SpecError or StoreError.
-
-    Args:
-        file: the file or the directory.
-        catalogue: the entries that names refer to.
-        overrides: changes of a spec.
-        checked: whether the weights of a model are read, and must have their digest.
-    """
+    """Read a spec, with these changes, or the directory of a model or a run. `checked`: the weights are read, and must have
+    their digest. Raises SpecError or StoreError."""
     if not Path(file).is_dir():
         spec = load_spec(file, catalogue, overrides)
         return Named(spec, graph_of(spec))

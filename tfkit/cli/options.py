@@ -192,17 +192,7 @@ def device(text: str) -> str:
 
 
 def run_device(text: str) -> str:
-    """Parse the device of a command that runs a model; `tfkit.cli.device.chosen_device` says what `auto` is.
-
-    Args:
-        text: `auto`, `cpu`, `cuda` or `cuda:1`.
-
-    Returns:
-        The text.
-
-    Raises:
-        ValueError: the text is no such device.
-    """
+    """Parse `auto` or a device, for a command that runs a model; `tfkit.cli.device.chosen_device` says what that is."""
     if text == "auto":
         return text
     try:

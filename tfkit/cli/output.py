@@ -141,14 +141,7 @@ def write_whole(path: str, content: str | bytes) -> None:
 
 
 def check_place(path: str) -> None:
-    """Check, before a long computation, that `write_whole` can write a file.
-
-    Args:
-        path: the file.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Check, before a long computation, that `write_whole` can write a file. Raises InputError."""
     from ..files import check_writable
 
     place = Path(path)

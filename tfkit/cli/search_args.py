@@ -33,17 +33,7 @@ replaces the defaults above. What is written here comes first.
 
 
 def written_filter(value: str) -> dict[str, Any]:
-    """Parse a score filter: `KIND`, `KIND:OPTION=VALUE` with a value in JSON, or a mapping in JSON with `kind` and the options.
-
-    Args:
-        value: the text of the option.
-
-    Returns:
-        The mapping.
-
-    Raises:
-        ValueError: the text has another form.
-    """
+    """Parse a score filter: `KIND`, `KIND:OPTION=VALUE` with a value in JSON, or a mapping in JSON with `kind` and options."""
     kind, _, rest = value.partition(":")
     name, _, written = rest.partition("=")
     try:

@@ -251,11 +251,8 @@ def _ended(outcome: Outcome, directory: Path, as_json: bool) -> int:
 
 
 def _draw(directory: Path, as_json: bool) -> int:
-    """Draw the curve, or print the error.
-
-    Returns:
-        The exit code: 1 if the directory cannot be written. A damaged log does not affect the model and gives 0.
-    """
+    """Draw the curve, or print the error. The exit code is 1 if the directory cannot be written; a damaged log does not affect
+    the model and gives 0."""
     from ..view.curve import draw_curve
 
     try:

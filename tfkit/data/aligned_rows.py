@@ -17,13 +17,8 @@ MAX_PAIRS = 1_000_000
 
 
 class AlignedRows:
-    """Reads a file of links in step with the rows of a corpus, which come in their order.
-
-    Args:
-        path: The file, checked by `check_links`.
-        tokenisers: By column.
-        prefix: What was put before every source. The file counts the words after it, and the rows have it.
-    """
+    """Reads a file of links, checked by `check_links`, in step with the rows of a corpus, which come in their order. The file
+    counts the words after `prefix`, which was put before every source; the rows have it."""
 
     def __init__(self, path: str, tokenisers: Mapping[str, TextTokeniser], prefix: str | None = None) -> None:
         self.path, self.tokenisers, self.before = path, tokenisers, len((prefix or "").split())

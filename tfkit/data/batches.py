@@ -23,20 +23,12 @@ class Epoch:
 def epoch_of(
     lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int, seed: int, number: int, rows: Numbers | None = None
 ) -> Epoch:
-    """An epoch of a corpus. It depends on the arguments only, so that training can resume within it.
+    """An epoch of a corpus whose rows have these lengths, by column. It depends on the arguments only, so that training can
+    resume within it.
 
     Rows are sorted by the length of the last column, then of the others (ascending and descending in turn), with random ties. A
-    batch ends where its longest row times its number of rows would exceed `tokens`. The batches are shuffled.
-
-    Args:
-        lengths: (N,) the lengths of the rows, by column.
-        tokens: The limit of a batch, padding included; a single row may exceed it.
-        seed: The seed of the recipe.
-        number: The number of the epoch.
-        rows: The rows of the epoch, perhaps some of them several times; by default all rows once.
-
-    Returns:
-        The epoch.
+    batch ends where its longest row times its number of rows would exceed `tokens`; a single row may exceed it. The batches are
+    shuffled. `rows` may have some rows several times; by default it is all rows once.
     """
     generator = np.random.Generator(np.random.PCG64([seed, number]))
     columns = [column if rows is None else column[rows] for column in lengths.values()]

@@ -121,17 +121,9 @@ class Corpus:
         return column in self._columns
 
     def check(self, sizes: Mapping[str, int], spans: bool = False, links: str | None = None) -> None:
-        """Check the content of a file against what is trained.
-
-        Args:
-            sizes: By column of numbers, of lists or of one for each row, the end of their range from 0. Labels of `TAGS` may be
-                `NO_LABEL`.
-            spans: Whether there are also `start` and `end`, two positions of each row.
-            links: The column of aligned tokens or words, if there is one.
-
-        Raises:
-            StoreError: There are other columns, no token, or a number outside of its range.
-        """
+        """Check the content of a file against what is trained. Raises StoreError for other columns, no token, or a number
+        outside of its range, from 0 to `sizes` of its column. Labels of `TAGS` may be `NO_LABEL`. `spans`: there are also
+        `start` and `end`, two positions of each row. `links` is the column of aligned tokens or words."""
         wanted = {*sizes, *(("start", "end") if spans else ()), *([] if links is None else [links])}
         if wanted != {*self._columns, *self.numbers}:
             present = ", ".join(sorted({*self._columns, *self.numbers})) or "none"

@@ -26,13 +26,8 @@ MAX_TEXT = 10_000
 
 
 def distilled_rows(rows: Numbered, path: str, chosen: NDArray[np.uint8]) -> Numbered:
-    """The rows with the translation of the teacher as their last text.
-
-    Args:
-        rows: Some rows of the corpus, in their order.
-        path: The translations of all rows.
-        chosen: Which translation of each row, of `nearest`.
-    """
+    """Some rows of a corpus, in their order, with the translation of the teacher as their last text: that of `nearest`, from
+    the translations of all rows in the file."""
     groups, number, texts = translations(path), -1, [""]
     for wanted, (*others, _) in rows:
         while number < wanted:
@@ -41,12 +36,8 @@ def distilled_rows(rows: Numbered, path: str, chosen: NDArray[np.uint8]) -> Numb
 
 
 def nearest(path: str, target: str) -> NDArray[np.uint8]:
-    """For each line of the references, which translation has the highest chrF with it; the first of equals.
-
-    Raises:
-        InputError: The file has another form, or other lines than the references.
-        BuildError: sacrebleu is not installed.
-    """
+    """For each line of the references, which translation has the highest chrF with it; the first of equals. Raises InputError
+    or BuildError."""
     try:
         from sacrebleu import CHRF
     except ImportError:

@@ -130,14 +130,8 @@ class CorpusEncoder:
 
     def __call__(self, parts: Sequence[SelectedRows], path: Path, filtered: bool, linked: bool = False) -> list[CorpusCounts]:
         """Write a corpus of one part or several; returns the counts of the rows of each, and the digest of all with the first.
-
-        Args:
-            parts: The rows, in order.
-            path: The corpus to write.
-            filtered: Whether to leave out rows that exceed a limit of the recipe, as for training data.
-            linked: Whether rows have links: a filtered corpus those of tokens, another those of words. Parts without a file of
-                links have none.
-        """
+        `filtered`: rows that exceed a limit of the recipe are left out, as from training data. `linked`: a filtered corpus has
+        links of tokens, another those of words. Parts without a file of links have none."""
         names = tuple(self.kind.files)
         texts = () if filtered else tuple(f"{column}_text" for column in names)
         columns = (*names, TAGS) if self.kind.tagged else names

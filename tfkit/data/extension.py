@@ -34,17 +34,9 @@ MAX_LISTED = 100_000
 
 
 def extended(recipe: Recipe, tokeniser: TextTokeniser, texts: Callable[[], Iterator[str]]) -> TextTokeniser:
-    """A tokeniser with the new pieces and symbols that a recipe asks for.
-
-    Args:
-        recipe: Its `tokeniser.extend` is the number of pieces, or a file with one on each line; its `symbols` begin with those
-            of the tokeniser.
-        tokeniser: The tokeniser of the pretrained model.
-        texts: The training text, each time it is called.
-
-    Raises:
-        InputError: The tokeniser was imported or has other parts than pieces, or a piece of the file cannot be one.
-    """
+    """A tokeniser with the new pieces and symbols that a recipe asks for: its `tokeniser.extend` is their number, or a file
+    with one on each line; its `symbols` begin with those of the tokeniser. `texts` begins to read the training text anew.
+    Raises InputError."""
     extend, symbols = getattr(recipe.tokeniser.options, "extend", None), recipe.tokeniser.options.symbols or tokeniser.symbols
     name = "symbols" if extend is None else "extend"
     if tokeniser.imported or tokeniser.kind == "characters":

@@ -48,18 +48,8 @@ class LabelledFiles:
 
 
 def labelled_files(images: str, labels: str | None, recipe: Recipe, rule: ImageRule, keys: Mapping[str, str]) -> LabelledFiles:
-    """The images of two idx files or of a folder.
-
-    Args:
-        images: The idx file of images, or the folder.
-        labels: The idx file of labels; None for a folder.
-        recipe: Where the files are named.
-        rule: The images that the model takes.
-        keys: The options of the recipe that name the files: `images` and `labels`.
-
-    Raises:
-        InputError: A file cannot be read, or the two do not fit each other or the model.
-    """
+    """The images of two idx files, or of a folder without a file of labels. `keys` are the options of the recipe that name the
+    files. Raises InputError if one cannot be read, or the two do not fit each other or the model."""
     if os.path.isdir(images):
         if labels is not None:
             message = f"{images} is a folder, whose sub-folders are the labels"

@@ -42,17 +42,7 @@ def check_normalisation(recipe: Recipe, rule: ImageRule) -> None:
 
 
 def prepare_images(recipe: Recipe, directory: Path, rule: ImageRule) -> Data:
-    """Write the corpora of a recipe of images into a directory.
-
-    Args:
-        recipe: Names the files.
-        directory: Where to write.
-        rule: The images that the model takes.
-
-    Raises:
-        InputError: A file cannot be read, or does not fit the model or the others.
-        StoreError: The directory cannot be written.
-    """
+    """Write the corpora of a recipe of images into a directory. Raises InputError or StoreError."""
     check_normalisation(recipe, rule)
     options = recipe.data.options
     train = labelled_files(options.images, options.labels, recipe, rule, KEYS)

@@ -30,19 +30,9 @@ FIX = "write `tokenizer.json` with transformers: `AutoTokenizer.from_pretrained(
 
 
 def read_huggingface(directory: Path, rows: int | Mapping[str, int]) -> dict[str, Content]:
-    """The tokeniser files of an imported model.
-
-    Args:
-        directory: a Hugging Face directory.
-        rows: the vocabulary size of the model; of `source` and `target` where they differ.
-
-    Returns:
-        The content by file name, for `texts` of `tfkit.save`: what `read_tokenisers` reads, and the original files, whose
-        bytes are not held.
-
-    Raises:
-        InputError: no tokeniser is there, it has parts that tfkit does not run, or ids beyond `rows`.
-    """
+    """The tokeniser files of an imported model with these vocabulary sizes, for `texts` of `tfkit.save`: what `read_tokenisers`
+    reads, and the original files, whose bytes are not held. Raises InputError if there is none, or if it has parts that tfkit
+    does not run, or ids beyond `rows`."""
     files = _Directory(directory, rows if isinstance(rows, int) else max(rows.values()))
     try:
         texts = _saved(files, rows)

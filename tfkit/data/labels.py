@@ -16,15 +16,7 @@ _SELECTORS = re.compile("[\u180b-\u180d\u180f\ufe00-\ufe0f]")
 
 
 def label_fault(label: str, word: bool = False) -> str:
-    """Why text cannot be a label.
-
-    Args:
-        label: The text.
-        word: Whether it is the tag of a word; tags are printed with spaces between them.
-
-    Returns:
-        The reason, empty if it can be one.
-    """
+    """Why text cannot be a label, empty if it can; `word`: the tag of a word. Tags are printed with spaces between them."""
     if match := CONTROL_OR_LINE_END.search(label):
         return f"the label {_shown(label)} holds the control character U+{ord(match[0]):04X}"
     if len(label) > MAX_LABEL:

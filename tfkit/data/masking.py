@@ -47,10 +47,7 @@ class Masking:
 
     def __call__(self, ids: Ids, lengths: Ids, vocab_size: int, draw: np.random.Generator) -> tuple[Ids, Flags]:
         """Hide tokens of rows (B, L) of these lengths (B,); special tokens are never hidden, and a token of each row is.
-
-        Returns:
-            (B, L) The ids that the model reads, and which tokens are hidden.
-        """
+        Returns the ids that the model reads, and which tokens are hidden."""
         places = np.arange(ids.shape[1])
         inside = (places > 0) & (places < lengths[:, None] - 1) & ~np.isin(ids, self.special, kind="table")
         groups = places[None].repeat(len(ids), 0) if self.unit == "tokens" else self._words(ids, inside)

@@ -24,13 +24,7 @@ WAITING = 2
 
 
 class Bins:
-    """The rows of one batch and the room that they have.
-
-    Args:
-        rows: their number.
-        width: tokens of a row, on each side.
-        sides: the number of inputs.
-    """
+    """The rows of one batch and the room that they have: `width` tokens on each of their sides, the inputs."""
 
     def __init__(self, rows: int, width: int, sides: int) -> None:
         self.room = np.full((rows, sides), width, np.int64)

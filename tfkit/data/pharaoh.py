@@ -25,13 +25,8 @@ def links_text(links: Iterable[Link]) -> str:
 
 
 def read_links(path: str | Path, *, first: int = 0, descriptors: bool = False) -> Iterator[frozenset[Link]]:
-    """The links of every line of a file. Raises InputError, also for a link that is marked as a possible one.
-
-    Args:
-        path: The file, plain or `.gz`.
-        first: The number of the first word in the file, 0 or 1.
-        descriptors: As in `lines`.
-    """
+    """The links of every line of a file, plain or `.gz`, whose first word has the number `first`, 0 or 1; `descriptors` as in
+    `lines`. Raises InputError, also for a link that is marked as a possible one."""
     for number, line in enumerate(lines(path, descriptors=descriptors), 1):
         yield links_of(line, Location(str(path), number), first)
 

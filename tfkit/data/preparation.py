@@ -78,21 +78,10 @@ def prepare(
     tokenisers: Mapping[str, TextTokeniser] | None = None,
     positions: Mapping[str, int] | None = None,
 ) -> Data:
-    """Write the corpora of a recipe into a directory.
+    """Write the corpora of a recipe into a directory. Without `tokenisers`, they are trained on the training text, with
+    `vocab_size` pieces. `positions` are the maximum lengths of the model's inputs, by column; none for inputs without a limit.
 
-    Args:
-        recipe: Names the files, and the limits of rows.
-        directory: Where to write.
-        vocab_size: The size of the tokenisers to train.
-        tokenisers: By column; by default they are trained on the training text.
-        positions: The maximum length of the model's inputs, by column; none for inputs without a limit.
-
-    Returns:
-        The data.
-
-    Raises:
-        InputError: A file cannot be read, is not text, or has no row left.
-        StoreError: The directory cannot be written.
+    Raises InputError if a file cannot be read, is not text, or has no row left; StoreError if the directory cannot be written.
     """
     corpora = corpora_of(recipe)
     held_out = [corpus.held_out_rows(recipe) for corpus in corpora]

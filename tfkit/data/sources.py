@@ -50,13 +50,8 @@ def sources_of(recipe: Recipe) -> dict[str, dict[str, object]]:
 
 
 def changes_of_files(recipe: Recipe, sources: Mapping[str, Source], directory: Path) -> list[Diagnostic]:
-    """A warning for each file of a run that is gone, or is not what was read.
-
-    Args:
-        recipe: names the files.
-        sources: the files as they were read.
-        directory: where the run has its copy of the data.
-    """
+    """A warning for each file of a run that is gone, or is not what was read. `directory` is that of the run's copy of the
+    data."""
     changes = []
     for name, path in _named(recipe):
         if (then := sources.get(name)) is None or (what := _change(path, then)) is None:

@@ -42,21 +42,9 @@ class SpanFacts(FileModel):
 
 
 def windows_of(question: int, context: int, room: int, stride: int, location: Location | None = None) -> list[range]:
-    """The windows of a context, as ranges of its tokens.
-
-    Args:
-        question: The tokens of the question.
-        context: The tokens of the context.
-        room: The limit of a row, without its special tokens.
-        stride: The most tokens from the start of a window to that of the next.
-        location: The place of the question in its file.
-
-    Returns:
-        At least one window.
-
-    Raises:
-        InputError: The question leaves no room, or the windows would read the context too often.
-    """
+    """The windows of a context, as ranges of its tokens, at least one. A row has `room` tokens for question and window; a
+    window starts at most `stride` tokens after the one before. Raises InputError, at the place of the question in its file, if
+    the question leaves no room, or the windows would read the context too often."""
     if question >= room:
         message = f"the question has {question:,} tokens, and a row has room for {room:,} with its context"
         raise InputError(Diagnostic("TFK136", message, "shorten the question, or allow longer rows", location=location))

@@ -29,13 +29,8 @@ Divide = Callable[[str, random.Random], Sequence[str]]
 
 
 class SubwordSampler:
-    """Draws other pieces for the words of a row.
-
-    Args:
-        tokeniser: A tokeniser that tfkit trained.
-        divide: Divides a word.
-        limit: The most tokens of a row; a row that would be longer stays as it is.
-    """
+    """Draws other pieces for the words of a row, for a tokeniser that tfkit trained. A row that would be longer than `limit`
+    stays."""
 
     def __init__(self, tokeniser: TextTokeniser, divide: Divide, limit: int) -> None:
         self.divide, self.limit = divide, limit
@@ -46,12 +41,7 @@ class SubwordSampler:
         """Ids that are no piece of a word: special tokens and bytes."""
 
     def __call__(self, ids: Sequence[int], draw: random.Random) -> list[int]:
-        """Other ids for the same text.
-
-        Args:
-            ids: The ids of a row, with its special tokens.
-            draw: Seeded by the place of the row.
-        """
+        """Other ids for the same text. `draw` is seeded by the place of the row."""
         return self.with_places(ids, draw)[0]
 
     def with_places(self, ids: Sequence[int], draw: random.Random) -> tuple[list[int], list[range]]:

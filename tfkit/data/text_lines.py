@@ -22,15 +22,11 @@ Item = TypeVar("Item")
 
 
 def lines(path: str | Path, *, descriptors: bool = False) -> Iterator[str]:
-    """The lines of a file, without line feeds and the carriage returns before them.
+    """The lines of a regular file, without line feeds and the carriage returns before them; one that ends in `.gz` is unpacked.
+    With `descriptors`, `/dev/stdin` and `/dev/fd/N` may be pipes, which can be read once.
 
-    Args:
-        path: A regular file; one that ends in `.gz` is unpacked.
-        descriptors: Whether `/dev/stdin` and `/dev/fd/N` may be pipes; they can be read once.
-
-    Raises:
-        InputError: The file cannot be read, is not regular, unpacks to far more bytes than text does, or has bytes that are not
-            text (with line and column).
+    Raises InputError if the file cannot be read, is not regular, unpacks to far more bytes than text does, or has bytes that
+    are not text (with line and column).
     """
     packed = Path(path).suffix == ".gz"
     try:

@@ -317,21 +317,12 @@ def training_bounds(part: Component) -> TextBounds:
 def train_tokeniser(
     part: Component, texts: Iterable[str], vocab_size: int, sentences: bool = True, masks: bool = False
 ) -> TextTokeniser:
-    """Train a tokeniser.
+    """Train a tokeniser with the kind and the options of a recipe. It has fewer than `vocab_size` ids if the text has fewer
+    pieces. `sentences`: every text starts with a word, which then gets a `▁`; otherwise texts continue each other. `masks` adds
+    a mask token.
 
-    Args:
-        part: Kind and options, from the recipe.
-        texts: The training text.
-        vocab_size: The number of ids; fewer if the text has fewer pieces.
-        sentences: Whether every text starts with a word, which then gets a `▁`; otherwise texts continue each other.
-        masks: Whether to add a mask token.
-
-    Returns:
-        The tokeniser.
-
-    Raises:
-        InputError: `vocab_size` is too small for the special tokens and the bytes, or for the characters of the text, or
-            `texts` is one text.
+    Raises InputError if `vocab_size` is too small for the special tokens and the bytes, or for the characters of the text, or
+    if `texts` is one text.
     """
     check_list(texts)
     options = part.options

@@ -23,15 +23,8 @@ class TooFar(OSError):
 
 
 class Unpacked(io.RawIOBase):
-    """The bytes in a file of gzip.
-
-    Args:
-        packed: The file.
-
-    Raises:
-        OSError: While it is read: it is no such file, is damaged or cut off, or has very many members; `TooFar` if far more
-            comes out than went in.
-    """
+    """The bytes in a file of gzip. Reading raises OSError if it is no such file, is damaged or cut off, or has very many
+    members; `TooFar` if far more comes out than went in."""
 
     def __init__(self, packed: BinaryIO) -> None:
         self.packed = packed

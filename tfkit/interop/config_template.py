@@ -153,18 +153,8 @@ def unknown_keys(map_file: MapFile, written: Mapping[str, Any]) -> list[str]:
 
 
 def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], catalogue: Catalogue, where: str) -> ModelSpec:
-    """The spec of a configuration.
-
-    Args:
-        map_file: the map of its model type.
-        architecture: the class of transformers, one of the map's.
-        written: the content of `config.json`.
-        catalogue: the entries of the spec.
-        where: the file, for errors.
-
-    Raises:
-        InputError: all values that no spec can say, at once.
-    """
+    """The spec of a configuration, the content of `config.json`, with the map and the class of transformers. Raises InputError
+    for all values that no spec can say, at once, with the file `where`."""
     written = {**map_file.architectures[architecture].config, **written}
     values = configuration(map_file, written)
     problems = [
@@ -339,17 +329,8 @@ def _layers(items: list[Any], written: Located | None) -> Iterator[tuple[Any, Lo
 def config_of(
     map_file: MapFile, architecture: str, spec: ModelSpec, catalogue: Catalogue, known: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The configuration of a spec, the inverse of `spec_of`.
-
-    Args:
-        architecture: the class of transformers, one of the map's.
-        spec: a spec with the map's names of nodes.
-        catalogue: the entries of the spec.
-        known: a configuration whose values are kept where they give this spec.
-
-    Returns:
-        The configuration, and the differences of its spec from the given one: reasons why the configuration cannot say it.
-    """
+    """The configuration of a spec that has the map's names of nodes, the inverse of `spec_of`. Values of `known` are kept where
+    they give this spec. Also the differences of its spec from the given one: reasons why the configuration cannot say it."""
     wanted, base = leaves(spec), dict(known or {})
     for flagged in ({**base, **dict.fromkeys(map_file.flags, value)} for value in (False, True)):
         if known and _distance(map_file, architecture, flagged, wanted, catalogue) == 0:

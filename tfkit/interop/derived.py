@@ -13,12 +13,8 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Pair:
-    """A value of the spec, and its inverse.
-
-    Args:
-        forward: from a configuration. Raises ValueError for what no spec says.
-        inverse: from the leaves below the node in a resolved spec, to keys of the configuration.
-    """
+    """A value of the spec, from a configuration (ValueError for what no spec says), and its inverse, from the leaves below the
+    node in a resolved spec to keys of the configuration."""
 
     forward: Callable[[Config], Any]
     inverse: Callable[[Values, Config], dict[str, Any]]

@@ -47,16 +47,8 @@ EXPORT = Kind("export of tfkit", LISTING, Listing, frozenset({LISTING}))
 
 @dataclass(frozen=True)
 class Target:
-    """An engine or a library that models can be exported to.
-
-    Args:
-        refusals: `"module:function"`, see above.
-        write: `"module:function"`, see above.
-        title: its name in messages.
-        summary: a line about it.
-        packages: the packages that `write` imports.
-        extra: the extra of tfkit that installs them.
-    """
+    """An engine or a library that models can be exported to: two functions as `module:function`, see above, its name in
+    messages, a line about it, the packages that `write` imports, and the extra of tfkit that installs them."""
 
     refusals: str
     write: str
@@ -124,17 +116,9 @@ def export(
     overwrite: bool = False,
     **options: Any,
 ) -> Path:
-    """Export a model. The directory is written under another name and then renamed, so that it is never incomplete.
-
-    Args:
-        directory: the directory to create.
-        target: one of `TARGETS`.
-        texts: further files that belong to the model (tokenisers), by name, as `tfkit.save` takes them.
-        overwrite: replace an earlier export, if its directory contains only files that tfkit wrote.
-        **options: options of the target.
-
-    Returns:
-        The absolute path of the directory.
+    """Export a model with further files that belong to it (tokenisers), as `tfkit.save` takes them. The directory is written
+    under another name and then renamed, so that it is never incomplete; its absolute path is returned. `overwrite` replaces an
+    earlier export, if its directory contains only files that tfkit wrote.
 
     Raises:
         InputError: the target cannot express the model. All reasons are given.

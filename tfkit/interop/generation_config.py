@@ -59,16 +59,9 @@ def _forced_last(ids: list[Any]) -> dict[str, Any] | None:
 def settings_of(
     written: Mapping[str, Any], encoder_decoder: bool, file: str = "generation_config.json"
 ) -> tuple[GenerationSettings, dict[str, str]]:
-    """The settings of a search, and by name why others are not carried over.
-
-    Args:
-        written: the settings.
-        encoder_decoder: the decoder starts with one token. Otherwise lengths count the prompt too, and no limit says them.
-        file: the name of the file that has them, for errors.
-
-    Raises:
-        InputError: a value is none that `generate` takes.
-    """
+    """The settings of a search, and by name why others are not carried over. `encoder_decoder`: the decoder starts with one
+    token; otherwise lengths count the prompt too, and no limit says them. Raises InputError, with the file, for a value that
+    `generate` does not take."""
     values = {name: value for name, value in written.items() if value is not None}
     if isinstance(values.get("bad_words_ids"), list):
         written_ends = values.get("eos_token_id")
@@ -137,11 +130,7 @@ def _left_out(values: Mapping[str, Any], encoder_decoder: bool) -> dict[str, str
 
 def generation_texts(plan: ImportPlan, catalogue: Catalogue) -> dict[str, str]:
     """The file of an imported model with the settings of `generate` as those of a search. Files before 2023 have them in
-    `config.json`. What tfkit reads otherwise, or lacks, is added to the plan.
-
-    Raises:
-        InputError: a setting is wrong.
-    """
+    `config.json`. What tfkit reads otherwise, or lacks, is added to the plan. Raises InputError for a wrong setting."""
     file, written = GENERATION_CONFIG, plan.directory.generation
     if written is None:
         keys = {*READ, *OFF, *NAMED}

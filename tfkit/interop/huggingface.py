@@ -117,14 +117,8 @@ def _altered(reason: str) -> Diagnostic:
 
 @dataclass(frozen=True)
 class Target:
-    """The form in which a model goes out.
-
-    Args:
-        architecture: the class of transformers.
-        names: by node of the map, the node of the model.
-        origin: what the import kept, or nothing.
-        reasons: why the configuration cannot say the spec; none if it can.
-    """
+    """The form in which a model goes out: the class of transformers, by node of the map the node of the model, what the import
+    kept, and the reasons why the configuration cannot say the spec."""
 
     map_file: MapFile
     architecture: str
@@ -135,15 +129,8 @@ class Target:
 
 
 def find_target(spec: ModelSpec, texts: Mapping[str, Content], catalogue: Catalogue, architecture: str | None = None) -> Target:
-    """The architecture whose configuration gives a spec, or the nearest one with the reasons.
-
-    Args:
-        texts: the other files of the model by name.
-        architecture: only this class of transformers.
-
-    Raises:
-        InputError: no map has that class.
-    """
+    """The architecture, or only that class of transformers, whose configuration gives a spec, or the nearest one with the
+    reasons. Raises InputError if no map has that class."""
     origin = read_origin(texts)
     asked = architecture or (origin.architecture if origin else None)
     maps = shipped_maps(catalogue)
@@ -233,21 +220,9 @@ def write(
     architecture: str | None = None,
     shard_bytes: int = 5_000_000_000,
 ) -> dict[str, FileRecord]:
-    """Write a model into an empty directory.
-
-    Args:
-        texts: its other files by name: tokenisers, and what an import kept.
-        directory: where to write.
-        architecture: the class of transformers; by default the one that was imported, or the first that fits.
-        shard_bytes: the largest size of one file of weights.
-
-    Returns:
-        Size and digest of the files of weights by name.
-
-    Raises:
-        InputError: transformers cannot have the model.
-        OSError: a file cannot be written.
-    """
+    """Write a model and its other files, tokenisers and what an import kept, into an empty directory; by default as the class
+    of transformers that was imported, or the first that fits. Returns size and digest of the files of weights, none above
+    `shard_bytes`. Raises InputError if transformers cannot have the model, and OSError."""
     catalogue = load_catalogue()
     target = find_target(model.spec, texts, catalogue, architecture)
     if target.reasons:

@@ -132,15 +132,9 @@ def _where_else(path: Path) -> str:
 
 
 class HuggingFaceDirectory:
-    """The files of a model.
-
-    Args:
-        allow_pickle: whether to read `pytorch_model.bin`, with torch's reader of weights, where there are no safetensors.
-
-    Raises:
-        InputError: it is not such a directory.
-        StoreError: a file is damaged, missing, a link, or pickled.
-    """
+    """The files of a model. With `allow_pickle`, `pytorch_model.bin` is read with torch's reader of weights where there are no
+    safetensors. Raises InputError if it is not such a directory, and StoreError if a file is damaged, missing, a link, or
+    pickled."""
 
     def __init__(self, path: Path, allow_pickle: bool = False) -> None:
         self.path = path

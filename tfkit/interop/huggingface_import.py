@@ -28,16 +28,9 @@ ORIGIN = "huggingface.json"
 
 @dataclass
 class ImportPlan:
-    """What an import will do.
-
-    Args:
-        match: the class, the spec, and what becomes of each tensor.
-        ignored_keys: keys of the configuration that are known and not read, and why.
-        unknown: keys of the configuration that the map does not know.
-        dtype: the dtype of the model.
-        dtypes: the dtypes of the tensors that are read.
-        texts: further files of the model by name: tokenisers, and the original files of the directory.
-    """
+    """What an import will do: the class, the spec and what becomes of each tensor; keys of the configuration that are not read
+    and why, and those that the map does not know; the dtype of the model, and those of the tensors that are read; and further
+    files by name: tokenisers, and the original files of the directory."""
 
     match: Match
     ignored_keys: dict[str, str]
@@ -92,16 +85,10 @@ def plan_import(
     architecture: str | None = None,
     initialise: bool = False,
 ) -> ImportPlan:
-    """Plan an import from the configuration and the headers.
-
-    Args:
-        path: a directory that `save_pretrained` wrote.
-        catalogue: the maps, and the entries of specs.
-        dtype: the dtype of the model; by default that of the files, and the widest of several.
-        allow_pickle: read pickled weights.
-        large: plan a model of any number of sub-layers.
-        architecture: the class of transformers; by default that of the configuration, or the one that the tensors fit.
-        initialise: draw the weights of nodes of which the files have no tensor.
+    """Plan an import from the configuration and the headers of a directory that `save_pretrained` wrote. The dtype is by
+    default that of the files, the widest of several; the class of transformers that of the configuration, or the one that the
+    tensors fit. `allow_pickle` reads pickled weights, `large` takes any number of sub-layers, and `initialise` draws the
+    weights of nodes of which the files have no tensor.
 
     Raises:
         SpecError: the model has more sub-layers than are made without `large`.
@@ -136,21 +123,11 @@ def vocabulary_sizes(spec: ModelSpec) -> dict[str, int]:
 
 
 def run_import(plan: ImportPlan, output: Path, catalogue: Catalogue, overwrite: bool = False, allow_nan: bool = False) -> Path:
-    """Write the model of a plan, one tensor after the other.
+    """Write the model of a plan, one tensor after the other, and return its absolute path. `overwrite` replaces a saved model;
+    `allow_nan` writes weights that hold NaN or infinity too.
 
-    Args:
-        plan: from `plan_import`.
-        output: the directory of the model.
-        catalogue: the entries of the spec.
-        overwrite: replace a saved model.
-        allow_nan: write weights that hold NaN or infinity too.
-
-    Returns:
-        The absolute path of the model.
-
-    Raises:
-        StoreError: a tied tensor is not equal to its other, a value does not fit the dtype, a weight holds NaN or infinity, or
-            the model cannot be written.
+    Raises StoreError if a tied tensor is not equal to its other, a value does not fit the dtype, a weight holds NaN or
+    infinity, or the model cannot be written.
     """
     from ..io.saving import ModelFiles, write_model  # torch
     from .kept_tensors import KEPT_FILE, pack

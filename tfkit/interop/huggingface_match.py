@@ -99,11 +99,8 @@ class Match:
 
 
 def match_directory(directory: HuggingFaceDirectory, catalogue: Catalogue, chosen: str | None, large: bool) -> Match:
-    """The class of a directory, with the tensors compared.
-
-    Args:
-        chosen: a class of transformers in the place of that of the configuration.
-        large: take a model of any number of sub-layers.
+    """The class of a directory, or the `chosen` class of transformers, with the tensors compared. `large` takes a model of any
+    number of sub-layers.
 
     Raises:
         InputError: no map fits, or several do, or the configuration says what no spec can say.

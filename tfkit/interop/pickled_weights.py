@@ -28,12 +28,8 @@ https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT"""
 
 
 def load_pickled(path: Path) -> Any:
-    """What torch.save wrote into a file, on the CPU.
-
-    Raises:
-        ValueError: the file would take more memory than its size.
-        Exception: torch's reader raises many kinds for a file that holds more than weights, or is damaged.
-    """
+    """What torch.save wrote into a file, on the CPU. Raises ValueError if it would take more memory than its size; torch's
+    reader raises many kinds for a file that holds more than weights, or is damaged."""
     import torch
 
     with open_regular(path, links=False) as file:

@@ -27,11 +27,7 @@ def torch_export_refusals(model: Model) -> list[str]:
 
 
 def write_torch_export(model: Model, texts: Mapping[str, Content], directory: Path) -> None:
-    """Write the programs of a model, `program.json` and the other files of the model.
-
-    Raises:
-        BuildError: a part of the model cannot be traced.
-    """
+    """Write the programs of a model, `program.json` and the other files. Raises BuildError if a part cannot be traced."""
     programs = {}
     with prepared(model):
         for facts, program in traced(model):
@@ -66,11 +62,8 @@ def check_compiler() -> None:
 
 
 def write_aot_inductor(model: Model, texts: Mapping[str, Content], directory: Path) -> None:
-    """Compile the programs of a model; write them, `program.json` and the other files of the model.
-
-    Raises:
-        BuildError: a part of the model cannot be traced, or there is no C++ compiler.
-    """
+    """Compile the programs of a model; write them, `program.json` and the other files. Raises BuildError if a part cannot be
+    traced, or there is no C++ compiler."""
     check_compiler()
     programs = {}
     with prepared(model):
@@ -91,11 +84,7 @@ def onnx_refusals(model: Model) -> list[str]:
 
 
 def write_onnx(model: Model, texts: Mapping[str, Content], directory: Path) -> None:
-    """Write the programs of a model, `program.json` and the other files of the model.
-
-    Raises:
-        BuildError: a part of the model cannot be traced.
-    """
+    """Write the programs of a model, `program.json` and the other files. Raises BuildError if a part cannot be traced."""
     programs, opset = {}, 0
     with prepared(model, ONNX_BACKEND), _silent():
         for facts, program in traced(model):

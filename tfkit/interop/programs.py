@@ -77,12 +77,8 @@ def recurrent_of(states: dict[str, tuple[Tensor, ...]]) -> Named:
 
 
 def state_of(tensors: Named, like: DecodingState) -> DecodingState:
-    """The decoding state of these tensors.
-
-    Args:
-        tensors: the tensors, with `past.visible`.
-        like: a state with the same names. What `tensors` does not have of the memory is taken from it.
-    """
+    """The decoding state of these tensors, which have `past.visible`, with the names of the state `like`. What they do not have
+    of the memory is taken from it."""
     batch, length = tensors["past.visible"].shape
     state = DecodingState(like.target, batch, 1, length)
     for site in like.caches:
@@ -115,11 +111,7 @@ def _output(node: str, fields: Named) -> NodeOutput:
 
 
 class Program(nn.Module):
-    """A part of a model. `forward` takes the tensors of `example` in that order.
-
-    Args:
-        example: tensors by name.
-    """
+    """A part of a model. `forward` takes the tensors of `example` in that order."""
 
     name: str
 
@@ -146,13 +138,7 @@ class Forward(Program):
 
 
 class Encode(Program):
-    """What does not depend on the target.
-
-    Args:
-        example: tensors by name.
-        target: the input that is decoded.
-        read: the outputs that `step` reads.
-    """
+    """What does not depend on the target, the input that is decoded. `read` are the outputs that `step` reads."""
 
     name = "encode"
 
@@ -167,12 +153,7 @@ class Encode(Program):
 
 
 class Step(Program):
-    """The next tokens of the target.
-
-    Args:
-        example: tensors by name.
-        like: a state with the names of those that the program reads.
-    """
+    """The next tokens of the target. `like` is a state with the names of those that the program reads."""
 
     name = "step"
 
@@ -231,13 +212,8 @@ def _arguments(model: Model, tensors: Named) -> tuple[Named, Named, Named]:
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """A tensor that a program reads or returns.
-
-    Args:
-        name: its name in the program.
-        dtype: its dtype, as numpy spells it.
-        shape: its sizes; a name stands for a size that varies.
-    """
+    """A tensor that a program reads or returns: its name, dtype as numpy spells it, and sizes; a name stands for a size that
+    varies."""
 
     name: str
     dtype: str

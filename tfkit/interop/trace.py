@@ -120,14 +120,8 @@ def describe(
     texts: Mapping[str, Content],
     **more: Any,
 ) -> None:
-    """Write `program.json` and the other files of the model.
-
-    Args:
-        directory: where the programs are.
-        target: the kind of export.
-        texts: the other files of the model by name.
-        **more: further entries of the file.
-    """
+    """Write `program.json`, with the kind of export and further entries, and the other files of the model into the directory of
+    the programs."""
     plan, targets = model.plan, targets_of(model)
     ids = {
         name: {"pad_id": rule.pad_id, "start_id": rule.start_id, "end_id": rule.end_id, "vocab_size": rule.vocab_size}

@@ -203,19 +203,8 @@ def contiguous(array: Array) -> Array:
 
 
 def converted(bits: Array, source: str, target: str) -> Array:
-    """The bits of elements in another dtype, rounded to the nearest, ties to even; to bfloat16 through float32.
-
-    Args:
-        bits: elements as whole numbers of their size.
-        source: their dtype, by torch's name.
-        target: the dtype of the result.
-
-    Returns:
-        The bits of the result; the same array where the dtypes are equal.
-
-    Raises:
-        ValueError: a dtype is not one of real numbers, or a finite value is too large for the target.
-    """
+    """The bits, as whole numbers, of elements in another dtype, rounded to the nearest, ties to even; to bfloat16 through
+    float32. Raises ValueError if a dtype is not one of real numbers, or a finite value is too large for the target."""
     if source == target:
         return bits
     values = real(bits, source)

@@ -134,14 +134,7 @@ class Rule:
 
 
 def read_map(name: str, read: Callable[[str], str]) -> MapFile:
-    """The weight map of a name.
-
-    Returns:
-        The map, with all that it takes from others.
-
-    Raises:
-        ValueError: every reason why it is no map.
-    """
+    """The weight map of a name, with all that it takes from others. Raises ValueError with every reason why it is no map."""
     try:
         map_file = MapFile.model_validate(_extended(name, read, ()))
         for weights in (map_file.weights, *(one.weights for one in map_file.architectures.values())):
@@ -269,12 +262,7 @@ UNSUPPORTED = {name: reason for reason, names in _REASONS.items() for name in na
 
 @dataclass(frozen=True)
 class TensorRule:
-    """One tensor of the external file, and tfkit's tensors in it.
-
-    Args:
-        ours: our names.
-        views: from ours to theirs.
-    """
+    """One tensor of the external file, and tfkit's tensors in it; the views are from ours to theirs."""
 
     ours: tuple[str, ...]
     shapes: tuple[Shape, ...]

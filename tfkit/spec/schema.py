@@ -21,14 +21,7 @@ NAMES = {"pattern": r"^[^\d\W_]\w*$", "not": {"enum": list(TOP)}}
 
 
 def json_schema(catalogue: Catalogue) -> Schema:
-    """Build the JSON Schema of written specs.
-
-    Args:
-        catalogue: the entries that names refer to.
-
-    Returns:
-        The schema as plain data, draft 2020-12.
-    """
+    """Build the JSON Schema of written specs as plain data, draft 2020-12."""
     grammar = grammar_of(catalogue)
     definitions: Schema = {}
     whole, part = (_SpecWriter(grammar, definitions, extending).spec() for extending in (False, True))

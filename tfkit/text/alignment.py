@@ -20,17 +20,8 @@ from ..nn.model import Model
 
 
 def alignment_site(model: Model, target: str, site: str | None = None, head: int | None = None) -> AlignmentSite:
-    """The cross-attention whose weights align.
-
-    Args:
-        model: The model.
-        target: The input that is decoded.
-        site: A name or a pattern that matches one site; by default the last but one, or the only one.
-        head: One of its heads; by default their mean.
-
-    Raises:
-        InputError: The model has no such site, or the site no such head.
-    """
+    """The cross-attention of the decoded input whose weights align: the name or pattern matches one site; by default it is the
+    last but one, or the only one. By default the heads count by their mean. Raises InputError without such a site or head."""
     uses = {
         use.site: use
         for use in model.attention_sites()
@@ -69,14 +60,9 @@ def check_keys(site: str, keys: int, tokens: int) -> None:
 
 
 def align(weights: Tensor, head: int | None, sources: Sequence[Words], targets: Sequence[Words]) -> list[int | None]:
-    """The source piece that each target piece is aligned with, None for pieces without a word.
-
-    Args:
-        weights: (H, N, K), row n those with which target piece n is predicted.
-        head: The head; the mean over all for None.
-        sources: The words of each of the K source pieces.
-        targets: The words of each of the N target pieces.
-    """
+    """The source piece that each target piece is aligned with, None for pieces without a word. `weights` (H, N, K) has in row n
+    those with which target piece n is predicted, of one head, or the mean over all for None. `sources` and `targets` are the
+    words of each piece."""
     of_pieces = weights.mean(0) if head is None else weights[head]  # (N, K)
     hidden = of_pieces.new_tensor([not words for words in sources]).bool()
     if bool(hidden.all()):

@@ -45,15 +45,9 @@ class EnsembleState:
 
 
 class Ensemble:
-    """What searches use of a `Model`, computed by several. Attention weights are those of the first model.
-
-    Args:
-        models: Models that translate, with the vocabularies and the special ids of the first one.
-        averaging: What is averaged.
-
-    Raises:
-        InputError: A model is of another kind, or has other vocabularies or special ids; or there is no model.
-    """
+    """What searches use of a `Model`, computed by several, with the vocabularies and the special ids of the first one.
+    Attention weights are those of the first model. Raises InputError if a model is of another kind, or has other vocabularies
+    or special ids; or if there is no model."""
 
     def __init__(self, models: Sequence[Model], averaging: Averaging = "probabilities") -> None:
         if not models:

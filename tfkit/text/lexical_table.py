@@ -32,18 +32,9 @@ Pairs = Iterable[tuple[Sequence[int], Sequence[int]]]
 def lexical_table(
     pairs: Callable[[], Pairs], source_size: int, target_size: int, iterations: int, max_entries: int = MAX_ENTRIES
 ) -> tuple[Keys, Array, Array]:
-    """Learn a table.
-
-    Args:
-        pairs: Begins to read the text anew.
-        source_size: The number of source ids; the empty token has the next one.
-        target_size: The number of target ids.
-        iterations: Of expectation maximisation.
-        max_entries: The most pairs that stay after the first pass.
-
-    Returns:
-        keys s * target_size + t of the pairs in increasing order; their probabilities; and how often each target id occurs.
-    """
+    """Learn a table by expectation maximisation. `pairs` begins to read the text anew; the empty token has the source id
+    `source_size`; `max_entries` pairs stay after the first pass. Returns keys s * target_size + t of the pairs in increasing
+    order; their probabilities; and how often each target id occurs."""
     keys, counts = np.zeros(0, np.int64), np.zeros(0)
     frequencies = np.zeros(target_size)
     for number in range(iterations):
@@ -109,19 +100,9 @@ def _normalised(keys: Keys, counts: Array, target_size: int) -> Array:
 
 
 def likeliest(keys: Keys, probabilities: Array, source_size: int, target_size: int, most: int) -> tuple[Keys, Keys]:
-    """The likeliest target ids of each source id.
-
-    Args:
-        keys: As `lexical_table` returns them.
-        probabilities: As `lexical_table` returns them.
-        source_size: The number of source ids.
-        target_size: The number of target ids.
-        most: The most target ids of one source id.
-
-    Returns:
-        The first entry of each source id and the end of the last one (source_size + 1,), and the target ids (N,), those of one
-        source id in increasing order.
-    """
+    """The likeliest target ids of each source id, at most `most`, from what `lexical_table` returns: the first entry of each
+    source id and the end of the last one (source_size + 1,), and the target ids (N,), those of one source id in increasing
+    order."""
     keys, probabilities = keys[probabilities > 0], probabilities[probabilities > 0]
     sources, targets = keys // target_size, keys % target_size
     order = np.lexsort((targets, -probabilities, sources))

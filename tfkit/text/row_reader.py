@@ -16,19 +16,9 @@ from ..nn.model import Model
 
 
 class RowReader:
-    """A model with its tokeniser, and the limits of what it reads.
-
-    Args:
-        model: The model.
-        tokeniser: Its tokeniser.
-        kind: The kind of data that it reads.
-        special: The special tokens of a row, which has `texts` texts.
-        max_length: The limit of tokens of a row, special tokens included; at most the positions of the model.
-        batch_tokens: The limit of tokens of a batch, padding included.
-
-    Raises:
-        InputError: The model is of another kind, the tokeniser is not its own, or a limit is too small.
-    """
+    """A model with its tokeniser, and the limits of what it reads: rows of `texts` texts with `special` special tokens, of
+    `max_length` tokens with these, at most the positions of the model; batches of `batch_tokens` with padding. Raises
+    InputError if the model is of another kind, the tokeniser is not its own, or a limit is too small."""
 
     def __init__(
         self, model: Model, tokeniser: TextTokeniser, kind: str, special: int, texts: int, max_length: int, batch_tokens: int

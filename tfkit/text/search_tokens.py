@@ -21,13 +21,8 @@ SHOWN = 12
 
 
 def without_special_tokens(search: Search, rule: InputRule, tokeniser: TextTokeniser) -> Search:
-    """The search without the tokens that no text has: padding, start and unknown, but for the end token.
-
-    Args:
-        search: returned as it is if it allows them.
-        rule: the special ids of the target.
-        tokeniser: that of the target.
-    """
+    """The search without the tokens that no text has: padding, start and unknown, but for the end token; as it is if it allows
+    them."""
     ids = {rule.pad_id, rule.start_id, tokeniser.unknown_token_id} - {None, rule.end_id}
     if search.special_tokens or not ids:
         return search
@@ -36,16 +31,8 @@ def without_special_tokens(search: Search, rule: InputRule, tokeniser: TextToken
 
 
 def language_ids(source: TextTokeniser, target: TextTokeniser, language: str) -> tuple[list[int], list[int]]:
-    """The ids that a source begins with, and those that a translation begins with, for a language.
-
-    Args:
-        source: the tokeniser of the source.
-        target: that of the target.
-        language: a code, or the token of a language itself.
-
-    Raises:
-        InputError: the tokenisers have no token of that language.
-    """
+    """The ids that a source begins with, and those that a translation begins with, for a language, a code or its token. Raises
+    InputError if the tokenisers have no token of that language."""
     if written := _LANGUAGE.fullmatch(language):
         language = next(filter(None, written.groups()))
     if language.isprintable():  # and so no lone surrogate, which is no text

@@ -18,15 +18,8 @@ CODE = re.compile(r"[a-z]{2,3}([-_]\w{2,8}){0,3}")
 
 
 class SentenceSplitter:
-    """Divides lines, and collects what became of their sentences.
-
-    Args:
-        language: The code of the language of the lines, such as `en`.
-
-    Raises:
-        InputError: It is no code of a language.
-        BuildError: sentencex is not installed.
-    """
+    """Divides lines of a language, such as `en`, and collects what became of their sentences. Raises InputError if it is no
+    code of a language, BuildError if sentencex is not installed."""
 
     def __init__(self, language: str) -> None:
         if not isinstance(language, str) or not CODE.fullmatch(language):

@@ -348,15 +348,8 @@ class Translator:
     def _aligned(
         self, line: str, source: list[int], before: int, room: int, hypotheses: tuple[Hypothesis, ...]
     ) -> list[tuple[tuple[Link, ...], tuple[int | None, ...]]]:
-        """The links of words, and the aligned source tokens, of the hypotheses of a line; none unless requested.
-
-        Args:
-            line: The source.
-            source: The ids that the model read.
-            before: The special tokens before those of the line.
-            room: The most tokens of the line that were read.
-            hypotheses: The hypotheses, with the weights of the alignment.
-        """
+        """The links of words, and the aligned source tokens, of the hypotheses of a line; none unless requested. The model read
+        the ids `source`, with `before` special tokens before those of the line, and at most `room` tokens of it."""
         if self.alignment is None or not hypotheses:
             return []
         _, of_line = encode_with_words(self.tokenisers["source"], line)

@@ -44,15 +44,8 @@ from .run_recipe import read_recipe
 
 
 def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite: bool = False) -> list[Path]:
-    """Average the last checkpoints of a run.
-
-    Args:
-        last: The number of checkpoints; None for all that the run keeps.
-        output: Where to save the model.
-        overwrite: Whether to replace a saved model there.
-
-    Raises:
-        StoreError: The run has fewer checkpoints, a file is damaged, or the model cannot be saved.
+    """Average the last checkpoints of a run, or all that it keeps for None. Raises StoreError if it has fewer, a file is
+    damaged, or the model cannot be saved.
 
     Reference:
         Section 6.1 of https://arxiv.org/abs/1706.03762
@@ -81,18 +74,8 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
 
 
 def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = False) -> list[Path]:
-    """Average saved models.
-
-    Args:
-        places: Their directories; for a directory of a run, its best model.
-        output: Where to save the model.
-        overwrite: Whether to replace a saved model there.
-
-    Returns:
-        The directories of the models.
-
-    Raises:
-        StoreError: The specs or tokenisers differ, a file is damaged, or the model cannot be saved.
+    """Average saved models, the best ones of runs, and return their directories. Raises StoreError if specs or tokenisers
+    differ, a file is damaged, or the model cannot be saved.
 
     Reference:
         Section 6.1 of https://arxiv.org/abs/1706.03762

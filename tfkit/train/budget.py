@@ -56,15 +56,8 @@ class Reach:
 
 
 def reach_of(trainer: Trainer, seconds_per_step: float) -> Reach | None:
-    """Estimate where the run will be at its time limit.
-
-    Args:
-        trainer: The trainer, after a step.
-        seconds_per_step: The wall time of a step, without validation.
-
-    Returns:
-        None without a time limit, or if another limit ends the run before.
-    """
+    """Estimate where the run will be at its time limit, from the wall time of a step without validation. None without a time
+    limit, or if another limit ends the run before."""
     stopping, progress, batching = trainer.recipe.stopping, trainer.progress, trainer.recipe.batching
     if stopping.max_minutes is None:
         return None
@@ -81,11 +74,7 @@ def reach_of(trainer: Trainer, seconds_per_step: float) -> Reach | None:
 
 
 class BudgetCheck:
-    """A callback that says once, after `MEASURED` steps, what the run will reach.
-
-    Args:
-        say: Receives the estimate.
-    """
+    """A callback that says once, after `MEASURED` steps, what the run will reach."""
 
     def __init__(self, say: Callable[[Reach], None]) -> None:
         self.say = say

@@ -153,12 +153,8 @@ class Callback(Protocol):
     """
 
     def on_train_start(self, trainer: Any, changes: list[str]) -> None:
-        """Called before the first step.
-
-        Args:
-            trainer: The `Trainer`.
-            changes: The changes to the spec that the data needed, in the form of `--set`.
-        """
+        """Called before the first step with the `Trainer` and the changes to the spec that the data needed, in the form of
+        `--set`."""
 
     def on_step_end(self, step: Step) -> None:
         """Called after each step; of a recorded one, while the device computes the gradient of the next, before its update."""
@@ -173,12 +169,7 @@ class Callback(Protocol):
         """Called after a failure, such as a write to a full disk, that does not stop the training."""
 
     def on_train_end(self, reason: str, model: Path) -> None:
-        """Called after the last step.
-
-        Args:
-            reason: Why training ended.
-            model: The directory of the best model.
-        """
+        """Called after the last step with why training ended, and the directory of the best model."""
 
 
 class CallbackList:

@@ -36,12 +36,9 @@ class CapturedPasses:
     """The recorded passes of a model, one for each shape of a batch. Batches of more shapes than `MAX_PASSES` run as ordinary
     passes.
 
-    Args:
-        model: The model, whose parameters and backends stay.
-        run: The pass of a batch, which depends on its tensors alone.
-        notices: Gets why later batches are not recorded.
-        asked: Whether a pass that cannot be recorded is an error, not a notice.
-        pool: The memory of all recordings, which run one after another; that of other passes, or new memory by default.
+    The pass `run` of a batch depends on its tensors alone, and the parameters and backends of the model stay. `notices` gets
+    why later batches are not recorded; if recording is `asked`, that is an error. All recordings share the memory `pool`, since
+    they run one after another; that of other passes, or new memory by default.
     """
 
     def __init__(
@@ -53,11 +50,8 @@ class CapturedPasses:
         self.recording = True
 
     def __call__(self, batch: Batch, seed: int = 0) -> Tensor:
-        """The result of the pass of a batch. `seed` is that of its dropout.
-
-        Raises:
-            TrainingError: The pass cannot be recorded.
-        """
+        """The result of the pass of a batch. `seed` is that of its dropout. Raises TrainingError if the pass cannot be
+        recorded."""
         shapes = tuple(tensor.shape for tensor in batch.tensors())
         if shapes not in self.passes and self.recording:
             self._record(shapes, batch)
@@ -113,11 +107,9 @@ class CapturedUpdate:
     gradient is zero again.
 
     What differs from step to step is in tensors: the losses, the learning rates, and the share of the weights in their average.
-    If the loss or the norm of the gradient is not finite, the weights, the averages and the state of the optimiser stay.
-
-    Args:
-        state: What is updated. Its optimiser is a fused one, and has made an ordinary step before the first recorded one.
-        clip: Unscales and clips the gradient; returns its norm before clipping.
+    If the loss or the norm of the gradient is not finite, the weights, the averages and the state of the optimiser stay. The
+    optimiser is a fused one, and has made an ordinary step before. `clip` unscales and clips the gradient; it returns its norm
+    before clipping.
     """
 
     def __init__(self, state: TrainState, clip: Callable[[], Tensor]) -> None:
@@ -135,12 +127,8 @@ class CapturedUpdate:
             self.recorded = _recorded("the update of the weights", self._run, warm_up=0)
 
     def __call__(self, sums: Tensor) -> Callable[[], list[float]]:
-        """Update the weights of a step with these summed losses (2,).
-
-        Returns:
-            A function that waits for the update, and for nothing after it. It returns the summed losses, the norm of the
-            gradient, and the loss scale of the step.
-        """
+        """Update the weights of a step with these summed losses (2,). Returns a function that waits for the update, and for
+        nothing after it, and gives the summed losses, the norm of the gradient, and the loss scale of the step."""
         self.sums.copy_(sums)
         if self.state.average is not None:
             self.share.fill_(self.state.average.next_share())
@@ -178,22 +166,9 @@ class CapturedUpdate:
 def check_captured(
     recipe: Recipe, device: torch.device, outputs: int, linked: bool, processes: int
 ) -> tuple[bool, list[Diagnostic]]:
-    """Whether the steps of a run are recorded: with `cuda_graphs: true`, and with `compile` on a CUDA device unless the recipe
-    says otherwise.
-
-    Args:
-        recipe: The recipe.
-        device: The device of the model.
-        outputs: The number of outputs with a loss.
-        linked: Whether a head learns alignments.
-        processes: The processes that train together.
-
-    Returns:
-        Whether they are, and why not if the recipe leaves it open.
-
-    Raises:
-        InputError: They cannot be, and the recipe has `cuda_graphs: true`.
-    """
+    """Whether the steps of a run are recorded, and why not if the recipe leaves it open: with `cuda_graphs: true`, and with
+    `compile` on a CUDA device unless the recipe says otherwise. `outputs` is the number of outputs with a loss; `linked`: a
+    head learns alignments. Raises InputError if the recipe has `cuda_graphs: true` and they cannot be."""
     if not recipe.cuda_graphs and (recipe.cuda_graphs is False or not recipe.compile or device.type != "cuda"):
         return False, []
     reasons = {

@@ -41,13 +41,8 @@ Tensors = Mapping[str, Tensor]
 
 # torch.distributed.checkpoint writes and reads only shards. For whole tensors, safetensors needs one line.
 def write_checkpoint(directory: Path, tensors: Mapping[str, Tensors], scalars: Mapping[str, Any]) -> None:
-    """Write a checkpoint. Raises StoreError if it cannot be written; nothing was changed then.
-
-    Args:
-        directory: Its directory; an existing checkpoint is replaced.
-        tensors: Whole tensors by file and name.
-        scalars: The content of `state.json`.
-    """
+    """Write a checkpoint of whole tensors, by file and name, and `state.json`; an existing one is replaced. Raises StoreError
+    if it cannot be written; nothing was changed then."""
     draft = _make_draft(directory)
     try:
         with _as_store_error(directory):
@@ -121,19 +116,9 @@ def _as_store_error(directory: Path) -> Iterator[None]:
 def read_checkpoint(
     directory: Path, like: Tensors | None = None, processes: ProcessGroup | None = None
 ) -> tuple[dict[str, dict[str, Tensor]], State]:
-    """Read a checkpoint.
-
-    Args:
-        like: The weights of the model by name. Each process reads only its shards of tensors that are sharded in the model.
-        processes: The processes that read together.
-
-    Returns:
-        Tensors by file and name, and the state.
-
-    Raises:
-        StoreError: A file is missing, cut off or altered; or a tensor, of the weights, their average or the optimiser, holds
-            NaN or infinity.
-    """
+    """Read a checkpoint: tensors by file and name, and the state. Each process reads only its shards of tensors that are
+    sharded in the model, whose weights `like` are. Raises StoreError if a file is missing, cut off or altered; or a tensor, of
+    the weights, their average or the optimiser, holds NaN or infinity."""
     processes = processes or ProcessGroup()
     state, sharded = processes.run_on_first(lambda: _checked(directory))
     if sharded:

@@ -86,15 +86,10 @@ class BestModels:
 
 
 class Checkpointer:
-    """Writes the state of a run into `checkpoints/step-N` and keeps the last `keeping.last`.
+    """Writes the state of a run into `checkpoints/step-N` and keeps the last `keeping.last`, with the models that they refer
+    to. A checkpoint of a run with other digests of its inputs is refused.
 
     If writing fails, training continues: the state is in memory, and the next checkpoint is tried.
-
-    Args:
-        step: Holds the state.
-        output: The directory of the run.
-        digests: The digests of the inputs of the run. A checkpoint of another run is refused.
-        best_models: The saved models that the checkpoints refer to.
     """
 
     def __init__(self, step: TrainStep, output: RunOutput, digests: Mapping[str, str], best_models: BestModels) -> None:
@@ -154,14 +149,8 @@ class Checkpointer:
         self.best_models.remove_others()
 
     def restore(self, earlier: bool) -> None:
-        """Restore the state from the latest checkpoint, if there is one.
-
-        Args:
-            earlier: Whether to use the latest readable checkpoint, of the last `MAX_TRIED`, if later ones are damaged.
-
-        Raises:
-            StoreError: The checkpoint is damaged, or belongs to another run.
-        """
+        """Restore the state from the latest checkpoint, if there is one; with `earlier` from the latest readable one of the
+        last `MAX_TRIED`. Raises StoreError if it is damaged, or belongs to another run."""
         checkpoints = checkpoint.checkpoints_in(self.folder)[-MAX_TRIED:]
         for path in reversed(checkpoints):
             try:

@@ -34,12 +34,7 @@ def _forward(self: OwnCode, **inputs: Any) -> Any:
 
 class CompiledModel:
     """A compiled `module` that shares the weights of a model. The model itself is unchanged, so that validation, saving and
-    decoding never involve the compiler.
-
-    Args:
-        model: The model to compile.
-        max_shapes: The number of batch shapes that may be compiled. One more raises TrainingError.
-    """
+    decoding never involve the compiler. More than `max_shapes` shapes of a batch raise TrainingError."""
 
     def __init__(self, model: Model, max_shapes: int) -> None:
         self.max_shapes = max_shapes

@@ -40,13 +40,7 @@ def write_digests(directory: Path, digests: Mapping[str, str]) -> None:
 
 
 def digests_of(recipe: Recipe, data: Data, files: Mapping[str, str], pretrained: Pretrained | None) -> dict[str, str]:
-    """The digests of a run.
-
-    Args:
-        recipe: Its settings that may not change.
-        data: Has the tokenisers.
-        pretrained: The model that the run starts from, if any.
-    """
+    """The digests of the settings that may not change, the tokenisers, the files, and the model that it starts from."""
     settings = json.dumps(fixed_settings(recipe), sort_keys=True, allow_nan=False)
     return {
         "recipe": hashlib.sha256(settings.encode()).hexdigest(),

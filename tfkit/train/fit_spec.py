@@ -113,21 +113,9 @@ def check_sharded_sampling(recipe: Recipe, catalogue: Catalogue) -> None:
 def fitted_spec(
     recipe: Recipe, catalogue: Catalogue, roles: Roles, tokenisers: Mapping[str, TextTokeniser], classes: int
 ) -> tuple[ModelSpec, list[str]]:
-    """Complete the spec of a recipe.
-
-    Args:
-        recipe: Names the spec.
-        catalogue: The catalogue of components.
-        roles: The roles of the model's nodes.
-        tokenisers: By column.
-        classes: The number of classes; 0 unless it is a classification.
-
-    Returns:
-        The spec, and the changes to it in the form of `--set`.
-
-    Raises:
-        InputError: The spec sets other special ids than the tokenisers have.
-    """
+    """Complete the spec of a recipe, for these tokenisers by column and number of classes, 0 unless it is a classification.
+    Returns it with the changes in the form of `--set`. Raises InputError if the spec sets other special ids than the tokenisers
+    have."""
     spec = _spec(recipe, catalogue, [])
     plan = _plan(spec, catalogue)
     sizes = {column: tokeniser.size for column, tokeniser in tokenisers.items()}

@@ -98,17 +98,8 @@ def _shortest(endings: Iterable[str]) -> list[str]:
 
 
 def add_adapters(model: Model, recipe: Recipe, loaded: Collection[str]) -> LoraConfig:
-    """Put adapters around the linear maps of a model, in place. Nothing else is trained, except for modules with a tensor
-    that was not loaded from the pretrained model.
-
-    Args:
-        model: The model with its weights.
-        recipe: Has `lora`; its seed is that of the first values of A.
-        loaded: The names of the tensors from the pretrained model.
-
-    Returns:
-        The configuration of peft.
-    """
+    """Put adapters around the linear maps of a model, in place. Nothing else is trained, except for modules with a tensor that
+    is not among those `loaded` from the pretrained model. The seed of the recipe is that of the first values of A."""
     from peft import LoraConfig, inject_adapter_in_model
 
     lora = recipe.lora
@@ -145,14 +136,8 @@ class Adapters:
     base: Path
 
     def save(self, model: Model, directory: Path, catalogue: Catalogue, texts: Mapping[str, str | bytes]) -> None:
-        """Save them as a model, which is loaded with its base. Raises StoreError.
-
-        Args:
-            model: The model in training, perhaps with averaged weights.
-            directory: Where to save; a saved model there is replaced.
-            catalogue: The entries of the spec.
-            texts: Further files of the model, by name.
-        """
+        """Save them, with further files of the model by name, as a model, which is loaded with its base; a saved model there is
+        replaced. Raises StoreError."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter_tensors(model)}
 
         def write_weights(path: Path) -> FileRecord:

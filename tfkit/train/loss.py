@@ -257,17 +257,8 @@ class _Chunked(torch.autograd.Function):
 def losses_in_chunks(
     model: Model, labels: Mapping[str, Tensor], recipe: Recipe, ignore_index: int
 ) -> Iterator[Mapping[str, Tensor]]:
-    """Let the model give the sums of the loss, (2,), in place of token logits, for the outputs where that pays.
-
-    Args:
-        model: the model, which is called in the context.
-        labels: the labels (B, L) of every output.
-        recipe: its `loss` says how labels are smoothed.
-        ignore_index: the label of positions to ignore.
-
-    Yields:
-        The labels of the outputs that remain logits.
-    """
+    """Let the model give the sums of the loss, (2,), in place of token logits, for the outputs where that pays. Yields the
+    labels (B, L) of the outputs that remain logits. The model is called in the context."""
     chosen = {
         name: model.nodes[name] for name, output_labels in labels.items() if _pays(model, name, output_labels, ignore_index)
     }
@@ -326,15 +317,8 @@ LARGEST_LABELLED_SHARE = 0.5
 
 @contextmanager
 def labelled_rows(nodes: nn.ModuleDict, labels: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """In this context, compute token logits for labelled tokens only, if they are few.
-
-    Args:
-        nodes: the nodes of the model.
-        labels: the labels (B, L) or (B,) of every output.
-
-    Yields:
-        The labels to compare the outputs with: those of N labelled tokens, (N,), where the logits are (N, vocab_size).
-    """
+    """In this context, compute token logits for labelled tokens only, if they are few. Yields the labels to compare the outputs
+    with: those of N labelled tokens, (N,), where the logits are (N, vocab_size)."""
     compared, handles = dict(labels), []
     for name, output_labels in labels.items():
         node, rows = nodes[name], output_labels != NO_LABEL

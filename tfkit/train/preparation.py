@@ -143,16 +143,8 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
 def prepare_run(
     recipe: Recipe, directory: Path, catalogue: Catalogue, backend: Any, positions: Mapping[str, int]
 ) -> Preparation:
-    """Prepare the data of a run, and write all files except the recipe, which `finish_preparation` writes.
-
-    Args:
-        catalogue: The catalogue of components.
-        backend: The requested attention backends.
-        positions: The maximum length of the model's inputs, by column of the data.
-
-    Returns:
-        The changes to the spec, and the digests.
-    """
+    """Prepare the data of a run, and write all files except the recipe, which `finish_preparation` writes. `positions` are the
+    maximum lengths of the model's inputs, by column of the data. Returns the changes to the spec, and the digests."""
     roles = roles_in(recipe, catalogue, backend)
     check_weights(recipe, roles)
     check_trained(recipe, catalogue)

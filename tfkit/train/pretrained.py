@@ -94,21 +94,9 @@ class Pretrained:
         labels: tuple[str, ...],
         tokenisers: Mapping[str, TextTokeniser] | None = None,
     ) -> LoadReport:
-        """Copy every tensor of equal name and shape into a model.
-
-        Args:
-            model: The model to start.
-            recipe: Names the smallest share of weights that must be loaded.
-            roles: The roles of the model's nodes.
-            labels: The classes of the model. If they differ from those of the pretrained model, its output is not loaded.
-            tokenisers: Those of the new model by column, which may have more pieces.
-
-        Returns:
-            The loaded and the skipped tensors.
-
-        Raises:
-            InputError: Less than `pretrained_share` of the weights can be loaded, or none.
-        """
+        """Copy every tensor of equal name and shape into a model. If its classes, `labels`, differ from those of the pretrained
+        model, the output is not loaded. Its tokenisers may have more pieces. Raises InputError if less than `pretrained_share`
+        of the weights can be loaded, or none."""
         weights, pretrained = model.state_dict(), all_weights(self.place)
         loaded: list[str] = []
         extended: list[tuple[str, int, int]] = []

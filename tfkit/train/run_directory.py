@@ -83,13 +83,10 @@ def is_unfinished(directory: Path) -> bool:
 
 @contextmanager
 def new_run(directory: Path) -> Iterator[None]:
-    """Create and lock the directory of a new run; remove an unfinished preparation from it.
+    """Create and lock the directory of a new run; remove an unfinished preparation from it. Raises StoreError if it cannot be
+    written, or is not empty, and InputError if another process has locked it.
 
     If the context ends before the recipe is written, all written files are removed, and the directory if it was created.
-
-    Raises:
-        StoreError: The directory cannot be written, or is not empty.
-        InputError: Another process has locked it.
     """
     check_new(directory)
     try:

@@ -36,13 +36,7 @@ def is_stepwise(model: Model, roles: Roles) -> bool:
 
 
 class ScheduledSampling:
-    """Replaces input tokens of batches.
-
-    Args:
-        model: The model that predicts.
-        recipe: The recipe of the run, with `teacher_forcing`.
-        roles: The roles of the model's nodes.
-    """
+    """Replaces input tokens of batches by those that the model predicts, as `teacher_forcing` of the recipe says."""
 
     def __init__(self, model: Model, recipe: Recipe, roles: Roles) -> None:
         assert recipe.teacher_forcing is not None

@@ -61,14 +61,8 @@ def _tensors(batch: Batch) -> dict[str, Tensor]:
 def report_not_finite(
     error: NotFinite, batches: Sequence[Batch], directory: Path, checkpoint: Path | None, has_best: bool
 ) -> NoReturn:
-    """Write the batches of the step into the directory of the run, and raise TrainingError.
-
-    Args:
-        batches: The batches of the step.
-        directory: The directory of the run.
-        checkpoint: The checkpoint before the step; None if it could not be written.
-        has_best: Whether the run has saved a model, from which a new run could start.
-    """
+    """Write the batches of the step into the directory of the run, and raise TrainingError. `checkpoint` is the one before the
+    step, None if it could not be written; `has_best`: the run has saved a model, from which a new run could start."""
     path = directory / f"not-finite-step-{error.step}.safetensors"
     tensors = {
         f"{number}/{name}": tensor.cpu().contiguous()
@@ -105,15 +99,8 @@ MIN_LOSS_SCALE = 2.0**-10
 
 
 class TrainStep:
-    """Computes the steps of a run.
-
-    Args:
-        model: The model to train, changed in place.
-        recipe: The recipe of the run.
-        data: Its training and validation data.
-        processes: The processes that share the batches of a step; by default this one alone.
-        fsdp: Whether each process holds a shard of every weight instead of all weights.
-    """
+    """Computes the steps of a run, and changes its model in place. The processes share the batches of a step; with `fsdp` each
+    has a shard of every weight."""
 
     def __init__(
         self, model: Model, recipe: Recipe, data: Data, processes: ProcessGroup | None = None, fsdp: bool = False
@@ -178,14 +165,9 @@ class TrainStep:
         return self.read()
 
     def launch(self, report: Callable[[Step | None], object]) -> None:
-        """Make one step. With `cuda_graphs` the device may still work at it afterwards.
-
-        Args:
-            report: Gets the step before, as `read` returns it, while the device computes the gradient of this one.
-
-        Raises:
-            NotFinite: As `read`, of this step or the one before.
-        """
+        """Make one step. With `cuda_graphs` the device may still work at it afterwards. `report` gets the step before, as
+        `read` returns it, while the device computes the gradient of this one. Raises NotFinite as `read`, of this step or the
+        one before."""
         start, processes = time.perf_counter(), self.processes
         numbers = self.next_batches()
         local_batches = {at: self.batch(at) for at in numbers[processes.rank :: processes.count]}
@@ -224,15 +206,9 @@ class TrainStep:
         return self._unread is not None and self._unread.late and self.sampling is None
 
     def read(self) -> Step | None:
-        """Read the numbers of the last step.
-
-        Returns:
-            The step; None if its numbers were read, or if float16 gradients overflowed. Then only the loss scale and the
-            position in the data changed.
-
-        Raises:
-            NotFinite: The loss or the gradient is NaN or infinite. Only the position in the data changed.
-        """
+        """Read the numbers of the last step. None if they were read, or if float16 gradients overflowed: then only the loss
+        scale and the position in the data changed. Raises NotFinite if the loss or the gradient is NaN or infinite: then only
+        the position in the data changed."""
         step, self._unread = self._unread, None
         if step is None:
             return None

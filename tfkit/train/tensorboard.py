@@ -24,10 +24,6 @@ class TensorBoard:
     """Writes an event file. TensorBoard hides the events of earlier files after the step from which a run was resumed.
 
     Every event is written immediately. After the first failure, which is passed to `report`, no more events are written.
-
-    Args:
-        directory: The folder of the event files.
-        report: Receives the error.
     """
 
     def __init__(self, directory: Path, report: Callable[[tuple[Diagnostic, ...]], None]) -> None:

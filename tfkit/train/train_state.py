@@ -32,15 +32,8 @@ MOST_USES = 2
 
 
 def impossible(state: State, optimiser: Mapping[str, Tensor], rows: int, tokens: int, accumulate: int) -> Iterator[str]:
-    """The contradictions between the counters of a checkpoint.
-
-    Args:
-        state: Holds them.
-        optimiser: The tensors of the optimiser, with the steps of each parameter as `NAME/step`.
-        rows: The rows of the training data.
-        tokens: Their tokens, and their labels.
-        accumulate: The batches of a step.
-    """
+    """The contradictions between the counters of a checkpoint, the steps of each parameter in the optimiser (`NAME/step`), the
+    rows of the training data with their tokens and labels, and the batches of a step."""
     progress = state.progress
     step, epoch = progress.step, progress.epoch
     tried = step + (step + HALVINGS if isinstance(state.scaler, Scaler) else 0)
@@ -128,14 +121,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class TrainState:
-    """The weights, the optimiser, their moving average, the loss scale of float16, and the progress of the run.
-
-    Args:
-        model: The model to train. With `fsdp` its weights are sharded in place.
-        recipe: Chooses the optimiser, the moving average and the precision.
-        processes: The processes that train together.
-        fsdp: Whether each process holds a shard of every weight instead of all weights.
-    """
+    """The weights, the optimiser, their moving average, the loss scale of float16, and the progress of the run. With `fsdp` the
+    weights of the model are sharded in place."""
 
     def __init__(self, model: Model, recipe: Recipe, processes: ProcessGroup, fsdp: bool) -> None:
         self.model, self.fsdp, self.progress = model, fsdp, Progress()
@@ -186,12 +173,7 @@ class TrainState:
             check_tensors(directory / file, tensors.get(file, {}), expected, "this run")
 
     def check_scalars(self, directory: Path, state: State, tensors: Mapping[str, Tensors], batches: TrainingBatches) -> None:
-        """Raises StoreError if the scalars of a checkpoint cannot be those of this run.
-
-        Args:
-            directory: The checkpoint, for the message.
-            batches: The batches of the run.
-        """
+        """Raises StoreError if the scalars of a checkpoint cannot be those of this run."""
         presence = {
             "scaler": (isinstance(state.scaler, Scaler), self.scaler.is_enabled()),
             "average_steps": (state.average_steps is not None, self.average is not None),
@@ -233,12 +215,8 @@ class TrainState:
     @contextmanager
     def evaluation_model(self, build: Callable[[], Model]) -> Iterator[Model]:
         """A context with the model to validate and save: with averaged weights if there are any, unsharded, in evaluation mode.
-
-        It is the trained model itself, whose own weights are restored at the end; if they are sharded, it is a copy.
-
-        Args:
-            build: Builds another model of the same spec.
-        """
+        It is the trained model itself, whose own weights are restored at the end; if they are sharded, it is a copy, which
+        `build` makes."""
         if not self.fsdp:
             with self.average.used_by(self.model) if self.average is not None else nullcontext():
                 yield self.model.eval()

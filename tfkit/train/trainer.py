@@ -22,12 +22,8 @@ from .vectors import VectorReport
 
 
 class RunClock:
-    """Wall time of this command and of the earlier commands of the same run, and of the last validation.
-
-    Args:
-        start: The `time.monotonic()` at the start of this command.
-        processes: The processes of the run; the clock of the first one counts.
-    """
+    """Wall time of this command, since `start` of `time.monotonic()`, and of the earlier commands of the same run, and of the
+    last validation. The clock of the first process counts."""
 
     def __init__(self, start: float, processes: ProcessGroup) -> None:
         self.start, self.processes, self.earlier_seconds, self.validation_seconds = start, processes, 0.0, 0.0
@@ -44,16 +40,8 @@ class RunClock:
 
 
 def why_stop(recipe: Recipe, progress: Progress, validation_seconds: float) -> str | None:
-    """Check the limits of a recipe.
-
-    Args:
-        recipe: Its `stopping` holds the limits.
-        progress: The progress of the run.
-        validation_seconds: The expected time of the validation at the end, which `max_minutes` includes.
-
-    Returns:
-        The reason to stop, or None.
-    """
+    """The reason to stop by the limits of a recipe, or None. `max_minutes` includes the expected time of the validation at the
+    end."""
     limits = recipe.stopping
     if limits.max_steps is not None and progress.step >= limits.max_steps:
         return f"{limits.max_steps:,} steps are made"
@@ -71,11 +59,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Interrupts:
-    """A context in which the first signal sets `requested`. A second signal has its usual effect.
-
-    Args:
-        patient: All signals only set `requested`. torchrun forwards a signal that the terminal has already sent.
-    """
+    """A context in which the first signal sets `requested`. A second signal has its usual effect, but for `patient`: torchrun
+    forwards a signal that the terminal has already sent."""
 
     def __init__(self, patient: bool = False) -> None:
         self.requested, self.patient = False, patient
@@ -153,19 +138,10 @@ class Trainer:
         self.best_models.forget_missing()
 
     def train(self, changes: list[str]) -> str:
-        """Train until a stopping rule applies.
-
-        Args:
-            changes: The changes to the spec that the data needed, for the callbacks.
-
-        Returns:
-            Why training ended.
-
-        Raises:
-            KeyboardInterrupt: On a signal, after the current step and a checkpoint.
-            TrainingError: The loss is NaN or infinite, or another process is lost.
-            StoreError: The last checkpoint could not be written, or the directory of the run was removed.
-        """
+        """Train until a stopping rule applies, and return it. `changes` are those to the spec that the data needed, for the
+        callbacks. Raises KeyboardInterrupt on a signal, after the current step and a checkpoint; TrainingError if the loss is
+        NaN or infinite, or another process is lost; StoreError if the last checkpoint could not be written, or the directory of
+        the run was removed."""
         self.progress.seconds = self.clock.synchronised_seconds()
         for callback in self.callbacks.callbacks:
             callback.on_train_start(self, changes)

@@ -113,13 +113,7 @@ class Evaluation:
 
 
 class Validator:
-    """Evaluates the current model, and saves it if it is among the best.
-
-    Args:
-        step: Holds the model and its progress.
-        build: Builds another model of the same spec.
-        best_models: The models to compare with.
-    """
+    """Evaluates the current model, of which `build` makes another, and saves it if it is among the best."""
 
     def __init__(self, step: TrainStep, build: Callable[[], Model], best_models: BestModels) -> None:
         self.step, self.build, self.best_models = step, build, best_models
@@ -141,15 +135,11 @@ class Validator:
         return due and progress.validated != progress.step
 
     def validate(self, patience: bool) -> ValidationResult | None:
-        """Evaluate the model, with its averaged weights if there are any, and save it if it is among the best.
+        """Evaluate the model, with its averaged weights if there are any, and save it if it is among the best. `patience`: a
+        score that is not the best counts towards `stopping.patience`. None without validation data: then the latest model
+        counts as the best.
 
         `progress` changes only at the end, so that an interrupted validation is repeated.
-
-        Args:
-            patience: Whether a score that is not the best counts towards `stopping.patience`.
-
-        Returns:
-            The result; None without validation data. Then the latest model counts as the best.
         """
         start, progress = time.perf_counter(), self.step.progress
         with self.step.state.evaluation_model(self.build) as model:
@@ -358,11 +348,8 @@ def scores_of_answers(model: Model, data: Data, recipe: Recipe, processes: Proce
 def validation_scores(
     model: Model, corpus: Corpus, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe, processes: ProcessGroup
 ) -> tuple[dict[str, Score], tuple[str, str, str]]:
-    """Scores of the translations of the first rows, generated as `tfkit translate` does.
-
-    Returns:
-        The scores by name; source, reference and translation of the first row.
-    """
+    """Scores of the translations of the first rows, generated as `tfkit translate` does, by name; and source, reference and
+    translation of the first row."""
     sources = corpus.text("source_text", recipe.validation.sentences)
     references = corpus.text("target_text", recipe.validation.sentences)
     validation, translator = recipe.validation, _translator(model, tokenisers, recipe)

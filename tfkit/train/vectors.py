@@ -76,20 +76,8 @@ def check_nodes(recipe: Recipe, model: Model) -> None:
 def load_vectors(
     model: Model, recipe: Recipe, roles: Roles, tokenisers: Mapping[str, TextTokeniser]
 ) -> tuple[VectorReport, ...]:
-    """Set the rows of the tables that the recipe names.
-
-    Args:
-        model: The model, initialised.
-        recipe: Its `vectors` are files by node.
-        roles: The roles of the model's nodes.
-        tokenisers: The tokenisers by column.
-
-    Returns:
-        A report for each table.
-
-    Raises:
-        InputError: A file cannot be read, its vectors have another width or hold NaN, or it has none of the pieces.
-    """
+    """Set the rows of the tables, by node, that the recipe names for an initialised model; a report for each. Raises InputError
+    if a file cannot be read, its vectors have another width or hold NaN, or it has none of the pieces."""
     reports = []
     for name, file in (recipe.vectors or {}).items():
         tokeniser = tokenisers["source" if name == roles.source else "target"]

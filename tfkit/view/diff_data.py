@@ -230,16 +230,8 @@ FLOAT32 = 4
 
 @dataclass(frozen=True)
 class Side:
-    """One of two models.
-
-    Args:
-        file: the file or directory as it was named.
-        batch: the batch for the costs.
-        changed: the values that `--set` changed.
-        dtype: dtype of the weights.
-        item_size: bytes of one weight.
-        digest: the SHA-256 of the weights; None for a spec.
-    """
+    """One of two models: the file or directory as it was named, the batch for the costs, the values that `--set` changed, dtype
+    and bytes of a weight, and the SHA-256 of the weights, None for a spec."""
 
     file: str
     spec: ModelSpec

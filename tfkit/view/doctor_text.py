@@ -105,14 +105,8 @@ def _model(model: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _plain_products(plain: Mapping[str, Any]) -> str:
-    """How large products with plain weights are computed, as in training, and why.
-
-    Args:
-        plain: `plain` of what `tfkit.cpu.small_batch.products_here` returns.
-
-    Returns:
-        A phrase.
-    """
+    """How large products with plain weights are computed, as in training, and why: a phrase, from `plain` of what
+    `tfkit.cpu.small_batch.products_here` returns."""
     if plain["ratio"] is None:
         return "as torch chooses: no processor like this one was measured (python bench/products.py measures it)"
     other, times = ("MKL", plain["ratio"]) if plain["by"] == "oneDNN" else ("oneDNN", 1 / plain["ratio"])

@@ -139,14 +139,7 @@ def resolved_words(value: Any) -> str:
 
 
 def float32_products(products: Mapping[str, Any]) -> str:
-    """How the products of decoding are chosen, as text.
-
-    Args:
-        products: what `tfkit.cpu.small_batch.products_here` returns.
-
-    Returns:
-        A phrase.
-    """
+    """How the products of decoding are chosen: a phrase, from what `tfkit.cpu.small_batch.products_here` returns."""
     rule = f"the built-in rule for {products['rule']}"
     if products["kernel"] is not None:
         rule = shown(products["kernel"])

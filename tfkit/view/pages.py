@@ -66,12 +66,7 @@ def _inert_json(data: Any) -> Markup:
 
 
 def search_html(title: str, rows: Iterable[tuple[str, Sequence[str], Any]]) -> str:
-    """A table of hypotheses.
-
-    Args:
-        title: what the model read.
-        rows: the text, the tokens and the `Hypothesis` of each row.
-    """
+    """A table of hypotheses: the text, the tokens and the `Hypothesis` of each row, under what the model read."""
     table_rows = [
         (text, hypothesis, list(zip(tokens, hypothesis.token_log_probabilities.exp().tolist(), strict=True)))
         for text, tokens, hypothesis in rows

@@ -178,11 +178,8 @@ def _on_cuda(group: SiteGroup, plan: SitePlan, target: Target, catalogue: Catalo
 
 
 def faster_elsewhere_in_words(sites: Sequence[tuple[str, Mapping[str, float]]]) -> list[str]:
-    """A line for each distribution that is not installed and has a faster backend, from the gains of each site.
-
-    Returns:
-        `tfkit-fused, which is not installed, was measured to be faster: encoder.0-5.self_attention 9.0 x`.
-    """
+    """A line for each distribution that is not installed and has a faster backend, from the gains of each site: `tfkit-fused,
+    which is not installed, was measured to be faster: encoder.0-5.self_attention 9.0 x`."""
     gains: dict[str, dict[str, float]] = {}
     for site, times in sites:
         for name, factor in times.items():

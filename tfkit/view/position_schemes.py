@@ -40,13 +40,8 @@ PLACES = {
 
 
 def draw(rows: Sequence[tuple[str, PositionValues]], form: str, theme: str = "paper") -> bytes:
-    """The pictures of some schemes.
-
-    Args:
-        rows: a title and the values, for each row.
-        form: svg or png.
-        theme: light or dark for a page, where the background is transparent, or paper.
-    """
+    """The pictures of some schemes, each row with a title, as `svg` or `png`. The themes light and dark are for a page, where
+    the background is transparent."""
     ink, paper = THEMES[theme]
     colours: Any = {f"{name}color": ink for name in ("text.", "axes.label", "xtick.", "ytick.", "axes.edge")}
     with matplotlib.rc_context(
@@ -142,12 +137,7 @@ class Picture:
 
 
 def positions_page(title: str, groups: Sequence[Sequence[tuple[str, PositionValues]]]) -> str:
-    """The page.
-
-    Args:
-        title: the name of the model.
-        groups: for each scheme, its rows: a title and values; two rows where models are compared.
-    """
+    """The page about a model. A scheme has rows of a title and values: two rows where models are compared."""
     sections = [(f"{rows[0][1].name}: {rows[0][1].kind}", [_picture(*row) for row in rows]) for rows in groups]
     return page(Path(__file__).with_name("positions.html"), title=f"Positions of {title}", sections=sections)
 

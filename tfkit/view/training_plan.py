@@ -23,14 +23,8 @@ PARTS = ("weights", "gradients", "optimiser", "gathered", "casts", "activations"
 
 
 def training_data(graph: Graph, step: Step, gpus: int, memory: int, settings: Sequence[str], dtype: str) -> dict[str, Any]:
-    """The data of a plan for training; see `plan_data.py`.
-
-    Args:
-        step: what each rank computes.
-        gpus: number of ranks.
-        memory: bytes of each GPU.
-        settings: the changes of a recipe that make it compute such steps.
-    """
+    """The data of a plan for training (see `plan_data.py`), from what each rank computes, the bytes of each GPU, and the
+    changes of a recipe that make it compute such steps."""
     all_choices = choices(graph, step, gpus, memory)
     chosen = cheapest(all_choices)
     rows = []

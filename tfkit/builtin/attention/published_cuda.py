@@ -50,15 +50,8 @@ class Published:
 
 
 def both(forward: tuple[float, ...], backward: tuple[float, ...]) -> tuple[float, ...]:
-    """Rates of forward and backward passes together. A backward pass counts as 2.5 forward passes, by its products.
-
-    Args:
-        forward: TFLOP/s of forward passes.
-        backward: TFLOP/s of backward passes.
-
-    Returns:
-        TFLOP/s of both, one after the other.
-    """
+    """Rates in TFLOP/s of forward and backward passes, one after the other. A backward pass counts as 2.5 forward passes, by
+    its products."""
     return tuple(3.5 / (1 / first + 2.5 / second) for first, second in zip(forward, backward, strict=True))
 
 

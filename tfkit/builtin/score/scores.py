@@ -47,16 +47,7 @@ class TanhSum(nn.Module):
 
 
 def tanh_sum(query: Tensor, key: Tensor, v: Tensor) -> Tensor:
-    """Scores of all pairs.
-
-    Args:
-        query: (B, H, Q, E).
-        key: (B, H, K, E).
-        v: (E,).
-
-    Returns:
-        (B, H, Q, K)
-    """
+    """Scores (B, H, Q, K) of all pairs of queries (B, H, Q, E) and keys (B, H, K, E) with v (E,)."""
     # A compiler decides itself what it keeps, and a transform of `torch.func` takes torch's operators alone.
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return torch.tanh(key.unsqueeze(2) + query.unsqueeze(3)) @ v

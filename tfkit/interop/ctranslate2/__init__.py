@@ -22,13 +22,8 @@ QUANTIZATIONS = ("float32", "int8", "int8_float32")
 
 
 def write(model: Model, texts: Mapping[str, Content], directory: Path, *, quantization: str = "float32") -> None:
-    """Write a model that `refusals` accepts into an empty directory: `model.bin`, `config.json`, vocabularies and `texts`.
-
-    Args:
-        texts: the other files of the saved model (tokenisers), by name.
-        directory: an empty directory.
-        quantization: the type of the matrices in the file, one of `QUANTIZATIONS`.
-    """
+    """Write a model that `refusals` accepts into an empty directory: `model.bin`, `config.json`, vocabularies and `texts`, its
+    other files. `quantization` is the type of the matrices in the file."""
     from .model_files import write_files  # it imports ctranslate2
 
     write_files(model, dict(texts), directory, quantization)

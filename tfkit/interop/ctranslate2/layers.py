@@ -51,12 +51,7 @@ def activation(component: Component) -> Any:
 
 
 def layer_spec(stack: Any, module: Any, layer: Layer, width: int) -> Any:
-    """One layer.
-
-    Args:
-        stack: the module of the stack, which may hold the layer's position table.
-        width: d_model.
-    """
+    """One layer of width d_model. The module of the stack may hold the layer's position table."""
     sublayers = layer.sublayers or ()
     decodes = stack.causal
     spec = transformer_spec.TransformerDecoderLayerSpec() if decodes else transformer_spec.TransformerEncoderLayerSpec()

@@ -46,15 +46,8 @@ def _parsed(name: str, content: Content) -> dict[str, Any]:
 
 
 class Vocabulary:
-    """The pieces of a tokeniser by id.
-
-    Args:
-        texts: the other files of a saved model. Without a tokeniser there are no pieces.
-        side: `source` or `target`.
-
-    Raises:
-        InputError: the tokeniser is not one of the `tokenizers` library.
-    """
+    """The pieces by id of the tokeniser of a side, `source` or `target`; none without a tokeniser. Raises InputError if it is
+    not one of the `tokenizers` library."""
 
     def __init__(self, texts: Mapping[str, Content], side: str) -> None:
         name = next((name for name in ("tokeniser.json", SIDES[side]) if name in texts), None)

@@ -90,13 +90,7 @@ def _uses(graph: Graph) -> Iterator[Use]:
 
 
 class AttentionView:
-    """Names, arguments and parts of one multi-head attention.
-
-    Args:
-        file: the file that is written.
-        o: the options of the sub-layer.
-        place: where it is used.
-    """
+    """Names, arguments and parts of one multi-head attention."""
 
     def __init__(self, file: SourceFile, o: Any, c: SublayerContext, place: AttentionPlace) -> None:
         use, alike = place.use, [attention_use for attention_use in place.uses if attention_use.features == place.use.features]

@@ -81,11 +81,7 @@ class Forward:
 
 
 class NodeView:
-    """One node.
-
-    Args:
-        forward: the forward pass so far.
-    """
+    """One node, after the forward pass so far."""
 
     def __init__(self, forward: Forward, node: Node) -> None:
         self.forward, self.node = forward, node
@@ -174,14 +170,8 @@ READS = {"state": "state", "input": "x[:, t]", "context": "context"}
 
 
 class RecurrentView:
-    """One recurrent network.
-
-    Args:
-        file: the file that is written.
-        o: the options of the node.
-        returns_layers: whether the outputs of all layers are read.
-        returns_states: whether a decoder starts from its last states.
-    """
+    """One recurrent network. The outputs of all layers are read (`returns_layers`), or a decoder starts from its last states
+    (`returns_states`)."""
 
     def __init__(self, file: SourceFile, o: Any, c: NodeContext, returns_layers: bool, returns_states: bool) -> None:
         from ...builtin.node import rnn_entry as entry

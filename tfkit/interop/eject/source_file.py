@@ -23,12 +23,8 @@ class Refused(Exception):
 
 
 class Sizes:
-    """The sizes of a class by name, as text: a constant of the file, or an argument where the uses of the class differ.
-
-    Args:
-        arguments: the names of the sizes that are arguments.
-        own: text of a size in a method, `self.NAME` for an argument.
-    """
+    """The sizes of a class by name, as text: a constant of the file, or an argument where the uses of the class differ; in a
+    method `self.NAME`."""
 
     def __init__(self, constants: Mapping[str, str], arguments: tuple[str, ...], in_method: bool = False) -> None:
         self._texts = dict(constants) | {name: f"self.{name}" if in_method else name for name in arguments}
@@ -53,12 +49,8 @@ class Sizes:
 
 
 class SourceFile:
-    """The code so far. Writing runs until it is known which sizes differ between the uses of a class.
-
-    Args:
-        arguments: by class, the sizes that differ, from the run before.
-        variables: the variables of nodes, after which no class, function or constant is called.
-    """
+    """The code so far. Writing runs until it is known which sizes, by class, differ between its uses; `arguments` are those of
+    the run before. No class, function or constant has the name of a variable, which stands for a node."""
 
     def __init__(self, arguments: Mapping[str, tuple[str, ...]], variables: Collection[str] = ()) -> None:
         self.arguments, self.variables = arguments, variables
@@ -105,11 +97,8 @@ class SourceFile:
                       o=component.options, **values)  # fmt: skip
 
     def define(self, part: Any) -> tuple[str, str]:
-        """Write the class or function of a template once.
-
-        Returns:
-            Its name, and the expression that constructs it: `FeedForward(D_MODEL, D_FF)`.
-        """
+        """Write the class or function of a template once. Returns its name, and the expression that constructs it:
+        `FeedForward(D_MODEL, D_FF)`."""
         sizes: dict[str, int] = dict(getattr(part, "sizes", {}))
         key = part.title + part.code("@", Sizes({}, tuple(sizes)))
         arguments = tuple(self.arguments.get(key, ()))
@@ -159,12 +148,7 @@ class SourceFile:
 
 
 class BoundPart:
-    """A position scheme or a score function of one site; its methods are the macros of its template.
-
-    Args:
-        file: the file that is written.
-        site: where it acts.
-    """
+    """A position scheme or a score function of one site; its methods are the macros of its template."""
 
     def __init__(self, file: SourceFile, component: Component, site: Any) -> None:
         self.part: Any = file.template(component, site=site)
@@ -187,14 +171,7 @@ class BoundPart:
 
 
 def render(path: Path, **values: Any) -> TemplateModule:
-    """The macros and variables of a template.
-
-    Args:
-        values: what it reads, by name.
-
-    Returns:
-        The template as a module.
-    """
+    """A template as a module of macros and variables, which reads these values."""
     return _environment(path.parent).get_template(path.name).make_module(values)
 
 

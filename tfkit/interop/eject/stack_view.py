@@ -18,11 +18,7 @@ LAYER = Path(__file__).with_name("layer.py.jinja")
 
 
 class SublayerView:
-    """One sub-layer of a layer.
-
-    Args:
-        component: its kind and options.
-    """
+    """One sub-layer of a layer, of this kind and with these options."""
 
     def __init__(self, layer: LayerView, component: Component) -> None:
         from ...builtin.node.stack_entry import memory_of, sublayer_context
@@ -62,11 +58,7 @@ class SublayerView:
 
 
 class LayerView:
-    """One layer: its sub-layers, norms and residual.
-
-    Args:
-        stack: the `StackView` of its stack.
-    """
+    """One layer of a `StackView`: its sub-layers, norms and residual."""
 
     def __init__(self, stack: Any, layer: Layer) -> None:
         placement = layer.placement
@@ -123,14 +115,7 @@ def pattern(items: Sequence[str]) -> str:
 
 
 class StackView:
-    """The layers of one stack.
-
-    Args:
-        file: the file that is written.
-        o: the options of the stack.
-        uses: every attention of the model.
-        keeps: whether the outputs of all layers are read.
-    """
+    """The layers of one stack. `uses` are every attention of the model; `keeps`: the outputs of all layers are read."""
 
     def __init__(self, file: SourceFile, o: Any, c: NodeContext, uses: tuple[Use, ...], keeps: bool) -> None:
         from ...builtin.node.stack_entry import added_scheme, memory_of, shared_schemes

@@ -21,12 +21,8 @@ from .process_group import ProcessGroup
 
 
 def replicated(model: nn.Module, unused: bool) -> nn.Module:
-    """The DDP module to call in training. Its gradients are means over the processes.
-
-    Args:
-        model: The model, or its compiled module.
-        unused: Whether the loss does not depend on some parameters.
-    """
+    """The DDP module to call in training. Its gradients are means over the processes. `unused`: the loss does not depend on
+    some parameters."""
     from torch.nn.parallel import DistributedDataParallel
 
     place = next(model.parameters()).device
@@ -39,19 +35,12 @@ def replicated(model: nn.Module, unused: bool) -> nn.Module:
 
 
 def shard(model: Model, processes: ProcessGroup, product: torch.dtype | None = None) -> None:
-    """Shard every weight over the processes by FSDP2, in place, with one FSDP unit for each layer.
+    """Shard every weight over the processes by FSDP2, in place, with one FSDP unit for each layer. Raises BuildError for a
+    parameter that is a scalar, or buffers.
 
     Weights outside layers stay gathered from the forward to the backward pass, because other nodes may share them, such as
-    embeddings.
-
-    Args:
-        processes: The processes that share the weights.
-        product: The half dtype of autocast. The weights of layers are then gathered in it: autocast would copy each gathered
-            weight and keep the copies of all layers. Shards, gradients after their reduction, and weights outside layers stay
-            float32.
-
-    Raises:
-        BuildError: A parameter is a scalar, or the model has buffers.
+    embeddings. The weights of layers are gathered in `product`, the half dtype of autocast: autocast would copy each gathered
+    weight and keep the copies of all layers. Shards, gradients after their reduction, and weights outside layers stay float32.
     """
     from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

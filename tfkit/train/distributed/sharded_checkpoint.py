@@ -44,18 +44,9 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensors], processes: Proces
 
 
 def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: ProcessGroup) -> dict[str, dict[str, Tensor]]:
-    """Read tensors by file and name.
-
-    Args:
-        folder: Holds the shards.
-        shapes: The expected shapes, by file and name.
-        like: Tensors by name. If one is sharded, this process reads only its shard of the tensor with this name and shape, and
-            of its moments (`NAME/KEY`).
-        processes: The processes that read together.
-
-    Raises:
-        StoreError: The files do not hold exactly the whole tensors of these shapes. Nothing was read.
-    """
+    """Read tensors of these shapes, by file and name, from a folder. If a tensor of `like` is sharded, this process reads only
+    its shard of the tensor with this name and shape, and of its moments (`NAME/KEY`). Raises StoreError, before anything is
+    read, if the files do not hold exactly the whole tensors."""
     with as_store_error("TFK082", f"{folder} cannot be read"):
         reader = HuggingFaceStorageReader(str(folder))
         flat: dict[str, Tensor] = {}

@@ -29,15 +29,8 @@ DASHES = {"table": (0, (1, 2)), "reads": (0, (5, 3))}
 
 
 def png(drawings: Sequence[tuple[str, Drawing]], dpi: int = 160) -> bytes:
-    """Drawings side by side, with all boxes unfolded.
-
-    Args:
-        drawings: the drawings with their headings, which only several drawings have.
-        dpi: dots per inch; 100 give one dot for each pixel of the SVG.
-
-    Raises:
-        InputError: there are more than `MAX_NODES` nodes.
-    """
+    """Drawings side by side, with all boxes unfolded; several have headings. 100 dots per inch give one dot for each pixel of
+    the SVG. Raises InputError for more than `MAX_NODES` nodes."""
     nodes = sum(len(drawing.nodes) for _, drawing in drawings)
     if nodes > MAX_NODES:
         message = f"a PNG of {nodes:,} nodes takes too much time and memory, and at most {MAX_NODES} are drawn"

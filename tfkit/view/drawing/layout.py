@@ -82,13 +82,8 @@ class Drawing:
 
 
 def drawing(data: Mapping[str, Any], facts: str, marks: Marks) -> Drawing:
-    """The drawing of `model_data`.
-
-    Args:
-        data: the data of `tfkit show --json`.
-        facts: a line about the whole model.
-        marks: how boxes differ from those of another model.
-    """
+    """The drawing of `model_data`, with a line of facts about the whole model. Marks say how boxes differ from those of another
+    one."""
     boxes = {node["name"]: box(node, data["outputs"], marks) for node in data["nodes"]}
     columns = _columns(data["nodes"])
     rows = _rows(data["nodes"], columns)

@@ -39,13 +39,8 @@ class Marks:
 
 
 def marks_of(differences: Iterable[Difference], counts: Mapping[str, tuple[int | None, int | None]], side: int) -> Marks:
-    """The marks of one model of two.
-
-    Args:
-        differences: the fields that differ.
-        counts: the parameters of each node in both models; None where there is no such node.
-        side: 0 for the first model, 1 for the second.
-    """
+    """The marks of the first model of two (`side` 0) or the second (1), from the fields that differ and the parameters of each
+    node in both models, None where there is no such node."""
     nodes: dict[str, list[str]] = {}
     parts: dict[tuple[str, str], dict[int, list[str]]] = {}
     for difference in differences:

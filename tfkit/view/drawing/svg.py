@@ -23,13 +23,8 @@ ROLES = {"input": "input", "memory": "memory", "table": "shared table"}
 
 
 def svg(drawing: Drawing, prefix: str = "", interactive: bool = False, alone: bool = True) -> Markup:
-    """The drawing with all boxes unfolded.
-
-    Args:
-        prefix: the start of all ids, where a page has several drawings.
-        interactive: draw all faces of each box, for the script of a page.
-        alone: add the style sheet and the background.
-    """
+    """The drawing with all boxes unfolded. `prefix` starts all ids, where a page has several drawings. `interactive` draws all
+    faces of each box, for the script of a page. `alone` adds the style sheet and the background."""
     tops = drawing.tops
     return _rendered(
         "drawing.svg", drawing=drawing, tops=tops, height=drawing.height, prefix=prefix, interactive=interactive,
