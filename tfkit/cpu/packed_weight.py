@@ -12,8 +12,8 @@ computed before.
 
 Only searches use packed copies, and a search never uses a stale one. Writes that torch counts are seen at once by the version
 of the weight. Writes past torch's counter (`weight.data`, NumPy, the moving averages of other libraries) are seen when the next
-search begins: it compares sums of the weight with those of the copy. That reads the weight once, as a product with one row
-does.
+search begins: it compares a fingerprint of the weight with that of the copy. That reads the weight once, as a product with
+one row does.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Generated:
 
 def decode_loop(
     model: Model, start: GenerationState, pick: Pick, scores: bool, sites: Iterable[str], emit: Emit | None = None,
-    graphs: StepGraphs | None = None, filters: ScoreFilters = NO_FILTERS, most_probable: bool = False,
+    graphs: StepGraphs | None = None, filters: ScoreFilters = NO_FILTERS, greedy_without: Tensor | None = None,
 ) -> Generated:  # fmt: skip
     """Generate until all rows have ended. Rows that have ended are removed from the batch; a captured step computes all rows.
 
@@ -79,7 +79,8 @@ def decode_loop(
         emit: Is given the tokens of every step.
         graphs: Captured steps of the model, or None.
         filters: Change the logits of which `pick` selects; log-probabilities stay those of the model.
-        most_probable: Whether `pick` selects the most probable token, as recorded steps may do themselves.
+        greedy_without: If `pick` selects the most probable token except for these ids (F,), they: recorded steps may select it
+            themselves. Otherwise None.
 
     Returns:
         The tokens of all rows.
@@ -138,10 +139,10 @@ def decode_loop(
             rows, chosen = rows[remaining], chosen[remaining]
             if following is None:
                 decoding.reorder(remaining)
-        if following is not None and graphs is not None and most_probable and emit is None and not filters and not step:
+        if following is not None and graphs is not None and greedy_without is not None and emit is None and not step:
             without_python = graphs.greedy_from(start)
             if without_python is not None:
-                without_python(ids, selected, start.limits, counts, finished, rule.end_id)
+                without_python(ids, selected, start.limits, counts, finished, rule.end_id, greedy_without)
                 break
         if following is not None:
             fed[rows] = chosen  # a row that has ended is computed on with its last token, and not read

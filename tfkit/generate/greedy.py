@@ -74,20 +74,20 @@ def greedy(
     )  # fmt: skip
     filter_scores = filters_of(filters, forced_ids(prefixes, start))
     most_probable = fastest_greedy(model.beam_top_k)
-    forbidden = filter_scores.few_forbidden(start.rule.vocab_size)
-    if forbidden is None:
+    never = filter_scores.few_forbidden(start.rule.vocab_size)
+    if never is None and filter_scores:
         return decode_loop(
-            model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs, filter_scores,
-            most_probable=True,
-        )  # fmt: skip
-    never = forbidden.to(start.logits.device)
-    never = never if start.columns is None else start.columns.places(never)
+            model, start, lambda logits, rows, step: most_probable(logits), scores, attention, emit, graphs, filter_scores
+        )
+    never = torch.empty(0, dtype=torch.int64, device="cpu") if never is None else never
+    places = never.to(start.logits.device)
+    places = places if start.columns is None else start.columns.places(places)
 
     def pick(logits: Tensor, rows: Tensor, step: int) -> Tensor:
         chosen = most_probable(logits)
-        if bool(torch.isin(chosen, never).any()):  # seldom, so the scores of all tokens are changed only then
-            allowed = most_probable(logits.index_fill(1, never, -torch.inf))
+        if len(places) and bool(torch.isin(chosen, places).any()):  # seldom, so the scores of all tokens are changed only then
+            allowed = most_probable(logits.index_fill(1, places, -torch.inf))
             chosen = torch.where(logits.gather(1, chosen[:, None])[:, 0].isnan(), chosen, allowed)  # NaN is an error later
         return chosen
 
-    return decode_loop(model, start, pick, scores, attention, emit, graphs)
+    return decode_loop(model, start, pick, scores, attention, emit, graphs, greedy_without=never)

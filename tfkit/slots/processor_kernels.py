@@ -99,12 +99,13 @@ class StepRecorder(Entry):
             `recording_attention` brings the attention of the step to it.
         relative_time: the time of a step relative to the step of torch.
         greedy: `"module:function"`, called as `greedy(recorded, ids, place, logits, tokens, log_probs, limits, counts,
-            finished, end_id)` with a function that `record` returned; it decodes from the second token on. For each step it
-            writes the last token of each row b into ids (rows, 1), calls `recorded`, adds 1 to place (1,), and reads logits
-            (rows, V). Token t of row b and its log-probability are written to tokens (B, N), int64, and log_probs (B, N),
-            float32, until b has `end_id` (None: no id ends a row) or limits (B,) tokens. Where b has `end_id`, finished (B,),
-            bool, is set and counts (B,) becomes the number of its tokens. A row that is finished before is left as it is.
-            Equal logits and NaN as in `BeamTopK.greedy`. None if Python selects the tokens.
+            finished, end_id, forbidden)` with a function that `record` returned; it decodes from the second token on. For each
+            step it writes the last token of each row b into ids (rows, 1), calls `recorded`, adds 1 to place (1,), and reads
+            logits (rows, V), which it may change. Token t of row b, none of forbidden (F,), int64, and its log-probability
+            among all are written to tokens (B, N), int64, and log_probs (B, N), float32, until b has `end_id` (None: no id ends
+            a row) or limits (B,) tokens. Where b has `end_id`, finished (B,), bool, is set and counts (B,) becomes the number
+            of its tokens. A row that is finished before is left as it is. Equal logits and NaN as in `BeamTopK.greedy`. None if
+            Python selects the tokens.
     """
 
     needs: tuple[str, ...]

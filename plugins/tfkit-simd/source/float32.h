@@ -87,25 +87,25 @@ void NAME(float32_product)(const struct float32_product *p)
     }
 }
 
-/* FINGERS numbers, of which number n of x changes number n % FINGERS: h <- (h ^ bits) * odd, then h ^ (h >> 15). Both steps are
+/* FINGERPRINT numbers, of which number n of x changes number n % FINGERPRINT: h <- (h ^ bits) * odd, then h ^ (h >> 15). Both steps are
    reversible, so a change of one number is always seen. The shift brings high bits down: without it, two changes of signs would
    cancel. */
 void NAME(fingerprint)(const float *x, int64_t count, int32_t *lanes)
 {
-    I sums[FINGERS / W];
+    I sums[FINGERPRINT / W];
     UNROLL
-    for (int i = 0; i < FINGERS / W; i++)
+    for (int i = 0; i < FINGERPRINT / W; i++)
         sums[i] = SET_I(0);
-    for (int64_t start = 0; start < count; start += FINGERS)
+    for (int64_t start = 0; start < count; start += FINGERPRINT)
         UNROLL
-        for (int i = 0; i < FINGERS / W; i++) {
+        for (int i = 0; i < FINGERPRINT / W; i++) {
             const int64_t at = start + i * W, left = count - at;
             const F part = left >= W ? LOAD_F(x + at) : left > 0 ? LOAD_PART(x + at, left) : SET_F(0.0f);
             const I product = MUL_I(XOR_I(sums[i], CAST_I(part)), SET_I(0x2c1b3c6d));
             sums[i] = XOR_I(product, SHIFT_DOWN_I(product, 15));
         }
     UNROLL
-    for (int i = 0; i < FINGERS / W; i++)
+    for (int i = 0; i < FINGERPRINT / W; i++)
         STORE_I(lanes + i * W, sums[i]);
 }
 

@@ -24,7 +24,7 @@
 #define CHUNK 262144     /* bytes of activations that are multiplied with all weights before the next */
 #define LINE 16          /* numbers of a cache line */
 #define FETCHED 2048     /* keys and values of the next head that are fetched early, in numbers: 16 KB, half of an L1 cache */
-#define FINGERS 64       /* numbers of a fingerprint */
+#define FINGERPRINT 64   /* numbers of a fingerprint */
 #define PARALLEL 2000000 /* multiplications from which several threads are faster */
 
 struct int8_product {
@@ -82,16 +82,19 @@ struct operation {
 };
 
 /* Greedy decoding of `batch` rows by a recorded step, which reads `ids` and `place` and writes `logits`. Arrays are by row, and
-   (batch, width) of the tokens and their log-probabilities. `first` to `last` are the numbers of the tokens to find. */
+   (batch, width) of the tokens and their log-probabilities. `first` to `last` are the numbers of the tokens to find. The
+   `forbidden` tokens are not selected. */
 struct greedy {
     const struct operation *operations;
     int64_t count, *ids, *place;
-    const float *logits;
+    float *logits;
     int64_t vocabulary, batch, width, first, last, end, *tokens;
     float *log_probs;
     const int64_t *limits;
     int64_t *counts;
     uint8_t *finished;
+    const int64_t *forbidden;
+    int64_t forbidden_count;
 };
 
 /* A row that is not finite, times the weights that the other rows use. */

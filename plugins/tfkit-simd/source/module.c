@@ -6,15 +6,23 @@
 
 #include "kernels.h"
 
+/* 0 with an error unless the arguments are so many whole numbers. */
+static int read_numbers(PyObject *const *given, Py_ssize_t count, int64_t *n, Py_ssize_t expected)
+{
+    if (count != expected) {
+        PyErr_Format(PyExc_TypeError, "%zd arguments expected", expected);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < expected; i++)
+        n[i] = PyLong_AsLongLong(given[i]);
+    return !PyErr_Occurred();
+}
+
 /* int8_product(variant, x, y, panels, scales, starts, bias, rows, stride, inner, outer) */
 static PyObject *int8_product(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     int64_t n[11];
-    if (count != 11)
-        return PyErr_Format(PyExc_TypeError, "11 arguments expected");
-    for (int i = 0; i < 11; i++)
-        n[i] = PyLong_AsLongLong(given[i]);
-    if (PyErr_Occurred())
+    if (!read_numbers(given, count, n, 11))
         return NULL;
     const struct int8_product p = {
         (const float *)n[1], (float *)n[2], (const int8_t *)n[3], (const float *)n[4], (const int32_t *)n[5],
@@ -57,11 +65,7 @@ static PyObject *attend(PyObject *module, PyObject *const *given, Py_ssize_t cou
 static PyObject *beam_top_k(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     int64_t n[10];
-    if (count != 10)
-        return PyErr_Format(PyExc_TypeError, "10 arguments expected");
-    for (int i = 0; i < 10; i++)
-        n[i] = PyLong_AsLongLong(given[i]);
-    if (PyErr_Occurred())
+    if (!read_numbers(given, count, n, 10))
         return NULL;
     const struct beam_top_k a = {
         (const float *)n[1], (const float *)n[2], (float *)n[3], (float *)n[4], (int64_t *)n[5], n[6], n[7], n[8], n[9]};
@@ -78,11 +82,7 @@ static PyObject *beam_top_k(PyObject *module, PyObject *const *given, Py_ssize_t
 static PyObject *most_probable(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     int64_t n[5];
-    if (count != 5)
-        return PyErr_Format(PyExc_TypeError, "5 arguments expected");
-    for (int i = 0; i < 5; i++)
-        n[i] = PyLong_AsLongLong(given[i]);
-    if (PyErr_Occurred())
+    if (!read_numbers(given, count, n, 5))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     (n[0] ? most_probable_avx512 : most_probable_avx2)((const float *)n[1], (int64_t *)n[2], n[3], n[4]);
@@ -94,11 +94,7 @@ static PyObject *most_probable(PyObject *module, PyObject *const *given, Py_ssiz
 static PyObject *float32_product(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     int64_t n[9];
-    if (count != 9)
-        return PyErr_Format(PyExc_TypeError, "9 arguments expected");
-    for (int i = 0; i < 9; i++)
-        n[i] = PyLong_AsLongLong(given[i]);
-    if (PyErr_Occurred())
+    if (!read_numbers(given, count, n, 9))
         return NULL;
     const struct float32_product p = {
         (const float *)n[1], (float *)n[2], (const float *)n[3], (const float *)n[4], n[5], n[6], n[7], n[8]};
@@ -119,11 +115,7 @@ static PyObject *step_failed(int done)
 static PyObject *run_step(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     int64_t n[3];
-    if (count != 3)
-        return PyErr_Format(PyExc_TypeError, "3 arguments expected");
-    for (int i = 0; i < 3; i++)
-        n[i] = PyLong_AsLongLong(given[i]);
-    if (PyErr_Occurred())
+    if (!read_numbers(given, count, n, 3))
         return NULL;
     int done;
     Py_BEGIN_ALLOW_THREADS
@@ -135,18 +127,15 @@ static PyObject *run_step(PyObject *module, PyObject *const *given, Py_ssize_t c
 }
 
 /* run_greedy(variant, operations, count, ids, place, logits, vocabulary, batch, width, first, last, end, tokens, log_probs, limits,
-   counts, finished) */
+   counts, finished, forbidden, number of these) */
 static PyObject *run_greedy(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
-    int64_t n[17];
-    if (count != 17)
-        return PyErr_Format(PyExc_TypeError, "17 arguments expected");
-    for (int i = 0; i < 17; i++)
-        n[i] = PyLong_AsLongLong(given[i]);
-    if (PyErr_Occurred())
+    int64_t n[19];
+    if (!read_numbers(given, count, n, 19))
         return NULL;
-    const struct greedy g = {(const struct operation *)n[1], n[2], (int64_t *)n[3], (int64_t *)n[4], (const float *)n[5], n[6], n[7],
-        n[8], n[9], n[10], n[11], (int64_t *)n[12], (float *)n[13], (const int64_t *)n[14], (int64_t *)n[15], (uint8_t *)n[16]};
+    const struct greedy g = {(const struct operation *)n[1], n[2], (int64_t *)n[3], (int64_t *)n[4], (float *)n[5], n[6], n[7], n[8],
+        n[9], n[10], n[11], (int64_t *)n[12], (float *)n[13], (const int64_t *)n[14], (int64_t *)n[15], (uint8_t *)n[16],
+        (const int64_t *)n[17], n[18]};
     int done;
     Py_BEGIN_ALLOW_THREADS
     done = (n[0] ? run_greedy_avx512 : run_greedy_avx2)(&g);
@@ -160,11 +149,7 @@ static PyObject *run_greedy(PyObject *module, PyObject *const *given, Py_ssize_t
 static PyObject *fingerprint(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     int64_t n[4];
-    if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "4 arguments expected");
-    for (int i = 0; i < 4; i++)
-        n[i] = PyLong_AsLongLong(given[i]);
-    if (PyErr_Occurred())
+    if (!read_numbers(given, count, n, 4))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     (n[0] ? fingerprint_avx512 : fingerprint_avx2)((const float *)n[1], n[2], (int32_t *)n[3]);

@@ -277,6 +277,22 @@ int NAME(run_step)(const struct operation *o, int64_t count)
     return 1;
 }
 
+/* The most probable token of a row that is not forbidden, NaN before all others; and its log-probability among all. */
+INLINE int64_t NAME(select)(const struct greedy *g, float *x, float *log_prob)
+{
+    int64_t token = NAME(most_probable_of)(x, g->vocabulary);
+    const float largest = x[token], log_sum = logf(NAME(sum_of_exponentials)(x, g->vocabulary, largest));
+    for (int64_t i = 0; i < g->forbidden_count; i++)
+        if (g->forbidden[i] == token && !isnan(largest)) {
+            for (int64_t j = 0; j < g->forbidden_count; j++)
+                x[g->forbidden[j]] = -INFINITY;
+            token = NAME(most_probable_of)(x, g->vocabulary);
+            break;
+        }
+    *log_prob = x[token] - largest - log_sum;
+    return token;
+}
+
 /* The most probable tokens, until every row has its end token or as many tokens as its limit: 1, or 2 if `last` comes before.
    Otherwise as run_step. A row that has ended is computed on, and not read. */
 int NAME(run_greedy)(const struct greedy *g)
@@ -299,10 +315,9 @@ int NAME(run_greedy)(const struct greedy *g)
         for (int64_t row = 0; row < g->batch; row++) {
             if (g->finished[row] || step >= g->limits[row])
                 continue;
-            const float *x = g->logits + row * g->vocabulary;
-            const int64_t token = NAME(most_probable_of)(x, g->vocabulary);
-            g->tokens[row * g->width + step] = token;
-            g->log_probs[row * g->width + step] = -logf(NAME(sum_of_exponentials)(x, g->vocabulary, x[token]));
+            const int64_t at = row * g->width + step;
+            const int64_t token = NAME(select)(g, g->logits + row * g->vocabulary, g->log_probs + at);
+            g->tokens[at] = token;
             if (token == g->end) {
                 g->finished[row] = 1;
                 g->counts[row] = step + 1;

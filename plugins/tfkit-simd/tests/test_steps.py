@@ -211,6 +211,31 @@ def test_a_long_search_and_rows_that_end_are_those_of_ordinary_steps() -> None:
     torch.testing.assert_close(found.log_probabilities, ordinary.log_probabilities, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_forbidden_tokens_are_not_selected_and_log_probabilities_stay_those_of_all_tokens(instructions: str) -> None:
+    model, filters = counting(), [tfkit.score_filter("suppress", ids=[41, 42, 50, 60])]
+    graphs, inputs, calls = with_instructions(model, instructions), inputs_of(model, 6), []
+    greedy = graphs.greedy
+    graphs.greedy = lambda *arguments: (calls.append(arguments), greedy(*arguments))
+    ordinary = tfkit.greedy(model, max_new_tokens=70, scores=True, filters=filters, **inputs)
+    found = tfkit.greedy(model, max_new_tokens=70, scores=True, filters=filters, graphs=graphs, **inputs)
+    assert len(calls) == 1
+    assert not set(found.ids.flatten().tolist()) & {41, 42, 50, 60}
+    assert torch.equal(found.ids, ordinary.ids)
+    torch.testing.assert_close(found.log_probabilities, ordinary.log_probabilities, rtol=1e-3, atol=1e-4)
+    assert float(found.log_probabilities.min()) < -0.7  # of a token that is not the most probable
+
+
+def test_nan_that_comes_late_is_refused() -> None:
+    model = counting()
+    with torch.no_grad():
+        model.nodes["source"].embedding.weight[70] = torch.nan  # which every row comes to
+    graphs = recorded_steps(model)
+    for filters in ((), [tfkit.score_filter("suppress", ids=[0])]):
+        with pytest.raises(tfkit.InputError, match="NaN"):
+            tfkit.greedy(model, max_new_tokens=70, graphs=graphs, filters=filters, **inputs_of(model, 6))
+
+
 def test_a_caller_that_wants_each_token_gets_it() -> None:
     model, emitted = built(), []
     graphs, inputs = recorded_steps(model), inputs_of(model, 6)

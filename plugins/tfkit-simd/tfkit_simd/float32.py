@@ -11,6 +11,9 @@ from torch import Tensor
 from ._kernels import fingerprint, float32_product
 from .int8 import readable
 
+FINGERPRINT = 64
+"""Numbers of a fingerprint, as in ../source/kernels.h."""
+
 
 class Packed(NamedTuple):
     """A weight (out, in) in panels.
@@ -77,7 +80,7 @@ def fingerprint_of(avx512: bool, weight: Tensor) -> Tensor:
     Returns:
         int32 (64,)
     """
-    weight, lanes = weight.detach().contiguous(), torch.empty(64, dtype=torch.int32, device="cpu")
+    weight, lanes = weight.detach().contiguous(), torch.empty(FINGERPRINT, dtype=torch.int32, device="cpu")
     fingerprint(avx512, weight.data_ptr(), weight.numel(), lanes.data_ptr())
     return lanes
 

@@ -97,7 +97,7 @@ class Recording:
 
 def greedy(
     avx512: bool, recording: Recording, ids: Tensor, place: Tensor, logits: Tensor, tokens: Tensor, log_probs: Tensor,
-    limits: Tensor, counts: Tensor, finished: Tensor, end_id: int | None,
+    limits: Tensor, counts: Tensor, finished: Tensor, end_id: int | None, forbidden: Tensor,
 ) -> None:  # fmt: skip
     """Greedy decoding by a recorded step; see `tfkit.plugin.StepRecorder`.
 
@@ -108,10 +108,12 @@ def greedy(
     """
     (batch, width), end = tokens.shape, -1 if end_id is None else end_id
     step = [tensor.data_ptr() for tensor in (ids, place, logits)]
-    search = [tensor.data_ptr() for tensor in (tokens, log_probs, limits, counts, finished)]
+    search = [tensor.data_ptr() for tensor in (tokens, log_probs, limits, counts, finished, forbidden)]
     for first in range(1, width, UNINTERRUPTED):
         last = min(first + UNINTERRUPTED, width)
-        if run_greedy(avx512, *recording.place, *step, logits.shape[1], batch, width, first, last, end, *search):
+        if run_greedy(
+            avx512, *recording.place, *step, logits.shape[1], batch, width, first, last, end, *search, len(forbidden)
+        ):
             return
 
 
