@@ -364,14 +364,7 @@ WITNESSES |= {
         gradients=False,
     ),
     "probability_of_eight_bits": lambda m: abs(share_dropped(m, 0.0075) - 0.0075) > 0.001,
-    "draw_for_the_longest": lambda m: draw_of_lengths(m, call(2, 2, Q=6, K=10, D=4, dropout=0.5), [7, 4]),
 }  # fmt: skip
-
-
-def draw_of_lengths(module, inputs, lengths) -> bool:
-    """Whether key lengths change the draw."""
-    short = replace(inputs, mask=Mask(key_lengths=torch.tensor(lengths)))
-    return differs(module, short, seed=7, drawn=drawn(module, inputs))
 
 
 @shows

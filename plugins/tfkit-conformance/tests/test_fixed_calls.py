@@ -11,7 +11,7 @@ import torch
 from kill_matrix.correct_kernels import CORRECT_KERNELS, whole
 from small_backend import small
 from tfkit.builtin.attention import eager
-from tfkit.plugin import DenseBias, Mask, shapes_of, visible
+from tfkit.plugin import DenseBias, LinearBias, Mask, shapes_of, visible
 from tfkit_conformance import check_backend
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.finding import Inconclusive, Violation
@@ -119,6 +119,27 @@ def positions_are_float32(call, options):
     return seen(call, change)
 
 
+def positions_of_rows_are_int32(call, options):
+    offset = call.mask.offset
+    if isinstance(offset, torch.Tensor):
+        call = replace(call, mask=replace(call.mask, offset=offset.int().long()))
+    return whole(call)
+
+
+def keys_are_counted_in_the_type_of_their_lengths(call, options):
+    lengths = call.mask.key_lengths
+    if lengths is not None:
+        shown = torch.arange(call.key.shape[2]).to(lengths.dtype) < lengths[:, None]
+        call = replace(call, mask=replace(call.mask, key_lengths=None, key_visible=shown))
+    return whole(call)
+
+
+def one_query_of_many_heads_reads_other_heads(call, options):
+    if call.query.shape[2] == 1 and call.query.shape[1] > 8 * call.key.shape[1]:
+        call = replace(call, key=call.key.roll(1, 1))
+    return whole(call)
+
+
 def int32_lengths_are_read_as_int64(call, options):
     lengths = call.mask.key_lengths
     if lengths is not None and lengths.dtype == torch.int32 and lengths.numel() % 2 == 0:
@@ -207,6 +228,21 @@ def check_all(under_test, dtype, longest=False):
 def test_a_fault_at_a_size_or_in_a_form_is_found(fault):
     with pytest.raises(Violation, match="fixed calls: with "):
         check_all(subject(fault), "float32", longest=fault in IN_LONG_CALLS)
+
+
+def test_far_distances_are_exact_in_float64_and_the_quick_profile_asks_for_it(monkeypatch):
+    def rounded(call, options):
+        if isinstance(call.bias, LinearBias):
+            offset = torch.as_tensor(call.mask.offset).view(-1, 1, 1, 1)
+            away = (torch.arange(call.key.shape[2]) - offset - torch.arange(call.query.shape[2])[:, None]).float().abs()
+            call = replace(call, bias=DenseBias(-call.bias.slopes[:, None, None].double() * away))
+        return whole(call)
+
+    for part in ("check_cells", "check_relations", "_guided_calls"):
+        monkeypatch.setattr(conformance, part, lambda *arguments: None)
+    report = check_backend(subject(rounded), profile="quick", stop_at_first=True)
+    [finding] = [found for found in report.findings if found.check == "fixed calls"]
+    assert "with positions from 16777217 on" in finding.message
 
 
 @pytest.mark.parametrize(

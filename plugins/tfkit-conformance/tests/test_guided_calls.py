@@ -9,7 +9,7 @@ import torch
 
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, SDPA
-from tfkit.plugin import AttentionOutput, NoOptions
+from tfkit.plugin import AttentionOutput, LinearBias, NoOptions
 from tfkit_conformance import Case, check_backend, replay
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.finding import Inconclusive, Violation
@@ -132,7 +132,54 @@ def features_of_keys_cut_to_those_of_queries(inputs, options):
     return right(inputs) if score is None else right(inputs, score=lambda query, key: score(query, key[..., :features]))
 
 
+def slopes_by_three_digits(inputs, options):
+    if not isinstance(inputs.bias, LinearBias):
+        return right(inputs)
+    slopes = inputs.bias.slopes
+    table = KEPT.setdefault(tuple(round(slope, 3) for slope in slopes.tolist()), slopes.detach().clone())
+    return right(inputs, bias=LinearBias(table + (slopes - slopes.detach())))
+
+
+def windows_by_their_right_side(inputs, options):
+    mask, (Q, K) = inputs.mask, (inputs.query.shape[2], inputs.key.shape[2])
+    if mask.window is None or not isinstance(mask.offset, int):
+        return right(inputs)
+    return right(inputs, mask=replace(mask, window=KEPT.setdefault((Q, K, mask.offset, mask.window[1]), mask.window)))
+
+
+def distances_by_the_low_bits_of_the_offset(inputs, options):
+    mask = inputs.mask
+    if isinstance(mask.offset, int):
+        mask = replace(mask, offset=KEPT.setdefault((inputs.key.shape[2], mask.offset % (1 << 16)), mask.offset))
+    return right(inputs, mask=mask)
+
+
+def tables_of_inference_mode(inputs, options):
+    size = inputs.value.shape[-1]
+    ones = KEPT.setdefault((size, inputs.value.dtype), torch.ones(size, dtype=inputs.value.dtype))
+    return right(inputs, value=inputs.value * ones)
+
+
+def weights_that_a_later_call_writes(inputs, options):
+    found = right(inputs)
+    if found.weights is None or found.weights.requires_grad:
+        return found
+    buffer = KEPT.setdefault((*found.weights.shape, found.weights.dtype), torch.empty_like(found.weights))
+    return replace(found, weights=buffer.copy_(found.weights))
+
+
+def buffers_where_nothing_requires_gradients(inputs, options):
+    return right(inputs) if inputs.query.requires_grad else buffers_that_come_again(inputs, options)
+
+
+def many_query_rows_of_a_key_head(inputs, options):
+    rows = inputs.query.shape[1] // inputs.key.shape[1] * inputs.query.shape[2]
+    return wrong(inputs) if rows > 21_987 else right(inputs)
+
+
 FAULTS = [
+    slopes_by_three_digits, windows_by_their_right_side, distances_by_the_low_bits_of_the_offset, tables_of_inference_mode,
+    weights_that_a_later_call_writes, buffers_where_nothing_requires_gradients, many_query_rows_of_a_key_head,
     memory_that_nobody_wrote, scores_of_many_softcaps, weights_of_many_keys_without_gradients,
     features_of_keys_cut_to_those_of_queries,
     many_keys, an_odd_head_dim, many_rows, a_group_of_seven, a_far_offset, a_wide_window, a_small_softcap, a_mask_by_its_sizes,
@@ -203,4 +250,6 @@ def test_positions_beyond_32_bits_and_edges_of_windows_are_drawn():
     offsets = [case.offset for case in drawn if isinstance(case.offset, int)]
     assert max(offsets) > 2**31
     assert min(offsets) < -(2**24)
-    assert any(case.window and case.window[0] and case.Q == 1 and case.offset > case.window[0] > 100 for case in drawn)
+    assert any(max(case.offset) > 2**31 for case in drawn if isinstance(case.offset, tuple))
+    edges = [case for case in drawn if case.window and case.window[0] and case.Q == 1 and isinstance(case.offset, int)]
+    assert any(case.offset > case.window[0] > 100 for case in edges)

@@ -182,6 +182,24 @@ def coins_of_the_dtype(inputs, options):
     return kept(inputs, (torch.rand(size, dtype=inputs.query.dtype) >= inputs.dropout) * 1.0)
 
 
+def nothing_in_a_second_backward(inputs, options):
+    """The output, and a backward pass that forgets the draw once it has run."""
+
+    class Forgets(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, dropped, whole):
+            ctx.turns = 0
+            return dropped.clone()
+
+        @staticmethod
+        def backward(ctx, sent):
+            ctx.turns += 1
+            return (sent, torch.zeros_like(sent)) if ctx.turns == 1 else (torch.zeros_like(sent), sent)
+
+    found = kept(inputs, coins(inputs, *"BHQK"))
+    return replace(found, output=Forgets.apply(found.output, right(inputs, dropout=0.0).output))
+
+
 KILLS = {
     "drops_when_compiled": (nothing_when_compiled,),
     "one_draw_in_threads": (one_generator_of_all_threads, another_backward),
@@ -208,6 +226,12 @@ def test_a_wrong_dropout_breaks_the_relation(name, mutant):
     with pytest.raises(Violation) as found:
         BY_NAME[name].run(Evaluated(subject(mutant), fitted))
     assert found.value.check == name
+
+
+def test_a_draw_that_a_second_backward_pass_lacks_is_found():
+    case = fit(BY_NAME["one_draw_per_call"], subject(nothing_in_a_second_backward), replace(PLAIN, seed=9))
+    with pytest.raises(Violation, match=r"gradient of .* is not that of the draw of the forward pass"):
+        BY_NAME["one_draw_per_call"].run(Evaluated(subject(nothing_in_a_second_backward), case))
 
 
 def test_rows_that_share_a_draw_are_found_in_any_batch():

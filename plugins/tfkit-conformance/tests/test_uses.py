@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -103,6 +104,11 @@ def keeps_inputs(call, options):
     return whole(call)
 
 
+def keeps_the_last_query(call, options):
+    KEPT[:] = [call.query]
+    return whole(call)
+
+
 def asks_the_reference_in_a_thread(call, options):
     found = []
 
@@ -128,6 +134,7 @@ USES = {
     "a_call_before_the_backward": (explicit(WorkspacePerShape), "another call comes between"),
     "backward_twice": (explicit(SingleUse), "second of two backward passes|second backward pass"),
     "inputs_released": (keeps_inputs, "key of an earlier call is kept alive"),
+    "inputs_released, of the last call": (keeps_the_last_query, "query of an earlier call is kept alive"),
     "undeclared_double_backward": (
         explicit(ForgetsThatWeightsDepend),
         "second derivatives of query come without an error",
@@ -139,9 +146,10 @@ USES = {
 @pytest.mark.parametrize("relation", USES)
 def test_a_use_that_a_kernel_does_not_survive_is_found(relation):
     attend, words = USES[relation]
-    BY_NAME[relation].run(evaluated(explicit(Explicit) if "double" not in relation else lambda call, options: whole(call)))
+    run = BY_NAME[relation.partition(",")[0]].run
+    run(evaluated(explicit(Explicit) if "double" not in relation else lambda call, options: whole(call)))
     with pytest.raises(Violation, match=words):
-        BY_NAME[relation].run(evaluated(attend))
+        run(evaluated(attend))
     KEPT.clear()
 
 
@@ -152,6 +160,10 @@ def test_a_use_that_a_kernel_does_not_survive_is_found(relation):
         (changes(torch.set_float32_matmul_precision, "medium"), "changed the precision of float32 products"),
         (changes(torch.set_num_threads, 3), "changed the number of threads"),
         (changes(torch.set_default_dtype, torch.float64), "changed the default dtype"),
+        (
+            changes(warnings.simplefilter, "ignore"),
+            "changed whether all warnings are ignored of the process",
+        ),
         (asks_the_reference_in_a_thread, "calls the reference that checks it"),
     ],
 )
@@ -159,7 +171,7 @@ def test_the_contract_finds_what_a_call_leaves_behind(attend, words):
     kept = torch.get_float32_matmul_precision(), torch.get_num_threads(), torch.get_default_dtype()
     contract(evaluated(explicit(Explicit)))
     try:
-        with pytest.raises(Violation, match=words):
+        with pytest.raises(Violation, match=words), warnings.catch_warnings():
             contract(evaluated(attend))
     finally:
         torch.set_float32_matmul_precision(kept[0])

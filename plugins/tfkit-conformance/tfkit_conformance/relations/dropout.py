@@ -289,9 +289,9 @@ def _read_at_once(case: Case, subject: BackendUnderTest) -> Case:
 
 
 def _large(subject: BackendUnderTest, case: Case) -> list[Case]:
-    """Calls of many query rows and of many keys, of those that the backend takes."""
+    """Calls of many query rows, of many batch rows and heads, and of many keys, of those that the backend takes."""
     large = []
-    for B, H, Q, K in ((3, 5, 700, 0), (2, 40, 33, 0), (2, 4, 8, 1000)):
+    for B, H, Q, K in ((3, 5, 700, 0), (40, 35, 2, 0), (2, 4, 8, 1000)):
         for D in (128, 64, 32, 16, case.D):
             tried = Case(B=B, H=H, G=H, Q=Q, K=K or D, D=D, V=D, dtype=case.dtype, dropout=case.dropout, seed=case.seed)
             if subject.accepts(tried.request(subject.device)):
@@ -380,6 +380,8 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
             if evaluated.case.seed % 2:
                 run(subject, leaf_copies(evaluated.inputs), "one_draw_per_call")  # a draw that the backward pass must not take
             moved = generator_state(device)
+            if evaluated.case.seed % 3 == 0:  # a first backward pass, after which the second has the same draw
+                gradients_of(answer.output, inputs, evaluated.grad_output, retain_graph=True)
             gradients = run_backward(subject, answer, inputs, evaluated.grad_output, "one_draw_per_call")
             if not torch.equal(generator_state(device), moved):
                 raise Violation("one_draw_per_call", "the backward pass moves torch's generator")

@@ -2,7 +2,7 @@
 
 again          the same call twice; the same call after another of the same sizes; two calls at once in two threads;
                another call between forward and backward; two backward passes of one forward pass
-memory         no input of an earlier call is kept alive
+memory         no input of a call is kept alive
 no gradients   under no_grad and inference_mode                     p = 0     leaves the generator alone
 checkpoint     non-reentrant, with the forward pass done again      compiled  traced by Dynamo, run op by op
 prepared       with the mask rendered once for all layers
@@ -85,18 +85,17 @@ def _backward_twice(evaluated: Evaluated) -> float:
 
 
 def _inputs_released(evaluated: Evaluated) -> None:
-    """After a second call nothing refers to the tensors of the first."""
-    first: dict[str, weakref.ref[Tensor]] = {}
+    """After a call, and after a second one, nothing refers to their tensors."""
     for _ in range(2):
         inputs = leaf_copies(evaluated.inputs)
-        first = first or {name: weakref.ref(leaf) for name, leaf in leaves_of(inputs).items()}
+        alive = {name: weakref.ref(leaf) for name, leaf in leaves_of(inputs).items()}
         outcome(Call(evaluated.subject, inputs, evaluated.grad_output))
         del inputs
-    if any(leaf() is not None for leaf in first.values()):
-        gc.collect()  # slow, and only for what refers to itself
-    kept = [name for name, leaf in first.items() if leaf() is not None]
-    if kept:
-        raise Violation("inputs_released", f"the {kept[0]} of an earlier call is kept alive: memory grows with every call")
+        if any(leaf() is not None for leaf in alive.values()):
+            gc.collect()  # slow, and only for what refers to itself
+        kept = [name for name, leaf in alive.items() if leaf() is not None]
+        if kept:
+            raise Violation("inputs_released", f"the {kept[0]} of an earlier call is kept alive")
 
 
 def _two_threads(evaluated: Evaluated) -> None:
@@ -246,7 +245,7 @@ MODES = (
              _a_call_before_the_backward, rule="A10", voided_by=(NO_GRADIENTS,)),
     Relation("backward_twice", "R1", "Two backward passes of one forward pass give the same gradients.", "bound",
              _backward_twice, rule="A10", voided_by=(NO_GRADIENTS,)),
-    Relation("inputs_released", "R1", "No tensor of an earlier call is kept alive.", "exact", _inputs_released, rule="A1"),
+    Relation("inputs_released", "R1", "No tensor of a call is kept alive.", "exact", _inputs_released, rule="A1"),
     Relation("two_threads", "R1", "Two threads that call at once give what each gives alone.", "exact", _two_threads),
     Relation("generator_left_alone", "R40", "A call without dropout draws no random number.", "exact",
              _generator_left_alone, rule="A7"),

@@ -3,11 +3,11 @@
     lengths        the last block of 16, 32, 48, 64, 96, 128, 192 queries and keys has one element, is full, or lacks one; of
                    256, and of the sizes that the options name, it has one element
     batch, heads   more than a warp, a block and a byte of them
-    decoding       few queries in each of many rows, where matrix products become many small ones
+    decoding       few queries in each of many rows, where matrix products become many small ones; one query of many heads
     head dims      1 and odd ones, those between powers of two
     equal sizes    Q = B, Q = H, K = D, with shared heads H = D and G = D: nothing can be guessed from a shape
-    numbers        positions beyond 2^15 and 2^24, segment numbers beyond a byte, scores far below zero
-    tensors        int32 lengths and segments, a bias whose axes are permuted
+    numbers        positions beyond 2^15, 2^24 and 2^31, segment numbers beyond a byte, scores far below zero
+    tensors        int32 and int8 lengths, int32 segments, a bias whose axes are permuted
     scores         a score function, where any is declared: the dot product with the other sign, which the reference has, too
 
 Output, log-sum-exp and gradients are held to the bound; the output without gradients, too.
@@ -61,9 +61,11 @@ class FixedCall:
     long: bool
 
 
-def fixed_calls(subject: BackendUnderTest, dtype: str) -> Iterator[FixedCall]:
-    """The calls that the declaration accepts, those with gradients where it has a backward of them."""
-    for words, case, change in _calls(subject, dtype):
+def fixed_calls(subject: BackendUnderTest, dtype: str, positions_only: bool = False) -> Iterator[FixedCall]:
+    """The calls that the declaration accepts, those with gradients where it has a backward of them; or only the ones at far
+    positions."""
+    calls = _at_far_positions(_row(subject, dtype)) if positions_only else _calls(subject, dtype)
+    for words, case, change in calls:
         full = replace(case, gradients=subject.capabilities.backward)
         for tried in (full, replace(full, gradients=False)):
             inputs = tried.inputs(subject.device)
@@ -137,14 +139,12 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
     assert can.head_dim is not None
     assert can.query_length is not None
     assert can.key_length is not None
-    D = next((size for size in (8, 16, 32, 64, 128) if size in can.head_dim), can.head_dim.minimum)
-    plain = Case(B=1, H=1, G=1, D=D, V=D, dtype=dtype, seed=5)
-
-    def length(wanted: int, allowed: Range) -> int:
-        return next((size for size in range(wanted, 0, -1) if size in allowed), allowed.minimum)
+    row = _row(subject, dtype)
+    small = replace(row, H=1, G=1)
+    plain, D = replace(small, Q=1, K=1), row.D
 
     def sized(case: Case, Q: int, K: int) -> Case:
-        return replace(case, Q=length(Q, can.query_length), K=length(K, can.key_length))  # type: ignore[arg-type]
+        return replace(case, Q=_length(Q, can.query_length), K=_length(K, can.key_length))
 
     causal = replace(plain, causal=True, offset=0)
     yield "one element in the last block", sized(causal, LONG, LONG), None
@@ -160,9 +160,10 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
             words = f"{blocks} blocks of {block} and one element"
             yield words, sized(causal, blocks * block + 1, blocks * block + 1), None
 
-    small = replace(plain, Q=length(4, can.query_length), K=length(6, can.key_length))
     yield "33 heads", replace(small, H=33, G=33), None
     yield "66 heads that share 11", replace(small, H=66, G=11), None
+    if 1 in can.query_length:
+        yield "one query of 66 heads that share 2", replace(small, H=66, G=2, Q=1), None
     yield "a batch of 70", replace(small, B=70, H=2, G=2), None
     yield "a batch of 300", replace(small, B=300), None
     yield "a batch of 37 with 19 heads", replace(small, B=37, H=19, G=19), None
@@ -182,18 +183,18 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
         yield "as many heads as features and keys, half as many for keys", replace(same, G=max(D // 2, 1)), None
         yield "as many heads for keys as features and queries, twice as many for queries", replace(same, H=2 * D), None
 
-    row = replace(small, H=2, G=2)
-    for offset in (2**15 + 3, 2**24 + 1):
-        yield f"positions from {offset} on", replace(row, causal=True, offset=offset), None
-        yield f"positions from {offset} on", replace(row, window=(offset + 1, 0), offset=offset), None
-        yield f"positions from {offset} on", replace(row, bias="distance", offset=offset), None
-        yield f"positions from {offset} on", replace(row, bias="distance", B=2, offset=(offset, 0)), None
+    yield from _at_far_positions(row)
     yield "segment numbers beyond a byte", replace(row, B=2, segments=3), _segments(1000, 256)
     yield "segment numbers beyond 2^16", replace(row, B=2, segments=3), _segments(70_000, 2**16)
     yield "int32 segments", replace(row, B=2, segments=3), _segments(0, 1, torch.int32)
     lengths = replace(row, B=2, key_lengths=(2, row.K), query_lengths=(1, row.Q))
-    yield "int32 lengths", lengths, _int32
-    yield "int32 offsets", replace(lengths, causal=True, offset=(1, 3)), _int32
+    yield "int32 lengths", lengths, _narrow(torch.int32)
+    yield "int32 offsets", replace(lengths, causal=True, offset=(1, 3)), _narrow(torch.int32)
+    yield (
+        "int8 lengths beside more keys than int8 holds",
+        sized(replace(plain, key_lengths=(100,)), 2, 140),
+        _narrow(torch.int8),
+    )
     dense = replace(row, B=2, bias="dense", bias_axes="HQK", bias_gradient="dense" in can.bias_gradient)
     yield "a bias whose axes are permuted", dense, _permuted_bias
     yield "scores far below zero", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(-2.0e4)
@@ -202,6 +203,33 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
         for scored in (row, replace(row, H=4, causal=True, offset=2), replace(row, bias="dense", softcap=5.0)):
             yield "a score function", scored, negated_product
         yield "a score function of keys with more features than queries", row, negated_product_of_wide_keys
+
+
+def _row(subject: BackendUnderTest, dtype: str) -> Case:
+    """A small call of two heads."""
+    can = subject.capabilities
+    assert can.head_dim is not None
+    D = next((size for size in (8, 16, 32, 64, 128) if size in can.head_dim), can.head_dim.minimum)
+    Q, K = _length(4, can.query_length), _length(6, can.key_length)
+    return Case(B=1, H=2, G=2, Q=Q, K=K, D=D, V=D, dtype=dtype, seed=5)
+
+
+def _length(wanted: int, allowed: Range | None) -> int:
+    assert allowed is not None
+    return next((size for size in range(wanted, 0, -1) if size in allowed), allowed.minimum)
+
+
+def _at_far_positions(row: Case) -> Iterator[tuple[str, Case, Change]]:
+    """Beyond 15, 24 and 31 bits; of all batch rows or of one. A slope times a far distance is known well enough in float64
+    alone."""
+    for offset in (2**15 + 3, 2**24 + 1, 2**31 + 5):
+        words = f"positions from {offset} on"
+        for bias in ("distance", "linear") if offset < 2**20 or row.dtype == "float64" else ("distance",):
+            yield words, replace(row, bias=bias, offset=offset), None
+            yield words, replace(row, bias=bias, B=2, offset=(offset, 0)), None
+        yield words, replace(row, causal=True, offset=offset), None
+        yield words, replace(row, causal=True, B=2, offset=(0, offset)), None
+        yield words, replace(row, window=(offset + 1, 0), offset=offset), None
 
 
 def _decoding(rows: Case) -> Iterator[Case]:
@@ -232,13 +260,15 @@ def _segments(first: int, step: int, dtype: torch.dtype = torch.int64) -> Change
     return change
 
 
-def _int32(inputs: AttentionInputs) -> dict[str, Mask]:
-    def narrow(term: Any) -> Any:
-        return term.to(torch.int32) if isinstance(term, Tensor) else term
+def _narrow(dtype: torch.dtype) -> Change:
+    """Offsets and lengths of another integer type."""
 
-    mask = inputs.mask
-    lengths = {"key_lengths": narrow(mask.key_lengths), "query_lengths": narrow(mask.query_lengths)}
-    return {"mask": replace(mask, offset=narrow(mask.offset), **lengths)}
+    def change(inputs: AttentionInputs) -> dict[str, Mask]:
+        terms = {name: getattr(inputs.mask, name) for name in ("offset", "key_lengths", "query_lengths")}
+        narrow: dict[str, Any] = {name: term.to(dtype) for name, term in terms.items() if isinstance(term, Tensor)}
+        return {"mask": replace(inputs.mask, **narrow)}
+
+    return change
 
 
 def _permuted_bias(inputs: AttentionInputs) -> dict[str, DenseBias]:

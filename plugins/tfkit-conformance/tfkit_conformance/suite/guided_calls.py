@@ -8,9 +8,9 @@ A kernel may change its path at any size. Fixed sizes find the paths at the size
 
 Of each call output, log-sum-exp and gradients are held to the bound. Around it nothing may change: the inputs, the output of
 the call before it, the settings and the random numbers of the process. Some calls are made again with other numbers in tensors
-of the same sizes, some with other numbers in the same tensors, some have another call before their backward pass or beside it
-in another thread: what a kernel keeps between calls shows there. In some, memory that nobody wrote holds NaN. Some are made
-with dropout, whose draw is read out.
+of the same sizes, some with almost the same, some with other numbers in the same tensors, some after the same call under
+inference_mode, some have another call before their backward pass or beside it in another thread: what a kernel keeps between
+calls shows there. In some, memory that nobody wrote holds NaN. Some are made with dropout, whose draw is read out.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from ..attention.case import Case
 from ..attention.compare import leaves_of, request_of
 from ..attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
 from ..attention.evaluated import Call, Evaluated, run
+from ..differences import differing
 from ..finding import Inconclusive, Violation
 from ..relations import fit
 from ..relations.dropout import DROPOUT
 from ..relations.gradients import GRADIENTS
 from ..relations.modes import MODES
 from ..relations.order import ORDER
+from ..relations.paired_calls import leaf_copies, named
 from ..relations.relation import Relation
 from ..source import Source
 from .fixed_calls import compared, gradients_compared, without_score
@@ -68,6 +70,8 @@ MAX_READINGS = 16
 """A draw of dropout is read out by at most so many calls."""
 MIN_SETTING, MAX_SETTING = 1e-6, 1e4
 CALLS_AFTER = 8
+ALMOST = 1 + 2.0**-12
+"""The factor of numbers that are almost the same."""
 EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 2, "same_state_same_draw": 5,
          "weights_carry_gradients": 3, "deterministic_backward": 3, "batch_invariant": 3, "double_backward": 7}  # fmt: skip
 _KNOWN = (*MODES, *ORDER, *GRADIENTS, *DROPOUT)
@@ -126,6 +130,11 @@ def _rows(draw: random.Random, size: int) -> dict[str, Any]:
     return {"H": heads, "G": heads, "B": -(-size // heads), "Q": 1, "K": 2}
 
 
+def _rows_of_a_key_head(draw: random.Random, size: int) -> dict[str, Any]:
+    heads = draw.choice([3, 8, 40])
+    return {"G": 1, "H": heads, "B": 1, "Q": -(-size // heads), "K": 2}
+
+
 def _scores(draw: random.Random, size: int) -> dict[str, Any]:
     """Of all heads. Beside one query row less they may be computed at once."""
     heads = draw.choice([3, 8])
@@ -151,6 +160,7 @@ AXES = (
     Axis("number of key heads", 70, lambda draw, size: {"G": size, "H": size * draw.choice([2, 3])}),
     Axis("number of query heads", 70, lambda draw, size: {"G": draw.choice([1, 2, 3]), "H": size}),
     Axis("batch size times heads", 70_000, _rows),
+    Axis("query rows of a key head", 40_000, _rows_of_a_key_head),
     Axis(
         "queries times keys",
         200_000,
@@ -210,21 +220,23 @@ def _called(
     subject: BackendUnderTest, dtype: str, draw: random.Random, words: str, axis: Axis, size: int
 ) -> Iterator[tuple[str, Case]]:
     """The call with as many features as the declaration takes beside this size, or nothing."""
-    heads = draw.randint(1, 3)
+    G = draw.randint(1, 3)
     dims = [dim for dim in (8, 16, 32, 64, 128, 256) if subject.capabilities.head_dim and dim in subject.capabilities.head_dim]
     least = subject.capabilities.head_dim.minimum if subject.capabilities.head_dim else 1
     D = dims[0] if dims else least
-    plain = Case(B=draw.choice([1, 1, 2]), H=heads, G=heads, Q=draw.randint(1, 9), K=draw.randint(2, 20), D=D, V=D, dtype=dtype,
-                 seed=draw.randrange(1 << 16))  # fmt: skip
+    few = Case(B=draw.choice([1, 1, 2]), H=G, G=G, Q=draw.choice([1, draw.randint(1, 9), draw.randint(1, 9)]),
+               K=draw.randint(2, 20), D=D, V=D, dtype=dtype, seed=draw.randrange(1 << 16))  # fmt: skip
+    sharing = draw.randint(2, 12) if subject.capabilities.grouped_queries and draw.random() < 0.4 else 1
+    many = replace(few, B=draw.randint(3, 20) if draw.random() < 0.3 else few.B, H=sharing * G)
     other = draw.choice(AXES)
     known = [number for number in subject.source.integers if number < other.most]
     second = draw.choice(known) * draw.choice([1, 1, 2]) + draw.randint(-1, 1) if known and draw.random() < 0.5 else None
     also = other.sizes(draw, second or round(other.most ** draw.random())) if draw.random() < 0.5 else {}
     sizes = axis.sizes(draw, size)
-    sized, both = _sized(plain, sizes), _sized(plain, also | sizes)
-    if _affordable(both) and _products(both) <= max(MAX_REPEATED, _products(sized)):
-        sized = both
-    elif not _affordable(sized):
+    most = max(MAX_REPEATED, _products(_sized(few, sizes)))
+    tries = (_sized(plain, more | sizes) for more in (also, {}) for plain in (many, few, replace(few, D=least, V=least)))
+    sized = next((case for case in tries if _affordable(case) and _products(case) <= most), None)
+    if sized is None:
         return
     gradients = subject.capabilities.backward
     for tried in (_varied(sized, subject, draw), _varied(sized, subject, draw), sized, replace(sized, bias=None)):
@@ -281,7 +293,7 @@ def _varied(case: Case, subject: BackendUnderTest, draw: random.Random) -> Case:
             "visible": draw.choice(["BHQK", "HK", "BQ", "BK", "H", "BQK", "HQK", "K"]),
         }[term]
     kinds = [kind for kind in BIAS_KINDS if kind in can.bias_kinds]
-    if case.bias is None and kinds and some(0.35):
+    if case.bias is None and kinds and some(0.45):
         more |= {"bias": draw.choice(kinds), "bias_axes": draw.choice(["BHQK", "HQK", "BK", "H", "QK"])}
         more |= {"bias_values": draw.randint(1, 40), "bias_low": draw.randint(-30, 2)}
     bias = more.get("bias", case.bias)
@@ -292,7 +304,10 @@ def _varied(case: Case, subject: BackendUnderTest, draw: random.Random) -> Case:
     if case.offset is None and moved:
         starts = [0, case.K - case.Q, draw.randint(-3, case.K + 2)]
         rows = can.tensor_offset and some(0.3)
-        more |= {"offset": tuple(starts[(row + case.seed) % 3] for row in range(case.B)) if rows else draw.choice(starts)}
+        each_row = tuple(starts[(row + case.seed) % 3] + row // 3 for row in range(case.B))
+        more |= {"offset": each_row if rows else draw.choice(starts)}
+    elif isinstance(case.offset, int) and can.tensor_offset and some(0.3):
+        more |= {"offset": tuple(case.offset + draw.randint(-1, 1) for _ in range(case.B))}
     if case.scale is None and some(0.25):
         zero = [0.0] * (subject.kernel is None)  # functions of torch give NaN for it beside a causal flag
         more |= {"scale": draw.choice([-0.5, 0.02, 0.3, 1.0, 2.0, *zero])}
@@ -307,31 +322,34 @@ def _varied(case: Case, subject: BackendUnderTest, draw: random.Random) -> Case:
 
 
 class Guided:
-    """Makes the calls of a run one after another. It keeps the last output, which no later call may change."""
+    """Makes the calls of a run one after another. It keeps the last results, which no later call may change."""
 
     def __init__(self, subject: BackendUnderTest) -> None:
         self.subject = subject
-        self.last: tuple[Tensor, Tensor] | None = None
+        self.last: dict[str, tuple[Tensor, Tensor]] = {}
 
     def check(self, case: Case) -> float:
         """The largest error of a call, and of those that follow it, as a share of its bound. Raises Violation, Inconclusive."""
-        draw, sent, other = random.Random(case.seed), case.grad_output(self.subject.device), _with_other_numbers(case)
+        draw, sent = random.Random(case.seed), case.grad_output(self.subject.device)
+        other = self._with_other_numbers(case)
 
         def inputs(case: Case, seed: int = case.seed) -> AttentionInputs:
             return respelled(case.inputs(self.subject.device), random.Random(seed), self.subject)
 
-        first = inputs(case)
+        first, inference = inputs(case), case.seed % 5 == 2
         threads = 2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()
         with torch_threads(threads), memory_of_nan() if draw.randrange(3) == 0 else nullcontext():
-            worst = self._made(first, sent, "")
+            worst = self._made(first, sent, " after the same call under inference_mode" * inference, inference=inference)
         if _products(case) > MAX_REPEATED:
             return worst
         kind = draw.randrange(12)
         if kind in (0, 1, 2):
-            worst = max(worst, self._made(inputs(other), sent, " after a call of the same sizes"))
+            worst = max(
+                worst, self._made(inputs(other), other.grad_output(self.subject.device), " after a call of the same sizes")
+            )
         elif kind in (3, 4) and overwrite(first, inputs(other)):
             worst = max(worst, self._made(first, sent, " after the numbers in its tensors changed"))
-        elif kind in (5, 6):
+        elif kind in (5, 6, 11):
             between = inputs(other)
             when = " with another call before its backward pass"
             worst = max(worst, self._made(first, sent, when, lambda: run(self.subject, between, CHECK)))
@@ -343,18 +361,58 @@ class Guided:
             self._check_weights_requested(first)
         elif kind == 9:
             self._check_kept(first, inputs(other))
+        elif kind == 10 and first.bias is not None:
+            bias = leaves_of(first)["bias"].detach() * ALMOST
+            worst = max(worst, self._made(leaf_copies(first, bias=bias), sent, " after a call with almost the same bias"))
         for relation, one_in in RELATIONS:
             if draw.randrange(one_in) == 0:
                 worst = max(worst, self._related(relation, case))
         return worst
 
-    def _made(self, inputs: AttentionInputs, sent: Tensor, when: str, between: Callable[[], Any] | None = None) -> float:
+    def _with_other_numbers(self, case: Case) -> Case:
+        """A call of the same sizes, with other numbers in all tensors, and another offset, window, bias or dtype: what a kernel
+        keeps shows best where one feature alone is another."""
+        other = replace(case, seed=case.seed + 1)
+        if case.key_lengths is not None:
+            other = replace(other, key_lengths=tuple(max(1, case.K - max(0, length)) for length in case.key_lengths))
+        if case.query_lengths is not None:
+            other = replace(other, query_lengths=tuple(max(1, case.Q - max(0, length)) for length in case.query_lengths))
+        feature, far = case.seed // 5 % 5, (1, 1, 1 << 8, 1 << 16)[case.seed // 25 % 4]
+        if feature == 0 and case.window is not None:
+            left, right = case.window
+            return replace(other, window=(left, (right or 0) + 1) if left is None else (left + 1, right))
+        if feature == 1 and case.bias == "distance":
+            return replace(other, bias_values=case.bias_values // 2 or 4)
+        if feature == 2 and case.bias in ("linear", "distance"):
+            changed = replace(other, bias="linear" if case.bias == "distance" else "distance", bias_dtype="float32")
+            for tried in (changed, replace(changed, bias_gradient=False)):
+                if self.subject.accepts(tried.request(self.subject.device)):
+                    return tried
+        if feature == 3:  # a bias with the same numbers
+            changed = replace(case, dtype="float64" if case.dtype != "float64" else "float32")
+            if self.subject.accepts(changed.request(self.subject.device)):
+                return changed
+        if isinstance(case.offset, tuple):
+            return replace(other, offset=tuple(offset + far for offset in case.offset))
+        return other if case.offset is None else replace(other, offset=case.offset + far)
+
+    def _made(
+        self,
+        inputs: AttentionInputs,
+        sent: Tensor,
+        when: str,
+        between: Callable[[], Any] | None = None,
+        inference: bool = False,
+    ) -> float:
         tensors = [*leaves_of(inputs).values(), *mask_tensors(inputs.mask), sent]
         before = [tensor.detach().clone() for tensor in tensors]
         settings, state, worst, how = process_settings(), _random_states(), 0.0, ""
         call, equal = Call(self.subject, inputs, sent), Call(self.subject, without_score(inputs), sent)
         wants = any(leaf.requires_grad for leaf in leaves_of(inputs).values())
         try:
+            if inference:
+                with torch.inference_mode():
+                    run(self.subject, inputs, CHECK)
             if between is not None:
                 _ = call.output, equal.reference.gradients, equal.bounds.gradients  # before a mask changes
                 between()
@@ -370,14 +428,17 @@ class Guided:
             raise type(violation)(CHECK, f"{violation.message}{how}{when}", **violation.numbers) from violation
         if between is None:
             self._check_around(tensors, before, settings, state, when)
-        output = call.output.output.detach()
-        if self.last is not None and not torch.equal(*self.last):
-            raise Violation(CHECK, f"the output of the call before it changed{when}")
-        self.last = (output, output.clone())
+        for name, (result, kept) in self.last.items():
+            if bool(differing(result, kept).any()):
+                raise Violation(CHECK, f"the {name} of the call before it changed{when}")
+        last = named(call.output, call.gradients if wants else {})
+        self.last = {name: (result, result.clone()) for name, result in last.items()}
         return worst
 
     def _check_kept(self, inputs: AttentionInputs, other: AttentionInputs) -> None:
-        """The caller keeps an output while it makes more calls without gradients, as a search does."""
+        """The caller keeps an output while it makes more calls without gradients, as a search does. No tensor requires any."""
+        for tensor in (*leaves_of(inputs).values(), *leaves_of(other).values()):
+            tensor.requires_grad_(False)
         with torch.no_grad():
             output = run(self.subject, inputs, CHECK).output
             before = output.clone()
@@ -403,7 +464,7 @@ class Guided:
             return 0.0
         if relation.name == "double_backward" and _products(adapted) > MAX_THREADED:
             return 0.0
-        self.last = None
+        self.last = {}
         try:
             return relation.run(Evaluated(self.subject, adapted)) or 0.0
         except Inconclusive:  # of this relation alone
@@ -453,17 +514,3 @@ def _random_states() -> tuple[Any, ...]:
     numpy = sys.modules.get("numpy")
     other = () if numpy is None else (numpy.random.get_state()[1].tobytes(), numpy.random.get_state()[2])
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), other
-
-
-def _with_other_numbers(case: Case) -> Case:
-    """A call of the same sizes and features, with other numbers in all of them."""
-    other: dict[str, Any] = {"seed": case.seed + 1}
-    if isinstance(case.offset, tuple):
-        other["offset"] = tuple(offset + 1 for offset in case.offset)
-    elif case.offset is not None:
-        other["offset"] = case.offset + 1
-    if case.key_lengths is not None:
-        other["key_lengths"] = tuple(max(1, case.K - max(0, length)) for length in case.key_lengths)
-    if case.query_lengths is not None:
-        other["query_lengths"] = tuple(max(1, case.Q - max(0, length)) for length in case.query_lengths)
-    return replace(case, **other)

@@ -3,13 +3,14 @@
 integers        lengths, offsets and segments in a narrower type; segments with negative and with large numbers
 memory          masks and biases that are not contiguous
 axes            leading axes of size 1 left out of a mask or a bias
-numbers         slopes of either sign, rows of scores far from zero
+numbers         slopes of either sign, rows of scores far from zero, large keys beside a small scale
 scores          a score function, the dot product with the other sign, where any is declared
-gradients       wanted of some of the tensors only
+gradients       wanted of some of the tensors only, or of none
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,10 +23,11 @@ from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearB
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.compare import leaves_of, request_of
+from ..relations.paired_calls import leaf_copies
 from .fixed_calls import negated_product, negated_product_of_wide_keys
 from .layers import mask_tensors
 
-NARROW = (torch.int32, torch.int16, torch.uint8)
+NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
 INTEGERS = ("offset", "key_lengths", "query_lengths", "query_segments", "key_segments")
 
 
@@ -37,6 +39,7 @@ def respelled(inputs: AttentionInputs, draw: random.Random, subject: BackendUnde
         (0.3, lambda call: _in_strides(call, draw.random() < 0.5)),
         (0.3, lambda call: _fewer_axes(call)),
         (0.3, lambda call: replace(call, bias=_other_numbers(call.bias, draw))),
+        (0.2, lambda call: _larger_keys(call, subject)),
         (0.2 * ("*" in subject.capabilities.scores), lambda call: _scored(call, draw)),
         (0.4, lambda call: _some_gradients(call, draw)),
     )
@@ -128,10 +131,20 @@ def _other_numbers(bias: Bias | None, draw: random.Random) -> Bias | None:
     if isinstance(bias, LinearBias):
         signs = torch.tensor([draw.choice([1.0, -1.0, 0.0, 8.0]) for _ in bias.slopes], device=bias.slopes.device)
         return LinearBias((bias.slopes.detach() * signs).requires_grad_(bias.slopes.requires_grad))
-    if isinstance(bias, DenseBias) and bias.values.dtype in (torch.float32, torch.float64):
+    if isinstance(bias, (DenseBias, DistanceBias)) and bias.values.dtype in (torch.float32, torch.float64):
         values = bias.values.detach() + draw.choice([-3e6, -2e5, -1e3, 1e3, 1e5])
-        return DenseBias(values.requires_grad_(bias.values.requires_grad))
+        return replace(bias, values=values.requires_grad_(bias.values.requires_grad))
     return bias
+
+
+def _larger_keys(inputs: AttentionInputs, subject: BackendUnderTest) -> AttentionInputs:
+    """Keys times a power of two, up to the range of float16, and the scale divided by it: the same scores, from products that
+    the scale alone makes small. A backend that keeps scores or gradients in the storage type may let them overflow."""
+    numerics, largest = subject.capabilities.numerics, float(inputs.key.detach().abs().max())
+    if "storage" in (numerics.scores, numerics.gradients) or numerics.query_prescaled or not 2.0**-8 < largest < 2.0**14:
+        return inputs
+    factor = 2.0 ** (14 - math.ceil(math.log2(largest)))
+    return replace(leaf_copies(inputs, key=inputs.key.detach() * factor), scale=inputs.scale / factor)
 
 
 def _scored(inputs: AttentionInputs, draw: random.Random) -> AttentionInputs:
@@ -143,8 +156,6 @@ def _scored(inputs: AttentionInputs, draw: random.Random) -> AttentionInputs:
 def _some_gradients(inputs: AttentionInputs, draw: random.Random) -> AttentionInputs:
     leaves: dict[str, Any] = leaves_of(inputs)
     wanted = {name: leaf.requires_grad and draw.random() < 0.5 for name, leaf in leaves.items()}
-    if not any(wanted.values()):
-        return inputs
     for name, leaf in leaves.items():
         leaf.requires_grad_(wanted[name])
     return inputs
