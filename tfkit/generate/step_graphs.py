@@ -40,9 +40,9 @@ ROUND = 64
 """Positions of caches and memories are multiples of this, so that batches of similar lengths share a graph."""
 ROUND_ROWS = 8
 """Rows are a power of two below this, and multiples of it above."""
-MAX_CACHED = 8_000_000
-"""The largest caches of a recorded step on a CPU, in numbers. A beam search copies them at every step, and computes rows that
-have ended: with larger ones that takes longer than Python (bench/translate_cells.py)."""
+MAX_CACHED = 64_000_000
+"""The largest caches of a recorded step on a CPU, in numbers. Rows that have ended are computed on, and in
+larger batches that takes longer than Python (bench/translate_cells.py)."""
 MAX_STEPS = 16
 """The largest number of steps that are kept: the one that was used least recently makes room for another."""
 

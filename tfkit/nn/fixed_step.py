@@ -59,8 +59,11 @@ class FixedStep:
         self.ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         self.order = torch.arange(rows, device=device)
+        self.first_slots = capacity * self.order[:, None]
+        self.slots = self.first_slots + torch.arange(capacity, device=device)
         self.state = DecodingState(state.target, rows, capacity, products=state.products, place=self.place)
-        self.caches = {site: FixedCache(cache, rows, capacity, self.place) for site, cache in state.caches.items()}
+        slots = self.slots if reorders else None
+        self.caches = {site: FixedCache(cache, rows, capacity, self.place, slots) for site, cache in state.caches.items()}
         self.state.caches.update(self.caches)
         self.visible: dict[str, Tensor] = {}
         for name, memory in state.node_outputs.items():
@@ -89,6 +92,7 @@ class FixedStep:
             visible[: len(rows), :length] = True if before is None else before.index_select(0, rows)
         self.place.fill_(state.length)
         torch.arange(len(self.order), out=self.order)
+        torch.arange(self.slots.numel(), out=self.slots.view(-1))
 
     def move_memories(self, rows: Tensor) -> None:
         """The first rows read the memories of the rows `rows` (B',) from now on."""
@@ -100,8 +104,8 @@ class FixedStep:
         """The logits (rows, V) after the tokens `ids`; their keys and values are cached at `place`."""
         target = self.state.target
         if self.reorders:
-            for cache in self.caches.values():
-                cache.reorder(self.order)
+            self.slots.copy_(self.slots.index_select(0, self.order))
+            self.slots.index_copy_(1, self.place, self.first_slots + self.place)
         context = ForwardContext({target: self.ids}, {target: Padding()}, {}, self.state)
         executor = self.model.executor
         following = executor.plan.followers[target]

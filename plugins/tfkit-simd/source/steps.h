@@ -112,6 +112,8 @@ static int NAME(map)(const struct operation *o)
     const int floats = o->types[0] == FLOAT32 && o->types[1] == FLOAT32 && (!b || o->types[2] == FLOAT32) && !c;
     const int64_t width = sizeof(float), step_a = sa[3] / width, step_b = sb[3] / width;
     const int in_rows = floats && (so[3] == width || n[3] == 1) && (step_a == 0 || step_a == 1) && (step_b == 0 || step_b == 1);
+    const int64_t size = o->types[0] == BOOL ? 1 : o->types[0] == FLOAT32 ? sizeof(float) : sizeof(int64_t);
+    const int moved = o->function == COPY && o->types[0] == o->types[1] && so[3] == size && sa[3] == size;
     if (o->place) { /* the position at which a cache is written */
         const int64_t position = *(const int64_t *)o->place;
         if (position < 0 || position >= o->count)
@@ -125,6 +127,10 @@ static int NAME(map)(const struct operation *o)
                 const char *x = a + i * sa[0] + j * sa[1] + k * sa[2];
                 const char *y = b ? b + i * sb[0] + j * sb[1] + k * sb[2] : x;
                 const char *z = c ? c + i * sc[0] + j * sc[1] + k * sc[2] : x;
+                if (moved) {
+                    memcpy(to, x, n[3] * so[3]);
+                    continue;
+                }
                 if (in_rows && NAME(vectors)(o->function, (float *)to, (const float *)x, step_a, (const float *)y,
                                              b ? step_b : step_a, n[3]))
                     continue;
@@ -222,7 +228,27 @@ static void NAME(live_keys)(const struct operation *o)
     }
 }
 
-/* Rows of a table, or of a cache. 0 if there is no such row. */
+/* Where the live keys of every row lie: `slots` (B,K) of their indices (R,K), and their numbers. 0 if there is no such slot. */
+static int NAME(slots_of)(const struct operation *o)
+{
+    const int64_t B = o->sizes[0], R = o->sizes[1], K = o->sizes[2];
+    const int32_t *index = (const int32_t *)o->data[1], *counts = (const int32_t *)o->more[0];
+    const int64_t *slots = (const int64_t *)o->data[2];
+    int32_t *found = (int32_t *)o->data[0], *found_counts = (int32_t *)o->more[1];
+    for (int64_t b = 0; b < B; b++) {
+        const int64_t row = R > 1 ? b : 0;
+        found_counts[b] = counts[row];
+        for (int64_t k = 0; k < counts[row]; k++) {
+            const int64_t slot = slots[b * K + index[row * K + k]];
+            if (slot < 0 || slot >= o->count)
+                return 0;
+            found[b * K + k] = (int32_t)slot;
+        }
+    }
+    return 1;
+}
+
+/* Rows of a table. 0 if there is no such row. */
 static int NAME(take_rows)(const struct operation *o)
 {
     const int64_t *index = (const int64_t *)o->data[2];
@@ -255,6 +281,10 @@ int NAME(run_step)(const struct operation *o, int64_t count)
             break;
         case LIVE_KEYS:
             NAME(live_keys)(o);
+            break;
+        case SLOTS:
+            if (!NAME(slots_of)(o))
+                return -1;
             break;
         case PRODUCT: {
             const struct float32_product p = {(const float *)o->data[1], (float *)o->data[0], (const float *)o->data[2],

@@ -349,6 +349,33 @@ def test_an_index_outside_of_its_tensor_reads_and_writes_nothing(instructions: s
                 replay()
 
 
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("change", ["none", "keys", "slots"])
+def test_rows_of_a_cache_that_another_operation_reads_are_copied_in_time(change: str, instructions: str) -> None:
+    record = steps.record_avx2 if instructions == "avx2" else steps.record_avx512
+    cache, slots, place = torch.randn(2, 3, 4), torch.tensor([4, 0, 3, 3, 1, 5]), torch.tensor([1])
+
+    def step() -> torch.Tensor:
+        cache.index_copy_(1, place, (place + 0.5).expand(2, 1, 4))
+        rows = cache.flatten(0, 1).index_select(0, slots).view(2, 3, 4)
+        if change == "keys":
+            cache.add_(1.0)
+        if change == "slots":
+            slots.add_(-slots)
+        return rows.transpose(1, 2) * 2.0
+
+    before = cache.clone(), slots.clone()
+    replay, result = record(step, [], {})
+    for position in (0, 2):
+        place.fill_(position)
+        found = []
+        for run in (step, lambda: replay() or result):
+            cache.copy_(before[0])
+            slots.copy_(before[1])
+            found.append(run().clone())
+        torch.testing.assert_close(*found)
+
+
 def test_the_fastest_recorder_of_this_processor_is_taken() -> None:
     model = built()
     assert recorded_steps(model) is not None

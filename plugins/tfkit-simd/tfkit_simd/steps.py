@@ -39,7 +39,9 @@ from ._kernels import run_greedy, run_step
 from .attention import in_torch
 from .float32 import Packed, pack
 
-CODES = {name: code for code, name in enumerate(("map", "reduce", "layer_norm", "take_rows", "live_keys", "product", "attend"))}
+CODES = {name: code for code, name in enumerate((
+    "map", "reduce", "layer_norm", "take_rows", "live_keys", "slots", "product", "attend",
+))}  # fmt: skip
 FUNCTIONS = {name: code for code, name in enumerate((
     "copy", "add", "sub", "mul", "div", "maximum", "minimum", "pow", "neg", "abs", "relu", "sin", "cos", "exp", "log", "tanh",
     "sigmoid", "silu", "gelu", "gelu_tanh", "erf", "sqrt", "rsqrt", "lt", "le", "gt", "ge", "eq", "ne", "logical_and",
@@ -123,6 +125,9 @@ class _Recorder(TorchDispatchMode):
     Attributes:
         table: a row of `WORDS` integers for each operation.
         kept: the tensors whose memory the table names.
+        caches: the memory that is written a position at a time.
+        gathered: rows of caches that attention reads where they lie, by their memory: the cache, the index, and they.
+        slots: where the live keys of every row lie, and their numbers, by the live keys and the index.
     """
 
     def __init__(self, avx512: bool, weights: Iterable[Tensor], copies: dict[Tensor, Any]) -> None:
@@ -132,6 +137,9 @@ class _Recorder(TorchDispatchMode):
         self.kept: list[Any] = []
         self.weights = {_storage(weight): weight for weight in weights}
         self.constant = set(self.weights)
+        self.caches: set[int] = set()
+        self.gathered: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self.slots: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -158,6 +166,7 @@ class _Recorder(TorchDispatchMode):
         elif all(_storage(output) in places for output in outputs):  # a view
             return result
         try:
+            self._gather(places, function._schema.is_mutable)
             self._note(name, arguments, named, outputs[0])
         except (AttributeError, IndexError, TypeError, ValueError) as reason:  # arguments of a form that is not known here
             raise CannotRecord(f"`{name}` has no kernel in this form: {reason}") from None
@@ -250,6 +259,7 @@ class _Recorder(TorchDispatchMode):
     def _index_copy(self, output: Tensor, to: Tensor, axis: int, index: Tensor, source: Tensor) -> None:
         if index.numel() != 1:
             raise CannotRecord("`index_copy_` to several positions has no kernel")
+        self.caches.add(_storage(output))
         step = output.stride(axis) * output.element_size()
         self._map("copy", output.narrow(axis, 0, 1), source, at=(index, step, output.shape[axis]))
 
@@ -286,6 +296,9 @@ class _Recorder(TorchDispatchMode):
     def _index_select(self, output: Tensor, table: Tensor, axis: int, index: Tensor) -> None:
         if axis not in (0, 1) or (axis == 1 and len(table) > MAX_TABLES):
             raise CannotRecord("`index_select` along such an axis has no kernel")
+        if axis == 0 and _storage(table) in self.caches and table.dtype == torch.float32:
+            self.gathered[_storage(output)] = table, index, output
+            return
         for one, other in zip(output.unbind(), table.unbind(), strict=True) if axis else ((output, table),):
             self._take_rows(one, other, index)
 
@@ -352,9 +365,35 @@ class _Recorder(TorchDispatchMode):
         with _disable_current_modes():
             output = in_torch(inputs).output.contiguous()
         strides = [(), *(tensor.stride() for tensor in (query, key, value))]
+        held = [self.gathered.get(_storage(tensor)) for tensor in (key, value)]
+        if all(_lie_in(rows, held[0], tensor) for rows, tensor in zip(held, (key, value), strict=True)):
+            [(key, slots, _), (value, _, _)] = held
+            index, counts = self._slots(slots, index, counts)
+            strides[2:] = [(0, *stride[1:]) for stride in strides[2:]]
+        self._gather({_storage(key), _storage(value)})
         self._row("attend", 0, (B, H, G, K), strides, [output, query, key, value], x=inputs.scale,
                   types=(D, len(index) > 1, added is not None and len(added) > 1), more=(index, counts, added))  # fmt: skip
         return AttentionOutput(output)
+
+    def _gather(self, places: set[int], written: bool = False) -> None:
+        """Copy the rows of caches in this memory. With `written`, this memory changes: the rows of caches in it, too."""
+        for place, (table, index, rows) in list(self.gathered.items()):
+            if place in places or (written and {_storage(table), _storage(index)} & places):
+                del self.gathered[place]
+                self._take_rows(rows, table, index)
+
+    def _slots(self, slots: Tensor, index: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the live keys of each row lie (B,K), and their numbers (B,)."""
+        key = slots.data_ptr(), index.data_ptr()
+        if key not in self.slots:
+            K = index.shape[1]
+            B = slots.numel() // K
+            with _disable_current_modes():
+                live, live_counts = (torch.zeros(size, dtype=torch.int32, device="cpu") for size in ((B, K), (B,)))
+            self._row("slots", 0, (B, len(index), K, 0), [], [live, index, slots], types=(), count=B * K,
+                      more=(counts, live_counts))  # fmt: skip
+            self.slots[key] = live, live_counts
+        return self.slots[key]
 
     def _live_keys(self, mask: Mask, bias: Bias | None, shapes: Shapes) -> tuple[Tensor, Tensor, Tensor | None]:
         """The indices (R,K) of the keys that each row sees, their numbers (R,), and what is added to their scores (R,H,K)."""
@@ -390,6 +429,15 @@ class _Recorder(TorchDispatchMode):
         row += [bits, place, place_stride, count, *others]  # as in `struct operation` of ../source/kernels.h
         assert len(row) == WORDS
         self.table.append(row)
+
+
+def _lie_in(held: tuple[Tensor, Tensor, Tensor] | None, first: tuple[Tensor, Tensor, Tensor] | None, rows: Tensor) -> bool:
+    """Whether rows of keys (B,G,K,D) are what the slots of the first cache hold of this one, all of it and in its order."""
+    if held is None or first is None:
+        return False
+    (table, slots, _), steps = held, rows.stride()
+    whole = rows.storage_offset() == 0 and steps[0] == len(table) // len(rows) * steps[2] and steps[2] == table[0].numel()
+    return whole and table.is_contiguous() and slots.numel() == len(table) and slots.data_ptr() == first[1].data_ptr()
 
 
 def _padded(values: Iterable[Any], rest: Any) -> list[Any]:

@@ -99,16 +99,20 @@ class KeyValueCache:
 
 class FixedCache(KeyValueCache):
     """A cache whose tensors keep their shape: a step writes one position, `place` (1,), and gets all `capacity` positions. The
-    mask of the step hides the later ones."""
+    mask of the step hides the later ones.
 
-    def __init__(self, like: KeyValueCache, rows: int, capacity: int, place: Tensor) -> None:
+    In a beam search rows share the tokens of the hypotheses that they continue. `slots` (rows, capacity) says where the keys of
+    a row lie, as row * capacity + position, so that no key moves.
+    """
+
+    def __init__(self, like: KeyValueCache, rows: int, capacity: int, place: Tensor, slots: Tensor | None) -> None:
         super().__init__(capacity)
         assert like.key is not None
         assert like.value is not None
-        self.place = place
+        self.place, self.slots = place, slots
         self.key, self.value = (
-            held.new_zeros(rows, held.shape[1], capacity, held.shape[3]) for held in (like.key, like.value)
-        )  # fmt: skip
+            held.new_zeros(rows, capacity, held.shape[1], held.shape[3]).transpose(1, 2) for held in (like.key, like.value)
+        )
 
     def load(self, other: KeyValueCache, rows: Tensor) -> None:
         """Copy the rows `rows` (B',) of another cache to the first rows."""
@@ -116,12 +120,6 @@ class FixedCache(KeyValueCache):
             assert mine is not None
             assert held is not None
             mine[: len(rows), :, : other.length] = held[:, :, : other.length].index_select(0, rows)
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row b goes on as row `rows[b]`, in the same memory."""
-        for held in (self.key, self.value):
-            assert held is not None
-            held.copy_(held.index_select(0, rows))
 
     def write(
         self, start: int, key: Float[Tensor, "B G n D"], value: Float[Tensor, "B G n V"]
@@ -131,7 +129,13 @@ class FixedCache(KeyValueCache):
         assert self.value is not None
         self.key.index_copy_(2, self.place, key)
         self.value.index_copy_(2, self.place, value)
-        return self.key, self.value
+        return self._of_rows(self.key), self._of_rows(self.value)
+
+    def _of_rows(self, held: Tensor) -> Tensor:
+        if self.slots is None:
+            return held
+        by_position = held.transpose(1, 2)  # (B, K, G, D)
+        return by_position.flatten(0, 1).index_select(0, self.slots.flatten()).view_as(by_position).transpose(1, 2)
 
 
 class DecodingState:
