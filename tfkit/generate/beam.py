@@ -26,7 +26,8 @@ from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_whole
 from ..nn.model import Model
 from ..nn.prefix import Prefix
-from .hypotheses import BeamHistory, FinishedHypotheses, Hypothesis
+from ..slots.processor_kernels import RecordedBeams
+from .hypotheses import Finished, Hypothesis, Level, hypotheses_of
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
 from .prefill import MOST_ROWS, GenerationState, prefill
 from .score_filters import Filter, ScoreFilters, filters_of, forced_ids, refuse_dead_ends
@@ -104,11 +105,14 @@ def beam_search(
     del start  # its logits
     while search.advance():
         if captured is not None:
+            if search.can_end_without_python():
+                search.end_without_python()
+                break
             search.read(captured.following(search.chosen[:, 0]), {})
             continue
         outputs = model.step(search.decoding, search.chosen, True, attention)
         search.read(outputs[search.output][:, -1], outputs.get("weights", {}))
-    return search.found
+    return search.hypotheses()
 
 
 def check_beams(beams: Any, n_best: Any, length_penalty: Any, early_stopping: Any, unfinished: Any) -> None:
@@ -133,7 +137,8 @@ class _BeamSearch:
         decoding: Keys and values, and the encoded inputs.
         totals: (S, k) log-probabilities of the live hypotheses, -inf for unused beams.
         chosen: (S * k, 1) their last tokens.
-        found: The hypotheses of complete sentences.
+        finished: The finished hypotheses of the remaining sentences.
+        complete: The numbers of complete sentences, and their finished hypotheses.
     """
 
     def __init__(
@@ -155,25 +160,28 @@ class _BeamSearch:
         self.max_penalties = penalty.at(start.limits.to(self.wide))  # (S,)
         self.sentences = torch.arange(batch, device=device)
         self.totals = torch.zeros(batch, 1, dtype=self.wide, device=device)
-        self.found: list[list[Hypothesis]] = [[] for _ in range(batch)]
-        self.length = 0
+        self.levels: list[Level] = []
+        self.weights: list[dict[str, Tensor]] = []
+        self.ids = self.sentences.new_zeros(batch, 1, 0)  # of the live hypotheses, which only filters read
+        self.finished = Finished.none(self.totals, n_best if early_stopping == "never" else beams)
+        self.complete: list[tuple[Tensor, Finished]] = []
+        self.ranked, self.length = unfinished == "ranked", 0
         self.read(start.logits, start.weights)
-        none = torch.zeros(batch, 1, 0, dtype=torch.int64, device=device)
-        self.history = BeamHistory(
-            none, none.to(self.wide), {site: new[:, :, None][:, :, :0] for site, new in self.weights.items()}
-        )
-        size = n_best if early_stopping == "never" else beams
-        self.finished = FinishedHypotheses(batch, size, self.history, self.totals, ranked=unfinished == "ranked")
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """The hypotheses of all sentences, once they are complete."""
+        sentences, finished = zip(*self.complete, strict=True)
+        order = torch.cat(sentences).argsort()
+        best = Finished(*(torch.cat(held)[order, : self.n_best] for held in zip(*finished, strict=True)))
+        return hypotheses_of(best, self.levels, self.weights)
 
     def read(self, logits: Tensor, weights: Mapping[str, Tensor]) -> None:
         """Read the logits (S * k, V) of the next token, and the attention weights (S * k, H, Q, K) of its step."""
-        S, width = self.totals.shape
         if self.columns is not None:
-            logits = self.columns.read(logits, self.sentences.repeat_interleave(width), whole=self.every_id)
+            sentences = self.sentences.repeat_interleave(self.totals.shape[1])
+            logits = self.columns.read(logits, sentences, whole=self.every_id)
         self.logits = logits.to(self.wide).contiguous()
-        self.weights = {
-            site: tensor[:, :, -1].view(S, width, tensor.shape[1], tensor.shape[3]) for site, tensor in weights.items()
-        }
+        self.weights.append({site: tensor[:, :, -1].clone() for site, tensor in weights.items()})
 
     def advance(self) -> bool:
         """Select the next tokens, store finished hypotheses and remove complete sentences. Returns whether any remain."""
@@ -203,33 +211,67 @@ class _BeamSearch:
         complete = last | self._stops(live_totals[:, 0])
         if k == 1 and stored is not None:
             complete |= stored[:, 0]
-        if bool((wrong := ~(totals[:, 0] < torch.inf)).any()):  # NaN is not less
-            row = int(self.sentences[wrong][0])
-            message = f"the logits of row {row} are NaN or infinite at token {self.length}"
-            fix = "the weights of the model, or its inputs, hold NaN or infinities, or a filter wrote them"
-            raise InputError(Diagnostic("TFK077", message, fix))
+        self._refuse_unless_finite(~(totals[:, 0] < torch.inf))  # NaN is not less
         remaining = None
         if bool(complete.any()):
             leaving, remaining = complete.nonzero()[:, 0], (~complete).nonzero()[:, 0]
-            for sentence, hypotheses in zip(self.sentences[leaving].tolist(), self.finished.take(leaving), strict=True):
-                self.found[sentence] = hypotheses[: self.n_best]
+            self.complete.append((self.sentences[leaving], self.finished.of(leaving)))
             if not len(remaining):
                 return False
-            self.finished.select(remaining)
+            self.finished = self.finished.of(remaining)
             live, live_totals = live[remaining], live_totals[remaining]
             rows, tokens, log_probs = rows[remaining], tokens[remaining], log_probs[remaining]
             self.sentences, self.limits = self.sentences[remaining], self.limits[remaining]
             self.max_penalties = self.max_penalties[remaining]
         rows = rows.gather(1, live)
         tokens, log_probs = tokens.gather(1, live), log_probs.gather(1, live)
-        self.history = self._extended(rows, tokens, log_probs)
+        self.levels.append(Level(rows, tokens, log_probs))
         self.totals = live_totals
+        if self.every_id:
+            self.ids = torch.cat([self.ids.flatten(0, 1)[rows], tokens[:, :, None]], 2)
         if self.captured is None:
             self.model.branch(self.decoding, rows.flatten(), k, remaining)
         else:
             self.captured.branch(rows.flatten(), remaining)
         self.chosen = tokens.view(-1, 1)
         return True
+
+    def _refuse_unless_finite(self, wrong: Tensor) -> None:
+        if bool(wrong.any()):
+            message = f"the logits of row {int(self.sentences[wrong][0])} are NaN or infinite at token {self.length}"
+            fix = "the weights of the model, or its inputs, hold NaN or infinities, or a filter wrote them"
+            raise InputError(Diagnostic("TFK077", message, fix))
+
+    def can_end_without_python(self) -> bool:
+        """Whether recorded steps can search on themselves."""
+        searches = self.captured is not None and self.captured.search is not None and self.wide == torch.float32
+        return searches and not self.every_id and self.columns is None
+
+    def end_without_python(self) -> None:
+        """Search on until all sentences are complete."""
+        assert self.captured is not None
+        assert self.captured.search is not None
+        recorded, (S, k), steps = self.captured.captured, self.totals.shape, int(self.limits.max()) - self.length
+        step = recorded.step
+        rows, tokens = torch.zeros(2, steps, S, k, dtype=torch.int64, device="cpu")
+        penalties = [self.penalty.at(float(max(length, 1))) for length in range(steps + self.length + 1)]
+        search = RecordedBeams(
+            ids=step.ids, place=step.place, order=step.order, logits=recorded.logits, totals=self.totals.contiguous(),
+            limits=self.limits.contiguous(), penalties=torch.tensor(penalties, device="cpu"),
+            max_penalties=self.max_penalties.contiguous(),
+            forbidden=self.sentences[:0] if self.forbidden is None else self.forbidden,
+            end_id=self.end, early_stopping=self.early_stopping, ranked=self.ranked,
+            rows=rows, tokens=tokens, log_probs=torch.zeros_like(rows, dtype=torch.float32),
+            finished=tuple(held.contiguous() for held in self.finished),
+            status=torch.zeros(S, dtype=torch.uint8, device="cpu"),
+        )  # fmt: skip
+        step.ids[: S * k], before = self.chosen, int(step.place)
+        self.captured.search(recorded.replay, search)
+        self.length += int(step.place) - before
+        refuse_dead_ends(search.status == 3, self.sentences, self.length)
+        self._refuse_unless_finite(search.status == 2)
+        self.levels += map(Level, rows, tokens, search.log_probs)
+        self.complete.append((self.sentences, Finished(*search.finished)))
 
     def _stops(self, best_live: Tensor) -> Tensor:
         """Whether (S,) the stored hypotheses suffice; `best_live` (S,) are the log-probabilities of the best live ones."""
@@ -254,7 +296,7 @@ class _BeamSearch:
         """The log-probabilities (S * k, V) of the next token after the filters."""
         S, width = self.totals.shape
         prompts = self.prompt[self.sentences].repeat_interleave(width, 0)
-        ids = torch.cat([prompts, self.history.ids.flatten(0, 1)], 1)
+        ids = torch.cat([prompts, self.ids.flatten(0, 1)], 1)
         remaining = (self.limits - self.length).repeat_interleave(width, 0)
         rows = self.sentences.repeat_interleave(width)
         log_probs = self.filters(self.logits.log_softmax(1), Prefix(ids, self.length, remaining, self.end), rows)
@@ -271,12 +313,6 @@ class _BeamSearch:
         if not bool(stored.any()):
             return None
         scores = (totals / self.penalty.at(float(self.length))).masked_fill(~stored, -torch.inf)
-        self.finished.add(scores, totals, ended, self._extended(rows, tokens, log_probs))
+        lengths = torch.full_like(rows, self.length)
+        self.finished = self.finished.insert(Finished(scores, totals, lengths, ended, rows, tokens, log_probs), self.ranked)
         return stored
-
-    def _extended(self, rows: Tensor, tokens: Tensor, log_probs: Tensor) -> BeamHistory:
-        weights = {
-            site: tensor.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, *tensor.shape[2:])
-            for site, tensor in self.weights.items()
-        }
-        return self.history.pick(rows).extended(tokens, log_probs, weights)

@@ -1,9 +1,12 @@
-"""Generated sequences with their scores, and the finished ones of a beam search, the best `size` of each sentence."""
+"""Generated sequences with their scores, and how a beam search holds them: a level for every step, which names the hypothesis
+that each one continues, and the best finished ones of each sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,118 +41,88 @@ class Hypothesis:
         return load("tfkit.view.pages:hypothesis_html")(self)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class BeamHistory:
-    """The tokens of P hypotheses for each of S sentences.
+class Level(NamedTuple):
+    """One step of a beam search: the token that each live hypothesis (S, k) got, and the hypothesis that it continues.
 
     Attributes:
-        ids: (S, P, N).
-        log_probs: (S, P, N) of these tokens.
-        weights: (S, P, N, H, K) attention weights with which they were chosen, by site.
+        rows: (S, k) the hypothesis before, as an index into all of the level before.
+        ids: (S, k).
+        log_probs: (S, k) of these tokens.
     """
 
+    rows: Tensor
     ids: Tensor
     log_probs: Tensor
-    weights: dict[str, Tensor]
-
-    def pick(self, index: Tensor) -> BeamHistory:
-        """The hypotheses with the indices (S', P') into all S * P."""
-        shape, flat = index.shape, index.flatten()
-
-        def rows(tensor: Tensor) -> Tensor:
-            return tensor.flatten(0, 1).index_select(0, flat).view(*shape, *tensor.shape[2:])
-
-        return BeamHistory(rows(self.ids), rows(self.log_probs), {site: rows(tensor) for site, tensor in self.weights.items()})
-
-    def extended(self, ids: Tensor, log_probs: Tensor, weights: dict[str, Tensor]) -> BeamHistory:
-        """The hypotheses with one more token each. ids and log_probs are (S, P), weights (S, P, H, K) with K at least as large
-        as before."""
-        return BeamHistory(
-            torch.cat([self.ids, ids[..., None]], 2),
-            torch.cat([self.log_probs, log_probs[..., None]], 2),
-            {site: torch.cat([_padded(self.weights[site], new), new[:, :, None]], 2) for site, new in weights.items()},
-        )
 
 
-def _padded(old: Tensor, new: Tensor) -> Tensor:
-    """Weights of earlier tokens, 0 at later keys."""
-    return functional.pad(old, (0, new.shape[-1] - old.shape[-1]))
+class Finished(NamedTuple):
+    """The best finished hypotheses (S, size) of each sentence, best first, with a score of -inf for missing ones. `rows`, `ids`
+    and `log_probs` are those of their last token, as in `Level`."""
+
+    scores: Tensor
+    totals: Tensor
+    lengths: Tensor
+    ended: Tensor
+    rows: Tensor
+    ids: Tensor
+    log_probs: Tensor
+
+    @classmethod
+    def none(cls, totals: Tensor, size: int) -> Finished:
+        """No hypothesis of each sentence, of which there are as many as rows of `totals`."""
+        missing = totals.new_full((len(totals), size), -torch.inf)
+        zeros = torch.zeros_like(missing, dtype=torch.int64)
+        return cls(missing, missing.clone(), zeros, zeros.bool(), zeros.clone(), zeros.clone(), missing.clone())
+
+    def of(self, sentences: Tensor) -> Finished:
+        """The hypotheses of some sentences."""
+        return Finished(*(held[sentences] for held in self))
+
+    def insert(self, new: Finished, ranked: bool) -> Finished:
+        """The best of these hypotheses and of new ones, of equal scores these first. Unfinished hypotheses come after finished
+        ones, unless all are `ranked`."""
+        every = Finished(*(torch.cat(pair, 1) for pair in zip(self, new, strict=True)))
+        order = every.scores.argsort(dim=1, descending=True, stable=True)
+        if not ranked:
+            missing = every.scores == -torch.inf
+            last = missing.to(torch.int8) * 2 + (~missing & ~every.ended)
+            order = order.gather(1, last.gather(1, order).argsort(dim=1, stable=True))
+        return Finished(*(held.gather(1, order[:, : self.scores.shape[1]]) for held in every))
 
 
-class FinishedHypotheses:
-    """The best finished hypotheses of each sentence. `scores` (S, size) are in descending order, of equal ones the earlier
-    first, and -inf for missing hypotheses. Unfinished hypotheses come after finished ones, unless all are `ranked`."""
+def hypotheses_of(
+    finished: Finished, levels: Sequence[Level], weights: Sequence[Mapping[str, Tensor]]
+) -> list[list[Hypothesis]]:
+    """The hypotheses of each sentence, best first.
 
-    def __init__(self, sentences: int, size: int, history: BeamHistory, totals: Tensor, ranked: bool) -> None:
-        self.size, self.ranked = size, ranked
-        self.scores = totals.new_full((sentences, size), -torch.inf)
-        self.totals = self.scores.clone()
-        self.lengths = torch.zeros(sentences, size, dtype=torch.int64, device=totals.device)
-        self.ended = torch.zeros(sentences, size, dtype=torch.bool, device=totals.device)
-        nothing = torch.zeros(sentences, size, dtype=torch.int64, device=totals.device)
-        self.history = history.pick(nothing)
+    Args:
+        finished: They, with their last tokens.
+        levels: The steps of the search, which gave the tokens before.
+        weights: By site, the attention weights (R, H, K) with which each step chose its tokens, of the rows before it.
+    """
+    starts = list(accumulate((level.ids.numel() for level in levels), initial=0))
+    parts = [[held.flatten() for held in part] for part in zip(*levels, strict=True)]
+    parents, ids, log_probs = (torch.cat(part).tolist() for part in parts) if levels else ([], [], [])
+    hypotheses: list[list[Hypothesis]] = []
+    for entries in zip(*(held.tolist() for held in finished), strict=True):
+        hypotheses.append([])
+        for score, total, length, ended, *last in zip(*entries, strict=True):
+            if not length:
+                continue
+            path = [last]
+            for start in reversed(starts[: length - 1]):
+                at = start + path[-1][0]
+                path.append([parents[at], ids[at], log_probs[at]])
+            rows, tokens, values = zip(*reversed(path), strict=True)
+            attention = {
+                site: _stacked([step[site][row] for step, row in zip(weights, rows, strict=False)]) for site in weights[0]
+            }
+            of_tokens = finished.log_probs.new_tensor(values)
+            hypotheses[-1].append(Hypothesis(finished.ids.new_tensor(tokens), total, score, of_tokens, ended, attention))
+    return hypotheses
 
-    def add(self, scores: Tensor, totals: Tensor, ended: Tensor, history: BeamHistory) -> None:
-        """Insert hypotheses (S, P) of one length by their scores; a score of -inf inserts nothing."""
-        length = history.ids.shape[2]
-        S, P = scores.shape
-        before = self.history
-        more = length - before.ids.shape[2]
-        padded = BeamHistory(
-            functional.pad(before.ids, (0, more)),
-            functional.pad(before.log_probs, (0, more)),
-            {
-                site: functional.pad(_padded(tensor, history.weights[site]), (0, 0, 0, 0, 0, more))
-                for site, tensor in before.weights.items()
-            },
-        )
-        both = BeamHistory(
-            torch.cat([padded.ids, history.ids], 1),
-            torch.cat([padded.log_probs, history.log_probs], 1),
-            {site: torch.cat([tensor, history.weights[site]], 1) for site, tensor in padded.weights.items()},
-        )
-        both_scores, both_ended = torch.cat([self.scores, scores], 1), torch.cat([self.ended, ended], 1)
-        order = both_scores.argsort(dim=1, descending=True, stable=True)
-        if not self.ranked:
-            cut = (both_scores > -torch.inf) & ~both_ended
-            missing = (both_scores == -torch.inf).to(torch.int8) * 2
-            order = order.gather(1, (cut + missing).gather(1, order).argsort(dim=1, stable=True))
-        order = order[:, : self.size]
-        self.scores = both_scores.gather(1, order)
-        self.totals = torch.cat([self.totals, totals], 1).gather(1, order)
-        self.lengths = functional.pad(self.lengths, (0, P), value=length).gather(1, order)
-        self.ended = both_ended.gather(1, order)
-        self.history = both.pick(order + torch.arange(S, device=order.device)[:, None] * (self.size + P))
 
-    def take(self, rows: Tensor) -> list[list[Hypothesis]]:
-        """The hypotheses of the sentences `rows`, best first."""
-        scores, totals = self.scores[rows].tolist(), self.totals[rows].tolist()
-        lengths, ended = self.lengths[rows].tolist(), self.ended[rows].tolist()
-        ids, log_probs = self.history.ids[rows], self.history.log_probs[rows]
-        weights = {site: tensor[rows].transpose(2, 3) for site, tensor in self.history.weights.items()}
-        hypotheses = []
-        for row, row_scores in enumerate(scores):
-            hypotheses.append(
-                [
-                    Hypothesis(
-                        ids[row, rank, :length],
-                        totals[row][rank],
-                        score,
-                        log_probs[row, rank, :length],
-                        ended[row][rank],
-                        {site: tensor[row, rank, :, :length] for site, tensor in weights.items()},
-                    )
-                    for rank, score in enumerate(row_scores)
-                    if (length := lengths[row][rank])
-                ]
-            )
-        return hypotheses
-
-    def select(self, rows: Tensor) -> None:
-        """Drop all sentences but `rows`."""
-        self.scores, self.totals = self.scores[rows], self.totals[rows]
-        self.lengths, self.ended = self.lengths[rows], self.ended[rows]
-        history = self.history
-        self.history = BeamHistory(
-            history.ids[rows], history.log_probs[rows], {site: tensor[rows] for site, tensor in history.weights.items()}
-        )
+def _stacked(weights: list[Tensor]) -> Tensor:
+    """The weights (H, K) of all steps as (H, N, K), 0 at keys of later steps."""
+    keys = weights[-1].shape[1]
+    return torch.stack([functional.pad(step, (0, keys - step.shape[1])) for step in weights], 1)

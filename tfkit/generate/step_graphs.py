@@ -204,6 +204,7 @@ class RecordedSteps(StepGraphs):
     def __init__(self, model: Model, recorder: StepRecorder) -> None:
         self.record: Callable[..., tuple[Callable[[], object], Tensor]] = load(recorder.record)
         self.greedy: Callable[..., None] | None = None if recorder.greedy is None else load(recorder.greedy)
+        self.beams: Callable[..., None] | None = None if recorder.beams is None else load(recorder.beams)
         self.held = _Held()
         super().__init__(model, self._capture)
 
@@ -229,7 +230,10 @@ class RecordedSteps(StepGraphs):
 
     def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams | None:
         """As that of `StepGraphs`, or None."""
-        return super().begin_beams(start, beams) if self._serves(start, sites, beams) else None
+        captured = super().begin_beams(start, beams) if self._serves(start, sites, beams) else None
+        if captured is not None:
+            captured.search = self.beams
+        return captured
 
     def _serves(self, start: GenerationState, sites: Iterable[str], beams: int = 0) -> bool:
         decoding, model = start.decoding, self.model
@@ -263,7 +267,10 @@ class RecordedSteps(StepGraphs):
 
 
 class CapturedBeams:
-    """The captured steps of a beam search. The hypotheses of a sentence have copies of its memory, and share no prefix."""
+    """The captured steps of a beam search. The hypotheses of a sentence have copies of its memory."""
+
+    search: Callable[..., None] | None = None
+    """What searches without Python (`StepRecorder.beams`)."""
 
     def __init__(self, captured: Captured, state: DecodingState) -> None:
         self.captured = captured

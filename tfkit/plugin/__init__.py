@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         CannotRecord as CannotRecord,
         Float32Kernel as Float32Kernel,
         Int8Kernel as Int8Kernel,
+        RecordedBeams as RecordedBeams,
         StepRecorder as StepRecorder,
     )
     from ..slots.score import ScoreFunction as ScoreFunction

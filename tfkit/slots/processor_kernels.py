@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from .options import Entry
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +110,68 @@ class StepRecorder(Entry):
             a row) or limits (B,) tokens. Where b has `end_id`, finished (B,), bool, is set and counts (B,) becomes the number
             of its tokens. A row that is finished before is left as it is. Equal logits and NaN as in `BeamTopK.greedy`. None if
             Python selects the tokens.
+        beams: `"module:function"`, called as `beams(recorded, search)` with a `RecordedBeams`, which says what it does. None if
+            Python searches.
     """
 
     needs: tuple[str, ...]
     record: str
     relative_time: float
     greedy: str | None = None
+    beams: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedBeams:
+    """A beam search for S sentences with k live hypotheses each, which a `StepRecorder` continues until all are complete.
+
+    A step sets `order` to the rows that the live hypotheses continue and `ids` to their last tokens (for the first step they
+    are set), calls the function that `record` returned, adds 1 to `place`, and reads the logits of hypothesis j of sentence s
+    in row s k + j. The candidates of a sentence are its best 2 k without forbidden tokens, in the order of `BeamTopK`; where
+    there are fewer, forbidden ones with a total of -inf follow. Of the first k, those that end with `end_id`, and at the
+    limit of the sentence all, are inserted into the finished hypotheses. The first k that do not end stay live; where there
+    are fewer, others follow with a total of -inf.
+
+    Attributes:
+        ids, place, logits: The tensors of the recorded step, as in `StepRecorder.greedy`.
+        order: (rows,) int64 of the recorded step, the row that each row continues.
+        totals: (S, k) float32, log-probabilities of the live hypotheses.
+        limits: (S,) int64, the most tokens of a sentence.
+        penalties: (M + 1,) float32, the length penalty for 0..M tokens, M the largest limit. A score is a total divided by it.
+            The live hypotheses have M - N tokens at first.
+        max_penalties: (S,) float32, the penalty at the limit.
+        forbidden: (F,) int64, ids that no hypothesis gets.
+        end_id: The token that ends a hypothesis; None if none does.
+        early_stopping: A sentence is complete at its limit, and once its last score (-inf where a hypothesis is missing) is:
+            for "never" at least the largest total of a live hypothesis by `max_penalties`; for False above -inf and at least
+            this total by the penalty now; for True above -inf. With one beam also once a hypothesis ended.
+        ranked: Whether unfinished hypotheses are ranked with the finished ones. Otherwise they come last.
+        rows, tokens: (N, S, k) int64, written for the live hypotheses by step: the row that they continue, and the token. Zeros
+            stay where a sentence is complete.
+        log_probs: (N, S, k) float32 of these tokens.
+        finished: (S, n) of each: scores and totals, float32; lengths, int64; whether they ended, bool; rows and tokens, int64,
+            and log-probabilities, float32, of their last tokens. Best first, of equal scores the one that came first.
+        status: (S,) uint8, 0 at first. 1: complete. 2: the best total is NaN or infinite. 3: tokens are forbidden, no candidate
+            is above -inf, and no hypothesis is finished. A search with a status of 2 or 3 ends at once.
+    """
+
+    ids: Tensor
+    place: Tensor
+    order: Tensor
+    logits: Tensor
+    totals: Tensor
+    limits: Tensor
+    penalties: Tensor
+    max_penalties: Tensor
+    forbidden: Tensor
+    end_id: int | None
+    early_stopping: bool | Literal["never"]
+    ranked: bool
+    rows: Tensor
+    tokens: Tensor
+    log_probs: Tensor
+    finished: tuple[Tensor, ...]
+    status: Tensor
 
 
 class CannotRecord(Exception):

@@ -97,6 +97,28 @@ struct greedy {
     int64_t forbidden_count;
 };
 
+/* A beam search by a recorded step (tfkit.plugin.RecordedBeams). Arrays are by sentence, (sentences, width) and
+   (sentences, size), those of the levels (steps, sentences, width). `length` is the number of tokens before the first step of
+   the search, `first` and `last` those before the first and the last step of this call. `early` is 0 for "never", 1 for True,
+   2 for False. */
+struct beams {
+    const struct operation *operations;
+    int64_t count, *ids, *place, *order;
+    const float *logits;
+    int64_t vocabulary, sentences, width, size, length, first, last, end, early, ranked;
+    float *totals;
+    const int64_t *limits;
+    const float *penalties, *max_penalties;
+    const int64_t *forbidden;
+    int64_t forbidden_count, *level_rows, *level_tokens;
+    float *level_log_probs, *scores, *finished_totals;
+    int64_t *lengths;
+    uint8_t *ended;
+    int64_t *rows, *tokens;
+    float *log_probs;
+    uint8_t *status;
+};
+
 /* A row that is not finite, times the weights that the other rows use. */
 static inline void in_float32(const struct int8_product *p, int64_t row, int64_t width)
 {
@@ -123,6 +145,8 @@ int run_step_avx512(const struct operation *, int64_t);
 int run_step_avx2(const struct operation *, int64_t);
 int run_greedy_avx512(const struct greedy *);
 int run_greedy_avx2(const struct greedy *);
+int run_beams_avx512(const struct beams *);
+int run_beams_avx2(const struct beams *);
 void fingerprint_avx512(const float *, int64_t, int32_t *);
 void fingerprint_avx2(const float *, int64_t, int32_t *);
 void float32_product_avx512(const struct float32_product *);

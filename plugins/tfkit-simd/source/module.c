@@ -145,6 +145,28 @@ static PyObject *run_greedy(PyObject *module, PyObject *const *given, Py_ssize_t
     return PyBool_FromLong(done == 1);
 }
 
+/* run_beams(variant, operations, count, ids, place, order, logits, vocabulary, sentences, width, size, length, first, last, end,
+   early, ranked, totals, limits, penalties, max_penalties, forbidden, number of these, rows, tokens and log_probs of the levels,
+   scores, totals, lengths, ended, rows, tokens, log_probs, status). Whether the search is at its end. */
+static PyObject *run_beams(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    int64_t n[34];
+    if (!read_numbers(given, count, n, 34))
+        return NULL;
+    const struct beams b = {(const struct operation *)n[1], n[2], (int64_t *)n[3], (int64_t *)n[4], (int64_t *)n[5],
+        (const float *)n[6], n[7], n[8], n[9], n[10], n[11], n[12], n[13], n[14], n[15], n[16], (float *)n[17],
+        (const int64_t *)n[18], (const float *)n[19], (const float *)n[20], (const int64_t *)n[21], n[22], (int64_t *)n[23],
+        (int64_t *)n[24], (float *)n[25], (float *)n[26], (float *)n[27], (int64_t *)n[28], (uint8_t *)n[29], (int64_t *)n[30],
+        (int64_t *)n[31], (float *)n[32], (uint8_t *)n[33]};
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = (n[0] ? run_beams_avx512 : run_beams_avx2)(&b);
+    Py_END_ALLOW_THREADS
+    if (done < 1)
+        return step_failed(done);
+    return PyBool_FromLong(done == 1);
+}
+
 /* fingerprint(variant, x, count, lanes) */
 static PyObject *fingerprint(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
@@ -165,6 +187,7 @@ static PyMethodDef functions[] = {
     {"float32_product", (PyCFunction)(void (*)(void))float32_product, METH_FASTCALL, NULL},
     {"run_step", (PyCFunction)(void (*)(void))run_step, METH_FASTCALL, NULL},
     {"run_greedy", (PyCFunction)(void (*)(void))run_greedy, METH_FASTCALL, NULL},
+    {"run_beams", (PyCFunction)(void (*)(void))run_beams, METH_FASTCALL, NULL},
     {"fingerprint", (PyCFunction)(void (*)(void))fingerprint, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL}};
 

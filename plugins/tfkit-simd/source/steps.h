@@ -355,3 +355,152 @@ int NAME(run_greedy)(const struct greedy *g)
         }
     }
 }
+
+/* Insert candidate c of a sentence into its finished hypotheses, behind those that are as good. */
+static void NAME(finish)(const struct beams *b, int64_t s, float score, float total, int64_t length, int ended, int64_t row,
+                         int64_t token, float log_prob)
+{
+    const int64_t start = s * b->size;
+    int64_t at = b->size;
+    for (; at > 0; at--) {
+        const int64_t before = start + at - 1;
+        const int missing = b->scores[before] == -INFINITY, cut = !b->ranked && !missing && !b->ended[before];
+        const int last = !b->ranked && !ended; /* unfinished hypotheses come after finished ones */
+        if (!missing && (cut != last ? last : b->scores[before] >= score))
+            break;
+    }
+    if (at == b->size)
+        return;
+    for (int64_t i = start + b->size - 1; i > start + at; i--) {
+        b->scores[i] = b->scores[i - 1];
+        b->finished_totals[i] = b->finished_totals[i - 1];
+        b->lengths[i] = b->lengths[i - 1];
+        b->ended[i] = b->ended[i - 1];
+        b->rows[i] = b->rows[i - 1];
+        b->tokens[i] = b->tokens[i - 1];
+        b->log_probs[i] = b->log_probs[i - 1];
+    }
+    const int64_t i = start + at;
+    b->scores[i] = score;
+    b->finished_totals[i] = total;
+    b->lengths[i] = length;
+    b->ended[i] = ended;
+    b->rows[i] = row;
+    b->tokens[i] = token;
+    b->log_probs[i] = log_prob;
+}
+
+/* Whether the finished hypotheses of a sentence suffice; `live` is the largest total of its live ones. */
+static int NAME(suffices)(const struct beams *b, int64_t s, float live, int64_t length)
+{
+    const float worst = b->scores[(s + 1) * b->size - 1];
+    if (b->early == 0)
+        return worst >= live / b->max_penalties[s];
+    return worst > -INFINITY && (b->early == 1 || worst >= live / b->penalties[length]);
+}
+
+/* The step of a sentence after its logits. `best` has room for its candidates and `order` for 2 `width` of them. */
+static void NAME(extend)(const struct beams *b, int64_t s, int64_t length, const struct beam_top_k *best, float *maxima, int64_t *order)
+{
+    const int64_t k = b->width, V = b->vocabulary, first = s * k;
+    int64_t allowed = 0, forbidden = 0, live = 0, stored = 0;
+    int64_t *behind = order + 2 * k;
+    NAME(sentence)(best, 0, maxima);
+    for (int64_t c = 0; c < best->count && allowed < 2 * k; c++) {
+        int found = 0;
+        for (int64_t i = 0; i < b->forbidden_count && !isnan(best->values[c]); i++)
+            found |= b->forbidden[i] == best->indices[c] % V;
+        if (!found)
+            order[allowed++] = c;
+        else if (forbidden < 2 * k)
+            behind[forbidden++] = c;
+    }
+    for (int64_t i = 0; allowed + i < 2 * k; i++) { /* forbidden ones, which count as -inf */
+        best->values[behind[i]] = -INFINITY;
+        order[allowed + i] = behind[i];
+    }
+    const float most = best->values[order[0]];
+    if (b->forbidden_count && most == -INFINITY && b->scores[s * b->size] == -INFINITY) {
+        b->status[s] = 3;
+        return;
+    }
+    if (!(most < INFINITY)) {
+        b->status[s] = 2;
+        return;
+    }
+    const int last = length == b->limits[s];
+    for (int64_t i = 0; i < k; i++) {
+        const int64_t c = order[i], token = best->indices[c] % V;
+        const float total = best->values[c];
+        if ((last || token == b->end) && total > -INFINITY) {
+            NAME(finish)(b, s, total / b->penalties[length], total, length, token == b->end, first + best->indices[c] / V, token,
+                         best->log_probs[c]);
+            stored |= !i;
+        }
+    }
+    int64_t *kept = behind; /* the candidates that stay live: those that do not end come first */
+    for (int64_t i = 0; i < 2 * k && live < k; i++)
+        if (best->indices[order[i]] % V != b->end)
+            kept[live++] = order[i];
+    const int64_t open = live;
+    for (int64_t i = 0; i < 2 * k && live < k; i++)
+        if (best->indices[order[i]] % V == b->end)
+            kept[live++] = order[i];
+    if (last || (k == 1 && stored) || NAME(suffices)(b, s, open ? best->values[kept[0]] : -INFINITY, length)) {
+        b->status[s] = 1;
+        for (int64_t j = 0; j < k; j++)
+            b->order[first + j] = first + j;
+        return;
+    }
+    const int64_t level = (length - b->length - 1) * b->sentences * k + first;
+    for (int64_t j = 0; j < k; j++) {
+        const int64_t c = kept[j], index = best->indices[c];
+        b->totals[first + j] = j < open ? best->values[c] : -INFINITY;
+        b->order[first + j] = b->level_rows[level + j] = first + index / V;
+        b->ids[first + j] = b->level_tokens[level + j] = index % V;
+        b->level_log_probs[level + j] = best->log_probs[c];
+    }
+}
+
+/* 1 once every sentence is complete or one has failed, 2 if `last` comes before. Otherwise as run_step. */
+int NAME(run_beams)(const struct beams *b)
+{
+    const int64_t k = b->width, candidates = (2 + b->forbidden_count) * k, blocks = (b->vocabulary + 127) / 128;
+    const int64_t size = candidates * (2 * sizeof(float) + sizeof(int64_t)) + 4 * k * sizeof(int64_t) + blocks * sizeof(float);
+    const int large = b->sentences * k * b->vocabulary >= PARALLEL / 8;
+    const int64_t aligned = (size + 63) / 64 * 64;
+    char *memory = malloc((large ? omp_get_max_threads() : 1) * aligned);
+    if (!memory)
+        return 0;
+    int done = 1;
+    for (int64_t length = b->first;; length++) {
+        int64_t open = 0, failed = 0;
+        for (int64_t s = 0; s < b->sentences; s++) {
+            open += b->status[s] == 0;
+            failed += b->status[s] > 1;
+        }
+        if (!open || failed)
+            break;
+        if (length == b->last) {
+            done = 2;
+            break;
+        }
+        done = NAME(run_step)(b->operations, b->count);
+        if (done != 1)
+            break;
+        ++*b->place;
+        OMP(parallel for schedule(static) if (large))
+        for (int64_t s = 0; s < b->sentences; s++) {
+            if (b->status[s])
+                continue;
+            char *mine = memory + (large ? omp_get_thread_num() : 0) * aligned;
+            int64_t *indices = (int64_t *)mine, *order = indices + candidates;
+            float *values = (float *)(order + 4 * k), *log_probs = values + candidates;
+            const struct beam_top_k best = {b->logits + s * k * b->vocabulary, b->totals + s * k, values, log_probs, indices, 1, k,
+                b->vocabulary, candidates};
+            NAME(extend)(b, s, length + 1, &best, log_probs + candidates, order);
+        }
+    }
+    free(memory);
+    return done;
+}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from functools import partial
+from typing import Any
 
 import pytest
 import tfkit_simd as plugin
@@ -226,14 +229,78 @@ def test_forbidden_tokens_are_not_selected_and_log_probabilities_stay_those_of_a
     assert float(found.log_probabilities.min()) < -0.7  # of a token that is not the most probable
 
 
+def draw_search(draw: random.Random) -> dict[str, Any]:
+    beams = draw.randint(1, 6)
+    penalty = draw.choice([tfkit.GnmtLengthPenalty, tfkit.PowerLengthPenalty])(draw.choice([0.0, 0.6, 1.0, 2.5]))
+    forbidden = draw.sample(range(60), draw.randint(1, 20))
+    limits = torch.tensor([draw.randint(1, 80) for _ in range(4)]) if draw.random() < 0.5 else draw.choice([2, 9, 70])
+    return {
+        "beams": beams, "n_best": draw.randint(1, beams), "length_penalty": penalty, "max_new_tokens": limits,
+        "early_stopping": draw.choice(["never", True, False]), "unfinished": draw.choice(["last", "ranked"]),
+        "filters": [tfkit.score_filter("suppress", ids=forbidden)] if draw.random() < 0.6 else [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_beams_in_c_find_the_bits_of_the_search_in_python(instructions: str) -> None:
+    draw, ends = random.Random(3), set()
+    models = [  # the first one finds all tokens equal
+        built("transformer-tiny", "defaults.vocab_size=60", "nodes.logits.share=null", scale=scale) for scale in (0, 0.5, 1, 2)
+    ]
+    for model in models:
+        model.beam_top_k = [one for one in plugin.BEAM_TOP_K if one.name.endswith(instructions)]
+        with torch.no_grad():
+            model.nodes["logits"].logits.weight[2].mul_(6.0)  # the end token, which is now the best one or the worst
+    for _ in range(60):
+        model, settings = draw.choice(models), draw_search(draw)
+        inputs = inputs_of(model, 4)
+        graphs, without = with_instructions(model, instructions), with_instructions(model, instructions)
+        assert graphs.beams is not None
+        without.beams = None
+        found, wanted = (tfkit.beam_search(model, graphs=one, **inputs, **settings) for one in (graphs, without))
+        assert graphs.steps
+        for of_row, wanted_of_row in zip(found, wanted, strict=True):
+            assert len(of_row) == len(wanted_of_row)
+            for one, other in zip(of_row, wanted_of_row, strict=True):
+                ends.add((one.finished, len(one.ids) > 1))
+                assert one.ids.tolist() == other.ids.tolist()
+                assert (one.score, one.log_probability, one.finished) == (other.score, other.log_probability, other.finished)
+                assert torch.equal(one.token_log_probabilities, other.token_log_probabilities)
+    assert len(ends) == 4
+
+
 def test_nan_that_comes_late_is_refused() -> None:
     model = counting()
     with torch.no_grad():
         model.nodes["source"].embedding.weight[70] = torch.nan  # which every row comes to
     graphs = recorded_steps(model)
     for filters in ((), [tfkit.score_filter("suppress", ids=[0])]):
-        with pytest.raises(tfkit.InputError, match="NaN"):
-            tfkit.greedy(model, max_new_tokens=70, graphs=graphs, filters=filters, **inputs_of(model, 6))
+        for search in (tfkit.greedy, partial(tfkit.beam_search, beams=2)):
+            with pytest.raises(tfkit.InputError, match="NaN"):
+                search(model, max_new_tokens=70, graphs=graphs, filters=filters, **inputs_of(model, 6))
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_a_sentence_without_an_allowed_token_ends_a_search(instructions: str) -> None:
+    logits, place = torch.full((4, 9), -torch.inf), torch.zeros(1, dtype=torch.int64)
+    logits[:, 5] = 0.0
+    logits[1, 3] = -1.0
+    record, search = (getattr(steps, f"{name}_{instructions}") for name in ("record", "beams"))
+    replay, result = record(lambda: logits + place, [], {})
+    levels, integers = torch.zeros(3, 2, 2, dtype=torch.int64), torch.zeros(2, 1, dtype=torch.int64)
+    none = torch.full((2, 1), -torch.inf)
+    state = tfkit.plugin.RecordedBeams(
+        ids=torch.zeros(4, 1, dtype=torch.int64), place=place, order=torch.arange(4), logits=result, totals=torch.zeros(2, 2),
+        limits=torch.tensor([4, 4]), penalties=torch.ones(5), max_penalties=torch.ones(2), forbidden=torch.tensor([5]),
+        end_id=None, early_stopping="never", ranked=False, rows=levels, tokens=levels.clone(), log_probs=levels.float(),
+        finished=(none, none.clone(), integers, integers.bool(), integers.clone(), integers.clone(), none.clone()),
+        status=torch.zeros(2, dtype=torch.uint8),
+    )  # fmt: skip
+    search(replay, state)
+    assert state.status.tolist() == [0, 3]
+    assert int(place) == 1
+    assert int(state.tokens[0, 0, 0]) == 3
+    assert state.totals[0].tolist()[1] == -torch.inf
 
 
 def test_a_caller_that_wants_each_token_gets_it() -> None:

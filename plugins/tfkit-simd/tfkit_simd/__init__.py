@@ -138,6 +138,7 @@ def _step_recorder(instructions: str, words: str, needs: tuple[str, ...], relati
         needs=needs,
         record=f"tfkit_simd.steps:record_{instructions}",
         greedy=f"tfkit_simd.steps:greedy_{instructions}",
+        beams=f"tfkit_simd.steps:beams_{instructions}",
         relative_time=relative_time,
     )
 

@@ -26,6 +26,7 @@ from tfkit.plugin import (
     CannotRecord,
     Mask,
     Prepared,
+    RecordedBeams,
     Shapes,
     dense_bias,
     recording_attention,
@@ -35,7 +36,7 @@ from tfkit.plugin import (
 )
 
 from . import SIMD, SimdOptions
-from ._kernels import run_greedy, run_step
+from ._kernels import run_beams, run_greedy, run_step
 from .attention import in_torch
 from .float32 import Packed, pack
 
@@ -58,7 +59,8 @@ WORDS = 37
 """Numbers of an operation in the table."""
 PLAIN_AXES = 4
 UNINTERRUPTED = 64
-"""Steps of a greedy search between which Python may stop it."""
+"""Steps of a search between which Python may stop it."""
+EARLY = {"never": 0, True: 1, False: 2}
 
 check = require_capabilities(SIMD.name, SIMD.capabilities)
 
@@ -116,6 +118,30 @@ def greedy(
         if run_greedy(
             avx512, *recording.place, *step, logits.shape[1], batch, width, first, last, end, *search, len(forbidden)
         ):
+            return
+
+
+def beams(avx512: bool, recording: Recording, search: RecordedBeams) -> None:
+    """A beam search by a recorded step; see `tfkit.plugin.StepRecorder`.
+
+    Args:
+        avx512: as for `record`.
+        recording: what `record` returned.
+        search: the search.
+    """
+    (steps, sentences, k), size = search.rows.shape, search.finished[0].shape[1]
+    end, early = -1 if search.end_id is None else search.end_id, EARLY[search.early_stopping]
+    step = [tensor.data_ptr() for tensor in (search.ids, search.place, search.order, search.logits)]
+    inputs = (search.totals, search.limits, search.penalties, search.max_penalties, search.forbidden)
+    written = (search.rows, search.tokens, search.log_probs, *search.finished, search.status)
+    before = len(search.penalties) - 1 - steps
+    for first in range(before, before + steps, UNINTERRUPTED):
+        last = min(first + UNINTERRUPTED, before + steps)
+        if run_beams(
+            avx512, *recording.place, *step, search.logits.shape[1], sentences, k, size, before, first, last, end, early,
+            search.ranked, *(tensor.data_ptr() for tensor in inputs), len(search.forbidden),
+            *(tensor.data_ptr() for tensor in written),
+        ):  # fmt: skip
             return
 
 
@@ -486,5 +512,6 @@ def _merged(strides: list[tuple[int, ...]], shape: Sequence[int]) -> tuple[list[
     return [1] * missing + sizes, [[0] * missing + step for step in steps]
 
 
+beams_avx2, beams_avx512 = partial(beams, False), partial(beams, True)
 greedy_avx2, greedy_avx512 = partial(greedy, False), partial(greedy, True)
 record_avx2, record_avx512 = partial(record, False), partial(record, True)
