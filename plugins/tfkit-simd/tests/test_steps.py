@@ -251,7 +251,7 @@ def test_beams_in_c_find_the_bits_of_the_search_in_python(instructions: str) -> 
         model.beam_top_k = [one for one in plugin.BEAM_TOP_K if one.name.endswith(instructions)]
         with torch.no_grad():
             model.nodes["logits"].logits.weight[2].mul_(6.0)  # the end token, which is now the best one or the worst
-    for _ in range(60):
+    for _ in range(40):
         model, settings = draw.choice(models), draw_search(draw)
         inputs = inputs_of(model, 4)
         graphs, without = with_instructions(model, instructions), with_instructions(model, instructions)
@@ -398,6 +398,27 @@ def test_each_operation_gives_what_torch_gives_for_numbers_of_every_replay(size:
             wanted = operation(x.clone(), y, m)
             replay()
             torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_results_that_are_read_no_more_give_their_memory_to_others(instructions: str) -> None:
+    record, (x, y) = getattr(steps, f"record_{instructions}"), torch.randn(2, 100, 10)
+
+    def step() -> tuple[torch.Tensor, torch.Tensor]:
+        early, total, ones = x * 3.0, x, torch.ones(100, 10)
+        for number in range(50):
+            total = (total + y) * 0.9 + (early if number == 40 else ones)
+        return total, early.t()[:2]
+
+    replay, results = record(step, [], {})
+    memory = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in replay.kept}
+    assert sum(memory.values()) < 10 * 4 * x.numel()
+    for _ in range(2):
+        x.normal_()
+        y.normal_()
+        wanted = step()
+        replay()
+        torch.testing.assert_close(results, wanted)
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)

@@ -9,6 +9,7 @@ Operations on weights alone are not repeated. Attention and products are those o
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -49,6 +50,7 @@ FUNCTIONS = {name: code for code, name in enumerate((
     "logical_or", "logical_not", "where",
 ))}  # fmt: skip
 REDUCTIONS = {name: code for code, name in enumerate(("sum", "mean", "amax", "any", "all"))}
+NAMES = list(CODES)
 TYPES = {dtype: code for code, dtype in enumerate((torch.float32, torch.float64, torch.int64, torch.bool))}
 BOOLEAN = {"bitwise_not": "logical_not", "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
 SAME = {**BOOLEAN, "_to_copy": "copy", "clone": "copy"}
@@ -57,6 +59,12 @@ MAX_TABLES = 64
 """Heads of a table of biases, whose values are taken head by head."""
 WORDS = 37
 """Numbers of an operation in the table."""
+PLACES = (26, 27, 28, 29, 31, 34, 35, 36)
+"""Those that are addresses."""
+WRITTEN = {"live_keys": (26, 29, 31), "slots": (26, 35)}
+"""Those that are addresses of results; the first one by default."""
+LINE = 64
+"""Bytes of a line of the processor's cache, to which the memory of a tensor is aligned."""
 PLAIN_AXES = 4
 UNINTERRUPTED = 64
 """Steps of a search between which Python may stop it."""
@@ -85,13 +93,14 @@ def record(
     recorder = _Recorder(avx512, weights, copies)
     with torch.no_grad(), recording_attention(SIMD, SimdOptions(), recorder.attend, recorder.prepare), recorder:
         result = run()
-    return Recording(avx512, torch.tensor(recorder.table, dtype=torch.int64, device="cpu"), recorder.kept), result
+    kept = recorder.share_memory([leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
+    return Recording(avx512, torch.tensor(recorder.table, dtype=torch.int64, device="cpu"), kept), result
 
 
 class Recording:
     """A recorded step: the table of its operations, whose tensors it keeps. A call runs it again."""
 
-    def __init__(self, avx512: bool, table: Tensor, kept: list[Any]) -> None:
+    def __init__(self, avx512: bool, table: Tensor, kept: list[Tensor]) -> None:
         self.avx512, self.table, self.kept = avx512, table, kept
         self.place = table.data_ptr(), len(table)
 
@@ -151,6 +160,7 @@ class _Recorder(TorchDispatchMode):
     Attributes:
         table: a row of `WORDS` integers for each operation.
         kept: the tensors whose memory the table names.
+        created: bytes of each piece of memory that the step allocates, by address.
         caches: the memory that is written a position at a time.
         gathered: rows of caches that attention reads where they lie, by their memory: the cache, the index, and they.
         slots: where the live keys of every row lie, and their numbers, by the live keys and the index.
@@ -160,9 +170,10 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.avx512, self.copies = avx512, copies
         self.table: list[list[int]] = []
-        self.kept: list[Any] = []
+        self.kept: list[Tensor] = []
         self.weights = {_storage(weight): weight for weight in weights}
         self.constant = set(self.weights)
+        self.created: dict[int, int] = {}
         self.caches: set[int] = set()
         self.gathered: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self.slots: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -177,12 +188,13 @@ class _Recorder(TorchDispatchMode):
         name = function.overloadpacket.__name__
         if name in ("mm", "addmm") and _storage(arguments[-2]) in self.constant:
             result = result.t().contiguous().t()  # W x^T: the kernel writes a row for each of x
-        self.kept += [arguments, named, result]
         tensors = [leaf for leaf in tree_leaves((arguments, named)) if isinstance(leaf, Tensor)]
         if name == "_local_scalar_dense":
             raise CannotRecord("a number of a tensor is read by Python")
         places = {_storage(tensor) for tensor in tensors}
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        self.kept += [*tensors, *outputs]
+        self._note_memory(*(output for output in outputs if _storage(output) not in places))
         if function._schema.is_mutable:
             if places & self.constant:
                 raise CannotRecord(f"`{name}` writes to a weight, or to a tensor that every step makes anew")
@@ -197,6 +209,56 @@ class _Recorder(TorchDispatchMode):
         except (AttributeError, IndexError, TypeError, ValueError) as reason:  # arguments of a form that is not known here
             raise CannotRecord(f"`{name}` has no kernel in this form: {reason}") from None
         return result
+
+    def _note_memory(self, *tensors: Tensor) -> None:
+        self.created |= {_storage(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
+
+    def share_memory(self, results: Iterable[Tensor]) -> list[Tensor]:
+        """Give the memory of what is read no more to later results, as torch does: a step then stays in the processor's caches.
+
+        Args:
+            results: the tensors that are read after the step.
+
+        Returns:
+            The tensors whose memory the table names.
+        """
+        stay, starts = {_storage(tensor) for tensor in results}, sorted(self.created)
+        lives: dict[int, tuple[int, int]] = {}  # the first and the last operation with each piece of memory
+        for number, row in enumerate(self.table):
+            written = WRITTEN.get(NAMES[row[0]], PLACES[:1])
+            for word in sorted(PLACES, key=written.__contains__):  # an operation reads before it writes
+                start = self._start_of(row[word], starts)
+                if start is None:
+                    continue
+                if start not in lives and word not in written:
+                    stay.add(start)  # no operation computes what it holds
+                lives[start] = lives.get(start, (number,))[0], number
+        places: dict[int, int] = {}
+        taken: list[tuple[int, int, int]] = []
+        for start, (first, last) in sorted(lives.items(), key=lambda life: life[1]):
+            if start in stay:
+                continue
+            place, size = 0, -(-self.created[start] // LINE) * LINE
+            for begin, end, _ in sorted(piece for piece in taken if piece[2] >= first):
+                if place + size <= begin:
+                    break
+                place = max(place, end)
+            taken.append((place, place + size, last))
+            places[start] = place
+        memory = torch.empty(max((end for _, end, _ in taken), default=0) + LINE, dtype=torch.uint8, device="cpu")
+        base = -(-memory.data_ptr() // LINE) * LINE
+        for row in self.table:
+            for word in PLACES:
+                start = self._start_of(row[word], starts)
+                if start in places:
+                    row[word] += base + places[start] - start
+        named = stay | {_storage(tensor) for tensor in self.kept} - set(self.created)
+        return [memory, *(tensor for tensor in self.kept if _storage(tensor) in named)]
+
+    def _start_of(self, address: int, starts: list[int]) -> int | None:
+        """Where the piece of memory begins that the step allocated and that has this address."""
+        start = starts[bisect_right(starts, address) - 1] if starts else address
+        return start if start <= address < start + self.created.get(start, 0) else None
 
     def _note(self, name: str, arguments: Any, named: dict[str, Any], output: Tensor) -> None:
         handler = getattr(self, f"_{name.strip('_')}", None)
@@ -260,6 +322,7 @@ class _Recorder(TorchDispatchMode):
             raise CannotRecord("`addcmul` with a factor has no kernel")
         with _disable_current_modes():
             product = torch.empty(output.shape, dtype=output.dtype, device="cpu")
+        self._note_memory(product)
         self._map("mul", product, one, other)
         self._map("add", output, x, product)
 
@@ -390,6 +453,7 @@ class _Recorder(TorchDispatchMode):
             index, counts, added = self._live_keys(inputs.mask, inputs.bias, shapes_of(inputs))
         with _disable_current_modes():
             output = in_torch(inputs).output.contiguous()
+        self._note_memory(output)
         strides = [(), *(tensor.stride() for tensor in (query, key, value))]
         held = [self.gathered.get(_storage(tensor)) for tensor in (key, value)]
         if all(_lie_in(rows, held[0], tensor) for rows, tensor in zip(held, (key, value), strict=True)):
@@ -416,6 +480,7 @@ class _Recorder(TorchDispatchMode):
             B = slots.numel() // K
             with _disable_current_modes():
                 live, live_counts = (torch.zeros(size, dtype=torch.int32, device="cpu") for size in ((B, K), (B,)))
+            self._note_memory(live, live_counts)
             self._row("slots", 0, (B, len(index), K, 0), [], [live, index, slots], types=(), count=B * K,
                       more=(counts, live_counts))  # fmt: skip
             self.slots[key] = live, live_counts
@@ -433,6 +498,7 @@ class _Recorder(TorchDispatchMode):
             index, counts = torch.zeros(R, K, dtype=torch.int32, device="cpu"), torch.zeros(R, dtype=torch.int32, device="cpu")
             if dense is not None or (mask_tensor is not None and mask_tensor.shape[1] > 1):
                 added = torch.zeros(R, H, K, device="cpu")
+        self._note_memory(*(tensor for tensor in (index, counts, added) if tensor is not None))
         heads = 1 if added is None else H
         strides = [(0,) * 4 if tensor is None else _bytes(tensor.expand(R, heads, 1, K)) for tensor in (mask_tensor, dense)]
         self._row("live_keys", 0, (R, heads, 1, K), [(), *strides], [index, mask_tensor, dense, added], place=counts.data_ptr(),
@@ -444,7 +510,7 @@ class _Recorder(TorchDispatchMode):
         tensors: Sequence[Tensor | None], x: float = 0.0, place: int = 0, place_stride: int = 0, count: int = 0,
         types: Sequence[int] | None = None, more: Sequence[Tensor | None] = (),
     ) -> None:  # fmt: skip
-        self.kept.append((tensors, more))
+        self.kept += [tensor for tensor in (*tensors, *more) if tensor is not None]
         if types is None:
             types = [0 if tensor is None else _type(tensor) for tensor in tensors if code != "product"]
         axes = [number for part in _padded(strides, ()) for number in _padded(part, 0)]
