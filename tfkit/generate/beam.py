@@ -97,7 +97,7 @@ def beam_search(
     filters_of(filters)
     start = prefill(
         model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs,
-        shortlists, prefixes,
+        shortlists, prefixes, None if graphs is None else graphs.first_pass,
     )  # fmt: skip
     filter_scores = filters_of(filters, forced_ids(prefixes, start))
     captured = None if graphs is None else graphs.begin_beams(start, beams, attention)

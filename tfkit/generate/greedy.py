@@ -70,7 +70,7 @@ def greedy(
     filters_of(filters)
     start = prefill(
         model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs,
-        shortlists, prefixes,
+        shortlists, prefixes, None if graphs is None else graphs.first_pass,
     )  # fmt: skip
     filter_scores = filters_of(filters, forced_ids(prefixes, start))
     most_probable = fastest_greedy(model.beam_top_k)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,6 +52,8 @@ class GenerationState:
     columns: Columns | None = None
 
 
+FirstPass = Callable[..., tuple[DecodingState, Tensor] | None]
+"""Maps target, output, inputs, masks, lengths, capacity and start token to the state after this token and its logits."""
 EXTRA = 50
 """Tokens beyond the length of the source that a search may generate by default, as in "Attention Is All You Need"."""
 
@@ -70,6 +72,7 @@ def prefill(
     inputs: Mapping[str, Tensor],
     shortlists: Sequence[Any] | None = None,
     prefixes: Any = None,
+    first_pass: FirstPass | None = None,
 ) -> GenerationState:
     """Run the nodes that do not depend on the target, then the start token or the prompt of the target.
 
@@ -77,6 +80,7 @@ def prefill(
         positional: Inputs in the order of the spec, without the target; for a model with one input, its prompt.
         max_new_tokens: One limit, or integers (B,); the length of the longest input + `EXTRA` by default.
         prompt: As in `greedy`, like all further arguments.
+        first_pass: A recorded pass over sources and start token, which returns None where there is none.
 
     Returns:
         The state before the first new token.
@@ -85,6 +89,7 @@ def prefill(
         InputError: Target, output or start token are ambiguous; a limit is below 1; padding of the prompt would shift
             positions.
     """
+    attention = tuple(attention)
     target, prompt, inputs = _by_name(model, positional, target, prompt, inputs)
     if max_new_tokens is None:
         max_new_tokens = _default_limit(model, target, prompt, inputs)
@@ -98,18 +103,27 @@ def prefill(
         raise InputError(Diagnostic("TFK077", f"`{target}` has no start_id", "write `start_id` at the node, or give a prompt"))
     batch = None if inputs else 1 if prompt is None else prompt.shape[0]
     capacity = max_tokens + (1 if prompt is None else prompt.shape[1])
-    decoding = model.start(target, batch=batch, capacity=capacity, masks=masks, lengths=lengths, segments=segments, **inputs)
+    recorded = None
+    if first_pass is not None and prompt is None and shortlists is None and segments is None and not attention:
+        recorded = first_pass(target, output, inputs, masks, lengths, capacity, rule.start_id or 0)
+    decoding = recorded[0] if recorded is not None else model.start(
+        target, batch=batch, capacity=capacity, masks=masks, lengths=lengths, segments=segments, **inputs
+    )  # fmt: skip
     batch, device = decoding.batch, model.device
     columns = None if shortlists is None else columns_of(shortlists, prefixes, rule, batch, device)
     if columns is not None:
         model.restrict(decoding, output, columns.ids)
     if prompt is None:
         prompt, known = torch.full((batch, 1), rule.start_id or 0, device=device), True
-    outputs = model.step(decoding, prompt, known, attention)
+    weights: dict[str, Tensor] = {}
+    if recorded is not None:
+        logits = recorded[1]
+    else:
+        outputs = model.step(decoding, prompt, known, attention)
+        logits, weights = outputs[output][:, -1], outputs.get("weights", {})
     _check_padding(target, decoding.visible, rule, prompt)
-    weights: dict[str, Tensor] = outputs.get("weights", {})
     _check_sites(model, attention, weights)
-    logits, limits = outputs[output][:, -1], _limits(max_new_tokens, batch, device)
+    limits = _limits(max_new_tokens, batch, device)
     per_row = isinstance(max_new_tokens, Tensor)
     before = prompt if decoding.visible is None else torch.where(decoding.visible, prompt, -1)
     return GenerationState(output, rule, decoding, before, logits, limits, max_tokens, per_row, weights, columns)

@@ -97,7 +97,7 @@ def sample(
     filters_of(filters)
     start = prefill(
         model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs,
-        shortlists, prefixes,
+        shortlists, prefixes, None if graphs is None else graphs.first_pass,
     )  # fmt: skip
     forced = forced_ids(prefixes, start)
     filter_scores = filters_of(filters, None if forced is None else forced.repeat_interleave(samples, 0))

@@ -8,8 +8,9 @@ step, after compiling it.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,10 +22,10 @@ from torch.nn.modules import module as module_calls
 from ..cpu import small_batch
 from ..cpu.int8 import capabilities
 from ..cpu.low_precision import LowPrecisionLinear
-from ..cpu.packed_weight import SearchProducts, equal_sums
-from ..cpu.products import may_read
+from ..cpu.packed_weight import SearchProducts, active, equal_sums
+from ..cpu.products import are_plain, may_read
 from ..errors import Diagnostic, InputError
-from ..nn.fixed_step import FixedStep
+from ..nn.fixed_step import FixedStart, FixedStep
 from ..nn.model import Model
 from ..nn.runtime.decoding_state import DecodingState
 from ..nn.tokens import TokenLogits
@@ -32,22 +33,26 @@ from ..slots.lazy import load
 from ..slots.processor_kernels import StepRecorder
 from .prefill import GenerationState
 
-Capture = Callable[..., tuple[Callable[[], object], Tensor]]
-"""Records a function. Returns what runs it again on the same tensors, and the tensor that then holds its result."""
+Capture = Callable[..., tuple[Callable[[], object], Any]]
+"""Records a function. Returns what runs it again on the same tensors, and the tensors that then hold its result."""
+Tables = Mapping[str, Tensor] | None
 WARM_UP = 3
 """Runs before a capture, in which kernels are compiled and libraries take their memory."""
 ROUND = 64
 """Positions of caches and memories are multiples of this, so that batches of similar lengths share a graph."""
 ROUND_ROWS = 8
-"""Rows are a power of two below this, and multiples of it above."""
+"""Rows are a power of two below this, and multiples of it above, as are the positions of a recorded first pass."""
 MAX_CACHED = 64_000_000
-"""The largest caches of a recorded step on a CPU, in numbers. Rows that have ended are computed on, and in
-larger batches that takes longer than Python (bench/translate_cells.py)."""
-MAX_STEPS = 16
-"""The largest number of steps that are kept: the one that was used least recently makes room for another."""
+"""The largest caches of a recorded step on a CPU, in numbers. Rows that have ended are computed on, and in larger
+batches that takes longer than Python (bench/translate_cells.py)."""
+MAX_FIRST = 2_000_000_000
+"""The largest product of positions, of all rows, and parameters in a recorded first pass: with more, Python takes a small part
+of the time, and a recording as long as some passes."""
+MAX_STEPS, MAX_STARTS = 16, 64
+"""The largest numbers of steps and of first passes that are kept: the one used least recently makes room for another."""
 
 
-def cuda_graph(run: Callable[[], Tensor], warm_up: int = WARM_UP, pool: Any = None) -> tuple[Callable[[], object], Tensor]:
+def cuda_graph(run: Callable[[], Any], warm_up: int = WARM_UP, pool: Any = None) -> tuple[Callable[[], object], Any]:
     """Record a function as a CUDA graph. The recording itself computes nothing.
 
     Args:
@@ -56,7 +61,7 @@ def cuda_graph(run: Callable[[], Tensor], warm_up: int = WARM_UP, pool: Any = No
         pool: Memory (`torch.cuda.graph_pool_handle()`) of graphs that never run at the same time; its own by default.
 
     Returns:
-        A function that replays the graph, and the tensor that then holds the result.
+        A function that replays the graph, and the tensors that then hold the result.
     """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
@@ -103,6 +108,19 @@ class StepGraphs:
         captured.step.load(start.decoding)
         return captured.following
 
+    def first_pass(
+        self,
+        target: str,
+        output: str,
+        inputs: Mapping[str, Tensor],
+        masks: Tables,
+        lengths: Tables,
+        capacity: int,
+        start_id: int,
+    ) -> tuple[DecodingState, Tensor] | None:
+        """The state after the start token and its logits (B, V), by a recorded pass; None for an ordinary one, as on CUDA."""
+        return None
+
     def greedy_from(self, start: GenerationState) -> Callable[..., None] | None:
         """What selects all further tokens of a greedy search without Python (`StepRecorder.greedy`). None on CUDA."""
         return None
@@ -119,8 +137,8 @@ class StepGraphs:
             message = "the rows of each batch have shortlists, and a captured step computes the logits of every id"
             raise InputError(Diagnostic("TFK063", message, "leave CUDA graphs out, or the shortlists"))
         decoding = start.decoding
-        last, positions = decoding.length + start.max_tokens - 1, self.model.plan.max_input_lengths.get(decoding.target)
-        if positions is not None and last > positions:
+        last, positions = self._last_position(start)
+        if last > positions:
             message = f"the search reaches position {last}, and the model has {positions} positions"
             raise InputError(Diagnostic("TFK061", message, "ask for fewer tokens, or shorten the prompt"))
         rows = _rows(decoding.batch) * max(beams, 1)
@@ -137,6 +155,12 @@ class StepGraphs:
         self.steps[key] = captured
         return captured
 
+    def _last_position(self, start: GenerationState) -> tuple[int, int]:
+        """The number of positions that a search may reach, and that the model has."""
+        decoding = start.decoding
+        positions = self.model.plan.max_input_lengths.get(decoding.target, sys.maxsize)
+        return decoding.length + start.max_tokens - 1, positions
+
 
 @dataclass(frozen=True)
 class Captured:
@@ -152,6 +176,15 @@ class Captured:
         self.replay()
         self.step.place.add_(1)
         return self.logits[: len(chosen)]
+
+
+@dataclass(frozen=True)
+class CapturedStart:
+    """A captured first pass: `replay` runs it, and `logits` (rows, V) then holds its result."""
+
+    first: FixedStart
+    replay: Callable[[], object]
+    logits: Tensor
 
 
 def recorded_steps(model: Model) -> RecordedSteps | None:
@@ -182,7 +215,11 @@ class _Held(threading.local):
         self.steps: dict[tuple[Any, ...], Captured] = {}
         self.copies: dict[Tensor, Any] = {}
         self.sums: dict[Tensor, tuple[Tensor, ...]] = {}
-        self.refused: dict[tuple[bool, str], Exception] = {}
+        self.refused: dict[tuple[Any, ...], Exception] = {}
+        self.starts: dict[tuple[Any, ...], CapturedStart] = {}
+        self.parameters = 0
+        self.begun: DecodingState | None = None
+        """The state that a recorded first pass gave last: its model has been compared."""
 
     def written_to(self, products: SearchProducts) -> bool:
         """Whether a weight was written to past torch's counter of versions; once for a series of searches."""
@@ -202,7 +239,7 @@ class RecordedSteps(StepGraphs):
     """
 
     def __init__(self, model: Model, recorder: StepRecorder) -> None:
-        self.record: Callable[..., tuple[Callable[[], object], Tensor]] = load(recorder.record)
+        self.record: Capture = load(recorder.record)
         self.greedy: Callable[..., None] | None = None if recorder.greedy is None else load(recorder.greedy)
         self.beams: Callable[..., None] | None = None if recorder.beams is None else load(recorder.beams)
         self.held = _Held()
@@ -235,30 +272,81 @@ class RecordedSteps(StepGraphs):
             captured.search = self.beams
         return captured
 
+    def first_pass(
+        self,
+        target: str,
+        output: str,
+        inputs: Mapping[str, Tensor],
+        masks: Tables,
+        lengths: Tables,
+        capacity: int,
+        start_id: int,
+    ) -> tuple[DecodingState, Tensor] | None:
+        """As that of `StepGraphs`. It is recorded for the first search over sources of a shape, so that no result depends on
+        the searches before."""
+        model, held, others = self.model, self.held, [name for name in self.model.plan.inputs if name != target]
+        ids, products = inputs.get(others[0]) if others else None, active.products or SearchProducts(self.model.float32_kernels)
+        if list(inputs) != others or len(others) != 1 or not isinstance(ids, Tensor) or ids.dim() != 2 or not are_plain(ids):
+            return None
+        B, L = ids.shape
+        rows, length = _rows(B), max(L, min(_rounded(L, ROUND_ROWS), model.plan.max_input_lengths.get(others[0], sys.maxsize)))
+        shape = rows, length, output, start_id
+        if not may_read() or not self._same_model(products) or shape in held.refused:
+            return None
+        if not 0 < rows * length * held.parameters <= MAX_FIRST:
+            return None
+        padding = model._context(others, inputs, {"masks": masks, "lengths": lengths}, ()).padding[others[0]]
+        first = held.starts.pop(shape, None)
+        if first is None:
+            state = model.start(target, batch=None, capacity=capacity, masks=masks, lengths=lengths, segments=None, **inputs)
+            model.step(state, torch.full((B, 1), start_id, device=model.device), True)
+            try:
+                fixed = FixedStart(model, state, rows, length, output, start_id)
+                fixed.load(ids, padding.as_visible(L))
+                replay, (logits, *_) = self.capture(fixed.run)
+                first = CapturedStart(fixed, replay, logits)
+            except Exception as reason:  # an ordinary pass says what is wrong, if anything is wrong there too
+                held.refused[shape] = reason
+                return None
+            if len(held.starts) == MAX_STARTS:
+                del held.starts[next(iter(held.starts))]
+        held.starts[shape] = first
+        first.first.load(ids, padding.as_visible(L))
+        first.replay()
+        held.begun = first.first.state(B, L, capacity, padding, products)
+        return held.begun, first.logits[:B].clone()
+
     def _serves(self, start: GenerationState, sites: Iterable[str], beams: int = 0) -> bool:
-        decoding, model = start.decoding, self.model
+        decoding = start.decoding
         features = sum(2 * cache.key[0, :, 0].numel() for cache in decoding.caches.values() if cache.key is not None)
-        rows, positions = _rows(decoding.batch) * max(beams, 1), _rounded(decoding.length + start.max_tokens - 1, ROUND)
-        if tuple(sites) or start.columns is not None or features * rows * positions > MAX_CACHED:
+        rows, (last, positions) = _rows(decoding.batch) * max(beams, 1), self._last_position(start)
+        cached = features * rows * _rounded(last, ROUND)
+        if tuple(sites) or start.columns is not None or last > positions or cached > MAX_CACHED:
             return False
-        measured = small_batch.TABLE is not None  # a user's choice of products, which a recorded step would not follow
-        if measured or model.training or not may_read(start.logits):
+        held, kind = self.held, (beams > 0, start.output)
+        if decoding is not held.begun and not (may_read(start.logits) and self._same_model(decoding.products)):
             return False
-        held, state = self.held, _state_of(model)
-        if state is None:
-            return False
-        if held.state != state or held.written_to(decoding.products):
-            held.forget(state, decoding.products)
-        kind = (beams > 0, start.output)
         if kind in held.refused:
             return False
         try:
             self._captured(start, (), beams)
         except Exception as reason:  # an ordinary step says what is wrong, if anything is wrong there too
             held.refused[kind] = reason
-        return kind not in held.refused
+            return False
+        return True
 
-    def _capture(self, run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+    def _same_model(self, products: SearchProducts) -> bool:
+        """Whether recordings may stand for the model. Those of other weights are forgotten."""
+        measured = small_batch.TABLE is not None  # a user's choice of products, which a recorded step would not follow
+        held, state = self.held, None if measured or self.model.training else _state_of(self.model)
+        if state is None:
+            return False
+        if held.state != state or held.written_to(products):
+            held.forget(state, products)
+            held.parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        return True
+
+    def _capture(self, run: Callable[[], Any]) -> tuple[Callable[[], object], Any]:
         held = self.held
         result = self.record(run, [*self.model.parameters(), *self.model.buffers()], held.copies)
         assert held.products is not None

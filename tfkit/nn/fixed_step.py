@@ -9,18 +9,18 @@ shapes and numbers differ from position to position, so that a capture of it cou
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from ..cpu.packed_weight import searching
+from ..cpu.packed_weight import SearchProducts, searching
 from ..errors import Diagnostic, InputError
 from .model import Model
 from .multi_head import MultiHeadAttention
 from .recurrent_sublayers import Recurrence
 from .runtime.context import ForwardContext
-from .runtime.decoding_state import DecodingState, FixedCache
+from .runtime.decoding_state import DecodingState, FixedCache, KeyValueCache
 from .runtime.node_output import NodeOutput, Padding
 from .stack import Stack
 from .tokens import TokenLogits, Tokens
@@ -115,6 +115,76 @@ class FixedStep:
         return logits
 
 
+class FixedStart:
+    """The first pass of a search, of fixed shapes: the nodes that do not depend on the target, and its start token.
+
+    Args:
+        model: The model. All its inputs but the target are one source of ids.
+        state: The state after an ordinary first pass.
+        rows: Rows of the pass, at least those of its searches.
+        length: Positions of the source, at least those of its searches.
+        output: The output node with the logits.
+        start_id: The start token.
+
+    Attributes:
+        ids: (rows, length) int64, the source.
+        visible: (rows, length) bool, False for padding.
+
+    Raises:
+        InputError: The model has a part whose step has no fixed shapes, or an output of another length than the source.
+    """
+
+    def __init__(self, model: Model, state: DecodingState, rows: int, length: int, output: str, start_id: int) -> None:
+        self.executor, [self.source] = model.executor, [name for name in model.plan.inputs if name != state.target]
+        following = model.plan.followers[state.target]
+        self.before = [name for name in model.plan.wires if name not in following]
+        reasons = set(_why_not_nodes(model, self.before))
+        lengths = {memory.tensor.shape[1] for memory in state.node_outputs.values()}
+        reasons |= {"its memories differ in length"} if len(lengths) != 1 else set()
+        if reasons:
+            message = f"the first pass of this model cannot be captured: {'; '.join(sorted(reasons))}"
+            raise InputError(Diagnostic("TFK063", message, "leave CUDA graphs out"))
+        self.step = FixedStep(model, state, rows, 1, dict.fromkeys(state.node_outputs, length), output)
+        self.step.ids.fill_(start_id)
+        self.ids = torch.zeros(rows, length, dtype=torch.int64, device=model.device)
+        self.visible = torch.zeros(rows, length, dtype=torch.bool, device=model.device)
+
+    def run(self) -> tuple[Tensor, ...]:
+        """The logits (rows, V) of the first new token, then the memories and their keys and values, which `state` copies."""
+        state = self.step.state
+        context = ForwardContext({self.source: self.ids}, {self.source: Padding(self.visible)}, {})
+        with searching(state.products):
+            node_outputs = self.executor.run(self.before, context, {})
+        state.node_outputs = {name: node_outputs[name] for name in state.node_outputs}
+        state.crossed.clear()
+        logits = self.step.run()
+        memories = [memory.tensor for memory in state.node_outputs.values()]
+        return logits, *memories, *(tensor for held in state.crossed.values() for tensor in held)
+
+    def load(self, ids: Tensor, visible: Tensor | None) -> None:
+        """Set the source: ids (B, L) and their padding."""
+        B, L = ids.shape
+        self.visible.zero_()
+        self.visible[:B, :L] = True if visible is None else visible
+        self.ids[:B, :L] = ids
+
+    def state(self, batch: int, length: int, capacity: int, padding: Padding, products: SearchProducts) -> DecodingState:
+        """An ordinary state after the pass, for the first rows and positions. It shares no memory with this one."""
+        mine = self.step.state
+        state = DecodingState(mine.target, batch, capacity, products=products)
+        for name, memory in mine.node_outputs.items():
+            state.node_outputs[name] = NodeOutput(memory.tensor[:batch, :length].clone(), padding)
+        for site, (key, value) in mine.crossed.items():
+            state.crossed[site] = key[:batch, :, :length].clone(), value[:batch, :, :length].clone()
+        for site, cache in self.step.caches.items():
+            assert cache.key is not None
+            assert cache.value is not None
+            state.caches[site] = KeyValueCache(capacity)
+            state.caches[site].write(0, cache.key[:batch], cache.value[:batch])
+        state.remember(self.step.ids[:batch], None)
+        return state
+
+
 def why_not_fixed(model: Model, state: DecodingState) -> Iterator[str]:
     """Why a step of this model has no fixed shapes; nothing where it has."""
     if state.visible is not None:
@@ -124,7 +194,11 @@ def why_not_fixed(model: Model, state: DecodingState) -> Iterator[str]:
             yield f"`{name}` has no positions"
         if memory.layers is not None or memory.states is not None:
             yield f"the layers or states of `{name}` are read"
-    for name in model.plan.followers[state.target]:
+    yield from _why_not_nodes(model, model.plan.followers[state.target])
+
+
+def _why_not_nodes(model: Model, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
         node = model.executor.nodes[name]
         if not isinstance(node, (Tokens, Stack, TokenLogits)):
             yield f"`{name}` is neither tokens, nor a stack, nor logits over tokens"

@@ -292,14 +292,14 @@ int NAME(run_step)(const struct operation *o, int64_t count)
             NAME(float32_product)(&p);
             break;
         }
-        default: { /* ATTEND: `sizes` has B, H, G, K, `types` D and whether rows have live keys of their own */
+        default: { /* ATTEND: `sizes` has B, H, G, K, `types` D, whether rows have live keys of their own, and Q */
             const int64_t *s = o->sizes, added = o->more[2] ? s[3] : 0;
             const struct attention a = {(const float *)o->data[1], (const float *)o->data[2], (const float *)o->data[3],
                 (float *)o->data[0], NULL, (const int32_t *)o->more[0], (const int32_t *)o->more[1], (const float *)o->more[2],
-                s[0], s[1], s[2], 1, s[3], o->types[0], o->types[1],
+                s[0], s[1], s[2], o->types[3], s[3], o->types[0], o->types[1],
                 {o->strides[1][0], o->strides[1][1], o->strides[1][2]}, {o->strides[2][0], o->strides[2][1], o->strides[2][2]},
                 {o->strides[3][0], o->strides[3][1], o->strides[3][2]},
-                {o->types[2] ? s[1] * added : 0, added, added}, (float)o->x};
+                {o->types[2] ? s[1] * added : 0, added, 0}, (float)o->x};
             if (!NAME(attend)(&a))
                 return 0;
         }

@@ -66,17 +66,22 @@ def log_probs_of(model: tfkit.Model, inputs: dict[str, torch.Tensor], ids: torch
     return outputs.logits[:, inputs["prompt"].shape[1] - 1 :].log_softmax(2)
 
 
-def check(model: tfkit.Model, graphs: RecordedSteps, rows: int = 3, new: int = 12) -> None:
-    """Every token is the most probable one, and a beam search finds hypotheses as good as those of ordinary steps."""
-    inputs = inputs_of(model, rows)
-    found = tfkit.greedy(model, max_new_tokens=new, scores=True, graphs=graphs, **inputs)
+def check_greedy(model: tfkit.Model, inputs: dict[str, torch.Tensor], found: tfkit.generate.Generated) -> None:
+    """Every token is the most probable one by a pass over all of them, and has its log-probability."""
     assert found.log_probabilities is not None
     log_probs = log_probs_of(model, inputs, found.ids)
-    for row in range(rows):
+    for row in range(len(found.ids)):
         length = int(found.lengths[row])
         expected = log_probs[row, range(length), found.ids[row, :length]]
         torch.testing.assert_close(found.log_probabilities[row, :length], expected, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(expected, log_probs[row, :length].amax(1), rtol=1e-4, atol=1e-4)
+
+
+def check(model: tfkit.Model, graphs: RecordedSteps, rows: int = 3, new: int = 12) -> None:
+    """Every token is the most probable one, and a beam search finds hypotheses as good as those of ordinary steps."""
+    inputs = inputs_of(model, rows)
+    found = tfkit.greedy(model, max_new_tokens=new, scores=True, graphs=graphs, **inputs)
+    check_greedy(model, inputs, found)
     beams = tfkit.beam_search(model, beams=3, max_new_tokens=new, graphs=graphs, **inputs)
     ordinary = tfkit.beam_search(model, beams=3, max_new_tokens=new, **inputs)
     for row, ([best], [other]) in enumerate(zip(beams, ordinary, strict=True)):
@@ -308,6 +313,76 @@ def test_a_caller_that_wants_each_token_gets_it() -> None:
     graphs, inputs = recorded_steps(model), inputs_of(model, 6)
     tfkit.greedy(model, max_new_tokens=9, graphs=graphs, emit=lambda rows, ids: emitted.append(ids), **inputs)
     assert len(emitted) == 9
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize(
+    "name", ["transformer-tiny", "tiny-rotary", "tiny-alibi", "tiny-geglu", "tiny-batch-norm", "tiny-parallel"]
+)
+def test_the_first_pass_over_sources_of_a_shape_is_recorded(name: str, instructions: str) -> None:
+    model = built(name, "nodes.target.start_id=1")
+    graphs = with_instructions(model, instructions)
+    draw = torch.Generator().manual_seed(0)
+    for length in (7, 8, 5, 6, 8, 9):
+        source = torch.randint(4, 60, (3, length), generator=draw)
+        visible = torch.arange(length) < torch.tensor([[length], [3], [5]])
+        inputs = {"source": source, "masks": {"source": visible}}
+        found = tfkit.greedy(model, max_new_tokens=12, scores=True, graphs=graphs, **inputs)
+        check_greedy(model, inputs | {"prompt": torch.ones(3, 1, dtype=torch.int64)}, found)
+        again = tfkit.greedy(model, max_new_tokens=12, scores=True, graphs=graphs, **inputs)
+        assert torch.equal(found.log_probabilities, again.log_probabilities)
+        [[best], *_] = tfkit.beam_search(model, beams=3, max_new_tokens=12, graphs=graphs, **inputs)
+        [[other], *_] = tfkit.beam_search(model, beams=3, max_new_tokens=12, **inputs)
+        assert best.score == pytest.approx(other.score, rel=1e-4, abs=1e-4)
+    if name == "tiny-alibi":
+        assert {str(reason) for reason in graphs.held.refused.values()} == {"a mask of several queries has no kernel"}
+    else:
+        assert [key[:2] for key in graphs.held.starts] == [(4, 8), (4, 16)]
+
+
+def test_a_recorded_first_pass_refuses_what_an_ordinary_one_refuses() -> None:
+    model = built("transformer-tiny", "nodes.target.start_id=1")
+    graphs, source = recorded_steps(model), torch.randint(4, 60, (2, 7))
+    for _ in range(3):
+        tfkit.greedy(model, source, max_new_tokens=5, graphs=graphs)
+    assert graphs is not None
+    assert graphs.held.starts
+    for wrong in (source + 10_000, source.float(), torch.zeros(2, 7, 1, dtype=torch.int64)):
+        with pytest.raises(tfkit.InputError) as ordinary:
+            tfkit.greedy(model, wrong, max_new_tokens=5)
+        with pytest.raises(tfkit.InputError) as recorded:
+            tfkit.greedy(model, wrong, max_new_tokens=5, graphs=graphs)
+        assert str(recorded.value) == str(ordinary.value)
+    seen: list[object] = []
+    handle = model.nodes["encoder"].layers[0].register_forward_hook(lambda *call: seen.append(call))
+    tfkit.greedy(model, source, max_new_tokens=5, graphs=graphs)
+    handle.remove()
+    assert len(seen) == 1
+    with torch.no_grad():
+        model.nodes["encoder"].layers[0].branches.ffn.input.weight.data.mul_(-3.0)
+    for _ in range(3):
+        found = tfkit.greedy(model, source, max_new_tokens=5, scores=True, graphs=graphs)
+        check_greedy(model, {"source": source, "prompt": torch.ones(2, 1, dtype=torch.int64)}, found)
+
+
+def test_no_result_depends_on_the_searches_before() -> None:
+    model = built("transformer-tiny", "nodes.target.start_id=1", "defaults.position={kind: learned, max_len: 20}")
+    searches = [  # up to the last position, and with a limit beyond it that no row reaches
+        {"source": torch.randint(4, 60, (2, length)), "max_new_tokens": limit}
+        for length, limit in ((7, 9), (20, 21), (17, 30), (7, 30), (9, 9))
+    ]
+
+    def scores(graphs: RecordedSteps | None, search: dict[str, Any]) -> list[Any]:
+        return [
+            graphs and tfkit.beam_search(model, beams=2, graphs=graphs, **search)[0][0].score,
+            tfkit.greedy(model, scores=True, graphs=graphs, **search).log_probabilities.tolist(),
+        ]
+
+    with torch.no_grad():
+        model.nodes["source"].embedding.weight[2].mul_(20.0)  # the end token comes early
+    alone = [scores(recorded_steps(model), search) for search in searches]
+    shared = recorded_steps(model)
+    assert [scores(shared, search) for search in [*searches, *searches]] == [*alone, *alone]
 
 
 def test_threads_have_steps_of_their_own() -> None:

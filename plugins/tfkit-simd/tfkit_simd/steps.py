@@ -73,9 +73,7 @@ EARLY = {"never": 0, True: 1, False: 2}
 check = require_capabilities(SIMD.name, SIMD.capabilities)
 
 
-def record(
-    avx512: bool, run: Callable[[], Tensor], weights: Iterable[Tensor], copies: dict[Tensor, Any]
-) -> tuple[Recording, Tensor]:
+def record(avx512: bool, run: Callable[[], Any], weights: Iterable[Tensor], copies: dict[Tensor, Any]) -> tuple[Recording, Any]:
     """Record a step; see `tfkit.plugin.StepRecorder`.
 
     Args:
@@ -85,7 +83,7 @@ def record(
         copies: the packed copies of weights, which recordings share.
 
     Returns:
-        The recording, which runs the step again when it is called, and the tensor that then holds its result.
+        The recording, which runs the step again when it is called, and what `run` returned, whose tensors it writes.
 
     Raises:
         CannotRecord: an operation of the step has no kernel here.
@@ -437,7 +435,7 @@ class _Recorder(TorchDispatchMode):
         return Prepared(self._live_keys(mask, bias, shapes), with_bias=bias is not None)
 
     def attend(self, inputs: AttentionInputs, options: SimdOptions) -> AttentionOutput:
-        """Attention of one query in each row, as one operation."""
+        """Attention as one operation. All queries of a row see the same keys."""
         try:
             check(inputs)
         except BackendRefused as reason:
@@ -445,14 +443,14 @@ class _Recorder(TorchDispatchMode):
         query, key, value, prepared = inputs.query, inputs.key, inputs.value, inputs.prepared
         (B, H, Q, D), (G, K) = query.shape, key.shape[1:3]
         sized = value.shape[3] == D and SIMD.capabilities.head_dim is not None and D in SIMD.capabilities.head_dim
-        if Q != 1 or not sized or inputs.dropout or any(tensor.stride(3) != 1 for tensor in (query, key, value)):
-            raise CannotRecord("attention of several queries, or of such head dims, has no kernel")
+        if not sized or inputs.dropout or any(tensor.stride(3) != 1 for tensor in (query, key, value)):
+            raise CannotRecord("attention with dropout, or of such head dims, has no kernel")
         if prepared is not None and (prepared.with_bias or inputs.bias is None):
             index, counts, added = prepared.payload
         else:
             index, counts, added = self._live_keys(inputs.mask, inputs.bias, shapes_of(inputs))
         with _disable_current_modes():
-            output = in_torch(inputs).output.contiguous()
+            output = in_torch(inputs).output.transpose(1, 2).contiguous().transpose(1, 2)  # as the kernel writes it
         self._note_memory(output)
         strides = [(), *(tensor.stride() for tensor in (query, key, value))]
         held = [self.gathered.get(_storage(tensor)) for tensor in (key, value)]
@@ -462,7 +460,7 @@ class _Recorder(TorchDispatchMode):
             strides[2:] = [(0, *stride[1:]) for stride in strides[2:]]
         self._gather({_storage(key), _storage(value)})
         self._row("attend", 0, (B, H, G, K), strides, [output, query, key, value], x=inputs.scale,
-                  types=(D, len(index) > 1, added is not None and len(added) > 1), more=(index, counts, added))  # fmt: skip
+                  types=(D, len(index) > 1, added is not None and len(added) > 1, Q), more=(index, counts, added))  # fmt: skip
         return AttentionOutput(output)
 
     def _gather(self, places: set[int], written: bool = False) -> None:
