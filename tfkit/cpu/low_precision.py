@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 import torch
@@ -11,6 +14,25 @@ CANDIDATES = 8
 """Logits of a row that are computed again. A beam search with k beams reads the 2 k largest of its k rows together."""
 GROUP = 64
 """Numbers in a group. The largest logits are in the groups with the largest maxima: searching these is faster than `topk`."""
+
+
+Refine = Callable[[Tensor, Tensor, Tensor, Tensor | None, int], None]
+_recording: ContextVar[Refine | None] = ContextVar("recording", default=None)
+
+
+@contextmanager
+def recording_heads(refine: Refine) -> Iterator[None]:
+    """The heads of this thread record how their largest logits are computed again (`tfkit.plugin.StepRecorder`).
+
+    Args:
+        refine: called as `refine(logits, x, weight, bias, count)` with logits (N, vocab_size), inputs (N, M), a weight
+            (vocab_size, M) and a bias (vocab_size,) or None. It overwrites the `count` largest logits of each row by x W^T + b.
+    """
+    token = _recording.set(refine)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
 
 
 class LowPrecisionWeight(Protocol):
@@ -86,8 +108,10 @@ class LowPrecisionHead:
             (..., vocab_size)
         """
         rows = x.reshape(-1, x.shape[-1])
-        logits = self.rounded.product(rows, bias)
-        if logits.numel():
+        logits, refine = self.rounded.product(rows, bias), _recording.get()
+        if refine is not None:
+            refine(logits, rows, weight, bias, CANDIDATES)
+        elif logits.numel():
             chosen = largest(logits, CANDIDATES)  # (N, CANDIDATES)
             near = weight.index_select(0, chosen.flatten()).view(*chosen.shape, -1)  # (N, CANDIDATES, M)
             exact = near.mul_(rows[:, None]).sum(2)

@@ -384,7 +384,7 @@ class CapturedBeams:
 
 def _state_of(model: Model) -> tuple[tuple[int, int], ...] | None:
     """What changes when a weight is replaced or written to: addresses and versions. None where a hook wants to see the calls of
-    modules, a weight is rounded, or a tensor has no version."""
+    modules, or a tensor has no version."""
     if module_calls._global_forward_hooks or module_calls._global_forward_pre_hooks:
         return None
     state: list[tuple[int, int]] = []
@@ -393,10 +393,12 @@ def _state_of(model: Model) -> tuple[tuple[int, int], ...] | None:
         module = waiting.pop()
         if module is None:
             continue
-        if module._forward_hooks or module._forward_pre_hooks or isinstance(module, LowPrecisionLinear):
+        if module._forward_hooks or module._forward_pre_hooks:
             return None
+        if isinstance(module, LowPrecisionLinear):
+            state.append((id(module.rounded), 0))
         if isinstance(module, TokenLogits) and module.low_precision is not None:
-            return None
+            state.append((id(module.low_precision.rounded), 0))
         for tensors in (module._parameters, module._buffers):
             for tensor in tensors.values():
                 if tensor is not None:

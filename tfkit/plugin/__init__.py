@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Prepared as Prepared,
         Shapes as Shapes,
     )
+    from ..cpu.low_precision import recording_heads as recording_heads
     from ..cpu.products import are_plain as are_plain
     from ..errors import (
         BackendRefused as BackendRefused,

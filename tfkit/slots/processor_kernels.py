@@ -100,8 +100,8 @@ class StepRecorder(Entry):
             are. `run()` reads and writes the same tensors in every run. It returns a tensor or a tuple of tensors: all that
             are read after it. The result is a function that does what `run` does, and these tensors, which it writes.
             `copies` is a dictionary that the recordings of a model share: under each weight that is copied, the copy. It
-            raises `CannotRecord` for a step that it cannot repeat; `recording_attention` brings the attention of the step to
-            it.
+            raises `CannotRecord` for a step that it cannot repeat; `recording_attention` and `recording_heads` bring
+            attention and low-precision heads of the step to it.
         relative_time: the time of a step relative to the step of torch.
         greedy: `"module:function"`, called as `greedy(recorded, ids, place, logits, tokens, log_probs, limits, counts,
             finished, end_id, forbidden)` with a function that `record` returned; it decodes from the second token on. For each

@@ -3,22 +3,22 @@
    for one instruction set; see int8.h for the macros. Most logits are read twice: for the largest of their block, and for the
    sum of exponentials. Only blocks whose largest logit would be selected are searched. Greedy decoding needs no exponentials. */
 
-#define BLOCK 128
+#define SPAN 128
 
 /* The largest logit of every block, and of all. NaN may be lost here, but not in the sum of exponentials. */
 static float NAME(block_maxima)(const float *x, int64_t vocabulary, float *maxima)
 {
     F all = SET_F(-INFINITY);
-    for (int64_t start = 0; start < vocabulary; start += BLOCK) {
+    for (int64_t start = 0; start < vocabulary; start += SPAN) {
         F most = SET_F(-INFINITY);
-        if (start + BLOCK <= vocabulary)
+        if (start + SPAN <= vocabulary)
             UNROLL
-            for (int v = 0; v < BLOCK; v += W)
+            for (int v = 0; v < SPAN; v += W)
                 most = MAX_F(most, LOAD_F(x + start + v));
         else
             for (int64_t v = start; v < vocabulary; v += W)
                 most = MAX_F(most, FIRST(LOAD_PART(x + v, vocabulary - v), vocabulary - v, -INFINITY));
-        maxima[start / BLOCK] = LARGEST_OF(most);
+        maxima[start / SPAN] = LARGEST_OF(most);
         all = MAX_F(all, most);
     }
     return LARGEST_OF(all);
@@ -72,10 +72,10 @@ static void NAME(sentence)(const struct beam_top_k *a, int64_t sentence, float *
             NAME(insert)(a, sentence, NAN, j * vocabulary, NAN);
             return;
         }
-        for (int64_t start = 0; start < vocabulary; start += BLOCK) {
-            if (!(maxima[start / BLOCK] - largest - log_sum + total > *worst)) /* rounding is monotone */
+        for (int64_t start = 0; start < vocabulary; start += SPAN) {
+            if (!(maxima[start / SPAN] - largest - log_sum + total > *worst)) /* rounding is monotone */
                 continue;
-            for (int64_t first = start; first < vocabulary && first < start + BLOCK; first += W) {
+            for (int64_t first = start; first < vocabulary && first < start + SPAN; first += W) {
                 F log_probs = FIRST(LOAD_PART(x + first, vocabulary - first), vocabulary - first, -INFINITY);
                 log_probs = SUB_F(SUB_F(log_probs, SET_F(largest)), SET_F(log_sum));
                 const F sums = ADD_F(log_probs, SET_F(total));
@@ -97,7 +97,7 @@ static void NAME(sentence)(const struct beam_top_k *a, int64_t sentence, float *
 
 int NAME(beam_top_k)(const struct beam_top_k *a)
 {
-    const int64_t blocks = (a->vocabulary + BLOCK - 1) / BLOCK;
+    const int64_t blocks = (a->vocabulary + SPAN - 1) / SPAN;
     const int large = a->sentences * a->beams * a->vocabulary >= PARALLEL / 8;
     float *buffers = malloc((large ? omp_get_max_threads() : 1) * blocks * sizeof(float));
     if (!buffers)
@@ -115,9 +115,9 @@ static int64_t NAME(most_probable_of)(const float *x, int64_t vocabulary)
     float largest = -INFINITY;
     int64_t found = 0;
     I bits = SET_I(0); /* the largest magnitude, in bits: that of NaN is above that of infinity */
-    for (int64_t start = 0; start < vocabulary; start += BLOCK) {
+    for (int64_t start = 0; start < vocabulary; start += SPAN) {
         F most = SET_F(-INFINITY);
-        for (int64_t v = start; v < vocabulary && v < start + BLOCK; v += W) {
+        for (int64_t v = start; v < vocabulary && v < start + SPAN; v += W) {
             const F part = vocabulary - v < W ? FIRST(LOAD_PART(x + v, vocabulary - v), vocabulary - v, -INFINITY) : LOAD_F(x + v);
             bits = MAX_I(bits, AND_I(CAST_I(part), SET_I(0x7fffffff)));
             most = MAX_F(most, part);
@@ -145,5 +145,3 @@ void NAME(most_probable)(const float *logits, int64_t *indices, int64_t rows, in
     for (int64_t row = 0; row < rows; row++)
         indices[row] = NAME(most_probable_of)(logits + row * vocabulary, vocabulary);
 }
-
-#undef BLOCK

@@ -260,6 +260,49 @@ static int NAME(take_rows)(const struct operation *o)
     return 1;
 }
 
+/* The `most` largest logits of each row, once more as x W^T + b in float32. 0 if there is no memory. */
+static int NAME(refine)(const struct operation *o)
+{
+    const int64_t rows = o->sizes[0], vocabulary = o->sizes[1], inner = o->sizes[2];
+    const int64_t most = o->sizes[3] < vocabulary ? o->sizes[3] : vocabulary, blocks = (vocabulary + SPAN - 1) / SPAN;
+    const float *weight = (const float *)o->data[2], *bias = (const float *)o->data[3];
+    char *memory = malloc(most * (sizeof(int64_t) + sizeof(float)) + blocks * sizeof(float));
+    if (!memory)
+        return 0;
+    int64_t *chosen = (int64_t *)memory;
+    float *largest = (float *)(chosen + most), *maxima = largest + most;
+    for (int64_t row = 0; row < rows; row++) {
+        float *logits = (float *)o->data[0] + row * vocabulary;
+        const float *x = (const float *)o->data[1] + row * inner;
+        int64_t count = 0;
+        NAME(block_maxima)(logits, vocabulary, maxima);
+        for (int64_t start = 0; start < vocabulary; start += SPAN) {
+            if (count == most && !(maxima[start / SPAN] > largest[most - 1]))
+                continue;
+            for (int64_t v = start; v < vocabulary && v < start + SPAN; v++) {
+                if (count == most && !(logits[v] > largest[most - 1]))
+                    continue;
+                int64_t at = count < most ? count++ : most - 1;
+                for (; at > 0 && largest[at - 1] < logits[v]; at--) {
+                    largest[at] = largest[at - 1];
+                    chosen[at] = chosen[at - 1];
+                }
+                largest[at] = logits[v];
+                chosen[at] = v;
+            }
+        }
+        for (int64_t i = 0; i < count; i++) {
+            const float *w = weight + chosen[i] * inner;
+            F sum = SET_F(0.0f);
+            for (int64_t k = 0; k < inner; k += W)
+                sum = FMA_F(LOAD_PART(x + k, inner - k), LOAD_PART(w + k, inner - k), sum);
+            logits[chosen[i]] = SUM_OF(sum) + (bias ? bias[chosen[i]] : 0.0f);
+        }
+    }
+    free(memory);
+    return 1;
+}
+
 /* 1; 0 if there is no memory, -1 if an index is outside of its tensor. */
 int NAME(run_step)(const struct operation *o, int64_t count)
 {
@@ -292,6 +335,20 @@ int NAME(run_step)(const struct operation *o, int64_t count)
             NAME(float32_product)(&p);
             break;
         }
+        case INT8_PRODUCT: {
+            const struct int8_product p = {(const float *)o->data[1], (float *)o->data[0], (const int8_t *)o->data[2],
+                (const float *)o->more[0], (const int32_t *)o->more[1], (const float *)o->data[3], o->sizes[0], o->sizes[1],
+                o->sizes[2], o->sizes[3]};
+            const int done = o->function == 0 ? int8_product_avx2(&p) : o->function == 1 ? int8_product_avx_vnni(&p)
+                                                                                       : int8_product_avx512(&p);
+            if (!done)
+                return 0;
+            break;
+        }
+        case REFINE:
+            if (!NAME(refine)(o))
+                return 0;
+            break;
         default: { /* ATTEND: `sizes` has B, H, G, K, `types` D, whether rows have live keys of their own, and Q */
             const int64_t *s = o->sizes, added = o->more[2] ? s[3] : 0;
             const struct attention a = {(const float *)o->data[1], (const float *)o->data[2], (const float *)o->data[3],
@@ -465,7 +522,7 @@ static void NAME(extend)(const struct beams *b, int64_t s, int64_t length, const
 /* 1 once every sentence is complete or one has failed, 2 if `last` comes before. Otherwise as run_step. */
 int NAME(run_beams)(const struct beams *b)
 {
-    const int64_t k = b->width, candidates = (2 + b->forbidden_count) * k, blocks = (b->vocabulary + 127) / 128;
+    const int64_t k = b->width, candidates = (2 + b->forbidden_count) * k, blocks = (b->vocabulary + SPAN - 1) / SPAN;
     const int64_t size = candidates * (2 * sizeof(float) + sizeof(int64_t)) + 4 * k * sizeof(int64_t) + blocks * sizeof(float);
     const int large = b->sentences * k * b->vocabulary >= PARALLEL / 8;
     const int64_t aligned = (size + 63) / 64 * 64;
@@ -504,3 +561,5 @@ int NAME(run_beams)(const struct beams *b)
     free(memory);
     return done;
 }
+
+#undef SPAN

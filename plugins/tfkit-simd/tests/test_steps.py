@@ -14,7 +14,11 @@ from tfkit_simd import steps
 from torch.nn import functional
 
 import tfkit
+from tfkit.cpu.bfloat16 import bfloat16_kernel_here
+from tfkit.cpu.int8 import is_supported
+from tfkit.cpu.low_precision import LowPrecisionHead
 from tfkit.generate import RecordedSteps, recorded_steps
+from tfkit.inspection import Int8Weight
 from tfkit.nn.precision import round_weights
 from tfkit.plugin import CannotRecord, StepRecorder
 
@@ -119,15 +123,79 @@ def test_other_searches_have_ordinary_steps(name: str) -> None:
     assert not graphs.steps
 
 
-def test_so_do_searches_with_rounded_weights() -> None:
-    model = built("transformer-tiny", "defaults.ffn.d_ff=2048")  # a precision leaves small weights as they are
-    round_weights(model, "int8", tfkit.load_catalogue().entries("int8_kernel"))
+ROUNDED = ("transformer-tiny", "defaults.ffn.d_ff=2048", "defaults.vocab_size=20000")
+
+
+def rounded(precision: str, *changes: str) -> tfkit.Model:
+    model = built(*ROUNDED, *changes)
+    round_weights(model, precision, plugin.INT8_KERNELS)
+    assert model.nodes["logits"].low_precision is not None
+    return model
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("changes", [(), ("nodes.logits.bias=true", "nodes.target.start_id=1"), ("nodes.logits.softcap=30.0",)])
+def test_steps_with_weights_in_int8_are_recorded(changes: tuple[str, ...], instructions: str) -> None:
+    model = rounded("int8", *changes)
+    graphs, inputs = with_instructions(model, instructions), inputs_of(model, 3)
+    if len(changes) > 1:
+        del inputs["prompt"]
+    exact, errors = built(*ROUNDED, *changes), []
+    inputs_of_exact = inputs if "prompt" in inputs else inputs | {"prompt": torch.ones(3, 1, dtype=torch.int64)}
+    for one in (None, graphs):  # an activation that lies between two integers may be rounded to the other one
+        found = tfkit.greedy(model, max_new_tokens=30, scores=True, graphs=one, **inputs)
+        expected = log_probs_of(exact, inputs_of_exact, found.ids).gather(2, found.ids[:, :, None])[:, :, 0]
+        errors.append(float((found.log_probabilities - expected).abs().max()))
+        assert len(set(found.ids.flatten().tolist())) > 2
+        [best, *_] = tfkit.beam_search(model, beams=3, max_new_tokens=9, graphs=one, **inputs)
+        expected = log_probs_of(exact, inputs_of_exact, best[0].ids[None].expand(3, -1))[0].gather(1, best[0].ids[:, None])[
+            :, 0
+        ]
+        errors.append(float((best[0].token_log_probabilities - expected).abs().max()))
+    assert graphs.steps, graphs.held.refused
+    assert bool(graphs.held.starts) == (len(changes) > 1)
+    assert max(errors[2:]) < 3 * max(errors[:2]) < 1.0
+    [kernel] = [one for one in plugin.INT8_KERNELS if one.summary == model.nodes["logits"].low_precision.rounded.how]
+    model.nodes["logits"].low_precision.rounded = Int8Weight(-model.nodes["source"].embedding.weight, kernel)
+    plain, other = (tfkit.greedy(model, max_new_tokens=1, graphs=one, **inputs) for one in (None, graphs))
+    assert torch.equal(plain.ids, other.ids)
+    assert not torch.equal(other.ids, found.ids[:, :1])
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("vocabulary", [5, 40, 1000])
+@pytest.mark.parametrize("biased", [False, True])
+def test_recorded_products_in_int8_have_the_bits_of_ordinary_ones(biased: bool, vocabulary: int, instructions: str) -> None:
+    draw = torch.Generator().manual_seed(vocabulary)
+    weight, x, y = (torch.randn(rows, 70, generator=draw) for rows in (vocabulary, 6, 6))
+    bias = torch.randn(vocabulary, generator=draw) if biased else None
+    for kernel in plugin.INT8_KERNELS:
+        if not is_supported(kernel) or ("512" in kernel.name and instructions == "avx2"):
+            continue
+        rounded_weight = Int8Weight(weight, kernel)
+        head = LowPrecisionHead(rounded_weight)
+        for step, close in ((partial(rounded_weight.product, x, bias), 0.0), (partial(head.logits, x, weight, bias), 1e-5)):
+            replay, result = getattr(steps, f"record_{instructions}")(step, [weight, *([] if bias is None else [bias])], {})
+            for value in (y, -y, 0 * y):
+                x.copy_(value)
+                wanted = step()
+                result.fill_(7.0)
+                replay()
+                torch.testing.assert_close(result, wanted, rtol=close, atol=close)
+
+
+@pytest.mark.skipif(bfloat16_kernel_here() is None, reason="not run: this processor has no bfloat16 products")
+def test_weights_in_bfloat16_have_ordinary_steps() -> None:
+    model = rounded("bfloat16")
     graphs = recorded_steps(model)
     inputs = inputs_of(model, 2)
     assert graphs is not None
     plain, found = (tfkit.greedy(model, max_new_tokens=9, graphs=one, **inputs) for one in (None, graphs))
     assert torch.equal(plain.ids, found.ids)
     assert not graphs.steps
+
+
+def test_a_precision_leaves_small_weights_as_they_are() -> None:
     small = built()
     round_weights(small, "int8", tfkit.load_catalogue().entries("int8_kernel"))
     graphs = recorded_steps(small)
@@ -367,8 +435,9 @@ def test_a_recorded_first_pass_refuses_what_an_ordinary_one_refuses() -> None:
 
 def test_no_result_depends_on_the_searches_before() -> None:
     model = built("transformer-tiny", "nodes.target.start_id=1", "defaults.position={kind: learned, max_len: 20}")
+    draw = torch.Generator().manual_seed(1)
     searches = [  # up to the last position, and with a limit beyond it that no row reaches
-        {"source": torch.randint(4, 60, (2, length)), "max_new_tokens": limit}
+        {"source": torch.randint(4, 60, (2, length), generator=draw), "max_new_tokens": limit}
         for length, limit in ((7, 9), (20, 21), (17, 30), (7, 30), (9, 9))
     ]
 
@@ -379,7 +448,7 @@ def test_no_result_depends_on_the_searches_before() -> None:
         ]
 
     with torch.no_grad():
-        model.nodes["source"].embedding.weight[2].mul_(20.0)  # the end token comes early
+        model.nodes["source"].embedding.weight[2].mul_(40.0)  # the end token comes early
     alone = [scores(recorded_steps(model), search) for search in searches]
     shared = recorded_steps(model)
     assert [scores(shared, search) for search in [*searches, *searches]] == [*alone, *alone]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from typing import NamedTuple
 
@@ -13,6 +15,8 @@ from ._kernels import int8_product
 PANEL = 32
 """Output channels that a kernel computes side by side."""
 _AVX2, _AVX_VNNI, _AVX512_VNNI = range(3)
+recording: ContextVar[Callable[..., None] | None] = ContextVar("recording", default=None)
+"""Is called with what each product of this thread reads and writes, while a step is recorded."""
 
 
 class Packed(NamedTuple):
@@ -88,6 +92,9 @@ def multiply(variant: int, x: Tensor, packed: Packed, bias: Tensor | None) -> Te
             variant, x.data_ptr(), y.data_ptr(), packed.panels.data_ptr(), packed.scales.data_ptr(), packed.starts.data_ptr(),
             0 if bias is None else bias.data_ptr(), len(x), x.stride(0), packed.inner, packed.outer,
         )  # fmt: skip
+    record = recording.get()
+    if record is not None:
+        record(variant, x, y, packed, bias)
     return y
 
 

@@ -31,18 +31,19 @@ from tfkit.plugin import (
     Shapes,
     dense_bias,
     recording_attention,
+    recording_heads,
     require_capabilities,
     shapes_of,
     visible,
 )
 
-from . import SIMD, SimdOptions
+from . import SIMD, SimdOptions, int8
 from ._kernels import run_beams, run_greedy, run_step
 from .attention import in_torch
 from .float32 import Packed, pack
 
 CODES = {name: code for code, name in enumerate((
-    "map", "reduce", "layer_norm", "take_rows", "live_keys", "slots", "product", "attend",
+    "map", "reduce", "layer_norm", "take_rows", "live_keys", "slots", "product", "int8_product", "refine", "attend",
 ))}  # fmt: skip
 FUNCTIONS = {name: code for code, name in enumerate((
     "copy", "add", "sub", "mul", "div", "maximum", "minimum", "pow", "neg", "abs", "relu", "sin", "cos", "exp", "log", "tanh",
@@ -89,8 +90,13 @@ def record(avx512: bool, run: Callable[[], Any], weights: Iterable[Tensor], copi
         CannotRecord: an operation of the step has no kernel here.
     """
     recorder = _Recorder(avx512, weights, copies)
-    with torch.no_grad(), recording_attention(SIMD, SimdOptions(), recorder.attend, recorder.prepare), recorder:
-        result = run()
+    attention = recording_attention(SIMD, SimdOptions(), recorder.attend, recorder.prepare)
+    token = int8.recording.set(recorder.int8_product)
+    try:
+        with torch.no_grad(), attention, recording_heads(recorder.refine), recorder:
+            result = run()
+    finally:
+        int8.recording.reset(token)
     kept = recorder.share_memory([leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
     return Recording(avx512, torch.tensor(recorder.table, dtype=torch.int64, device="cpu"), kept), result
 
@@ -429,6 +435,19 @@ class _Recorder(TorchDispatchMode):
 
     def _mm(self, output: Tensor, x: Tensor, weight: Tensor) -> None:
         self._addmm(output, None, x, weight)
+
+    def int8_product(self, variant: int, x: Tensor, y: Tensor, packed: int8.Packed, bias: Tensor | None) -> None:
+        """A product with a weight in int8, which the caller has computed."""
+        self.constant.discard(_storage(y))
+        self._row("int8_product", variant, (len(x), x.stride(0), packed.inner, packed.outer), [], [y, x, packed.panels, bias],
+                  more=(packed.scales, packed.starts), types=())  # fmt: skip
+
+    def refine(self, logits: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, count: int) -> None:
+        """The largest logits of each row once more in float32."""
+        contiguous = x.is_contiguous() and weight.is_contiguous() and (bias is None or bias.is_contiguous())
+        if not contiguous or weight.dtype != torch.float32 or _storage(weight) not in self.weights:
+            raise CannotRecord("a head of such a weight has no kernel")
+        self._row("refine", 0, (*logits.shape, weight.shape[1], count), [], [logits, x, weight, bias])
 
     def prepare(self, mask: Mask, bias: Bias | None, shapes: Shapes, options: SimdOptions) -> Prepared:
         """The keys that rows see, once for all layers of a stack."""
