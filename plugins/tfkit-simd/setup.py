@@ -1,6 +1,7 @@
 """The C extensions. All else is in pyproject.toml. Other processors than x86-64 get no kernels: tfkit takes those of torch."""
 
 import platform
+import runpy
 from glob import glob
 
 from setuptools import Extension, setup
@@ -10,6 +11,7 @@ from setuptools import Extension, setup
 # as long as with -O2.
 KERNELS = ["-O2", "-ffp-contract=off", "-fopenmp"]
 
+digest = runpy.run_path("tfkit_simd/sources.py")["digest"]("source")
 X86 = platform.machine() in ("x86_64", "AMD64")
 kernels = Extension(
     "tfkit_simd._kernels",
@@ -22,7 +24,8 @@ kernels = Extension(
 processor = Extension(
     "tfkit_simd._processor",
     ["source/processor.c"],
-    define_macros=[("X86", "1")] if X86 else [],
+    define_macros=[("SOURCES", f'"{digest}"'), *([("X86", "1")] if X86 else [])],
+    depends=glob("source/*"),
     extra_compile_args=["-std=gnu11", "-g0"],
     py_limited_api=True,
 )

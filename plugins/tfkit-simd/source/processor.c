@@ -28,5 +28,10 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_processor", NUL
 
 PyMODINIT_FUNC PyInit__processor(void)
 {
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddStringConstant(module, "SOURCES", SOURCES) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
 }

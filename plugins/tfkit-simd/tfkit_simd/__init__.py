@@ -23,8 +23,10 @@ from tfkit.plugin import (
     hookimpl,
 )
 
-from ._processor import instructions
+from ._processor import SOURCES, instructions
+from .sources import check
 
+check(SOURCES)
 AVX2, AVX_VNNI, AVX512_VNNI = instructions()
 """Whether this processor has these instructions."""
 MAX_HEAD_DIM = 256

@@ -1,1 +1,3 @@
+SOURCES: str
+
 def instructions() -> tuple[bool, bool, bool]: ...
