@@ -30,7 +30,7 @@ LENGTH, NEW = 24, 40
 
 
 def on_a_cpu(options: argparse.Namespace) -> dict[str, Any]:
-    """Greedy decoding in float32 on a CPU: ordinary and recorded steps, the first pass alone, and the steps in C alone."""
+    """Decoding in float32 on a CPU: ordinary and recorded steps, the first pass alone, and the steps in C alone."""
     model = tfkit.build(SPECS / f"transformer-{options.shape}.yaml", seed=0).eval()
     graphs = recorded_steps(model)
     if graphs is None:
@@ -49,11 +49,15 @@ def on_a_cpu(options: argparse.Namespace) -> dict[str, Any]:
     candidates = {
         "ordinary steps": partial(tfkit.greedy, model, **call),
         "recorded steps": partial(tfkit.greedy, model, graphs=graphs, **call),
-        "source and first token": partial(tfkit.greedy, model, **{**call, "max_new_tokens": 1}), "the steps in C": alone,
+        "ordinary source and first token": partial(tfkit.greedy, model, **{**call, "max_new_tokens": 1}),
+        "recorded source and first token": partial(tfkit.greedy, model, graphs=graphs, **{**call, "max_new_tokens": 1}),
+        "the steps in C": alone,
+        "ordinary steps, 5 beams": partial(tfkit.beam_search, model, **call),
+        "recorded steps, 5 beams": partial(tfkit.beam_search, model, graphs=graphs, **call),
     }  # fmt: skip
     times = timed(candidates, options.rounds)
     for name, seconds in times.items():
-        print(f"{name:24} {1e3 * statistics.median(seconds):8.2f} ms")
+        print(f"{name:32} {1e3 * statistics.median(seconds):8.2f} ms")
     title = f"{NEW} greedy steps of transformer-{options.shape}, {options.sentences} sentences of {LENGTH} tokens, float32"
     return report(title, times, "ordinary steps", options.json and options.json / "decoding.json")
 

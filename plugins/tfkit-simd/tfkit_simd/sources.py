@@ -14,9 +14,8 @@ def digest(directory: str | Path) -> str:
     return sources.hexdigest()
 
 
-def check(built_from: str) -> None:
-    """Raises ImportError unless the kernels were built from the sources of a checkout. A wheel has no sources."""
-    directory = Path(__file__).parents[1] / "source"
+def check(built_from: str, directory: Path = Path(__file__).parents[1] / "source") -> None:
+    """Raises ImportError unless the kernels were built from the sources in a directory. A wheel has none."""
     if (directory / "kernels.h").is_file() and digest(directory) != built_from:
         raise ImportError(
             f"the C kernels of tfkit-simd were built from other sources than those in {directory}; build them again: "
