@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -218,8 +219,8 @@ class _Held(threading.local):
         self.refused: dict[tuple[Any, ...], Exception] = {}
         self.starts: dict[tuple[Any, ...], CapturedStart] = {}
         self.parameters = 0
-        self.begun: DecodingState | None = None
-        """The state that a recorded first pass gave last: its model has been compared."""
+        self.begun: Callable[[], DecodingState | None] = lambda: None
+        """A weak reference to the state that a recorded first pass gave last: its model has been compared."""
 
     def written_to(self, products: SearchProducts) -> bool:
         """Whether a weight was written to past torch's counter of versions; once for a series of searches."""
@@ -313,8 +314,9 @@ class RecordedSteps(StepGraphs):
         held.starts[shape] = first
         first.first.load(ids, padding.as_visible(L))
         first.replay()
-        held.begun = first.first.state(B, L, capacity, padding, products)
-        return held.begun, first.logits[:B].clone()
+        state = first.first.state(B, L, capacity, padding, products)
+        held.begun = weakref.ref(state)
+        return state, first.logits[:B].clone()
 
     def _serves(self, start: GenerationState, sites: Iterable[str], beams: int = 0) -> bool:
         decoding = start.decoding
@@ -324,7 +326,7 @@ class RecordedSteps(StepGraphs):
         if tuple(sites) or start.columns is not None or last > positions or cached > MAX_CACHED:
             return False
         held, kind = self.held, (beams > 0, start.output)
-        if decoding is not held.begun and not (may_read(start.logits) and self._same_model(decoding.products)):
+        if decoding is not held.begun() and not (may_read(start.logits) and self._same_model(decoding.products)):
             return False
         if kind in held.refused:
             return False
