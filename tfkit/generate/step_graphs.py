@@ -110,15 +110,9 @@ class StepGraphs:
         return captured.following
 
     def first_pass(
-        self,
-        target: str,
-        output: str,
-        inputs: Mapping[str, Tensor],
-        masks: Tables,
-        lengths: Tables,
-        capacity: int,
+        self, target: str, output: str, inputs: Mapping[str, Tensor], masks: Tables, lengths: Tables, capacity: int,
         start_id: int,
-    ) -> tuple[DecodingState, Tensor] | None:
+    ) -> tuple[DecodingState, Tensor] | None:  # fmt: skip
         """The state after the start token and its logits (B, V), by a recorded pass; None for an ordinary one, as on CUDA."""
         return None
 
@@ -183,7 +177,7 @@ class Captured:
 class CapturedStart:
     """A captured first pass: `replay` runs it, and `logits` (rows, V) then holds its result."""
 
-    first: FixedStart
+    start: FixedStart
     replay: Callable[[], object]
     logits: Tensor
 
@@ -216,7 +210,7 @@ class _Held(threading.local):
         self.steps: dict[tuple[Any, ...], Captured] = {}
         self.copies: dict[Tensor, Any] = {}
         self.sums: dict[Tensor, tuple[Tensor, ...]] = {}
-        self.refused: dict[tuple[Any, ...], Exception] = {}
+        self.refused: dict[tuple[Any, ...], str] = {}
         self.starts: dict[tuple[Any, ...], CapturedStart] = {}
         self.parameters = 0
         self.begun: Callable[[], DecodingState | None] = lambda: None
@@ -274,15 +268,9 @@ class RecordedSteps(StepGraphs):
         return captured
 
     def first_pass(
-        self,
-        target: str,
-        output: str,
-        inputs: Mapping[str, Tensor],
-        masks: Tables,
-        lengths: Tables,
-        capacity: int,
+        self, target: str, output: str, inputs: Mapping[str, Tensor], masks: Tables, lengths: Tables, capacity: int,
         start_id: int,
-    ) -> tuple[DecodingState, Tensor] | None:
+    ) -> tuple[DecodingState, Tensor] | None:  # fmt: skip
         """As that of `StepGraphs`. It is recorded for the first search over sources of a shape, so that no result depends on
         the searches before."""
         model, held, others = self.model, self.held, [name for name in self.model.plan.inputs if name != target]
@@ -297,26 +285,26 @@ class RecordedSteps(StepGraphs):
         if not 0 < rows * length * held.parameters <= MAX_FIRST:
             return None
         padding = model._context(others, inputs, {"masks": masks, "lengths": lengths}, ()).padding[others[0]]
-        first = held.starts.pop(shape, None)
-        if first is None:
+        captured = held.starts.pop(shape, None)
+        if captured is None:
             state = model.start(target, batch=None, capacity=capacity, masks=masks, lengths=lengths, segments=None, **inputs)
             model.step(state, torch.full((B, 1), start_id, device=model.device), True)
             try:
-                fixed = FixedStart(model, state, rows, length, output, start_id)
-                fixed.load(ids, padding.as_visible(L))
-                replay, (logits, *_) = self.capture(fixed.run)
-                first = CapturedStart(fixed, replay, logits)
+                start = FixedStart(model, state, rows, length, output, start_id)
+                start.load(ids, padding.as_visible(L))
+                replay, (logits, *_) = self.capture(start.run)
+                captured = CapturedStart(start, replay, logits)
             except Exception as reason:  # an ordinary pass says what is wrong, if anything is wrong there too
-                held.refused[shape] = reason
+                held.refused[shape] = str(reason)
                 return None
             if len(held.starts) == MAX_STARTS:
                 del held.starts[next(iter(held.starts))]
-        held.starts[shape] = first
-        first.first.load(ids, padding.as_visible(L))
-        first.replay()
-        state = first.first.state(B, L, capacity, padding, products)
+        held.starts[shape] = captured
+        captured.start.load(ids, padding.as_visible(L))
+        captured.replay()
+        state = captured.start.state(B, L, capacity, padding, products)
         held.begun = weakref.ref(state)
-        return state, first.logits[:B].clone()
+        return state, captured.logits[:B].clone()
 
     def _serves(self, start: GenerationState, sites: Iterable[str], beams: int = 0) -> bool:
         decoding = start.decoding
@@ -333,7 +321,7 @@ class RecordedSteps(StepGraphs):
         try:
             self._captured(start, (), beams)
         except Exception as reason:  # an ordinary step says what is wrong, if anything is wrong there too
-            held.refused[kind] = reason
+            held.refused[kind] = str(reason)
             return False
         return True
 
