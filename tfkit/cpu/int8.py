@@ -27,7 +27,7 @@ SMALLEST, LARGEST = 1e-30, 1e30
 """A row or a channel with smaller numbers only has the scale of `SMALLEST`. A weight with larger numbers than `LARGEST` stays
 float32."""
 MIN_ELEMENTS = 2**17
-"""Smaller weights stay float32: their products are faster (bench/int8.py)."""
+"""Smaller weights stay float32, unless a kernel is fast for them: their products are faster (bench/int8.py)."""
 HEAD = 16
 """The table of a head is larger by this factor: to compute the largest logits again takes as long as a small product."""
 MAX_INNER = 60_000
@@ -71,9 +71,10 @@ def is_finite(weight: Tensor) -> bool:
     return bool(weight.detach().abs().amax() < LARGEST)
 
 
-def is_large(weight: Tensor, times: int = 1) -> bool:
+def is_large(weight: Tensor, times: int = 1, kernel: Int8Kernel | None = None) -> bool:
     """Whether a weight (out, in) has `times` the numbers from which int8 is faster, and no sum exceeds 32 bits."""
-    return weight.numel() >= MIN_ELEMENTS * times and weight.shape[1] <= MAX_INNER
+    least = MIN_ELEMENTS if kernel is None else min(MIN_ELEMENTS, kernel.min_elements)
+    return weight.numel() >= least * times and weight.shape[1] <= MAX_INNER
 
 
 def fastest(kernels: Iterable[Int8Kernel]) -> Int8Kernel | None:

@@ -117,7 +117,7 @@ def round_weights(model: Model, precision: str, kernels: Kernels, mapped: Mappin
     if model.dtype != torch.float32:
         message = f"the weights are {str(model.dtype).removeprefix('torch.')}; {precision} is made from float32"
         raise BuildError(Diagnostic("TFK047", message, "load it without `precision`"))
-    for name, weight in large_weights(model).items():
+    for name, weight in large_weights(model, _int8_of(precision, kernels)).items():
         module = model.get_submodule(name)
         if not is_finite(weight):
             continue
@@ -142,11 +142,16 @@ def _table(module: nn.Module) -> list[Tensor]:
     return [module.weight] if isinstance(module, nn.Embedding) else []
 
 
-def large_weights(model: Model) -> dict[str, Tensor]:
+def _int8_of(precision: str, kernels: Kernels) -> Int8Kernel | None:
+    return fastest(kernels) if precision == "int8" else None
+
+
+def large_weights(model: Model, kernel: Int8Kernel | None = None) -> dict[str, Tensor]:
     """The weights that a lower precision is for, if their numbers are finite.
 
     Args:
         model: a model, which may be on the meta device.
+        kernel: that of int8; None for bfloat16.
 
     Returns:
         By module, the weight (out, in). The module is an `nn.Linear`, or a `TokenLogits` whose table another node may own.
@@ -160,7 +165,7 @@ def large_weights(model: Model) -> dict[str, Tensor]:
             linears = {child: one for child, one in module.named_children() if isinstance(one, nn.Linear)}
             weights |= {f"{name}.{child}": linear.weight for child, linear in linears.items()}
     heads = {name for name in weights if isinstance(model.get_submodule(name), TokenLogits)}
-    return {name: weight for name, weight in weights.items() if is_large(weight, HEAD if name in heads else 1)}
+    return {name: weight for name, weight in weights.items() if is_large(weight, HEAD if name in heads else 1, kernel)}
 
 
 def rounding_plan(model: Model, precision: str, kernels: Kernels) -> dict[str, Any]:
@@ -176,7 +181,7 @@ def rounding_plan(model: Model, precision: str, kernels: Kernels) -> dict[str, A
         the memory of all weights except tables of embeddings, which are read from the file; `float32_bytes`, of all weights
         in float32.
     """
-    low, weights = LOW_PRECISIONS[precision], large_weights(model)
+    low, weights = LOW_PRECISIONS[precision], large_weights(model, _int8_of(precision, kernels))
     read = {id(weight) for module in model.modules() for weight in _table(module)} | {id(weight) for weight in weights.values()}
     floats = sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in read)
     rounded = sum(map(low.bytes, weights.values()))

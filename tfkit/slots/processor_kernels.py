@@ -51,6 +51,7 @@ class Int8Kernel(Entry):
         multiply: `"module:function"`, called as `multiply(x, packed, bias)` with x float32 (N, in) and a bias float32 (out,) or
             None; returns y float32 (N, out). A row has the same bits alone and in a batch.
         relative_time: the time of a product relative to the built-in kernel `fbgemm_vnni`.
+        min_elements: weights with fewer numbers stay float32, whose products are then faster.
     """
 
     needs: tuple[str, ...]
@@ -58,6 +59,7 @@ class Int8Kernel(Entry):
     pack: str
     multiply: str
     relative_time: float
+    min_elements: int = 2**17
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,6 +84,7 @@ def _int8_kernel(instructions: str, words: str, needs: tuple[str, ...], levels: 
         pack=f"tfkit_simd.int8:pack_{levels}",
         multiply=f"tfkit_simd.int8:multiply_{instructions}",
         relative_time=relative_time,
+        min_elements=2**14,  # in recorded steps (bench/translate_cells.py)
     )
 
 
