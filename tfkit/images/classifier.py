@@ -98,7 +98,7 @@ class ImageClassifier:
             InputError: the model does not classify images.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue).eval()
         roles_for(model.plan, "images")  # a model of another kind is reported before its missing files
         facts = read_image_facts(place)
         return cls(model, Normalisation(tuple(facts.mean), tuple(facts.std)), read_labels(place))

@@ -555,7 +555,7 @@ def load_task(
             return Translate(Translator.load(directory, search, shortlist=shortlist, **translating, **place), limits)
         (directory,) = directory
     path = model_in(Path(directory))
-    model = load(path, **place)
+    model = load(path, **place).eval()
     kinds = [name for name in KINDS if fits(model.plan, name) and not (name == "masked" and has_labels(path))]
     kind = kinds[0] if kinds else None
     if kind == "parallel":

@@ -157,7 +157,7 @@ class Answerer(RowReader):
             InputError: the model does not answer questions.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue).eval()
         roles_for(model.plan, "spans")  # a model of another kind is reported before its missing file
         overrides = {"max_length": max_length, "stride": stride, "max_answer": max_answer, "unanswerable": unanswerable}
         settings = read_span_facts(place).model_dump() | {name: value for name, value in overrides.items() if value is not None}

@@ -124,7 +124,7 @@ class Classifier(RowReader):
             InputError: the model is no classifier.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue).eval()
         roles_for(model.plan, "classification")  # a model of another kind is reported before its missing labels
         if not has_labels(place) and fits(model.plan, "masked"):
             raise other_use(model.plan, "classification", "masked")

@@ -7,12 +7,13 @@ log_probabilities   log p(y) = (1 / N) sum_i log p_i(y) - log Z      that of Ope
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data import Roles, TextTokeniser, roles_for
 from ..errors import Diagnostic, InputError
@@ -91,6 +92,9 @@ class Ensemble:
     @property
     def training(self) -> bool:
         return any(model.training for model in self.models)
+
+    def modules(self) -> Iterator[nn.Module]:
+        return chain.from_iterable(model.modules() for model in self.models)
 
     def eval(self) -> Ensemble:
         return self.train(False)

@@ -100,7 +100,7 @@ class MaskFiller(RowReader):
             InputError: as in the constructor.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue).eval()
         roles_for(model.plan, "masked")  # a model of another kind is reported before its missing tokeniser
         tokeniser = read_tokenisers(place, ("target",))["target"]
         return cls(model, tokeniser, max_length=max_length, batch_tokens=batch_tokens)

@@ -121,7 +121,9 @@ class Rescorer:
             InputError: the model is of another kind.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
+        model = load(
+            place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue
+        ).eval()
         columns = ("target",) if fits(model.plan, "language") else ("source", "target")
         roles_for(model.plan, "language" if len(columns) == 1 else "parallel")  # its error names the right command
         if alignment is True:

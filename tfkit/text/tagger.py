@@ -102,7 +102,7 @@ class Tagger(RowReader):
             InputError: the model is no tagger.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue)
+        model = load(place, device=device, backend=backend, allow_nan=allow_nan, catalogue=catalogue).eval()
         roles_for(model.plan, "tagged")  # a model of another kind is reported before its missing tags
         tokeniser = read_tokenisers(place, ("target",))["target"]
         return cls(model, tokeniser, read_labels(place, words=True), max_length=max_length, batch_tokens=batch_tokens)

@@ -102,7 +102,9 @@ class TextGenerator:
             InputError: the model is of another kind.
         """
         place = model_in(Path(directory))
-        model = load(place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue)
+        model = load(
+            place, device=device, backend=backend, precision=precision, allow_nan=allow_nan, catalogue=catalogue
+        ).eval()
         return cls(model, read_tokenisers(place, ("target",))["target"], saved_search(place, catalogue), max_prompt)
 
     def continue_all(

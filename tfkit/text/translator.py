@@ -189,7 +189,7 @@ class Translator:
             raise InputError(Diagnostic("TFK078", "there is no model to load", "name at least one directory"))
         places = [model_in(Path(one)) for one in directories]
         options: dict[str, Any] = {"device": device, "backend": backend, "precision": precision}
-        models = [load(one, **options, allow_nan=allow_nan, catalogue=catalogue) for one in places]
+        models = [load(one, **options, allow_nan=allow_nan, catalogue=catalogue).eval() for one in places]
         for one in models:
             roles_for(one.plan, "parallel")  # its error names the right command
         of_models = [read_tokenisers(one, ("source", "target")) for one in places]
