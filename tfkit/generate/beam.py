@@ -106,7 +106,8 @@ def beam_search(
     while search.advance():
         if captured is not None:
             if search.can_end_without_python():
-                search.end_without_python()
+                while search.end_without_python():
+                    pass
                 break
             search.read(captured.following(search.chosen[:, 0]), {})
             continue
@@ -247,8 +248,8 @@ class _BeamSearch:
         searches = self.captured is not None and self.captured.search is not None and self.wide == torch.float32
         return searches and not self.every_id and self.columns is None
 
-    def end_without_python(self) -> None:
-        """Search on until all sentences are complete."""
+    def end_without_python(self) -> bool:
+        """Search on until all sentences are complete, or few of them are left. Returns whether any are."""
         assert self.captured is not None
         assert self.captured.search is not None
         recorded, (S, k), steps = self.captured.captured, self.totals.shape, int(self.limits.max()) - self.length
@@ -270,8 +271,19 @@ class _BeamSearch:
         self.length += int(step.place) - before
         refuse_dead_ends(search.status == 3, self.sentences, self.length)
         self._refuse_unless_finite(search.status == 2)
-        self.levels += map(Level, rows, tokens, search.log_probs)
-        self.complete.append((self.sentences, Finished(*search.finished)))
+        steps = int(step.place) - before
+        self.levels += map(Level, rows[:steps], tokens[:steps], search.log_probs[:steps])
+        finished, left = Finished(*search.finished), search.status == 0
+        self.complete.append((self.sentences[~left], finished.of(~left)))
+        if not bool(left.any()):
+            return False
+        self.levels[-1] = Level(*(held[left] for held in self.levels[-1]))
+        self.finished, self.totals = finished.of(left), search.totals[left]
+        self.sentences, self.limits, self.max_penalties = self.sentences[left], self.limits[left], self.max_penalties[left]
+        remaining = torch.arange(S * k, device=rows.device).view(S, k)[left].flatten()
+        self.chosen = step.ids[remaining]
+        self.captured.captured = self.captured.graphs.with_fewer_rows(recorded, remaining, k)
+        return True
 
     def _stops(self, best_live: Tensor) -> Tensor:
         """Whether (S,) the stored hypotheses suffice; `best_live` (S,) are the log-probabilities of the best live ones."""

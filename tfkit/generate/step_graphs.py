@@ -49,7 +49,7 @@ batches that takes longer than Python (bench/translate_cells.py)."""
 MAX_FIRST = 2_000_000_000
 """The largest product of positions, of all rows, and parameters in a recorded first pass: with more, Python takes a small part
 of the time, and a recording as long as some passes."""
-MAX_STEPS, MAX_STARTS = 16, 64
+MAX_STEPS, MAX_STARTS = 32, 64
 """The largest numbers of steps and of first passes that are kept: the one used least recently makes room for another."""
 
 
@@ -136,19 +136,34 @@ class StepGraphs:
         if last > positions:
             message = f"the search reaches position {last}, and the model has {positions} positions"
             raise InputError(Diagnostic("TFK061", message, "ask for fewer tokens, or shorten the prompt"))
-        rows = _rows(decoding.batch) * max(beams, 1)
-        capacity = _rounded(last, ROUND)
         memories = {name: _rounded(memory.tensor.shape[1], ROUND) for name, memory in decoding.node_outputs.items()}
-        key = (rows, beams > 0, capacity, *memories.values(), start.output)
+        rows = _rows(decoding.batch) * max(beams, 1)
+        shape = rows, _rounded(last, ROUND), memories, start.output, beams > 0
+        return self._of_shape(decoding, lambda step: step.load(decoding), *shape)
+
+    def _of_shape(
+        self, state: DecodingState, begin: Callable[[FixedStep], None], rows: int, capacity: int, memories: Mapping[str, int],
+        output: str, reorders: bool,
+    ) -> Captured:  # fmt: skip
+        key = (rows, reorders, capacity, *memories.values(), output)
         captured = self.steps.pop(key, None)
         if captured is None:
-            step = FixedStep(self.model, decoding, rows, capacity, memories, start.output, reorders=beams > 0)
-            step.load(decoding)
+            step = FixedStep(self.model, state, rows, capacity, memories, output, reorders=reorders)
+            begin(step)
             captured = Captured(step, *self.capture(step.run))
             if len(self.steps) == MAX_STEPS:
                 del self.steps[next(iter(self.steps))]
         self.steps[key] = captured
         return captured
+
+    def with_fewer_rows(self, captured: Captured, rows: Tensor, beams: int) -> Captured:
+        """A captured step with fewer rows, which goes on with the hypotheses `rows` (B',) of a beam search by another one."""
+        step = captured.step
+        memories = {name: visible.shape[1] for name, visible in step.visible.items()}
+        shape = _rows(len(rows) // beams) * beams, step.slots.shape[1], memories, step.output, True
+        smaller = self._of_shape(step.state, lambda fewer: fewer.take_over(step, rows), *shape)
+        smaller.step.take_over(step, rows)
+        return smaller
 
     def _last_position(self, start: GenerationState) -> tuple[int, int]:
         """The number of positions that a search may reach, and that the model has."""
@@ -264,7 +279,7 @@ class RecordedSteps(StepGraphs):
         """As that of `StepGraphs`, or None."""
         captured = super().begin_beams(start, beams) if self._serves(start, sites, beams) else None
         if captured is not None:
-            captured.search = self.beams
+            captured.search, captured.graphs = self.beams, self
         return captured
 
     def first_pass(
@@ -349,6 +364,7 @@ class CapturedBeams:
 
     search: Callable[..., None] | None = None
     """What searches without Python (`StepRecorder.beams`)."""
+    graphs: StepGraphs
 
     def __init__(self, captured: Captured, state: DecodingState) -> None:
         self.captured = captured

@@ -90,7 +90,23 @@ class FixedStep:
             before = memory.padding.as_visible(length)
             visible.zero_()
             visible[: len(rows), :length] = True if before is None else before.index_select(0, rows)
-        self.place.fill_(state.length)
+        self._begin(state.length)
+
+    def take_over(self, other: FixedStep, rows: Tensor) -> None:
+        """Go on with the rows `rows` (B',) of a step with the same positions, before it reads `ids`."""
+        count, rows = len(rows), other.order[rows]
+        for site, cache in self.caches.items():
+            cache.take_over(other.caches[site], rows)
+        for site, held in self.state.crossed.items():
+            for mine, tensor in zip(held, other.state.crossed[site], strict=True):
+                mine[:count] = tensor.index_select(0, rows)
+        for name, visible in self.visible.items():
+            visible.zero_()
+            visible[:count] = other.visible[name].index_select(0, rows)
+        self._begin(int(other.place))
+
+    def _begin(self, length: int) -> None:
+        self.place.fill_(length)
         torch.arange(len(self.order), out=self.order)
         torch.arange(self.slots.numel(), out=self.slots.view(-1))
 

@@ -126,7 +126,8 @@ class StepRecorder(Entry):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedBeams:
-    """A beam search for S sentences with k live hypotheses each, which a `StepRecorder` continues until all are complete.
+    """A beam search for S sentences with k live hypotheses each, which a `StepRecorder` continues until all are complete. It
+    may end earlier, once at most half of them are left: another recording with fewer rows then goes on.
 
     A step sets `order` to the rows that the live hypotheses continue and `ids` to their last tokens (for the first step they
     are set), calls the function that `record` returned, adds 1 to `place`, and reads the logits of hypothesis j of sentence s

@@ -68,7 +68,9 @@ LINE = 64
 """Bytes of a line of the processor's cache, to which the memory of a tensor is aligned."""
 PLAIN_AXES = 4
 UNINTERRUPTED = 64
-"""Steps of a search between which Python may stop it."""
+"""Steps of a greedy search between which Python may stop it."""
+STEPS = 8
+"""Steps of a beam search after which the sentences that are left are counted."""
 EARLY = {"never": 0, True: 1, False: 2}
 
 check = require_capabilities(SIMD.name, SIMD.capabilities)
@@ -148,13 +150,15 @@ def beams(avx512: bool, recording: Recording, search: RecordedBeams) -> None:
     inputs = (search.totals, search.limits, search.penalties, search.max_penalties, search.forbidden)
     written = (search.rows, search.tokens, search.log_probs, *search.finished, search.status)
     before = len(search.penalties) - 1 - steps
-    for first in range(before, before + steps, UNINTERRUPTED):
-        last = min(first + UNINTERRUPTED, before + steps)
+    for first in range(before, before + steps, STEPS):
+        last = min(first + STEPS, before + steps)
         if run_beams(
             avx512, *recording.place, *step, search.logits.shape[1], sentences, k, size, before, first, last, end, early,
             search.ranked, *(tensor.data_ptr() for tensor in inputs), len(search.forbidden),
             *(tensor.data_ptr() for tensor in written),
         ):  # fmt: skip
+            return
+        if 2 * int((search.status == 0).sum()) <= sentences:
             return
 
 

@@ -131,6 +131,13 @@ class FixedCache(KeyValueCache):
         self.value.index_copy_(2, self.place, value)
         return self._of_rows(self.key), self._of_rows(self.value)
 
+    def take_over(self, other: FixedCache, rows: Tensor) -> None:
+        """Copy what the rows `rows` (B',) of a cache with the same positions read to the first rows."""
+        for mine, held in ((self.key, other.key), (self.value, other.value)):
+            assert mine is not None
+            assert held is not None
+            mine[: len(rows)] = other._of_rows(held).index_select(0, rows)
+
     def _of_rows(self, held: Tensor) -> Tensor:
         if self.slots is None:
             return held
