@@ -136,13 +136,15 @@ class FixedCache(KeyValueCache):
         for mine, held in ((self.key, other.key), (self.value, other.value)):
             assert mine is not None
             assert held is not None
-            mine[: len(rows)] = other._of_rows(held).index_select(0, rows)
+            mine[: len(rows)] = other._of_rows(held, rows)
 
-    def _of_rows(self, held: Tensor) -> Tensor:
+    def _of_rows(self, held: Tensor, rows: Tensor | None = None) -> Tensor:
+        """What all rows, or the rows `rows` (B',), read of the keys or values (B, G, K, D)."""
         if self.slots is None:
-            return held
-        by_position = held.transpose(1, 2)  # (B, K, G, D)
-        return by_position.flatten(0, 1).index_select(0, self.slots.flatten()).view_as(by_position).transpose(1, 2)
+            return held if rows is None else held.index_select(0, rows)
+        by_position, slots = held.transpose(1, 2), self.slots if rows is None else self.slots.index_select(0, rows)
+        taken = by_position.flatten(0, 1).index_select(0, slots.flatten())
+        return taken.view(len(slots), *by_position.shape[1:]).transpose(1, 2)
 
 
 class DecodingState:
