@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from .options import Entry
 
-if TYPE_CHECKING:
-    from torch import Tensor
+Tensor = Any
+"""Plans are made without torch."""
 
 
 @dataclass(frozen=True, kw_only=True)
