@@ -35,6 +35,23 @@ def test_every_command_has_help_that_fits_a_terminal(tfkit, command, monkeypatch
     assert re.findall(r".*\w-\n.*", done.out) == [], "a word is cut at its hyphen"
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["generate", "run", "--prompt", "the \udcff"], "--prompt"),
+        (["look", "run", "-o", "page.html", "--text", "a", "--text", "\udcff"], "--text"),
+        (["fill", "run", "--text", "\udcff"], "--text"),
+        (["translate", "run", "--prefix", "\udcff"], "--prefix"),
+        (["check", "transformer-tiny", "--set", "name=\udcff"], "--set"),
+        (["explain", "\udcff"], "WHAT"),
+    ],
+)
+def test_words_of_the_command_line_are_utf8(tfkit, words, name):
+    done = tfkit(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"TFK090 {name} is no UTF-8; write it in the encoding of the terminal\n"
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_no_line_about_a_command_is_cut(tfkit, columns, plugin, monkeypatch):
     @click.command("added")
