@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 
 import click
 import pytest
@@ -50,6 +51,12 @@ def test_words_of_the_command_line_are_utf8(tfkit, words, name):
     done = tfkit(*words)
     assert (done.code, done.out) == (2, "")
     assert done.err == f"TFK090 {name} is no UTF-8; write it in the encoding of the terminal\n"
+
+
+def test_a_warning_of_a_library_is_one_line_without_its_source():
+    with dispatch._short_warnings():
+        text = warnings.formatwarning("old\n  format", UserWarning, "/site-packages/lib.py", 7)
+    assert text == "warning: old format\n"
 
 
 @pytest.mark.parametrize("columns", [80, 120])
