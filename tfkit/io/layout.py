@@ -111,7 +111,7 @@ class Plan(FileModel):
     """The content of plan.json. The catalogue checks the backends of `sites`."""
 
     sites: dict[str, list[Any]]
-    device: Annotated[str, Field(pattern=r"\A[a-z_]{1,30}\z")]
+    device: Annotated[str, Field(pattern=r"\A[a-z0-9_]{1,30}\z")]
     dtype: DType
     table: list[_PlanRow]
     flash_implementation: Line | None = None
@@ -127,7 +127,7 @@ class Best(FileModel):
     """The content of best.json."""
 
     model: Annotated[str, Field(pattern=r"^step-\d{1,18}$")]
-    metric: str
+    metric: Line
     score: float
 
 
