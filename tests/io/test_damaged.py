@@ -75,7 +75,9 @@ def test_a_plan_of_another_model_is_an_error(content: bytes, model: Model, tmp_p
         tfkit.load(tmp_path / "out")
 
 
-@pytest.mark.parametrize(("number", "words"), [(2, "2"), (10**23, "a number of 24 digits")])
+@pytest.mark.parametrize(
+    ("number", "words"), [(2, "2"), (10**23, "a number of 24 digits"), (10**24 - 1, "a number of 24 digits")]
+)
 def test_a_later_contract_is_refused_as_a_later_format_is(number: int, words: str, model: Model, tmp_path: Path) -> None:
     for key in ("format", "contract"):
         path = tfkit.save(model, tmp_path / key) / "versions.json"

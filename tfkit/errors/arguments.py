@@ -54,5 +54,6 @@ def check_characters(text: str, code: str, what: str, fix: str) -> None:
 def in_words(value: Any) -> str:
     """A wrong value in a message. Python writes no integer of more than some thousand digits."""
     if isinstance(value, int) and abs(value) > MOST:
-        return f"a number of {math.floor(math.log10(abs(value))) + 1:,} digits"
+        digits = math.floor(math.log10(abs(value))) + 1  # rounded up for 999...
+        return f"a number of {digits - (abs(value) < 10 ** (digits - 1)):,} digits"
     return repr(value)[:80]
