@@ -98,6 +98,13 @@ DAMAGES = {
     "another device": {"device": "cpu\n"},
     "a text for a number": {"seed": "0"},
     "no dtype": {"dtypes": []},
+    "a dtype that does not exist": {"dtypes": ["x"]},
+    "a dtype many times": {"dtypes": ["float32"] * 50_000},
+    "a seed that no run has": {"seed": 10**30},
+    "a long version": {"environment": {"torch": "2" * 501}},
+    "a control character": {"environment": {"torch": "\x1b[31m"}},
+    "many packages": {"environment": {f"package{number}": "1" for number in range(101)}},
+    "a negative error": {"checks": [{"name": "x", "rule": "", "status": "passed", "examples": 1, "worst": -1.0}]},
 }
 
 

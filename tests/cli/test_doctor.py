@@ -145,6 +145,16 @@ def test_missing_old_and_broken_packages(monkeypatch, tmp_path):
     ]
 
 
+def test_what_a_library_writes_below_python_while_it_is_imported_is_discarded(monkeypatch, tmp_path, capfd):
+    (tmp_path / "pretzel_noise.py").write_text("import os\nos.write(2, b'\\33[31mfailed to persist\\n')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(installation, "version", lambda name: "1.0")
+    monkeypatch.setattr(installation, "installed", lambda: SimpleNamespace(requires=["pretzel-noise"]))
+    installation.extras(Findings())
+    assert "pretzel_noise" in sys.modules
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("have", "needed", "fits"),
     [

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 
 import click
 import pytest
@@ -33,6 +34,29 @@ def test_every_command_has_help_that_fits_a_terminal(tfkit, command, monkeypatch
     assert "--json" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     assert re.findall(r".*\w-\n.*", done.out) == [], "a word is cut at its hyphen"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["generate", "run", "--prompt", "the \udcff"], "--prompt"),
+        (["look", "run", "-o", "page.html", "--text", "a", "--text", "\udcff"], "--text"),
+        (["fill", "run", "--text", "\udcff"], "--text"),
+        (["translate", "run", "--prefix", "\udcff"], "--prefix"),
+        (["check", "transformer-tiny", "--set", "name=\udcff"], "--set"),
+        (["explain", "\udcff"], "WHAT"),
+    ],
+)
+def test_words_of_the_command_line_are_utf8(tfkit, words, name):
+    done = tfkit(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"TFK090 {name} is no UTF-8; write it in the encoding of the terminal\n"
+
+
+def test_a_warning_of_a_library_is_one_line_without_its_source():
+    with dispatch._short_warnings():
+        text = warnings.formatwarning("old\n  format", UserWarning, "/site-packages/lib.py", 7)
+    assert text == "warning: old format\n"
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -89,7 +89,7 @@ HOSTILE: dict[str, tuple[str, str, Any, str]] = {
     "dropout": ("gpt2", "model.dropout", 0.5, "model.dropout: Input should be None"),
     "merge": ("gpt2", "model.merges", [["a"]], "model.merges.0: List should have at least 2 items"),
     "very many merges": ("gpt2", "model.merges", [["a", "b"]] * 99_999, "there are 99,999 merges for "),
-    "merge of nothing": ("gpt2", "model.merges", [["qq", "zz"]], "Token `qq` out of vocabulary"),
+    "merge of nothing": ("gpt2", "model.merges", [["qq", "zz"]], 'of "qq" and "zz" needs "qq", which the vocabulary lacks'),
     "unknown id": ("t5", "model.unk_id", 10**6, "no piece has the id 1000000"),
     "added id": ("bert", "added_tokens.0.content", "<new>", '"[PAD]" and "<new>" have the id 0'),
     "padding": ("bert", "padding", {"strategy": {"Fixed": 10**9}}, "padding: Input should be None"),
@@ -232,6 +232,10 @@ def test_values_of_another_type_are_errors(place: str, value: Any, tmp_path: Pat
         (
             {"vocab.json": json.dumps(dict.fromkeys(map(str, range(LINES)), 0)), "merges.txt": ""},
             r"vocab\.json .*more than 300,000 values",
+        ),
+        (
+            {"vocab.json": '{"a": 0, "b": 1}', "merges.txt": "#version: 0.2\na b\n"},
+            r'vocab\.json holds no .*: model: the merge of "a" and "b" needs "ab", which the vocabulary lacks',
         ),
         ({"vocab.json": f"{{{' ' * (1 << 24)}}}", "merges.txt": ""}, r"vocab\.json cannot be read: .* than 16,777,216 bytes"),
         (

@@ -63,6 +63,8 @@ def test_invalid_text_is_reported_with_its_location(tmp_path):
         ("utf16be.txt", "ab\nc\n".encode("utf-16-be"), "`iconv -f utf-16be -t utf8 "),
         ("utf16.txt", "ab\nc\n".encode("utf-16"), "`iconv -f utf-16 -t utf8 "),
         ("utf32.txt", "ab\nc\n".encode("utf-32"), "`iconv -f utf-32 -t utf8 "),
+        ("latin1.txt", b"fine\n" * 400 + b"\xff\xfe\n", ":401:1: TFK101 byte 0xff is no UTF-8; convert the file, for instance"),
+        ("a b.txt", b"\xe9\n", "`iconv -f latin1 -t utf8 '"),
         ("nul.txt", b"fine\nthe d\0g\n", ":2:6: TFK101 byte 0x00 is no text"),
         ("long.txt", b"x" * (1 << 20) + b"yy", ":1:1: TFK101 the line is longer than 1,048,576 bytes"),
     ],
@@ -70,6 +72,20 @@ def test_invalid_text_is_reported_with_its_location(tmp_path):
 def test_damaged_files_are_reported(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
     assert message in describe_counts(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("data", "fix"),
+    [
+        (b"fine\n\xff\xfe\n", "0xff is no UTF-8; convert the file, for instance with `iconv -f latin1 -t utf8 FILE`"),
+        (b"the d\0g\n", "`tr -d '\\000' < FILE`"),
+        ("ab".encode("utf-16"), "`iconv -f utf-16 -t utf8 FILE`"),
+    ],
+)  # fmt: skip
+def test_the_advice_for_standard_input_is_a_command(data, fix):
+    with pytest.raises(InputError) as raised:
+        list(lines_of(io.BytesIO(data), "<stdin>"))
+    assert fix in str(raised.value)
 
 
 def test_a_missing_file_and_a_directory_are_reported(tmp_path):

@@ -46,6 +46,17 @@ def own(kind):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "characters"])
+def test_a_text_with_half_of_a_pair_of_surrogates_is_refused_before_the_library_reads_it(kind):
+    tokeniser = own(kind)
+    for call in (
+        tokeniser.normalised, tokeniser.words, tokeniser.divided_words,
+        lambda text: tokeniser.encode(["a", text]), lambda text: tokeniser.encode_with_ranges([text]),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="TFK104 a text is no UTF-8; decode its bytes as UTF-8"):
+            call("the \udcff")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "characters"])
 def test_a_text_that_becomes_too_long_is_refused_before_it_is_normalised(kind):
     tokeniser = own(kind)
     for call in (

@@ -97,7 +97,10 @@ HOSTILE = {
     ),
     "merge of three": ("bpe", "model.merges.0", ["a", "b", "c"], "model.merges.0: List should have at most 2 items"),
     "very many merges": ("bpe", "model.merges", [["a", "b"]] * 9_999, "there are 9,999 merges for "),
-    "merge of unknown tokens": ("bpe", "model.merges.0", ["qq", "zz"], "Token `qq` out of vocabulary"),
+    "merge without its product": (
+        "bpe", "model.merges.0", ["<unk>", "<unk>"], "needs \"<unk><unk>\", which the vocabulary lacks",
+    ),
+    "merge of unknown tokens": ("bpe", "model.merges.0", ["qq", "zz"], 'and "zz" needs "qq", which the vocabulary lacks'),
     "other specials": ("bpe", "added_tokens.2.content", "<end>", 'added_tokens: ["<pad>", "<s>", "<end>", "<unk>"], tfkit\'s'),
     "specials missing": ("bpe", "added_tokens", [], "added_tokens: [], tfkit's are <pad>, <s>, </s>, <unk>"),
     "special that is text": ("bpe", "added_tokens.0.normalized", True, "added_tokens.0.normalized: Input should be False"),

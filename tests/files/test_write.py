@@ -1,6 +1,7 @@
 """What `write_whole` replaces, and what it leaves alone."""
 
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -68,6 +69,35 @@ def test_special_files_are_not_replaced(kind, tmp_path, monkeypatch, capsys):
     after = place.lstat()
     assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"out.json"} | ({"other"} if kind == "a link" else set()))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["schema", "-o", "out/"], ["eject", "specs/tiny-glu.yaml", "-o", "out/"],
+        ["show", "specs/tiny-glu.yaml", "-o", "out.html/"],
+        ["positions", "specs/tiny-glu.yaml", "-o", "out.html/"], ["look", "no", "--text", "a", "-o", "out.html/"],
+        ["new", "spec", "tiny-glu", "-o", "out/"],
+        ["compare", "no.yaml", "-o", "out.html/"], ["verify", "specs/tiny-glu.yaml", "-o", "out.md/"],
+        ["bench", "cpu", "--json", "out/"], ["conformance", "eager", "--json", "out/"],
+        ["claims", "scaled_scores", "-o", "out.html/"],
+    ],
+)  # fmt: skip
+def test_a_name_that_ends_in_a_slash_is_no_file(command, tmp_path, monkeypatch, capsys):
+    (tmp_path / "specs").symlink_to(Path("specs").absolute())
+    monkeypatch.chdir(tmp_path)
+    assert main(command) in (1, 2)
+    assert re.search(r"TFK0(81|90) .*out(\.\w+)?/", capsys.readouterr().err)
+    assert [path.name for path in tmp_path.iterdir()] == ["specs"]
+
+
+@pytest.mark.parametrize("place", ["out/", "./out/"])
+def test_a_text_with_a_slash_at_its_end_is_no_file_in_python(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match=r"TFK081 .*it ends in `/`, which names a directory"):
+        write_whole(place, "text")
+    with pytest.raises(OSError, match="it ends in `/`"):
+        check_writable(place)
 
 
 def test_a_regular_file_is_replaced_and_keeps_its_mode(tmp_path):

@@ -327,4 +327,9 @@ def test_a_command_survives_a_hostile_place_to_write(writes, good, runner, tmp_p
         ended = runner.run(writes.words(name), case.inputs)
         case.note(f"{named(writes)}: name {name[:20]!r}", ended.wrong(False))
         assert device.is_char_device() == there, "a device was replaced"
+    for name in ("slash.json", "slash.html"):
+        ended = runner.run(writes.words(f"{name}/"), case.inputs)
+        case.note(f"{named(writes)}: name {name}/", ended.wrong(False))
+        assert not (case.inputs / name).is_file(), "a file was written under the name of a directory"
+        remove(case.inputs / name)
     case.report()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -142,3 +143,12 @@ def test_a_tape_archive_is_refused(directory):
 def test_a_view_that_repeats_the_numbers_of_the_file_is_refused(directory):
     torch.save({"a": torch.ones(1).expand(1 << 30)}, directory / "pytorch_model.bin")
     assert "`a` of the pickled weights is a view that repeats the numbers of the file" in error_of(directory)
+
+
+def test_a_pickle_of_another_protocol_gives_no_warning_of_torch(tmp_path):
+    path = tmp_path / "weights.bin"
+    torch.save({"a": torch.ones(2)}, path, pickle_protocol=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(pickle.UnpicklingError, match="Unsupported operand"):  # torch warns before it refuses
+            load_pickled(path)

@@ -52,8 +52,12 @@ def test_broken_versions_are_an_error_that_names_them(content: bytes, model: Mod
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("dtype", "load"), ("dtype", 3), ("dtype", "int8"), ("files", {"spec.yaml": {}}), ("files", "all"), ("dtype", None)],
-)
+    [
+        ("dtype", "load"), ("dtype", 3), ("dtype", "int8"), ("files", {"spec.yaml": {}}), ("files", "all"), ("dtype", None),
+        ("contract", 0), ("contract", -1), ("torch", "2" * 501), ("python", "\x1b[31m"), ("plugins", {"a": "1\n2"}),
+        ("plugins", {"a" * 501: "1"}),
+    ],
+)  # fmt: skip
 def test_an_altered_entry_of_versions_is_an_error(key: str, value: Any, model: Model, tmp_path: Path) -> None:
     path = tfkit.save(model, tmp_path / "out") / "versions.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
@@ -68,6 +72,45 @@ def test_a_plan_of_another_model_is_an_error(content: bytes, model: Model, tmp_p
     tfkit.save(model, tmp_path / "out")
     rewrite(tmp_path / "out", "plan.json", content)
     with pytest.raises(tfkit.StoreError, match=r"TFK082.*plan\.json"):
+        tfkit.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(2, "2"), (10**23, "a number of 24 digits"), (10**24 - 1, "a number of 24 digits")]
+)
+def test_a_later_contract_is_refused_as_a_later_format_is(number: int, words: str, model: Model, tmp_path: Path) -> None:
+    for key in ("format", "contract"):
+        path = tfkit.save(model, tmp_path / key) / "versions.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: number}))
+        with pytest.raises(tfkit.StoreError, match=rf"TFK083.* has {key} {words}.*; load it with the tfkit that wrote it"):
+            tfkit.load(tmp_path / key)
+
+
+@pytest.mark.parametrize(
+    ("where", "change"),
+    [
+        *(("lengths", {"lengths": ends}) for ends in ([-5, None], [0, None], [9, 8], [None, 8], [1], [1, 2, 3], [1, 1 << 63])),
+        ("chosen", {"chosen": "<script>"}), ("chosen", {"chosen": ""}), ("chosen", {"chosen": "a" * 501}),
+        ("sites", {"site": "encoder.9.self_attention"}),
+    ],
+)  # fmt: skip
+def test_a_row_of_a_plan_that_tfkit_does_not_write_is_an_error(
+    where: str, change: dict[str, Any], model: Model, tmp_path: Path
+) -> None:
+    plan = json.loads((tfkit.save(model, tmp_path / "out") / "plan.json").read_text())
+    plan["table"][0].update(change)
+    rewrite(tmp_path / "out", "plan.json", json.dumps(plan).encode())
+    with pytest.raises(tfkit.StoreError, match=rf"TFK082.*plan\.json.*{where}"):
+        tfkit.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("device", "\x1b[31m"), ("device", ""), ("dtype", "int8"), ("flash_implementation", "F" * 501)]
+)
+def test_a_fact_of_a_plan_that_tfkit_does_not_write_is_an_error(key: str, value: str, model: Model, tmp_path: Path) -> None:
+    plan = json.loads((tfkit.save(model, tmp_path / "out") / "plan.json").read_text())
+    rewrite(tmp_path / "out", "plan.json", json.dumps({**plan, key: value}).encode())
+    with pytest.raises(tfkit.StoreError, match=rf"TFK082.*plan\.json: {key}"):
         tfkit.load(tmp_path / "out")
 
 

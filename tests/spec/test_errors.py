@@ -68,6 +68,16 @@ ROWS = {
         [("TFK020", 15, 53, "nodes.encoder.num_layers", "`2.0` is written")],
     ),
     "YAML 1.1 number": ("d_ff: 128", "d_ff: 1_28", [("TFK020", 11, 15, "defaults.ffn.d_ff", "write 128")]),
+    "digits of Arabic": (
+        "d_ff: 128",
+        "d_ff: \u0661\u0662\u0668",
+        [("TFK020", 11, 15, "defaults.ffn.d_ff", "write 128, in the digits 0 to 9")],
+    ),
+    "wide digits": (
+        "d_ff: 128",
+        "d_ff: -\uff11_\uff12",
+        [("TFK020", 11, 15, "defaults.ffn.d_ff", "write -12, in the digits 0 to 9")],
+    ),
     "YAML 1.1 truth": ("causal: true", "causal: yes", [("TFK020", 16, 81, "nodes.decoder.causal", "write `true`")]),
     "text for number": ("eps: 1.0e-5", "eps: tiny", [("TFK020", 9, 33, "defaults.norm.eps", "a number is expected, `tiny`")]),
     "shape of options": ("attention: {num_heads: 4}", "attention: 4", [("TFK020", 10, 14, "defaults.attention", "a mapping")]),

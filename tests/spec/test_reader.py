@@ -182,13 +182,16 @@ def test_a_word_inside_a_text_of_json_is_no_number(tmp_path: Path, catalogue: Ca
         (b"a: \xff\n", "TFK003", "byte 0xff is not UTF-8"),
         ("a: ü\n".encode("latin-1"), "TFK003", "UTF-8"),
         ("a: 1\n".encode("utf-16"), "TFK003", "UTF-16"),
+        ("a: 1\n".encode("utf-32"), "TFK003", "the file is UTF-32"),
+        ("\ufeffa: 1\n".encode("utf-32-be"), "TFK003", "the file is UTF-32"),
+        ("a: \udcff\n", "TFK003", "half of a pair of surrogates; decode the bytes of the text as UTF-8"),
         (b"a: '" + b"x" * MAX_BYTES + b"'", "TFK001", "larger than"),
         (b"a: [" + b"1," * 30_000 + b"1]", "TFK001", "more than 20000 values"),
         (b"".join(b"k%d: 1\n" % number for number in range(2000)), "TFK001", "more than 1000 keys"),
         (b"a: " + b"9" * 5000, "TFK008", "too large"),
     ],
 )
-def test_bad_bytes_are_refused(data: bytes, code: str, message: str) -> None:
+def test_bad_bytes_are_refused(data: bytes | str, code: str, message: str) -> None:
     diagnostic = first_fault(data)
     assert diagnostic.code == code
     assert message in str(diagnostic)

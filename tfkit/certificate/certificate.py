@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError
-from ..files import FileModel, parse_json, read_bytes, refusals
+from ..files import DType, FileModel, Line, parse_json, read_bytes, refusals
 from .part_identity import declaration_of, digest, environment, modules_of, source_digests
 
 FORMAT: Literal[1] = 1
@@ -21,7 +21,7 @@ SUFFIX = ".certificate.json"
 LIMIT = 1 << 20
 """The largest size of a certificate, in bytes."""
 
-Text = Annotated[str, Field(min_length=1, max_length=500)]
+Text = Annotated[Line, Field(min_length=1)]
 Digest = Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 
@@ -37,10 +37,10 @@ class PassedCheck(FileModel):
     """
 
     name: Text
-    rule: str
+    rule: Line
     status: Literal["passed", "not applicable"]
     examples: Count
-    worst: float | None
+    worst: Annotated[float, Field(ge=0)] | None
 
 
 class Exercised(FileModel):
@@ -56,7 +56,7 @@ class PlainFunction(FileModel):
     """How a plain function is called, and what it supports."""
 
     signature: Text
-    supports: list[Text]
+    supports: Annotated[list[Text], Field(max_length=100)]
 
 
 class Certificate(FileModel):
@@ -86,17 +86,17 @@ class Certificate(FileModel):
     certificate: Literal[1]
     slot: Text
     name: Text
-    distribution: str
-    distribution_version: str
+    distribution: Line
+    distribution_version: Line
     function: PlainFunction | None
     options: dict[str, JsonValue]
     verdict: Literal["CONFORMANT"]
     suite: Count
     profile: Literal["quick", "standard", "deep"]
-    seed: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)]
     device: Annotated[str, Field(pattern=r"\A(cpu|cuda(:[0-9]{1,3})?)\z")]
-    dtypes: Annotated[list[Text], Field(min_length=1)]
-    environment: dict[Text, str]
+    dtypes: Annotated[list[DType], Field(min_length=1)]
+    environment: Annotated[dict[Text, Line], Field(max_length=100)]
     declaration_hash: Digest
     source_hash: Digest
     declaration: dict[str, JsonValue]
@@ -106,6 +106,8 @@ class Certificate(FileModel):
 
     @model_validator(mode="after")
     def _agrees(self) -> Certificate:
+        if len(set(self.dtypes)) < len(self.dtypes):
+            raise ValueError("`dtypes` has a dtype twice")
         for name in ("declaration", "source"):
             if digest(getattr(self, name)) != getattr(self, f"{name}_hash"):
                 raise ValueError(f"`{name}_hash` is not the digest of `{name}`: one of them was altered")

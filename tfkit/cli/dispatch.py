@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..distribution import install_line, version
-from ..errors import BackendRefused, Diagnostic, InputError, InstallationWarning, SpecError, StoreError, TfkitError
+from ..errors import BackendRefused, Diagnostic, InputError, SpecError, StoreError, TfkitError
+from ..errors.arguments import check_characters
+from ..errors.diagnostic import cut
 from ..view.terminal import OutputError, standard_streams
 from .output import print_bug, print_diagnostics
-from .usage import UsageError, from_click, nearest, usage_error, wants_json
+from .usage import UsageError, from_click, name_of, nearest, usage_error, wants_json
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -95,6 +97,15 @@ class WholeWords(click.HelpFormatter):
 
 class CommandContext(click.Context):
     formatter_class = WholeWords
+
+    def invoke(self, callback: Any, /, *args: Any, **values: Any) -> Any:
+        """Run the command, unless one of its arguments or options is no UTF-8."""
+        for parameter in self.command.params:
+            value = values.get(parameter.name or "")
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str):
+                    check_characters(text, "TFK090", name_of(parameter), "write it in the encoding of the terminal")
+        return super().invoke(callback, *args, **values)
 
 
 class CommandGroup(click.Group):
@@ -176,13 +187,11 @@ def run(words: list[str]) -> int:
 
 @contextmanager
 def _short_warnings() -> Iterator[None]:
-    """Warnings about the installation are one line, without the place in tfkit's source."""
+    """Warnings, also of libraries, are one line, without a place in their source."""
     usual = warnings.formatwarning
 
-    def formatted(message: Any, category: type[Warning], *place: Any, **more: Any) -> str:
-        if issubclass(category, InstallationWarning):
-            return f"warning: {message}\n"
-        return usual(message, category, *place, **more)
+    def formatted(message: Any, *place: Any, **more: Any) -> str:
+        return f"warning: {' '.join(cut(str(message)).split())}\n"
 
     warnings.formatwarning = formatted
     try:

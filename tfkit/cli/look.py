@@ -76,7 +76,7 @@ def command(
     from .device import loaded
 
     place = Path(output)
-    check_suffix(place)
+    check_suffix(output)
     check_place(output)
     if os.path.lexists(output) and not force:
         raise StoreError(Diagnostic("TFK080", f"{output} exists already", "write --force, or name another file"))

@@ -104,6 +104,8 @@ def command(slot: str, name: Name | str, output: str | None, as_json: bool) -> i
     """Write a plugin to start from, or a copy of a spec or a recipe."""
     if isinstance(name, str):
         place = Path(output or f"{name}.yaml")
+        if output and output.endswith("/") and not place.is_dir():
+            raise usage_error(f"argument -o: there is no directory {output}", "name a file, or make the directory first")
         return _copy(slot, name, place / f"{name}.yaml" if place.is_dir() else place, as_json)
     from ..catalogue import load_catalogue
     from ..starters.starter import proof, taken

@@ -149,7 +149,7 @@ def check_place(path: str) -> None:
         fix = f"create it first: mkdir -p {place.parent}" if not place.parent.exists() else ""
         raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {place.parent} is not a directory", fix))
     try:
-        check_writable(place)
+        check_writable(path)
     except OSError as reason:
         raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {reason.strerror}", "name a file")) from None
 

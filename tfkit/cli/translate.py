@@ -102,8 +102,6 @@ def command(
         raise usage_error("--attention needs --json", "weights are not text")
     if prefix is not None and prefixes is not None:
         raise usage_error("--prefix and --prefixes exclude each other", "write one of them")
-    if prefix is not None and not prefix.isascii() and prefix.encode("utf-8", "replace").decode() != prefix:
-        raise usage_error("--prefix is no UTF-8", "write it in the encoding of the terminal")
     if split is not None:
         need_packages("split", "sentencex")
         if n_best > 1 or attention or alignment or alignment_site:

@@ -48,9 +48,9 @@ def from_click(error: click.ClickException, words: Sequence[str]) -> UsageError:
             fix = nearest(error.option_name, error.possibilities or ()) or fix
     elif isinstance(error, click.MissingParameter) and context:
         missing = [param for param in context.command.params if param.required and param.name not in context.params]
-        message = f"the following arguments are required: {', '.join(map(_name, missing))}"
+        message = f"the following arguments are required: {', '.join(map(name_of, missing))}"
     elif isinstance(error, click.BadParameter) and error.param:
-        message = f"argument {_name(error.param)}: {error.message}"
+        message = f"argument {name_of(error.param)}: {error.message}"
         fix = "" if error.message.endswith("?") else fix
     elif isinstance(error, click.BadOptionUsage):
         has_value = any(word.startswith(f"{error.option_name}=") for word in words)
@@ -61,7 +61,7 @@ def from_click(error: click.ClickException, words: Sequence[str]) -> UsageError:
     return usage_error(message, fix)
 
 
-def _name(parameter: click.Parameter) -> str:
+def name_of(parameter: click.Parameter) -> str:
     """The name of a parameter in the help text: `-o/--output`, `SPEC`."""
     return "/".join(parameter.opts) if isinstance(parameter, click.Option) else parameter.human_readable_name.strip("[.]")
 

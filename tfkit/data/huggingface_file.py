@@ -12,7 +12,17 @@ from ..errors import Diagnostic, InputError
 from ..files import FileModel
 from .huggingface_steps import STEPS
 from .text_frame import Frame, PairFrame, frames_of
-from .tokeniser_file import MAX_ALL_MERGES, MAX_IDS, SEQUENCES, Piece, Vocabulary, check_merges, scored_pieces, shown
+from .tokeniser_file import (
+    MAX_ALL_MERGES,
+    MAX_IDS,
+    SEQUENCES,
+    Piece,
+    Vocabulary,
+    check_merges,
+    check_pieces_of_merges,
+    scored_pieces,
+    shown,
+)
 
 MAX_STEPS = 16
 """The most steps of a part, those in sequences included."""
@@ -69,6 +79,7 @@ class Bpe(FileModel):
         prefix = self.continuing_subword_prefix
         if prefix and not all(piece.startswith(prefix) for _, piece in self.merges):  # the library panics
             raise ValueError(f"the second piece of every merge starts with `continuing_subword_prefix`, {shown(prefix)}")
+        check_pieces_of_merges(self.vocab, self.merges, prefix or "")
         return self
 
 
@@ -242,8 +253,8 @@ def _validated(model: type[FileModel], data: Any, name: str, where: str) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = f"{where}{'.'.join(map(str, first['loc']))}"
-        place = place if place.isprintable() and len(place) < 120 else where.rstrip(".: ")
-        raise refusal(name, place, first["msg"].removeprefix("Value error, ")) from None
+        place = place if place.isprintable() and len(place) < 120 else where
+        raise refusal(name, place.rstrip(".: "), first["msg"].removeprefix("Value error, ")) from None
 
 
 def refusal(name: str, place: str, message: str) -> InputError:

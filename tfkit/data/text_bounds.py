@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ..errors import Diagnostic, InputError, Location
-from ..errors.arguments import check_texts
+from ..errors.arguments import check_characters, check_texts
 from .huggingface_steps import faster, normaliser_growth
 from .symbols import is_step
 from .tokeniser_file import SEQUENCES
@@ -50,7 +50,8 @@ class TextBounds:
         self.limit = min(MAX_BYTES, MAX_WORK // _work(model))
 
     def check(self, text: str, share: int = 1, location: Location | None = None) -> None:
-        """Raises InputError for a text that is longer than `1 / share` of the limit; `location` is its place."""
+        """Raises InputError for a text that is no UTF-8, or longer than `1 / share` of the limit; `location` is its place."""
+        check_characters(text, "TFK104", "a text", "decode its bytes as UTF-8, without `surrogateescape`")
         limit = self.limit // share
         if 4 * len(text) * self._growth <= limit:
             return

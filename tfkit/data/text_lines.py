@@ -3,13 +3,14 @@ numbers agree with editors and with the other file of a parallel corpus."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ..errors import Diagnostic, InputError, Location
 from ..errors.arguments import check_list, check_whole
-from ..files import open_regular
+from ..files import open_regular, wide_encoding
 from .unpacked import TooFar, unpacked
 
 MAX_LINE = 1 << 20
@@ -84,13 +85,13 @@ def _text(line: bytes, name: str, number: int) -> str:
         column, byte = at + 1, 0
     except UnicodeDecodeError as reason:
         column, byte = len(line[: reason.start].decode("utf-8")) + 1, line[reason.start]
-    message, fix = _not_text(line, byte, name)
+    message, fix = _not_text(line, byte, "FILE" if name == "<stdin>" else shlex.quote(name), number == 1)
     raise InputError(Diagnostic("TFK101", message, fix, location=Location(name, number, column)))
 
 
-def _not_text(line: bytes, byte: int, name: str) -> tuple[str, str]:
-    """The message and the fix for a line with a byte that is not text."""
-    wide = next((encoding for mark, encoding in _WIDE if line.startswith(mark)), None)
+def _not_text(line: bytes, byte: int, name: str, first: bool) -> tuple[str, str]:
+    """The message and the fix for a line with a byte that is not text. Only the `first` line has a byte order mark."""
+    wide = wide_encoding(line) if first else None
     if wide is None and 3 * line.count(0) > len(line):
         wide = "utf-16le" if line[1:2] == b"\0" else "utf-16be"
     if wide is not None:
@@ -98,10 +99,6 @@ def _not_text(line: bytes, byte: int, name: str) -> tuple[str, str]:
     if byte == 0:
         return "byte 0x00 is no text", f"is this a file of text? `tr -d '\\000' < {name}` removes such bytes"
     return f"byte 0x{byte:02x} is no UTF-8", f"convert the file, for instance with `iconv -f latin1 -t utf8 {name}`"
-
-
-_WIDE = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
-"""Byte order marks and their encodings."""
 
 
 def groups(items: Iterable[Item], size: int, characters: int = MAX_GROUP) -> Iterator[list[Item]]:

@@ -7,7 +7,7 @@ all that are allowed. A new kind of tokeniser needs an entry there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -77,6 +77,17 @@ def check_merges(model: Any, most: int) -> None:
         raise ValueError(f"{message}, and at most {most} for each piece" if most > 1 else f"{message}: a merge makes one piece")
 
 
+def check_pieces_of_merges(vocab: Mapping[str, int], merges: Iterable[Sequence[str]], prefix: str = "") -> None:
+    """Raises ValueError for a merge with a piece that the vocabulary lacks, for which the library panics. `prefix` is what its
+    second piece has before it and the piece that it makes has not."""
+    for left, right in merges:
+        for piece in (left, right, left + right[len(prefix) :]):
+            if piece not in vocab:
+                raise ValueError(
+                    f"the merge of {shown(left)} and {shown(right)} needs {shown(piece)}, which the vocabulary lacks"
+                )
+
+
 class Bpe(FileModel):
     type: Literal["BPE"]
     dropout: None
@@ -94,6 +105,11 @@ class Bpe(FileModel):
     def _bounded(cls, data: Any) -> Any:
         check_merges(data, 1)
         return data
+
+    @model_validator(mode="after")
+    def _has_pieces(self) -> Bpe:
+        check_pieces_of_merges(self.vocab, self.merges)
+        return self
 
 
 class Unigram(FileModel):

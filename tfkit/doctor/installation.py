@@ -20,6 +20,7 @@ from ..distribution import install_line, installed, other_project, reinstall_lin
 from ..errors import InstallationWarning, PluginError
 from ..slots.lazy import load
 from ..view.matplotlib_import import import_matplotlib
+from ..view.terminal import silent_libraries
 
 
 @dataclass
@@ -151,7 +152,7 @@ def _package(name: str, needed: str, install: str, findings: Findings, optional:
         findings.problem(f"{name} {data['version']} is installed, and tfkit needs {needed}", install)
     if name != "torch":  # `torch_here` imports it
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), silent_libraries():
                 warnings.simplefilter("ignore")
                 if name == "matplotlib":
                     import_matplotlib()

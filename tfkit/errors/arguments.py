@@ -43,8 +43,17 @@ def check_texts(texts: Iterable[Any]) -> None:
             raise InputError(Diagnostic("TFK104", message, "pass a list of texts"))
 
 
+def check_characters(text: str, code: str, what: str, fix: str) -> None:
+    """Raises InputError for a text with half of a pair of surrogates: Python reads a byte that is no UTF-8 so."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(Diagnostic(code, f"{what} is no UTF-8", fix)) from None
+
+
 def in_words(value: Any) -> str:
     """A wrong value in a message. Python writes no integer of more than some thousand digits."""
     if isinstance(value, int) and abs(value) > MOST:
-        return f"a number of {math.floor(math.log10(abs(value))) + 1:,} digits"
+        digits = math.floor(math.log10(abs(value))) + 1  # rounded up for 999...
+        return f"a number of {digits - (abs(value) < 10 ** (digits - 1)):,} digits"
     return repr(value)[:80]

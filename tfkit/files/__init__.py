@@ -20,8 +20,10 @@ from .read import (
     PAIR_LABELS,
     TOKENISER_BYTES,
     TOKENISER_VALUES,
+    DType,
     FileModel,
     FileRoot,
+    Line,
     child,
     open_regular,
     parse_form,
@@ -30,6 +32,7 @@ from .read import (
     read_model,
     read_text,
     refusals,
+    wide_encoding,
 )
 from .tensors import Place, check_header, compare_tensors, not_finite, read_header, read_places, write_tensors
 from .write import Content, check_writable, content_bytes, replace_file, umask, write_content, write_whole
@@ -37,6 +40,7 @@ from .write_directory import make_draft, make_folders, replace_directory
 
 __all__ = [
     "Content",
+    "DType",
     "FileRecord",
     "LABELS",
     "PAIR_LABELS",
@@ -44,6 +48,7 @@ __all__ = [
     "TOKENISER_VALUES",
     "FileModel",
     "FileRoot",
+    "Line",
     "Listing",
     "Place",
     "check_digest",
@@ -73,6 +78,7 @@ __all__ = [
     "replace_directory",
     "replace_file",
     "umask",
+    "wide_encoding",
     "write_content",
     "write_tensors",
     "write_whole",

@@ -13,12 +13,22 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Annotated, Any, BinaryIO, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, RootModel, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    RootModel,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from ..errors import Diagnostic, StoreError
+from ..errors.control_characters import CONTROL_OR_LINE_END
 
 MAX_BYTES = 16 << 20
 """The size limit of a small file, in bytes, unless its reader sets another."""
@@ -56,6 +66,22 @@ _KINDS = {
 _BRACKET, _BRACKET_OR_COMMA = re.compile(r'["[\]{}]'), re.compile(r'["[\]{},]')
 # The escape of a surrogate. A pair of surrogates is one character.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+_WIDE = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+"""Byte order marks and their encodings."""
+DType = Literal["float64", "float32", "bfloat16", "float16"]
+"""The dtypes of weights and of evaluations, by torch's names."""
+
+
+def _without_controls(text: str) -> str:
+    if CONTROL_OR_LINE_END.search(text):
+        raise ValueError("a text without control characters and invisible ones is expected")
+    return text
+
+
+Line = Annotated[str, Field(max_length=500), AfterValidator(_without_controls)]
+"""A name, a version or another short text of a file that tfkit reads back."""
 
 
 class _OneError:
@@ -158,6 +184,11 @@ def read_bytes(path: str | Path, limit: int = MAX_BYTES, *, links: bool = True, 
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes, the limit for this file", str(path))
     return data
+
+
+def wide_encoding(data: bytes) -> str | None:
+    """The encoding that the byte order mark of UTF-16 or UTF-32 at the beginning of a file names; None without one."""
+    return next((encoding for mark, encoding in _WIDE if data.startswith(mark)), None)
 
 
 def read_text(path: str | Path, limit: int = MAX_BYTES, *, links: bool = True, descriptors: bool = False) -> str:

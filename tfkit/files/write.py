@@ -51,7 +51,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
 
     place = Path(path)
     try:
-        check_replaceable(place)
+        check_replaceable(path)
         number, draft = tempfile.mkstemp(prefix=draft_prefix(place), dir=place.parent)
         try:
             with os.fdopen(number, "wb") as file:
@@ -77,10 +77,12 @@ def replace_file(draft: str | Path, path: Path) -> None:
     os.replace(draft, path)
 
 
-def check_replaceable(path: Path) -> None:
+def check_replaceable(path: str | Path) -> None:
     """Raises OSError if the path is something other than a regular file, or cannot be a file."""
+    if str(path).endswith("/"):  # a `Path` drops it
+        raise OSError(errno.EISDIR, "it ends in `/`, which names a directory", str(path))
     try:
-        mode = path.lstat().st_mode
+        mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
     except ValueError:
@@ -89,12 +91,13 @@ def check_replaceable(path: Path) -> None:
         raise not_regular(mode, path)
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: str | Path) -> None:
     """Raises OSError if `write_whole` could not write: tries to create another file in the same directory."""
     import tempfile
 
     check_replaceable(path)
-    with tempfile.NamedTemporaryFile(prefix=draft_prefix(path), dir=path.parent):
+    place = Path(path)
+    with tempfile.NamedTemporaryFile(prefix=draft_prefix(place), dir=place.parent):
         pass
 
 

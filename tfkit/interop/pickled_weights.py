@@ -10,6 +10,7 @@ import io
 import os
 import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +33,8 @@ def load_pickled(path: Path) -> Any:
     reader raises many kinds for a file that holds more than weights, or is damaged."""
     import torch
 
-    with open_regular(path, links=False) as file:
+    with open_regular(path, links=False) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "the load might not succeed": then it raises
         size = os.fstat(file.fileno()).st_size
         archive = file.read(4) == b"PK\3\4"
         if archive:

@@ -11,14 +11,15 @@ versions.json       versions of tfkit, its contract, torch and the plugins; size
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from ..errors import Diagnostic, StoreError
-from ..files import FileModel, FileRecord, FileRoot, child, read_model
+from ..files import DType, FileModel, FileRecord, FileRoot, Line, child, read_model
 
 FORMAT = 1
 
@@ -34,20 +35,17 @@ LARGEST_TEXTS = 256 << 20
 NAME_A_MODEL = "name a directory that `tfkit build -o` or `tfkit train -o` wrote"
 
 
-DType = Literal["float64", "float32", "bfloat16", "float16"]
-
-
 class Versions(FileModel):
     """The content of versions.json. `dtypes` are those of tensors whose dtype is not `dtype`, by name; `base` are the weights
-    that an adapter was trained on."""
+    that an adapter was trained on. Versions of Python, torch and plugins are a record, with which nothing is compared."""
 
     format: Literal[1]
-    contract: int
+    contract: Annotated[int, Field(ge=1)]
     dtype: DType
     dtypes: dict[str, DType] = {}
-    python: str
-    torch: str
-    plugins: dict[str, str]
+    python: Line
+    torch: Line
+    plugins: dict[Line, Line]
     files: dict[str, FileRecord]
     base: FileRecord | None = None
 
@@ -85,27 +83,51 @@ class Format(FileModel):
     format: int
 
 
+def _is_range(ends: list[int | None]) -> list[int | None]:
+    low, high = ends
+    if low is None or (high is not None and high < low):
+        raise ValueError("a range from the lowest length to the highest one, or null, is expected")
+    return ends
+
+
+def _is_name(name: str) -> str:
+    if not all(piece.isidentifier() for piece in name.split(".")):
+        raise ValueError("the name of a backend is expected")
+    return name
+
+
 class _PlanRow(FileModel):
     site: str
-    lengths: list[int | None] | None
-    chosen: str | None
+    lengths: (
+        Annotated[
+            list[Annotated[int, Field(ge=1, lt=1 << 63)] | None], Field(min_length=2, max_length=2), AfterValidator(_is_range)
+        ]
+        | None
+    )
+    chosen: Annotated[Line, AfterValidator(_is_name)] | None
 
 
 class Plan(FileModel):
     """The content of plan.json. The catalogue checks the backends of `sites`."""
 
     sites: dict[str, list[Any]]
-    device: str
-    dtype: str
+    device: Annotated[str, Field(pattern=r"\A[a-z0-9_]{1,30}\z")]
+    dtype: DType
     table: list[_PlanRow]
-    flash_implementation: str | None = None
+    flash_implementation: Line | None = None
+
+    @model_validator(mode="after")
+    def _one_set_of_sites(self) -> Plan:
+        if other := sorted({row.site for row in self.table} ^ self.sites.keys()):
+            raise ValueError(f"`sites` and `table` do not both have {json.dumps(other[0][:80], allow_nan=False)}")
+        return self
 
 
 class Best(FileModel):
     """The content of best.json."""
 
     model: Annotated[str, Field(pattern=r"^step-\d{1,18}$")]
-    metric: str
+    metric: Line
     score: float
 
 

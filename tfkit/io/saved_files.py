@@ -8,8 +8,10 @@ from pathlib import Path
 
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, StoreError
+from ..errors.arguments import in_words
 from ..files import check_digest, check_files, check_header, check_sizes, read_bytes, read_model
 from ..graph import Graph, graph_of
+from ..slots.options import CONTRACT
 from ..spec import ModelSpec, parse_spec
 from ..spec.located import Diagnostics
 from ..spec.reader import read_text
@@ -71,9 +73,12 @@ def read_versions(directory: Path) -> Versions:
     path = directory / VERSIONS
     form = read_model(path, Format, fix=NAME_A_MODEL).format
     if form != FORMAT:
-        message = f"{directory} has format {form}, this tfkit reads {FORMAT}"
+        message = f"{directory} has format {in_words(form)}, this tfkit reads {FORMAT}"
         raise StoreError(Diagnostic("TFK083", message, "load it with the tfkit that wrote it"))
     versions = read_model(path, Versions)
+    if versions.contract > CONTRACT:
+        message = f"{path} has contract {in_words(versions.contract)} between tfkit and its plugins, this tfkit has {CONTRACT}"
+        raise StoreError(Diagnostic("TFK083", message, "load it with the tfkit that wrote it"))
     for name, record in check_sizes(path, versions.files).items():
         if name != WEIGHTS:
             check_digest(directory / name, record)

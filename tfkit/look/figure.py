@@ -58,8 +58,8 @@ class AttentionFigure:
             BuildError: matplotlib, which draws pictures, is not installed.
             StoreError: the file cannot be written.
         """
+        check_suffix(path)
         place = Path(path)
-        check_suffix(place)
         if place.suffix not in PICTURES:
             write_whole(place, self.page(lines))
             return []

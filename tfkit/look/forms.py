@@ -21,12 +21,13 @@ def check_matplotlib() -> None:
     import_matplotlib()
 
 
-def check_suffix(place: Path) -> None:
+def check_suffix(path: str | Path) -> None:
     """Check that a file name says how to draw.
 
     Raises:
         InputError: it has another ending than `SUFFIXES`.
     """
-    if place.suffix not in SUFFIXES:
-        message = f"{place} ends in `{place.suffix}`"
+    ending = "/" if str(path).endswith("/") else Path(path).suffix  # a `Path` drops the slash
+    if ending not in SUFFIXES:
+        message = f"{path} ends in `{ending}`"
         raise InputError(Diagnostic("TFK081", message, "write a name that ends in .html, .png or .svg"))

@@ -67,8 +67,8 @@ class PositionsFigure:
             BuildError: matplotlib is not installed.
             StoreError: the file cannot be written.
         """
+        check_suffix(path)
         place = Path(path)
-        check_suffix(place)
         write_whole(place, self.drawn(place.suffix[1:] if place.suffix in PICTURES else "html"))
 
     def _repr_html_(self) -> str:

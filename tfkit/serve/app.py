@@ -257,7 +257,7 @@ class Server:
         if any(encoding.lower() != "identity" for encoding in request.headers.getlist("content-encoding")):
             raise Refusal(415, "unsupported_media_type", "send the body without `Content-Encoding`; no compression is read")
         limit, content_length = self.limits.body, request.headers.get("content-length", "")
-        too_large = Refusal(413, "body_too_large", f"the body has more than {limit:,} bytes; send less", limit=limit)
+        too_large = body_too_large(limit)
         if content_length.isascii() and content_length.isdigit() and (len(content_length) > 18 or int(content_length) > limit):
             raise too_large
 
@@ -345,6 +345,18 @@ def refused(refusal: Refusal, close: bool = False) -> Response:
     """
     headers = {"Retry-After": "1"} if refusal.status == 503 else {}
     return JSONResponse(refusal.as_data(), refusal.status, {**headers, **({"Connection": "close"} if close else {})})
+
+
+def body_too_large(limit: int) -> Refusal:
+    """The refusal of a body.
+
+    Args:
+        limit: Its bytes at most.
+
+    Returns:
+        The refusal.
+    """
+    return Refusal(413, "body_too_large", f"the body has more than {limit:,} bytes; send less", limit=limit)
 
 
 def head_too_large(limit: int) -> Refusal:

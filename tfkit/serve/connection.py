@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .app import head_too_large, refused
+from .app import body_too_large, head_too_large, refused
 from .limits import Limits
 from .refusals import Refusal, busy
 
@@ -24,20 +25,36 @@ MOST_PIECES = 1024
 """Pieces in which a body of 1 MiB may arrive; h11 takes 30 us for each, in which nobody else is answered."""
 
 
+ORIGIN = re.compile(rb"https?://[^/?]+", re.IGNORECASE)
+"""What the target of a request has before its path in the absolute form, which a server must take (RFC 9112, 3.2.2)."""
+QUOTED = re.compile(r"""bytearray\(b(['"])(.*?)\1\)|\bb(['"])(.*?)\3""")
+"""Bytes of a client as Python writes them in the errors of h11."""
+
+
 class BoundedBody(h11.Connection):
-    """The parser of a connection, which refuses a body in very many pieces, such as chunks of one byte.
+    """The parser of a connection, which refuses a body in very many pieces, such as chunks of one byte, and a chunk that is
+    larger than a body. The targets of its requests have no origin.
 
     Args:
         most: The largest number of pieces.
         head: The largest number of bytes of a head.
+        body: The largest number of bytes of a body.
     """
 
-    def __init__(self, most: int, head: int) -> None:
+    def __init__(self, most: int, head: int, body: int) -> None:
         super().__init__(h11.SERVER, head)
-        self.most, self.pieces = most, 0
+        self.most, self.body, self.pieces = most, body, 0
 
     def next_event(self) -> Any:
         event = super().next_event()
+        if isinstance(event, h11.Request) and (origin := ORIGIN.match(event.target)):
+            path = event.target[origin.end() :]
+            target = path if path.startswith(b"/") else b"/" + path
+            event = h11.Request(
+                method=event.method, headers=list(event.headers), target=target, http_version=event.http_version
+            )
+        if getattr(self._reader, "_bytes_in_chunk", 0) > self.body:  # h11 says it when all bytes are there
+            raise h11.RemoteProtocolError("a chunk is larger than a body", error_status_hint=413)
         self.pieces = self.pieces + 1 if isinstance(event, h11.Data) else 0 if isinstance(event, h11.Request) else self.pieces
         if self.pieces > self.most:
             raise h11.RemoteProtocolError(f"the body arrives in more than {self.most:,} pieces")
@@ -70,7 +87,9 @@ class Connection(H11Protocol):
         super().__init__(**arguments)
         self.limits, self.shared, self.waiting = limits, shared, shared.waiting
         self.conn = BoundedBody(
-            MOST_PIECES * max(1, limits.body >> 20), self.config.h11_max_incomplete_event_size or limits.head
+            MOST_PIECES * max(1, limits.body >> 20),
+            self.config.h11_max_incomplete_event_size or limits.head,
+            limits.body,
         )
         self.head: asyncio.TimerHandle | None = None
         self.unread: asyncio.TimerHandle | None = None
@@ -141,8 +160,11 @@ class Connection(H11Protocol):
         status = reason.error_status_hint if isinstance(reason, h11.ProtocolError) else 400
         if status == 431:
             self.refuse(head_too_large(self.limits.head))
+        elif status == 413:
+            self.refuse(body_too_large(self.limits.body))
         else:
-            self.refuse(Refusal(status, "malformed_http", f"this is no request of HTTP/1.1: {reason or msg}"[:300]))
+            words = QUOTED.sub(lambda quoted: f"`{quoted[2] or quoted[4] or ''}`", str(reason or msg))
+            self.refuse(Refusal(status, "malformed_http", f"this is no request of HTTP/1.1: {words}"[:300]))
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer with an error, unless an answer has started, and close.

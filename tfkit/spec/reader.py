@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import yaml
 
 from ..errors import Location
-from ..files import open_regular
+from ..files import open_regular, wide_encoding
 from .hints import glued
 from .json_text import check_json
 from .located import INVALID, Diagnostics, Located, child_path, short
@@ -121,11 +121,15 @@ def _decode(text: str | bytes, file: str, diagnostics: Diagnostics, shift: int) 
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if len(data) > MAX_BYTES:
         refuse("TFK001", 0, f"the file is larger than {MAX_BYTES} bytes")
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        refuse("TFK003", 0, "the file is UTF-16", "save it as UTF-8")
+    if wide := wide_encoding(data):
+        refuse("TFK003", 0, f"the file is {wide.upper()}", "save it as UTF-8")
     try:
         decoded = data.decode("utf-8")
     except UnicodeDecodeError as reason:
+        if isinstance(text, str):
+            refuse(
+                "TFK003", reason.start, "a character is half of a pair of surrogates", "decode the bytes of the text as UTF-8"
+            )
         refuse("TFK003", reason.start, f"byte 0x{data[reason.start]:02x} is not UTF-8", "save the file as UTF-8")
     decoded = decoded.removeprefix("\ufeff")
     if directive := _DIRECTIVE.search(decoded):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import decimal
 
 from pydantic import BaseModel, ValidationError
 
@@ -170,8 +171,9 @@ def _spelling(kind: str, node: Located) -> str:
     text = node.text if isinstance(node.value, str) else ""
     if kind == "bool_type" and text.lower() in YES_NO:
         return f"write `{YES_NO[text.lower()]}`"
-    if kind in ("int_type", "float_type") and text.replace("_", "").replace(",", "").lstrip("+-").isdigit():
-        return f"write {text.replace('_', '').replace(',', '')}, without separators or quotes"
+    digits = "".join(str(decimal(sign, sign)) for sign in text if sign not in "_,")
+    if kind in ("int_type", "float_type") and digits.lstrip("+-").isdecimal():
+        return f"write {digits}, " + ("without separators or quotes" if text.isascii() else "in the digits 0 to 9")
     return ""
 
 

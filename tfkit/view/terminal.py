@@ -116,6 +116,20 @@ def _open_closed() -> tuple[TextIO, TextIO]:
     return out, error
 
 
+@contextmanager
+def silent_libraries() -> Iterator[None]:
+    """Discard what libraries write to the descriptor of standard error, below Python, where nothing escapes it."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
 def write_drawn(stream: TextIO, text: str) -> None:
     """Write text with tfkit's own control sequences, such as those that rewrite a line.
 
