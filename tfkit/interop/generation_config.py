@@ -51,7 +51,8 @@ OFF: dict[str, Any] = {
 """Settings that tfkit does not have, with the value that turns each off."""
 
 
-_Count, _Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]
+_Count = Annotated[int, Field(ge=0)]
+_Positive = Annotated[int, Field(ge=1)]
 _Ids = int | list[int]
 
 
