@@ -83,8 +83,8 @@ def check_model(recipe: Recipe, spec: ModelSpec, catalogue: Catalogue) -> Model:
     check_nodes(recipe, model)
     check_packing(recipe, model.plan.refused)
     alignment_in(recipe, model, roles)
-    _check_joint(recipe, spec, roles)
-    if recipe.pretrained is None and recipe.data.kind != "images":
+    if recipe.pretrained is None and recipe.data.kind != "images":  # its tokenisers are compared first
+        _check_joint(recipe, spec, roles)
         check_special_ids(model.plan, roles, KINDS[recipe.data.kind].files)
     return model
 
@@ -145,6 +145,7 @@ def fitted_spec(
     have."""
     spec = _spec(recipe, catalogue, [])
     plan = _plan(spec, catalogue)
+    _check_joint(recipe, spec, roles)
     sizes = {column: tokeniser.size for column, tokeniser in tokenisers.items()}
     changes = _vocabularies(spec, plan, roles, sizes) if not classes else _classes(spec, plan, roles, sizes, classes)
     for output in roles.others.values():  # two classes: whether a text follows another
