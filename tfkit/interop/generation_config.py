@@ -57,7 +57,8 @@ _Ids = int | list[int]
 
 
 class _Written(BaseModel):
-    """The types and the ranges of settings, also of those that the search of this file does not read."""
+    """The types and the ranges of settings, also of those that the search of this file does not read. Filters and limits of
+    tokens are checked further where they are made."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -73,7 +74,7 @@ class _Written(BaseModel):
     max_new_tokens: int = 20
     min_new_tokens: _Count = 0
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
-    no_repeat_ngram_size: _Count = 0
+    no_repeat_ngram_size: int = 0
     bad_words_ids: list[list[int]] = []
     forced_bos_token_id: int = 0
     forced_eos_token_id: _Ids = 0
