@@ -82,6 +82,25 @@ def test_the_targets_of_adapters_are_checked(tfkit):
     assert "whose rank is at most 128, less than 500" in rank
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("vectors={nope: x.txt}", "TFK133 vectors.nope: `nope` is no node of "),
+        ("parameters={freeze: ['*', '(']}", "TFK125 parameters.freeze: no parameter of "),
+        ("parameters={freeze: ['*']}", "TFK125 parameters.freeze: all parameters are frozen"),
+        ("loss.weights={nope: 2.0}", "TFK112 loss.weights.nope: `nope` is no output that is trained"),
+        ("data={kind: masked}", "TFK107 data of kind `masked` need one input"),
+        ("tokeniser.joint=false", "TFK106 tokeniser.joint: source and target share one table"),
+        ("model.target.start_id=5", "TFK106 `target` has start_id 5, the tokenisers of recipes have 1"),
+        ("batching.images=3", "TFK108 batching.images: `images` counts images"),
+    ],
+)
+def test_what_a_run_refuses_without_reading_a_file_is_refused(tfkit, change, message):
+    done = tfkit("check", "specs/recipes/translate-small.yaml", "--set", change, "--set", "validation.metric=loss")
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
 def test_json_is_a_list_with_an_object_per_file(tfkit, small):
     done = tfkit("check", "--json", small, "tests/cli/slips.yaml")
     good, bad = done.json()

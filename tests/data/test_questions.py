@@ -77,6 +77,11 @@ WRONG = {
     "answers of another kind": ("a.jsonl", [{**GOOD, "answers": [3]}], r"`answers` is no list of objects"),
     "no context": ("a.jsonl", [{"question": "who?"}], r"`context` is missing"),
     "no answer": ("a.jsonl", [{"question": "who?", "context": "Bob"}], r"`answer` is missing"),
+    "an answer that is null": ("a.jsonl", [{**GOOD, "answer": None}], r":1:1: TFK135 an answer has no text"),
+    "a column twice": (
+        "a.tsv", HEAD.replace("question", "question\tanswer") + "who?\tBo\tBob\tBob\t0\n",
+        r"two columns are named `answer`",
+    ),
     "very many answers": (
         "a.jsonl", [{**GOOD, "answers": [{"text": "Bob", "answer_start": 8}] * 1001}],
         r":1:1: TFK135 the question has 1,001 answers",

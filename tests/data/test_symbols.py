@@ -75,6 +75,9 @@ def test_the_pieces_around_a_symbol_are_those_of_sentencepiece():
         ("['</s>']", "`</s>` is a token of every tokeniser, and no symbol"),
         ("['<0x41>']", "`<0x41>` is a token of every tokeniser"),
         ("'<a>'", "a list is expected"),
+        (r'["<a\u200b>"]', r"the symbol `<a\\u200b>` holds the control character U\+200B"),
+        (r'["\u200d"]', r"the symbol '\\u200d' cannot be seen"),
+        (r'["é", "e\u0301"]', r"the symbols '\\xe9' and 'e\\u0301' look the same"),
     ],
 )
 def test_wrong_symbols_are_refused(symbols, message):

@@ -60,6 +60,7 @@ BEAM = {"kind": "beam", "beams": 3, "length_penalty": {"kind": "power", "alpha":
             set(),
         ),
         ({"do_sample": True, "top_k": 0}, {"kind": "sample"}, set()),
+        ({"temperature": 1, "top_p": 0, "pad_token_id": -1, "use_cache": None}, {"kind": "greedy"}, set()),
         ({"temperature": 0.6}, {"kind": "greedy"}, set()),  # no sampling: `generate` does not read it either
         ({"penalty_alpha": 0.6, "typical_p": 1.0, "typo": 3}, {"kind": "greedy"}, {"penalty_alpha", "typo"}),
         (
@@ -98,6 +99,22 @@ def test_settings_of_an_encoder_decoder(written: dict[str, Any], settings: dict[
         ({"num_beams": 2, "early_stopping": "always"}, "early_stopping"),
         ({"num_beams": 2, "length_penalty": 99.0}, "length_penalty"),
         ({"max_new_tokens": -1}, "max_new_tokens or max_length"),
+        ({"num_beams": True}, "num_beams is True: "),
+        ({"num_beams": 0, "do_sample": True}, "num_beams is 0: "),
+        ({"do_sample": "yes"}, "do_sample is 'yes': "),
+        ({"length_penalty": "a"}, "length_penalty is 'a': "),
+        ({"length_penalty": True, "num_beams": 2}, "length_penalty is True: "),
+        ({"early_stopping": 1}, "early_stopping is 1: "),
+        ({"max_length": 0}, "max_length is 0: "),
+        ({"min_length": "3"}, "min_length is '3': "),
+        ({"temperature": "hot"}, "temperature is 'hot': "),
+        ({"top_p": 2.0}, "top_p is 2.0: "),
+        ({"top_k": -5}, "top_k is -5: "),
+        ({"repetition_penalty": True}, "repetition_penalty is True: "),
+        ({"suppress_tokens": [True]}, "suppress_tokens is True: "),
+        ({"forced_eos_token_id": [False]}, "forced_eos_token_id is "),
+        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>': "),
+        ({"num_return_sequences": True}, "num_return_sequences is True: "),
     ],
 )
 def test_errors_have_the_names_of_the_file(written: dict[str, Any], name: str) -> None:

@@ -101,6 +101,15 @@ def test_a_recipe_extends_another(tmp_path):
         ),
         ("precision: fp16", "5:12: TFK021 precision: `float32` or `bfloat16` or `float16` is expected, `fp16` is written"),
         ("tokeniser: {kind: bpe, vocab_size: 3}", "5:36: TFK021 tokeniser.vocab_size: at least 4 is expected, `3` is written"),
+        *(
+            (f"data: {{kind: {kind}, {columns}}}", f"TFK021 data: {message}; write two columns")
+            for kind, columns, message in (
+                ("classification", "text_column: 2", "`label_column` and `text_column` are both 2"),
+                ("tagged", "label_column: 1", "`label_column` and `text_column` are both 1"),
+                ("pairs", "second_column: 1", "`second_column` and `text_column` are both 1"),
+                ("pairs", "label_column: 2", "`label_column` and `second_column` are both 2"),
+            )
+        ),
         ("data: paralel", "5:7: TFK012 data: unknown data `paralel`; did you mean `parallel`?"),
         ("loss: {label_smoothing: 1.0}", "less than 1.0 is expected"),
         ("average: .nan", "5:10: TFK008 average: the number is not finite"),

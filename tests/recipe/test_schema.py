@@ -82,7 +82,7 @@ RIGHT = [
     "schedule: noam",
     "schedule: {kind: cosine, peak: 1.0e-3, steps: 10}",
     "schedule: {kind: constant, peak: 1}",
-    "data: {kind: classification, table: t.tsv, header: true, label_column: 1, held_out: 3}",
+    "data: {kind: classification, table: t.tsv, header: true, text_column: 2, label_column: 1, held_out: 3}",
     "data: {kind: masked, text: t.txt, hidden: 0.5}",
     "data: {kind: parallel, source: a, target: b, validation_source: c, validation_target: d}",
     "pretrained: runs/en-de",

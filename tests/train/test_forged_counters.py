@@ -38,6 +38,16 @@ def listed(checkpoint, name):
         ({"best_models": [[1.0, 10], [1.0, 10]]}, ".*`best_models` are not different models, the best first"),
         ({"best_models": [[-9.0, 10], [-1.0, 20]]}, ".*`best_models` are not different models, the best first"),
         ({"best_models": [[1e300, 10]]}, ".*a model of `best_models` is better than the best"),
+        ({"best": 1e308, "best_models": []}, ".*`best` is 1e[+]308, and a score is at most 100"),
+        ({"plateau_best": 1e300}, ".*`plateau_best` is 1e[+]300, and a score is at most 100"),
+        (
+            {"best": -0.5, "best_step": 20, "best_models": [[-1.0, 20]]},
+            ".*the model of step 20 has the score -1 in `best_models`, and -0.5 elsewhere",
+        ),
+        (
+            {"best": None, "best_step": None, "best_models": [[-1.0, 20]]},
+            ".*the model of step 20 has the score -1 in `best_models`, and 20 elsewhere",
+        ),
         ({"average_steps": HUGE}, "`average_steps` is 1,000,000,000,000,000 after 24 steps, and at most 24 is possible"),
     ],
 )

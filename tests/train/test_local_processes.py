@@ -5,13 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tfkit import load_recipe
+from tfkit import InputError, load_recipe
 from tfkit.train import train
+from tfkit.train.distributed.process_group import VARIABLES, join_processes
 from torchrun import COMMAND
 
 TRAIN = [sys.executable, "-m", "tfkit", "train"]
@@ -24,6 +26,27 @@ def command(*words, **variables):
 
 def weights(run):
     return load_file(run / "models" / "step-4" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"},
+            "RANK=1, WORLD_SIZE=2, LOCAL_RANK=1 names other processes of the run, and MASTER_ADDR is not set",
+        ),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "x"}, "WORLD_SIZE=2 names other processes of the run, and RANK, LOCAL_RANK is not"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, ""),
+        ({"MASTER_ADDR": "x"}, ""),
+    ],
+)
+def test_variables_of_torchrun_are_set_all_together(monkeypatch, variables, message):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=f"TFK118 {message}") if message else nullcontext(), join_processes("cpu") as joined:
+        assert joined[0].count == 1
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from tfkit.data import Roles, read_tokenisers
 from tfkit.recipe import recipe_of
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in, read_checkpoint
-from tfkit.train.vectors import check_nodes, load_vectors
+from tfkit.train.vectors import check_nodes, check_widths, load_vectors
 
 WIDTH = 16
 WORDS = ["the", "dog", "zebra", "old", "▁dog", "New York", "cat"]
@@ -67,6 +67,7 @@ def loaded(run: Path, file: Path) -> tuple[Any, Any, Any, Any]:
         f"{{tfkit: 1, name: x, model: x.yaml, stopping: {{max_steps: 9}}, vectors: {{words: '{file}'}}}}", "r.yaml"
     )
     check_nodes(recipe, model)
+    check_widths(recipe, model)
     [report] = load_vectors(model, recipe, Roles(None, "words", "out"), tokenisers)
     return before, model.nodes["words"].table(), tokenisers["target"], report
 

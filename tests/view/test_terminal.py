@@ -116,6 +116,14 @@ def test_the_end_of_a_run_is_three_lines_whatever_its_directory_is_called():
     assert lines == ["stopped: max_steps", rf"model: {PLAIN}\nmodel: forged", rf"curve: {PLAIN}\ncurve/curve.html"]
 
 
+@pytest.mark.parametrize(
+    ("model", "end"), [("step-40", ", the best of step 40"), ("step-60", "; the model of step 40, the best, is not there")]
+)
+def test_another_model_is_not_called_the_best(model, end):
+    outcome = SimpleNamespace(reason="max_steps", model=Path("run") / model, progress=SimpleNamespace(best_step=40))
+    assert end_text(outcome, Path("run")).splitlines()[1] == f"model: run/{model}{end}"
+
+
 class Failing(io.StringIO):
     """A stream that has no room for what is flushed."""
 

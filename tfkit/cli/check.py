@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ import click
 from ..errors import Diagnostic, TfkitError
 from .options import READ, common, set_option
 from .output import print_diagnostics, print_json
+from .packages import TEXT, import_torch
 
 EPILOG = """\b
 --json prints a list with one object per file: `file`, `ok`, `name` and
@@ -26,8 +28,9 @@ Exit code 2 if any file has an error.
 def command(specs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> int:
     """Find all errors in specs and recipes.
 
-    For a recipe, the model that it trains is checked too, with the recipe's changes. A spec is also refused if there is no
-    device and dtype for which its attention backends serve all sites, a recipe if there is none for which they can train it.
+    For a recipe, the model that it trains is checked too, with the recipe's changes, and whether the settings fit it. Files of
+    data and pretrained models are not read. A spec is also refused if there is no device and dtype for which its attention
+    backends serve all sites, a recipe if there is none for which they can train it.
     """
     from ..catalogue import load_catalogue
     from ..view.terminal import shown
@@ -50,6 +53,7 @@ def command(specs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -
 def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[Diagnostic, ...]]:
     """What the command prints of a file, and its errors or its warnings."""
     from ..graph import Target, graph_of
+    from ..graph.rules import MAX_SUBLAYERS
     from ..spec import load_spec, parse_spec
     from ..spec.located import Diagnostics
     from ..spec.published import file_named
@@ -65,15 +69,19 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
             from ..recipe import (
                 check_corpora,
                 check_guided_alignment,
+                check_image_settings,
                 check_metric,
                 check_packing,
                 check_sampling,
                 check_teacher_forcing,
                 recipe_of,
                 schedule_warning,
+                without_smoothing,
             )
 
             recipe = recipe_of(text, place, overrides)
+            check_image_settings(recipe)
+            without_smoothing(recipe)
             check_metric(recipe)
             check_corpora(recipe)
             check_sampling(recipe)
@@ -89,11 +97,12 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
             use = Target(device=None, dtype=None, training=False)
         graph = graph_of(spec)
         check_possible(spec, graph, catalogue, use)
-        if recipe is not None and recipe.lora is not None:  # the names of modules: the only check that imports torch
-            from ..builder import build
-            from ..train.lora import check_targets
+        quick = sum(node.sublayers() for node in graph.nodes.values()) <= MAX_SUBLAYERS  # more take minutes to make
+        if recipe is not None and quick and all(map(find_spec, TEXT)):
+            import_torch()
+            from ..train.fit_spec import check_model
 
-            check_targets(recipe, recipe.lora, build(spec, catalogue, device="meta"))
+            check_model(recipe, spec, catalogue)
     except TfkitError as error:
         diagnostics = [diagnostic.as_data() for diagnostic in error.diagnostics]
         return {"file": file, "ok": False, "name": None, "parameters": None, "diagnostics": diagnostics}, error.diagnostics

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Roles as Roles,
         check_classes as check_classes,
         check_ids as check_ids,
+        check_special_ids as check_special_ids,
         fits as fits,
         other_use as other_use,
         roles_for as roles_for,

@@ -114,6 +114,10 @@ def _table(path: str) -> Iterator[tuple[Mapping[str, Any], Location]]:
         message = f"the table has no column {', '.join(missing)}"
         fix = f"name the columns in the first line, with tabs between them: {' '.join(COLUMNS)}; or write JSON lines, `.jsonl`"
         raise _wrong(message, fix, Location(path))
+    if twice := [f"`{name}`" for name in COLUMNS if names.count(name) > 1]:
+        raise _wrong(
+            f"two columns are named {', '.join(twice)}", "name each column differently in the first line", Location(path)
+        )
     for number, line in enumerate(rows, 2):
         cells, location = line.split("\t"), Location(path, number)
         if not line.strip():
@@ -149,7 +153,7 @@ def _answers(record: Mapping[str, Any], location: Location) -> Answers:
     elif "answer" not in record:
         fix = 'write "answer" and "answer_start"; an answer "" is one of a question that has none'
         raise _wrong("`answer` is missing", fix, location)
-    elif record["answer"] not in (None, ""):
+    elif record["answer"] != "":
         pairs = [(record["answer"], record.get("answer_start"))]
     if len(pairs) > MAX_ANSWERS:
         message = f"the question has {len(pairs):,} answers, and at most {MAX_ANSWERS:,} are read"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import Diagnostic, InputError
@@ -125,19 +125,28 @@ def check_ids(plan: ModelPlan, roles: Roles, tokenisers: Mapping[str, TextTokeni
         if rule.vocab_size != size:
             message = f"`{node}` has a vocabulary of {rule.vocab_size:,}, its tokeniser has {size:,} ids"
             diagnostics.append(Diagnostic("TFK106", message, f"write `vocab_size: {size}`, or leave it to `tfkit train`"))
-        if tokeniser.imported:
-            continue
-        for name, written, ours in (
-            ("pad_id", rule.pad_id, PAD),
-            ("start_id", rule.start_id, START),
-            ("end_id", rule.end_id, END),
-        ):
-            needed = name != "start_id" or (node == roles.target and roles.source is not None)
-            if written != ours and (written is not None or needed):
-                message = f"`{node}` has {name} {'none' if written is None else written}, the tokenisers of recipes have {ours}"
-                diagnostics.append(Diagnostic("TFK106", message, f"write `{name}: {ours}` at the node"))
+        if not tokeniser.imported:
+            diagnostics += _other_special_ids(plan, roles, column, absent=True)
     if diagnostics:
         raise InputError(diagnostics)
+
+
+def check_special_ids(plan: ModelPlan, roles: Roles, columns: Iterable[str]) -> None:
+    """Raises InputError if a model, whose vocabularies are not known yet, has other special ids than the tokenisers of recipes.
+    Those that it does not set are chosen with the vocabularies."""
+    if diagnostics := [fault for column in columns for fault in _other_special_ids(plan, roles, column, absent=False)]:
+        raise InputError(diagnostics)
+
+
+def _other_special_ids(plan: ModelPlan, roles: Roles, column: str, absent: bool) -> Iterator[Diagnostic]:
+    """The special ids of the input of a column that are not those of the tokenisers of recipes, or are `absent`."""
+    node = roles.of(column)
+    rule = plan.token_rule(node)
+    for name, written, ours in (("pad_id", rule.pad_id, PAD), ("start_id", rule.start_id, START), ("end_id", rule.end_id, END)):
+        needed = absent and (name != "start_id" or (node == roles.target and roles.source is not None))
+        if written != ours and (written is not None or needed):
+            message = f"`{node}` has {name} {'none' if written is None else written}, the tokenisers of recipes have {ours}"
+            yield Diagnostic("TFK106", message, f"write `{name}: {ours}` at the node")
 
 
 USES = {

@@ -7,9 +7,9 @@ which is 20 there, is that of tfkit. What tfkit does not have is named.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, InputError
@@ -51,6 +51,51 @@ OFF: dict[str, Any] = {
 """Settings that tfkit does not have, with the value that turns each off."""
 
 
+_Count = Annotated[int, Field(ge=0)]
+_Positive = Annotated[int, Field(ge=1)]
+_Ids = int | list[int]
+
+
+class _Written(BaseModel):
+    """The types and the ranges of settings, also of those that the search of this file does not read. Filters and limits of
+    tokens are checked further where they are made."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    num_beams: _Positive = 1
+    do_sample: bool = False
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_k: _Count = 50
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    max_length: _Positive = 20
+    min_length: _Count = 0
+    max_new_tokens: int = 20
+    min_new_tokens: _Count = 0
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: list[list[int]] = []
+    forced_bos_token_id: int = 0
+    forced_eos_token_id: _Ids = 0
+    suppress_tokens: list[int] = []
+    begin_suppress_tokens: list[int] = []
+    bos_token_id: _Ids = 0
+    eos_token_id: _Ids = 0
+    pad_token_id: _Ids = 0
+    decoder_start_token_id: _Ids = 0
+    num_return_sequences: int = 1
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    encoder_repetition_penalty: float = 1.0
+    encoder_no_repeat_ngram_size: int = 0
+    remove_invalid_values: bool = False
+    renormalize_logits: bool = False
+    typical_p: float = 1.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
+
+
 def _forced_last(ids: list[Any]) -> dict[str, Any] | None:
     """`generate` makes all of several ids equally probable, and takes the lowest."""
     return {"id": min(ids)} if ids else None
@@ -71,6 +116,7 @@ def settings_of(
             word for word in words if not (isinstance(word, list) and len(word) == 1 and (*word,) in ends)
         ]
     try:
+        _Written.model_validate(values)
         return _settings(values, encoder_decoder), _left_out(values, encoder_decoder)
     except (ValidationError, TypeError, ValueError) as reason:
         words = str(reason)

@@ -181,7 +181,19 @@ class MaskedPairs(MaskedText):
     ] = None
 
 
-class LabelledTable(MayHaveCorpora):
+class Columns(Options):
+    """Data of a table, whose columns are counted from 1."""
+
+    @model_validator(mode="after")
+    def _differ(self) -> Columns:
+        columns = {name: getattr(self, name) for name in type(self).model_fields if name.endswith("_column")}
+        for name, column in columns.items():
+            if same := [f"`{other}`" for other in columns if other < name and columns[other] == column]:
+                raise ValueError(f"{same[0]} and `{name}` are both {column}; write two columns")
+        return self
+
+
+class LabelledTable(MayHaveCorpora, Columns):
     """Lines with tabs between their columns, counted from 1: a text and its label."""
 
     corpora: Annotated[
@@ -207,7 +219,7 @@ class LabelledPairs(LabelledTable):
     label_column: Annotated[int, Field(ge=1, description="the column of the label, counted from 1")] = 3
 
 
-class TaggedWords(Options):
+class TaggedWords(Columns):
     """A word and its tag on each line, with white space between the columns, and an empty line between sentences. The label of
     a word is at its first piece; its other pieces have none."""
 

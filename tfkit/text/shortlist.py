@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ class Shortlist:
         left_out: The number of pairs that were too long to learn from.
 
     Raises:
-        InputError: An id is not in the vocabulary of its tokeniser, an n-gram is empty or too long, or there are too many.
+        InputError: An id is not in the vocabulary of its tokeniser, an n-gram is empty or too long, there are too many, or no
+            target id is that of a text.
     """
 
     def __init__(
@@ -75,6 +77,10 @@ class Shortlist:
         flat = torch.tensor([number for ngram in self.rows for number in ngram], dtype=torch.int64, device="cpu")
         _check_ids("source", flat, tokenisers["source"])
         _check_ids("target", torch.cat([self.always, *self.rows.values()]), tokenisers["target"])
+        special = {*tokenisers["target"].special_ids, *_specials(tokenisers["target"])}
+        if all({*ids.tolist()} <= special for ids in (self.always, *self.rows.values())):
+            message = "a shortlist has no target tokens except special ones, and every translation would be empty"
+            raise InputError(Diagnostic("TFK139", message, "take a map with translations, or learn one from text"))
 
     def of(self, sources: Sequence[Sequence[int]]) -> list[Tensor]:
         """The target ids of each source.
@@ -197,7 +203,10 @@ class Shortlist:
                 table[key] = ids
             else:
                 always = ids
-        return cls(tokenisers, sorted({*_specials(tokenisers["target"]), *(always or ())}), table)
+        try:
+            return cls(tokenisers, sorted({*_specials(tokenisers["target"]), *(always or ())}), table)
+        except InputError as reason:
+            raise InputError(replace(reason.diagnostics[0], location=Location(str(path)))) from None
 
     def map_lines(self) -> Iterator[str]:
         """The lines of a vocabulary map of CTranslate2, without line feeds. Tokens with spaces or line breaks are left out: a

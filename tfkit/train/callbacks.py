@@ -15,6 +15,8 @@ from ..slots.options import AsTuple
 
 MAX_WHOLE = (1 << 53) - 1
 """The largest integer in the files of a run: every integer up to it is a float64."""
+MAX_SCORE = 100.5
+"""Scores are percentages or negative losses; a BLEU of 100 may round above it."""
 Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
 Count = Annotated[int, Field(ge=1, le=MAX_WHOLE)]
 
@@ -72,6 +74,13 @@ class Progress(BaseModel):
             raise ValueError("`best_models` are not different models, the best first")
         if self.best is not None and any(score > self.best for score, _ in self.best_models):
             raise ValueError("a model of `best_models` is better than the best")
+        for score, step in self.best_models:  # without validation the latest model counts as the best
+            wanted = float(step) if self.best is None else self.best if step == self.best_step else score
+            if score != wanted:
+                raise ValueError(f"the model of step {step} has the score {score:g} in `best_models`, and {wanted:g} elsewhere")
+        for name, value in (("best", self.best), ("plateau_best", self.plateau_best)):
+            if value is not None and value > MAX_SCORE:
+                raise ValueError(f"`{name}` is {value:g}, and a score is at most 100")
         return self
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..builder import build
 from ..catalogue import Catalogue
-from ..data import KINDS, Roles, TextTokeniser, check_ids, fits, roles_of
+from ..data import KINDS, Roles, TextTokeniser, check_ids, check_special_ids, fits, roles_of
 from ..errors import Diagnostic, InputError
 from ..io.alignment_site import ALIGNMENT, AlignmentSite, alignment_site_text
 from ..nn.model import Model
@@ -16,10 +16,10 @@ from ..recipe import GuidedAlignment, Recipe, check_packing, rows_with_links
 from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
 from ..text.alignment import alignment_site
-from .lora import check_lora
+from .lora import check_lora, check_targets
 from .optimiser import check_parameters
 from .scheduled_sampling import is_stepwise
-from .vectors import check_nodes
+from .vectors import check_nodes, check_widths
 
 
 def roles_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> Roles:
@@ -66,14 +66,41 @@ def check_weights(recipe: Recipe, roles: Roles) -> None:
 
 
 def check_trained(recipe: Recipe, catalogue: Catalogue) -> None:
-    """Raises InputError if `parameters`, `lora`, `vectors`, `batching.pack` or the head that learns to align does not fit the
-    model of a recipe."""
-    model = build(_spec(recipe, catalogue, []), catalogue, device="meta")
+    """Raises InputError if settings of a recipe do not fit its model, or its files of vectors."""
+    check_lora(recipe)
+    spec = _spec(recipe, catalogue, [])
+    check_widths(recipe, check_model(recipe, spec, catalogue))
+
+
+def check_model(recipe: Recipe, spec: ModelSpec, catalogue: Catalogue) -> Model:
+    """The model of a recipe, without storage. Raises InputError if the kind of data, `loss`, `parameters`, `lora`, `vectors`,
+    `batching.pack` or the vocabularies do not fit it. No file is read."""
+    model = build(spec, catalogue, device="meta")
+    roles = roles_of(model.plan, recipe.data.kind)
+    check_weights(recipe, roles)
     check_parameters(recipe, model)
-    check_lora(recipe, model)
+    check_targets(recipe, model)
     check_nodes(recipe, model)
     check_packing(recipe, model.plan.refused)
-    alignment_in(recipe, model, roles_of(model.plan, recipe.data.kind))
+    alignment_in(recipe, model, roles)
+    if recipe.pretrained is None and recipe.data.kind != "images":  # its tokenisers are compared first
+        _check_joint(recipe, spec, roles)
+        check_special_ids(model.plan, roles, KINDS[recipe.data.kind].files)
+    return model
+
+
+def _check_joint(recipe: Recipe, spec: ModelSpec, roles: Roles) -> None:
+    """Raises InputError if `tokeniser.joint` does not fit the tables of tokens or the kind of data."""
+    columns = () if recipe.data.kind == "images" else tuple(KINDS[recipe.data.kind].files)
+    several = len(columns) > 1
+    if several and not recipe.tokeniser.options.joint and len({_owner(spec, roles.of(column)) for column in columns}) == 1:
+        message = "source and target share one table of tokens, and the recipe has a vocabulary for each"
+        raise InputError(
+            recipe.diagnostic("TFK106", "tokeniser.joint", message, "write `joint: true`, or `share: null` in the spec")
+        )
+    if len(columns) == 1 and not recipe.pretrained and recipe.written_keys("tokeniser").get("joint") is False:
+        message = f"data of kind `{recipe.data.kind}` have one text, and so one vocabulary"
+        raise InputError(recipe.diagnostic("TFK106", "tokeniser.joint", message, "leave `joint` out"))
 
 
 def guided_alignment(recipe: Recipe) -> GuidedAlignment:
@@ -118,15 +145,8 @@ def fitted_spec(
     have."""
     spec = _spec(recipe, catalogue, [])
     plan = _plan(spec, catalogue)
+    _check_joint(recipe, spec, roles)
     sizes = {column: tokeniser.size for column, tokeniser in tokenisers.items()}
-    if len(sizes) > 1 and not recipe.tokeniser.options.joint and len({_owner(spec, roles.of(column)) for column in sizes}) == 1:
-        message = "source and target share one table of tokens, and the recipe has a vocabulary for each"
-        raise InputError(
-            recipe.diagnostic("TFK106", "tokeniser.joint", message, "write `joint: true`, or `share: null` in the spec")
-        )
-    if len(sizes) == 1 and not recipe.pretrained and recipe.written_keys("tokeniser").get("joint") is False:
-        message = f"data of kind `{recipe.data.kind}` have one text, and so one vocabulary"
-        raise InputError(recipe.diagnostic("TFK106", "tokeniser.joint", message, "leave `joint` out"))
     changes = _vocabularies(spec, plan, roles, sizes) if not classes else _classes(spec, plan, roles, sizes, classes)
     for output in roles.others.values():  # two classes: whether a text follows another
         if plan.widths[output] != 2:

@@ -26,7 +26,7 @@ from ..io.layout import ADAPTER_CONFIG, WEIGHTS
 from ..io.saved_files import read_versions
 from ..io.saving import ModelFiles, write_model
 from ..nn.model import Model
-from ..recipe import Lora, Recipe
+from ..recipe import Recipe
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -36,24 +36,26 @@ NAME = "default"
 MAX_LISTED = 12
 
 
-def check_lora(recipe: Recipe, model: Model) -> None:
-    """Raises InputError if the adapters of a recipe do not fit its model, BuildError if peft is not installed."""
-    lora = recipe.lora
-    if lora is None:
+def check_lora(recipe: Recipe) -> None:
+    """Raises InputError if a recipe has adapters of no model, BuildError if peft is not installed."""
+    if recipe.lora is None:
         return
     if recipe.pretrained is None:
         message = "adapters change the weights of another model, and the recipe names none"
         raise InputError(recipe.diagnostic("TFK132", "lora", message, "write `pretrained`, or give `--from DIR`"))
     if find_spec("peft") is None:
         raise BuildError(Diagnostic("TFK097", "`lora` needs the package peft, not installed here", install_line("lora")))
+
+
+def check_targets(recipe: Recipe, model: Model) -> None:
+    """Raises InputError if the adapters of a recipe do not fit its model: a target is no linear map, or its weight is narrower
+    than the rank."""
+    lora = recipe.lora
+    if lora is None:
+        return
     if statistics := [name for name, _ in model.named_buffers()]:
         message = f"adapters are saved without `{statistics[0]}`, which training changes"
         raise InputError(recipe.diagnostic("TFK132", "lora", message, "train all weights, or a model without such a norm"))
-    check_targets(recipe, lora, model)
-
-
-def check_targets(recipe: Recipe, lora: Lora, model: Model) -> None:
-    """Raises InputError if a target is no linear map of the model, or its weight is narrower than the rank."""
     modules = dict(model.named_modules())
     linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
     diagnostics = []

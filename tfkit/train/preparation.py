@@ -41,7 +41,7 @@ from ..recipe import (
 )
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
-from .fit_spec import check_trained, check_weights, fitted_spec, image_rule_in, roles_in
+from .fit_spec import check_trained, fitted_spec, image_rule_in, roles_in
 from .pretrained import Pretrained, read_pretrained
 from .run_directory import check_new, end_preparation
 from .run_files import DATA, MODELS, RECIPE, SPEC
@@ -146,7 +146,6 @@ def prepare_run(
     """Prepare the data of a run, and write all files except the recipe, which `finish_preparation` writes. `positions` are the
     maximum lengths of the model's inputs, by column of the data. Returns the changes to the spec, and the digests."""
     roles = roles_in(recipe, catalogue, backend)
-    check_weights(recipe, roles)
     check_trained(recipe, catalogue)
     pretrained = read_pretrained(recipe, roles, catalogue)
     if pretrained is not None:

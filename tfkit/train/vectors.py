@@ -61,15 +61,19 @@ class VectorReport:
 
 
 def check_nodes(recipe: Recipe, model: Model) -> None:
-    """Raises InputError for a node of `vectors` that has no table of tokens, and for a file of another width; only its first
-    lines are read."""
-    for name, file in (recipe.vectors or {}).items():
+    """Raises InputError for a node of `vectors` that has no table of tokens."""
+    for name in recipe.vectors or ():
         node = dict(model.nodes.items()).get(name)
         if not isinstance(node, Tokens) or node.embedding is None:
             tables = [name for name, node in model.nodes.items() if isinstance(node, Tokens) and node.embedding is not None]
             message = f"`{name}` is no node of `{model.plan.name}` with a table of tokens"
             raise InputError(recipe.diagnostic("TFK133", f"vectors.{name}", message, f"write one of {', '.join(tables)}"))
-        next(_vectors(file, node.embedding.embedding_dim, set()), None)
+
+
+def check_widths(recipe: Recipe, model: Model) -> None:
+    """Raises InputError for a file of `vectors` of another width than its table; only its first lines are read."""
+    for name, file in (recipe.vectors or {}).items():
+        next(_vectors(file, model.nodes[name].table().shape[1], set()), None)  # type: ignore[operator]
 
 
 @torch.no_grad()

@@ -261,6 +261,9 @@ class LivePanel(Lines):
 
 def end_text(outcome: Outcome, directory: Path) -> str:
     """Why a run ended, and the places of its model and curve."""
-    best = f", the best of step {outcome.progress.best_step:,}" if outcome.progress.best_step is not None else ""
+    best, step = "", outcome.progress.best_step
+    if step is not None:
+        there = outcome.model.name == f"step-{step}"
+        best = f", the best of step {step:,}" if there else f"; the model of step {step:,}, the best, is not there"
     lines = [f"stopped: {outcome.reason}", f"model: {outcome.model}{best}", f"curve: {directory / 'curve.html'}"]
     return "".join(f"{shown(line)}\n" for line in lines)

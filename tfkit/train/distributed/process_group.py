@@ -20,6 +20,8 @@ from ...errors import Diagnostic, InputError, TfkitError, TrainingError
 Result = TypeVar("Result")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 """The environment variables that torchrun sets."""
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+"""Their values in a process without others."""
 LONG_TIMEOUT = timedelta(days=2)
 """The time limit for the other processes while the first one prepares the data."""
 LOST = re.compile(r"\b(gloo|nccl|peer|socket)\b|connection (closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
@@ -117,12 +119,23 @@ def started_rank() -> int:
     return int(os.environ["RANK"]) if all(name in os.environ for name in VARIABLES) else 0
 
 
+def _started_with_others() -> bool:
+    """Whether torchrun started this process beside others. Raises InputError if that is not clear."""
+    missing = [name for name in VARIABLES if name not in os.environ]
+    others = {name: os.environ.get(name, alone) for name, alone in ALONE.items()}
+    if missing and others != ALONE:
+        told = ", ".join(f"{name}={value}" for name, value in others.items() if value != ALONE[name])
+        message = f"{told} names other processes of the run, and {', '.join(missing)} is not set"
+        raise InputError(Diagnostic("TFK118", message, "start the processes with torchrun, or unset these variables"))
+    return not missing and int(os.environ["WORLD_SIZE"]) > 1
+
+
 @contextmanager
 def join_processes(device: str | torch.device) -> Iterator[tuple[ProcessGroup, torch.device]]:
     """The processes that torchrun started, and the device of this one. Raises InputError for a CUDA device that all of them
-    would share."""
+    would share, and if only some of torchrun's variables are set."""
     place = torch.device(device)
-    if not all(name in os.environ for name in VARIABLES) or int(os.environ["WORLD_SIZE"]) == 1:
+    if not _started_with_others():
         yield ProcessGroup(), place
         return
     import torch.distributed as dist
