@@ -253,7 +253,7 @@ def make_good(folder: Path) -> None:
             rows = "".join(f"{'a b ' * (1 + 9 * (at % 2))}\n" for at in range(count))
             (folder / "sentences" / f"{name}.{language}.gz").write_bytes(gzip.compress(rows.encode(), mtime=0))
     (folder / "links").write_text("0-0 1-1\n\n2-1\n")
-    (folder / "vmap.txt").write_text("<unk>\t<unk>\n")
+    (folder / "vmap.txt").write_text("<unk>\ta\n")
     (folder / "one.trg").write_text("la\n")  # as many lines as standard input has
     catalogue = load_catalogue()
     save(build(load_spec(folder / "small.yaml", catalogue), catalogue), folder / "model", catalogue=catalogue)
