@@ -1,6 +1,6 @@
 """Faults: each is a small change of the text of a correct kernel.
 
-read_faults()              those of both sets, in the order of their files
+read_faults()              those of all sets, in the order of their files
 load_kernel("blind/chunks")   the correct kernel as a module of its own
 load_fault(fault)          the changed one
 witness(fault, module)     whether a module gives a wrong result in the call that shows the fault
@@ -21,8 +21,12 @@ import torch
 import yaml
 
 HERE = Path(__file__).parent
-SETS = ("blind", "informed")
-KERNELS = {"blind": ("chunks", "splits", "folded", "workspace"), "informed": ("chunks", "parts", "groups", "tables")}
+SETS = ("blind", "informed", "third")
+KERNELS = {
+    "blind": ("chunks", "splits", "folded", "workspace"),
+    "informed": ("chunks", "parts", "groups", "tables"),
+    "third": ("twopass", "packed"),
+}
 _numbers = count()
 
 
