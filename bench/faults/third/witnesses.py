@@ -142,12 +142,6 @@ def t_second_silent(m):
     return True
 
 
-@shows
-def t_autocast(m):
-    with torch.autocast("cpu"):
-        return differs(m, call(H=2, Q=4, K=30, D=16), gradients=False)
-
-
 # packed
 
 WITNESSES |= {
