@@ -1,4 +1,4 @@
-"""What the witnesses of both sets share: calls, what a kernel makes of them.
+"""What the witnesses of all sets share: calls, what a kernel makes of them.
 
 A result is wrong that is further from float64 attention than its error bound (`tfkit_conformance.attention`).
 """

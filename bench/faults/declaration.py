@@ -1,4 +1,4 @@
-"""What the eight kernels declare alike."""
+"""What all kernels declare alike."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Faults: each is a small change of the text of a correct kernel.
 
-read_faults()              those of both sets, in the order of their files
+read_faults()              those of all sets, in the order of their files
 load_kernel("blind/chunks")   the correct kernel as a module of its own
 load_fault(fault)          the changed one
 witness(fault, module)     whether a module gives a wrong result in the call that shows the fault
@@ -21,8 +21,13 @@ import torch
 import yaml
 
 HERE = Path(__file__).parent
-SETS = ("blind", "informed")
-KERNELS = {"blind": ("chunks", "splits", "folded", "workspace"), "informed": ("chunks", "parts", "groups", "tables")}
+SETS = ("blind", "informed", "third", "fourth")
+KERNELS = {
+    "blind": ("chunks", "splits", "folded", "workspace"),
+    "informed": ("chunks", "parts", "groups", "tables"),
+    "third": ("twopass", "packed"),
+    "fourth": ("twopass", "packed"),
+}
 _numbers = count()
 
 
@@ -56,7 +61,8 @@ def read_faults() -> list[Fault]:
 
 
 def kernel_text(group: str, kernel: str) -> str:
-    return (HERE / group / f"{kernel}.py").read_text(encoding="utf-8")
+    folder = "third" if group == "fourth" else group  # they share their kernels
+    return (HERE / folder / f"{kernel}.py").read_text(encoding="utf-8")
 
 
 def load_kernel(group: str, kernel: str) -> ModuleType:
