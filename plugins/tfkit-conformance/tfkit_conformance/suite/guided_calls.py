@@ -378,9 +378,11 @@ class Guided:
         if case.query_lengths is not None:
             other = replace(other, query_lengths=tuple(max(1, case.Q - max(0, length)) for length in case.query_lengths))
         feature, far = case.seed // 5 % 5, (1, 1, 1 << 8, 1 << 16)[case.seed // 25 % 4]
-        if feature == 0 and case.window is not None:
+        if case.window is not None and (feature == 0 or case.seed % 2):  # one side alone
             left, right = case.window
-            return replace(other, window=(left, (right or 0) + 1) if left is None else (left + 1, right))
+            if left is None or (right is not None and case.seed % 4 == 1):
+                return replace(other, window=(left, (right or 0) + 1))
+            return replace(other, window=(left + 1, right))
         if feature == 1 and case.bias == "distance":
             return replace(other, bias_values=case.bias_values // 2 or 4)
         if feature == 2 and case.bias in ("linear", "distance"):
