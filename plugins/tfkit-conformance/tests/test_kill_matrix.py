@@ -107,7 +107,7 @@ def test_a_suite_without_its_checks_lets_mutants_survive(reduced, monkeypatch):
     monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", chosen)
     monkeypatch.setattr(grade, "LAYERS", ())
     monkeypatch.setattr(grade, "RELATIONS", ())
-    monkeypatch.setattr(conformance, "fixed_calls", lambda subject, dtype: ())
+    monkeypatch.setattr(conformance, "fixed_calls", lambda *given, **named: ())
     monkeypatch.setattr(conformance, "guided_calls", lambda *given: ())
     told = []
     report = kill_matrix.run_kill_matrix("quick", seeds=(0,), families=FAMILIES, progress=told.append)
