@@ -56,6 +56,6 @@ if TYPE_CHECKING:
     )
     from .view.pages import page as page
     from .view.plan_data import row_data as row_data, row_in_words as row_in_words
-    from .view.terminal import shown as shown, write_drawn as write_drawn
+    from .view.terminal import shown as shown, silent_libraries as silent_libraries, write_drawn as write_drawn
 
 __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -43,6 +43,18 @@ def call(B=1, H=1, G=None, Q=4, K=6, D=8, V=None, dtype=torch.float32, seed=0, s
                            dropout=dropout, return_weights=weights, return_lse=lse, score=score)  # fmt: skip
 
 
+class Witnesses(dict[str, Witness]):
+    """By the name of a fault, its witness."""
+
+    def shows(self, function: Witness) -> Witness:
+        self[function.__name__] = function
+        return function
+
+
+def ints(*numbers: int) -> Tensor:
+    return torch.tensor(numbers)
+
+
 def random(*size: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(1))
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ..errors import Diagnostic, InputError
 from ..nn.model import Model
 from ..nn.prefix import Prefix
-from .hypotheses import Hypothesis
+from .hypotheses import Hypothesis, stacked
 from .prefill import GenerationState
 from .score_filters import NO_FILTERS, ScoreFilters, refuse_dead_ends
 from .step_graphs import StepGraphs
@@ -163,11 +162,5 @@ def decode_loop(
         finished,
         fill,
         selected[:, :longest] if scores else None,
-        {site: _stacked(steps) for site, steps in attention.items()},
+        {site: stacked(steps) for site, steps in attention.items()},
     )
-
-
-def _stacked(steps: list[Tensor]) -> Tensor:
-    """The weights (B, H, K) of all steps as (B, H, N, K), 0 at keys of later steps."""
-    keys = steps[-1].shape[2]
-    return torch.stack([functional.pad(step, (0, keys - step.shape[2])) for step in steps], 2)

@@ -115,14 +115,14 @@ def hypotheses_of(
                 path.append([parents[at], ids[at], log_probs[at]])
             rows, tokens, values = zip(*reversed(path), strict=True)
             attention = {
-                site: _stacked([step[site][row] for step, row in zip(weights, rows, strict=False)]) for site in weights[0]
+                site: stacked([step[site][row] for step, row in zip(weights, rows, strict=False)]) for site in weights[0]
             }
             of_tokens = finished.log_probs.new_tensor(values)
             hypotheses[-1].append(Hypothesis(finished.ids.new_tensor(tokens), total, score, of_tokens, ended, attention))
     return hypotheses
 
 
-def _stacked(weights: list[Tensor]) -> Tensor:
-    """The weights (H, K) of all steps as (H, N, K), 0 at keys of later steps."""
-    keys = weights[-1].shape[1]
-    return torch.stack([functional.pad(step, (0, keys - step.shape[1])) for step in weights], 1)
+def stacked(steps: Sequence[Tensor]) -> Tensor:
+    """The weights (..., H, K) of all steps as (..., H, N, K), 0 at keys of later steps."""
+    keys = steps[-1].shape[-1]
+    return torch.stack([functional.pad(step, (0, keys - step.shape[-1])) for step in steps], -2)

@@ -122,7 +122,7 @@ class StepGraphs:
 
     def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams | None:
         """Decode on from a state with `beams` hypotheses of each row. Arguments and errors as in `begin`."""
-        return CapturedBeams(self._captured(start, sites, beams), start.decoding)
+        return CapturedBeams(self, self._captured(start, sites, beams), start.decoding)
 
     def _captured(self, start: GenerationState, sites: Iterable[str], beams: int = 0) -> Captured:
         if wanted := tuple(sites):
@@ -277,10 +277,9 @@ class RecordedSteps(StepGraphs):
 
     def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams | None:
         """As that of `StepGraphs`, or None."""
-        captured = super().begin_beams(start, beams) if self._serves(start, sites, beams) else None
-        if captured is not None:
-            captured.search, captured.graphs = self.beams, self
-        return captured
+        if not self._serves(start, sites, beams):
+            return None
+        return CapturedBeams(self, self._captured(start, (), beams), start.decoding, self.beams)
 
     def first_pass(
         self, target: str, output: str, inputs: Mapping[str, Tensor], masks: Tables, lengths: Tables, capacity: int,
@@ -360,14 +359,19 @@ class RecordedSteps(StepGraphs):
 
 
 class CapturedBeams:
-    """The captured steps of a beam search. The hypotheses of a sentence have copies of its memory."""
+    """The captured steps of a beam search. The hypotheses of a sentence have copies of its memory.
 
-    search: Callable[..., None] | None = None
-    """What searches without Python (`StepRecorder.beams`)."""
-    graphs: StepGraphs
+    Args:
+        graphs: What captures other steps.
+        captured: The step.
+        state: The state after the prefill.
+        search: What searches without Python (`StepRecorder.beams`), or None.
+    """
 
-    def __init__(self, captured: Captured, state: DecodingState) -> None:
-        self.captured = captured
+    def __init__(
+        self, graphs: StepGraphs, captured: Captured, state: DecodingState, search: Callable[..., None] | None = None
+    ) -> None:
+        self.graphs, self.captured, self.search = graphs, captured, search
         self.state: DecodingState | None = state
         """The state after the prefill, until the first branch."""
 

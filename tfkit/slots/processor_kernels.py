@@ -8,7 +8,7 @@ from typing import Any, Literal
 from .options import Entry
 
 Tensor = Any
-"""Plans are made without torch."""
+"""That of torch, which this package does not import: plans are made without it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import torch
 from calls import (
     ALL,
     OPTIONS,
-    Witness,
+    Witnesses,
     asking,
     attend,
     backward,
@@ -33,12 +33,8 @@ from calls import (
 from tfkit.plugin import AttentionInputs, DenseBias, LinearBias, Mask
 
 F64, BF16, F16 = torch.float64, torch.bfloat16, torch.float16
-WITNESSES: dict[str, Witness] = {}
-
-
-def shows(function: Witness) -> Witness:
-    WITNESSES[function.__name__] = function
-    return function
+WITNESSES = Witnesses()
+shows = WITNESSES.shows
 
 
 def seen_by(size: tuple[int, ...], *hidden) -> torch.Tensor:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from calls import (
     OPTIONS,
-    Witness,
+    Witnesses,
     asking,
     attend,
     backward,
@@ -20,6 +20,7 @@ from calls import (
     drawn,
     grad_for,
     in_turn,
+    ints,
     judged,
     of,
     random,
@@ -28,16 +29,8 @@ from calls import (
 from tfkit.plugin import DenseBias, LinearBias, Shapes
 
 BF16 = torch.bfloat16
-WITNESSES: dict[str, Witness] = {}
-
-
-def shows(function: Witness) -> Witness:
-    WITNESSES[function.__name__] = function
-    return function
-
-
-def ints(*numbers: int) -> torch.Tensor:
-    return torch.tensor(numbers)
+WITNESSES = Witnesses()
+shows = WITNESSES.shows
 
 
 # twopass

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 from calls import (
-    Witness,
+    Witnesses,
     asking,
     attend,
     backward,
@@ -28,12 +28,8 @@ from torch import Tensor
 from tfkit.plugin import DenseBias, DistanceBias, LinearBias, Mask
 
 F64, BF16, F16 = torch.float64, torch.bfloat16, torch.float16
-WITNESSES: dict[str, Witness] = {}
-
-
-def shows(function: Witness) -> Witness:
-    WITNESSES[function.__name__] = function
-    return function
+WITNESSES = Witnesses()
+shows = WITNESSES.shows
 
 
 def sums_of_weights(module, p: float, H: int, K: int) -> Tensor:

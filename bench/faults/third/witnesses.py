@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from calls import (
     OPTIONS,
-    Witness,
+    Witnesses,
     asking,
     attend,
     call,
@@ -17,6 +17,7 @@ from calls import (
     draws_broken,
     in_threads,
     in_turn,
+    ints,
     judged,
     of,
     share_dropped,
@@ -25,16 +26,8 @@ from calls import (
 from tfkit.plugin import LinearBias
 
 F64, BF16 = torch.float64, torch.bfloat16
-WITNESSES: dict[str, Witness] = {}
-
-
-def shows(function: Witness) -> Witness:
-    WITNESSES[function.__name__] = function
-    return function
-
-
-def ints(*numbers: int) -> torch.Tensor:
-    return torch.tensor(numbers)
+WITNESSES = Witnesses()
+shows = WITNESSES.shows
 
 
 # twopass

@@ -413,7 +413,7 @@ int NAME(run_greedy)(const struct greedy *g)
     }
 }
 
-/* Insert candidate c of a sentence into its finished hypotheses, behind those that are as good. */
+/* Insert a hypothesis of sentence s into its finished ones, behind those that are as good. */
 static void NAME(finish)(const struct beams *b, int64_t s, float score, float total, int64_t length, int ended, int64_t row,
                          int64_t token, float log_prob)
 {

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from tfkit.commands import silent_libraries
+
 Step = Callable[[], Any]
 
 FLUSHED = 256 << 20
@@ -37,12 +39,12 @@ class CpuClock:
         """The most bytes that torch's allocator held at once for the call, above what was there before; None where the
         profiler saw none. What libraries allocate for themselves is not seen."""
         watch = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
-        with _silent_kineto():
+        with silent_libraries():  # the library of the profiler announces itself
             watch.start()
         try:
             step()
         finally:
-            with _silent_kineto():
+            with silent_libraries():
                 watch.stop()
         results: Any = watch.profiler.kineto_results if watch.profiler is not None else None
         events = [] if results is None else [event for event in results.events() if event.name() == "[memory]"]
@@ -89,20 +91,6 @@ Clock = CpuClock | CudaClock
 
 def clock_of(device: str) -> Clock:
     return CudaClock(device) if device.startswith("cuda") else CpuClock()
-
-
-@contextmanager
-def _silent_kineto() -> Iterator[None]:
-    """The profiler's library announces itself on standard error, below Python."""
-    sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
 
 
 @contextmanager
