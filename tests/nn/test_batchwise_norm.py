@@ -14,7 +14,7 @@ import tfkit
 from tfkit.interop.eject import eject
 from tfkit.plugin import Diagnostic, Placement, hookimpl
 from tfkit.train.distributed.ddp_fsdp import shard
-from tfkit.train.lora import check_lora
+from tfkit.train.lora import check_targets
 from tfkit.train.train_state import MovingAverage
 
 SPEC = """
@@ -142,4 +142,4 @@ def test_shards_and_adapters_are_refused():
     with pytest.raises(tfkit.BuildError, match=r"TFK118 .*running_mean` is a statistic of the batches"):
         shard(model, None)
     with pytest.raises(tfkit.InputError, match=r"TFK132 adapters are saved without .*running_mean"):
-        check_lora(recipe, model)
+        check_targets(recipe, model)
