@@ -82,7 +82,7 @@ def test_batches_of_one_size_share_a_recording_and_nothing_else(decoder_of: Call
     for _ in range(2):
         found = tfkit.generate_batched(model, sources, search, graphs=graphs)
         assert [row[0].ids.tolist() for row in found] == [row[0].ids.tolist() for row in plain]
-    assert sorted((rows, capacity) for rows, _, capacity, _ in graphs.steps) == [(1, 64), (2, 64)]
+    assert sorted((rows, capacity) for rows, _, capacity, *_ in graphs.steps) == [(1, 64), (2, 64)]
 
 
 SOURCE = torch.randint(3, 11, (6, 5), generator=torch.Generator().manual_seed(3))

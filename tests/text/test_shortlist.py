@@ -176,6 +176,12 @@ def test_the_command_learns_imports_and_exports(
     assert short.count("\n") == len(LINES)
     exported = tmp_path / "vmap.txt"
     assert tfkit_command("shortlist", place, "--export", exported).code == 0
+    before = exported.read_bytes()
+    for wrong in (f"{tmp_path}/", exported):  # before anything is learnt
+        refused = tfkit_command("shortlist", place, "--import", exported, "--force", "--export", wrong)
+        assert refused.code == 2
+        assert "TFK081" in refused.err
+    assert exported.read_bytes() == before
     refused = tfkit_command("shortlist", place, "--import", exported)
     assert (refused.code, "--force" in refused.err) == (2, True)
     assert tfkit_command("shortlist", place, "--import", exported, "--force").code == 0

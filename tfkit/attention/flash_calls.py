@@ -193,14 +193,19 @@ def _cut(
     closed = first if right is None else min(end, max(first, keys - offset - right))
     parts: list[tuple[bool, int | None, Sequence]] = []
     if right is not None and closed > first:
-        reach = None if left is None else left + right
-        parts.append((True, reach, Sequence(row, first, closed - first, offset + closed + right)))
+        seen = offset + closed + right
+        parts.append((True, _reach(left, right, seen), Sequence(row, first, closed - first, seen)))
     step = 1 if single else max(1, end - closed)
     for start in range(closed, end, step):
         count = min(step, end - start)
-        reach = None if left is None else left + keys - offset - start - count
-        parts.append((False, reach, Sequence(row, start, count, keys)))
+        parts.append((False, _reach(left, keys - offset - start - count, keys), Sequence(row, start, count, keys)))
     return parts
+
+
+def _reach(left: int | None, right: int, keys: int) -> int | None:
+    """The left side of a window, measured from a position `right` later; None if it reaches the first of the keys. Kernels take
+    int32, and a window in a spec may be wider."""
+    return None if left is None or left + right >= keys else left + right
 
 
 def _runs(row: int, offset: int, queries: int, visible: Tensor, causal: bool) -> list[tuple[bool, int | None, Sequence]]:

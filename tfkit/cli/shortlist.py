@@ -9,7 +9,7 @@ import click
 
 from ..view.terminal import shown
 from .options import READ, WRITE, common, whole
-from .output import print_json, print_text
+from .output import check_places, print_json, print_text
 from .packages import TEXT, import_torch, need_packages
 from .usage import usage_error
 
@@ -50,6 +50,7 @@ def command(
         raise usage_error(f"two files are read, a source and its translation, not {len(files)}", "name both")
     if not files and not imported and not exported:
         raise usage_error("there is nothing to learn from", "name two files of parallel text, or --import FILE")
+    check_places([exported], [*files, imported])
     import_torch()
     from ..data import read_tokenisers
     from ..files import write_whole

@@ -31,7 +31,7 @@ from .hypotheses import Finished, Hypothesis, Level, hypotheses_of
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
 from .prefill import MOST_ROWS, GenerationState, prefill
 from .score_filters import Filter, ScoreFilters, filters_of, forced_ids, refuse_dead_ends
-from .step_graphs import CapturedBeams, StepGraphs
+from .step_graphs import CapturedBeams, StepGraphs, one_search
 from .top_k import best_continuations, best_of, fastest
 
 GNMT = GnmtLengthPenalty()
@@ -40,6 +40,7 @@ Unfinished = Literal["last", "ranked"]
 
 
 @torch.no_grad()
+@one_search()
 def beam_search(
     model: Model,
     *positional: Tensor,

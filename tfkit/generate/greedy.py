@@ -11,11 +11,12 @@ from ..nn.model import Model
 from .decode_loop import Emit, Generated, decode_loop
 from .prefill import prefill
 from .score_filters import Filter, filters_of, forced_ids
-from .step_graphs import StepGraphs
+from .step_graphs import StepGraphs, one_search
 from .top_k import fastest_greedy
 
 
 @torch.no_grad()
+@one_search()
 def greedy(
     model: Model,
     *positional: Tensor,

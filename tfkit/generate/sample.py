@@ -25,13 +25,14 @@ from .decode_loop import Emit, decode_loop
 from .hypotheses import Hypothesis
 from .prefill import MOST_ROWS, prefill
 from .score_filters import Filter, filters_of, forced_ids
-from .step_graphs import StepGraphs
+from .step_graphs import StepGraphs, one_search
 from .top_k import best, fastest_greedy
 
 MOST_TEMPERATURE = 1e6
 
 
 @torch.no_grad()
+@one_search()
 def sample(
     model: Model,
     *positional: Tensor,

@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -51,6 +52,26 @@ MAX_FIRST = 2_000_000_000
 of the time, and a recording as long as some passes."""
 MAX_STEPS, MAX_STARTS = 32, 64
 """The largest numbers of steps and of first passes that are kept: the one used least recently makes room for another."""
+
+
+class _Searches(threading.local):
+    """How many searches of this thread run within each other."""
+
+    depth = 0
+
+
+_searches = _Searches()
+
+
+@contextmanager
+def one_search() -> Iterator[None]:
+    """Surrounds a search. A function of the caller may search in the middle of it (`emit`, a filter): that search has recorded
+    steps of its own, because these keep the keys and values of one search."""
+    _searches.depth += 1
+    try:
+        yield
+    finally:
+        _searches.depth -= 1
 
 
 def cuda_graph(run: Callable[[], Any], warm_up: int = WARM_UP, pool: Any = None) -> tuple[Callable[[], object], Any]:
@@ -145,7 +166,7 @@ class StepGraphs:
         self, state: DecodingState, begin: Callable[[FixedStep], None], rows: int, capacity: int, memories: Mapping[str, int],
         output: str, reorders: bool,
     ) -> Captured:  # fmt: skip
-        key = (rows, reorders, capacity, *memories.values(), output)
+        key = (rows, reorders, capacity, *memories.values(), output, _searches.depth)
         captured = self.steps.pop(key, None)
         if captured is None:
             step = FixedStep(self.model, state, rows, capacity, memories, output, reorders=reorders)
@@ -293,7 +314,7 @@ class RecordedSteps(StepGraphs):
             return None
         B, L = ids.shape
         rows, length = _rows(B), max(L, min(_rounded(L, ROUND_ROWS), model.plan.max_input_lengths.get(others[0], sys.maxsize)))
-        shape = rows, length, output, start_id
+        shape = rows, length, output, start_id, _searches.depth
         if not may_read() or not self._same_model(products) or shape in held.refused:
             return None
         if not 0 < rows * length * held.parameters <= MAX_FIRST:

@@ -454,6 +454,39 @@ def test_no_result_depends_on_the_searches_before() -> None:
     assert [scores(shared, search) for search in [*searches, *searches]] == [*alone, *alone]
 
 
+def test_a_search_within_a_search_disturbs_it_not() -> None:
+    model = built("transformer-tiny", "nodes.target.start_id=1")
+    draw = torch.Generator().manual_seed(0)
+    outer, inner = torch.randint(4, 60, (2, 3, 7), generator=draw)
+
+    def searches(graphs: RecordedSteps | None, source: torch.Tensor, emit: Any = None) -> list[Any]:
+        found = tfkit.greedy(model, source, max_new_tokens=9, scores=True, graphs=graphs, emit=emit)
+        return [found.ids.tolist(), found.log_probabilities.tolist()]
+
+    def beams(graphs: RecordedSteps | None, source: torch.Tensor, filters: Any = ()) -> list[float]:
+        found = tfkit.beam_search(model, source, beams=2, max_new_tokens=9, graphs=graphs, filters=filters)
+        return [best.score for [best] in found]
+
+    def unchanged(scores: torch.Tensor, prefix: Any) -> torch.Tensor:
+        within.append(beams(shared, inner))
+        return scores
+
+    shared, within = recorded_steps(model), []
+    found = searches(shared, outer, lambda rows, ids: within.append(searches(shared, inner)))
+    assert found == searches(recorded_steps(model), outer, lambda rows, ids: None)
+    assert within == [searches(recorded_steps(model), inner)] * 9
+    within.clear()
+    assert beams(shared, outer, [unchanged]) == pytest.approx(beams(None, outer), rel=1e-4)
+    assert within == [beams(recorded_steps(model), inner)] * 9
+    with pytest.raises(RuntimeError, match="within"):
+        tfkit.greedy(model, outer, max_new_tokens=9, graphs=shared, emit=lambda rows, ids: fail())
+    assert searches(shared, outer) == searches(recorded_steps(model), outer)
+
+
+def fail() -> None:
+    raise RuntimeError("within")
+
+
 def test_threads_have_steps_of_their_own() -> None:
     model = built()
     graphs = recorded_steps(model)

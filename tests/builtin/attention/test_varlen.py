@@ -29,6 +29,7 @@ def varlen_attn(
     """torch's function by its documentation; like torch's, it runs on whichever implementation is active."""
     assert enable_gqa == (query.shape[1] != key.shape[1])
     assert num_splits == 1
+    assert max(window_size) < 2**31
     RAN.append(f"forward {attention.current_flash_attention_impl()}")
     output, _ = packed(
         query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=scale, causal=False, window=window_size, softcap=0.0
@@ -100,6 +101,17 @@ def test_the_logic_is_conformant(monkeypatch):
 def call(gradients=True):
     query, key = torch.randn(2, 4, 3, 8, requires_grad=gradients), torch.randn(2, 2, 5, 8, requires_grad=gradients)
     return AttentionInputs(query, key, key, Mask(causal=True, offset=2, key_lengths=torch.tensor([5, 2])), 1.0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [(2**63 - 1, 2**63 - 1), (2**31, 0), (5, 2**31), (7, 7)])
+def test_a_window_wider_than_the_keys_is_none(causal, window):
+    inputs = replace(call(gradients=False), mask=Mask(causal=causal, offset=2, key_lengths=torch.tensor([5, 2])))
+    bounded = replace(inputs, mask=replace(inputs.mask, window=window))
+    if window[1] == 0:
+        inputs = replace(inputs, mask=replace(inputs.mask, causal=True))
+    found, expected = (attend(None)(one, NoOptions()).output for one in (bounded, inputs))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("gradients", [False, True])

@@ -45,6 +45,7 @@ def test_the_file_of_a_run_serves_plan_and_doctor(tfkit, tmp_path, few):
         (["--budget", "8"], "argument --budget: `tfkit bench cpu` takes none"),
         (["--list"], "argument --list: `tfkit bench cpu` takes none"),
         (["--threads", "2,1"], "rising order"),
+        (["--threads", "1,1000000000"], "argument --threads: 1,000,000,000 threads, and "),
         (["--spec", "none.yaml"], "none.yaml"),
         (["--json", "nowhere/x.json"], "is not a directory"),
     ],

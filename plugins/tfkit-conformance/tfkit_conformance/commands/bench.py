@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from typing import Any
@@ -238,7 +239,9 @@ def _measure_cpu(options: Options) -> int:
         sizes = sizes_of(tfkit.build(options.spec, device="meta"))
         if not sizes:
             raise usage_error(f"argument --spec: {options.spec} has no linear map", "name a spec with one")
-    threads = options.threads or sorted({1, torch.get_num_threads()})
+    threads, processors = options.threads or sorted({1, torch.get_num_threads()}), os.cpu_count() or 1
+    if options.threads and threads[-1] > processors:
+        raise usage_error(f"argument --threads: {threads[-1]:,} threads, and {processors} processors", f"at most {processors}")
     settings = ProductSettings(sizes, threads=threads, rounds=options.rounds or ROUNDS["cpu"], seed=options.seed)
     command = str(click.get_current_context().find_root().obj)
     with Progress("bench") as progress:
