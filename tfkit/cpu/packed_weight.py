@@ -19,7 +19,7 @@ one row does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -55,18 +55,35 @@ class SearchProducts:
         self.kernel = float32_kernel_here(kernels)
         self.pack: Callable[[Tensor], Any] | None = None if self.kernel is None else load(self.kernel.pack)
         self.multiply: Callable[..., Tensor] | None = None if self.kernel is None else load(self.kernel.multiply)
-        name = None if self.kernel is None else self.kernel.fingerprint
-        self._fingerprint: Callable[[Tensor], Tensor] | None = None if name is None else load(name)
+        name = None if self.kernel is None else self.kernel.fingerprints
+        self._take: Callable[[Sequence[Tensor]], Tensor] | None = None if name is None else load(name)
         self._fingerprints: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+        self._together: list[tuple[Sequence[Tensor], list[int], Tensor]] = []
 
     def fingerprint(self, weight: Tensor) -> tuple[Tensor, ...]:
         """What tells whether a weight was written to since; it reads each weight once, when the search begins to use it."""
-        key = (weight.data_ptr(), weight._version, weight.shape, weight.stride(), weight.dtype)
+        while self._together:
+            for one, version, row in zip(*self._together.pop(), strict=True):
+                if one._version == version:
+                    self._fingerprints[_identity(one)] = (row,)
+        key = _identity(weight)
         known = self._fingerprints.get(key)
         if known is None:
-            fast = self._fingerprint if weight.dtype == torch.float32 else None
-            known = self._fingerprints[key] = sums_of(weight.flatten(1)) if fast is None else (fast(weight),)
+            take = self._take if weight.dtype == torch.float32 else None
+            known = self._fingerprints[key] = sums_of(weight.flatten(1)) if take is None else (take([weight])[0],)
         return known
+
+    def fingerprint_of_all(self, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The fingerprints of several weights as one, by one call of the kernel: the call takes as long as a small weight."""
+        if self._take is None or any(weight.dtype != torch.float32 for weight in weights):
+            return tuple(part for weight in weights for part in self.fingerprint(weight))
+        rows = self._take(weights)
+        self._together.append((weights, [weight._version for weight in weights], rows))
+        return (rows,)
+
+
+def _identity(weight: Tensor) -> tuple[Any, ...]:
+    return weight.data_ptr(), weight._version, weight.shape, weight.stride(), weight.dtype
 
 
 class _Active(threading.local):

@@ -65,7 +65,8 @@ def workers_for(model: Model, workers: int) -> int:
     and with a backend that is not thread-safe.
     """
     parallel = (
-        model.device.type == "cpu"
+        workers > 1
+        and model.device.type == "cpu"
         and not model.training
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._len_torch_dispatch_stack()

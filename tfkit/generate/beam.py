@@ -283,7 +283,7 @@ class _BeamSearch:
         self.sentences, self.limits, self.max_penalties = self.sentences[left], self.limits[left], self.max_penalties[left]
         remaining = torch.arange(S * k, device=rows.device).view(S, k)[left].flatten()
         self.chosen = step.ids[remaining]
-        self.captured.captured = self.captured.graphs.with_fewer_rows(recorded, remaining, k)
+        self.captured.captured = self.captured.graphs.with_fewer_rows(recorded, remaining)
         return True
 
     def _stops(self, best_live: Tensor) -> Tensor:

@@ -159,17 +159,17 @@ class StepGraphs:
             raise InputError(Diagnostic("TFK061", message, "ask for fewer tokens, or shorten the prompt"))
         memories = {name: _rounded(memory.tensor.shape[1], ROUND) for name, memory in decoding.node_outputs.items()}
         rows = _rows(decoding.batch) * max(beams, 1)
-        shape = rows, _rounded(last, ROUND), memories, start.output, beams > 0
+        shape = rows, _rounded(last, ROUND), memories, start.output, beams
         return self._of_shape(decoding, lambda step: step.load(decoding), *shape)
 
     def _of_shape(
         self, state: DecodingState, begin: Callable[[FixedStep], None], rows: int, capacity: int, memories: Mapping[str, int],
-        output: str, reorders: bool,
+        output: str, beams: int,
     ) -> Captured:  # fmt: skip
-        key = (rows, reorders, capacity, *memories.values(), output, _searches.depth)
+        key = (rows, beams, capacity, *memories.values(), output, _searches.depth)
         captured = self.steps.pop(key, None)
         if captured is None:
-            step = FixedStep(self.model, state, rows, capacity, memories, output, reorders=reorders)
+            step = FixedStep(self.model, state, rows, capacity, memories, output, beams)
             begin(step)
             captured = Captured(step, *self.capture(step.run))
             if len(self.steps) == MAX_STEPS:
@@ -177,11 +177,12 @@ class StepGraphs:
         self.steps[key] = captured
         return captured
 
-    def with_fewer_rows(self, captured: Captured, rows: Tensor, beams: int) -> Captured:
-        """A captured step with fewer rows, which goes on with the hypotheses `rows` (B',) of a beam search by another one."""
+    def with_fewer_rows(self, captured: Captured, rows: Tensor) -> Captured:
+        """A captured step with fewer rows, which goes on with the rows `rows` (B',) of another one."""
         step = captured.step
         memories = {name: visible.shape[1] for name, visible in step.visible.items()}
-        shape = _rows(len(rows) // beams) * beams, step.slots.shape[1], memories, step.output, True
+        hypotheses = max(step.beams, 1)
+        shape = _rows(len(rows) // hypotheses) * hypotheses, step.slots.shape[1], memories, step.output, step.beams
         smaller = self._of_shape(step.state, lambda fewer: fewer.take_over(step, rows), *shape)
         smaller.step.take_over(step, rows)
         return smaller
@@ -235,7 +236,7 @@ def recorded_steps(model: Model) -> RecordedSteps | None:
 
 
 class _Held(threading.local):
-    """The steps that a thread has recorded, their copies of weights, and the fingerprints of these weights at that time."""
+    """The steps that a thread has recorded, their copies of weights, and the fingerprint of these weights at that time."""
 
     def __init__(self) -> None:
         self.forget((), None)
@@ -245,7 +246,8 @@ class _Held(threading.local):
         self.state, self.products = state, products
         self.steps: dict[tuple[Any, ...], Captured] = {}
         self.copies: dict[Tensor, Any] = {}
-        self.sums: dict[Tensor, tuple[Tensor, ...]] = {}
+        self.weights: list[Tensor] = []
+        self.sums: tuple[Tensor, ...] = ()
         self.refused: dict[tuple[Any, ...], str] = {}
         self.starts: dict[tuple[Any, ...], CapturedStart] = {}
         self.parameters = 0
@@ -257,7 +259,7 @@ class _Held(threading.local):
         if self.products is products:
             return False
         self.products = products
-        return any(not equal_sums(sums, products.fingerprint(weight)) for weight, sums in self.sums.items())
+        return bool(self.weights) and not equal_sums(self.sums, products.fingerprint_of_all(self.weights))
 
 
 class RecordedSteps(StepGraphs):
@@ -271,7 +273,7 @@ class RecordedSteps(StepGraphs):
 
     def __init__(self, model: Model, recorder: StepRecorder) -> None:
         self.record: Capture = load(recorder.record)
-        self.greedy: Callable[..., None] | None = None if recorder.greedy is None else load(recorder.greedy)
+        self.greedy: Callable[..., int] | None = None if recorder.greedy is None else load(recorder.greedy)
         self.beams: Callable[..., None] | None = None if recorder.beams is None else load(recorder.beams)
         self.held = _Held()
         super().__init__(model, self._capture)
@@ -291,10 +293,28 @@ class RecordedSteps(StepGraphs):
     def greedy_from(self, start: GenerationState) -> Callable[..., None] | None:
         """As that of `StepGraphs`."""
         captured = self._captured(start, ())
-        step, logits = captured.step, captured.logits
+        logits = captured.logits
         if self.greedy is None or logits.dtype != torch.float32 or not logits.is_contiguous():
             return None
-        return partial(self.greedy, captured.replay, step.ids, step.place, logits)
+        return partial(self._search, captured)
+
+    def _search(
+        self, captured: Captured, ids: Tensor, log_probs: Tensor, limits: Tensor, counts: Tensor, finished: Tensor,
+        end_id: int | None, forbidden: Tensor,
+    ) -> None:  # fmt: skip
+        """A greedy search from the second token on; with fewer rows once half of them have ended."""
+        assert self.greedy is not None
+        rows, length = torch.arange(len(ids), device=ids.device), 1
+        while True:
+            search = [held[rows] for held in (ids, log_probs, limits, counts, finished)]
+            step = captured.step
+            length = self.greedy(captured.replay, step.ids, step.place, captured.logits, *search, end_id, forbidden, length)
+            for held, part in zip((ids, log_probs, counts, finished), (*search[:2], *search[3:]), strict=True):
+                held[rows] = part
+            [left] = (~finished[rows] & (limits[rows] > length)).nonzero(as_tuple=True)
+            if not len(left):
+                return
+            captured, rows = self.with_fewer_rows(captured, left), rows[left]
 
     def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams | None:
         """As that of `StepGraphs`, or None."""
@@ -375,12 +395,14 @@ class RecordedSteps(StepGraphs):
         held = self.held
         result = self.record(run, [*self.model.parameters(), *self.model.buffers()], held.copies)
         assert held.products is not None
-        held.sums |= {weight: held.products.fingerprint(weight) for weight in held.copies if weight not in held.sums}
+        if len(held.weights) < len(held.copies):
+            held.weights = list(held.copies)
+            held.sums = held.products.fingerprint_of_all(held.weights)
         return result
 
 
 class CapturedBeams:
-    """The captured steps of a beam search. The hypotheses of a sentence have copies of its memory.
+    """The captured steps of a beam search.
 
     Args:
         graphs: What captures other steps.

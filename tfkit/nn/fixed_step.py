@@ -19,6 +19,7 @@ from ..errors import Diagnostic, InputError
 from .model import Model
 from .multi_head import MultiHeadAttention
 from .recurrent_sublayers import Recurrence
+from .runtime.beam_tree import SentenceRows
 from .runtime.context import ForwardContext
 from .runtime.decoding_state import DecodingState, FixedCache, KeyValueCache
 from .runtime.node_output import NodeOutput, Padding
@@ -32,11 +33,12 @@ class FixedStep:
     Args:
         model: The model.
         state: The state after the prompt.
-        rows: Rows of a step, at least those of the state.
+        rows: Rows of a step, at least those of the state; with `beams`, a multiple of them.
         capacity: Positions of the caches.
         memories: Positions of each memory, at least those of the state.
         output: The output node with the logits.
-        reorders: Whether the rows change places before a step, as the hypotheses of a beam search do.
+        beams: The hypotheses of each sentence of a beam search, which change places before a step and share a memory. 0 in
+            other searches.
 
     Attributes:
         ids: (rows, 1) int64, the tokens of the step.
@@ -49,31 +51,34 @@ class FixedStep:
 
     def __init__(
         self, model: Model, state: DecodingState, rows: int, capacity: int, memories: Mapping[str, int], output: str,
-        reorders: bool = False,
+        beams: int = 0,
     ) -> None:  # fmt: skip
         if reasons := sorted(set(why_not_fixed(model, state))):
             message = f"a decoding step of this model cannot be captured: {'; '.join(reasons)}"
             raise InputError(Diagnostic("TFK063", message, "leave CUDA graphs out"))
-        self.model, self.output, self.reorders = model, output, reorders
-        device = model.device
+        self.model, self.output, self.beams = model, output, beams
+        device, sentences = model.device, rows // max(beams, 1)
         self.ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         self.order = torch.arange(rows, device=device)
         self.first_slots = capacity * self.order[:, None]
         self.slots = self.first_slots + torch.arange(capacity, device=device)
         self.state = DecodingState(state.target, rows, capacity, products=state.products, place=self.place)
-        slots = self.slots if reorders else None
+        self.state.memory_rows = SentenceRows(beams) if beams else None
+        slots = self.slots if beams else None
         self.caches = {site: FixedCache(cache, rows, capacity, self.place, slots) for site, cache in state.caches.items()}
         self.state.caches.update(self.caches)
         self.visible: dict[str, Tensor] = {}
         for name, memory in state.node_outputs.items():
-            self.visible[name] = torch.zeros(rows, memories[name], dtype=torch.bool, device=device)
+            self.visible[name] = torch.zeros(sentences, memories[name], dtype=torch.bool, device=device)
             # Attention reads the keys and values below, and of the memory its padding alone.
-            nothing = memory.tensor.new_zeros(1, 1, 1).expand(rows, memories[name], memory.tensor.shape[2])
+            nothing = memory.tensor.new_zeros(1, 1, 1).expand(sentences, memories[name], memory.tensor.shape[2])
             self.state.node_outputs[name] = NodeOutput(nothing, Padding(self.visible[name]))
         lengths = {memory.tensor.shape[1]: memories[name] for name, memory in state.node_outputs.items()}
         for site, held in state.crossed.items():
-            key, value = (tensor.new_zeros(rows, tensor.shape[1], lengths[tensor.shape[2]], tensor.shape[3]) for tensor in held)
+            key, value = (
+                tensor.new_zeros(sentences, tensor.shape[1], lengths[tensor.shape[2]], tensor.shape[3]) for tensor in held
+            )
             self.state.crossed[site] = key, value
 
     def load(self, state: DecodingState, order: Tensor | None = None) -> None:
@@ -81,28 +86,29 @@ class FixedStep:
         rows = torch.arange(state.batch, device=self.place.device) if order is None else order
         for site, cache in self.caches.items():
             cache.load(state.caches[site], rows)
+        sentences = rows[:: self.beams or 1]
         for site, held in self.state.crossed.items():
             for fixed, tensor in zip(held, state.crossed[site], strict=True):
-                fixed[: len(rows), :, : tensor.shape[2]] = tensor.index_select(0, rows)
+                fixed[: len(sentences), :, : tensor.shape[2]] = tensor.index_select(0, sentences)
         for name, visible in self.visible.items():
             memory = state.node_outputs[name]
             length = memory.tensor.shape[1]
             before = memory.padding.as_visible(length)
             visible.zero_()
-            visible[: len(rows), :length] = True if before is None else before.index_select(0, rows)
+            visible[: len(sentences), :length] = True if before is None else before.index_select(0, sentences)
         self._begin(state.length)
 
     def take_over(self, other: FixedStep, rows: Tensor) -> None:
         """Go on with the rows `rows` (B',) of a step with the same positions, before it reads `ids`."""
-        count, rows = len(rows), other.order[rows]
+        sentences, rows = rows[:: self.beams or 1] // (self.beams or 1), other.order[rows]
         for site, cache in self.caches.items():
             cache.take_over(other.caches[site], rows)
         for site, held in self.state.crossed.items():
             for mine, tensor in zip(held, other.state.crossed[site], strict=True):
-                mine[:count] = tensor.index_select(0, rows)
+                mine[: len(sentences)] = tensor.index_select(0, sentences)
         for name, visible in self.visible.items():
             visible.zero_()
-            visible[:count] = other.visible[name].index_select(0, rows)
+            visible[: len(sentences)] = other.visible[name].index_select(0, sentences)
         self._begin(int(other.place))
 
     def _begin(self, length: int) -> None:
@@ -111,15 +117,16 @@ class FixedStep:
         torch.arange(self.slots.numel(), out=self.slots.view(-1))
 
     def move_memories(self, rows: Tensor) -> None:
-        """The first rows read the memories of the rows `rows` (B',) from now on."""
+        """The first rows of a beam search read the memories of the rows `rows` (B',) from now on."""
+        sentences = rows[:: self.beams] // self.beams
         for held in (*self.state.crossed.values(), tuple(self.visible.values())):
             for fixed in held:
-                fixed[: len(rows)] = fixed.index_select(0, rows)
+                fixed[: len(sentences)] = fixed.index_select(0, sentences)
 
     def run(self) -> Tensor:
         """The logits (rows, V) after the tokens `ids`; their keys and values are cached at `place`."""
         target = self.state.target
-        if self.reorders:
+        if self.beams:
             self.slots.copy_(self.slots.index_select(0, self.order))
             self.slots.index_copy_(1, self.place, self.first_slots + self.place)
         context = ForwardContext({target: self.ids}, {target: Padding()}, {}, self.state)

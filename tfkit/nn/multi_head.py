@@ -283,7 +283,7 @@ class MultiHeadAttention(nn.Module):
         if site in context.model.pairs:
             mask, mask_name = context.site_mask(site, mask, query.shape[2], key.shape[2]), ("pairs", site)
         bias, scheme = self._bias(query, context, position)
-        beams = context.tree  # only in a search whose hypotheses share prefixes: then a row is a sentence, a query a hypothesis
+        beams = context.sentence_rows(config.cross)  # in a beam search: then a row is a sentence, a query a hypothesis
         if beams is not None:
             keys = key.shape[2] if config.cross else None
             query, bias = beams.folded(query, bias, context.offset, keys, context.memo, scheme)

@@ -24,16 +24,16 @@ class Float32Kernel(Entry):
         multiply: `"module:function"`, called as `multiply(x, packed, bias)` with x float32 (N, in) and a bias float32 (out,) or
             None; returns y float32 (N, out). A row has the same bits alone and in a batch.
         relative_time: the time of a product relative to that of the core with packed weights, where that is fastest.
-        fingerprint: `"module:function"`, called as `fingerprint(weight)` with a float32 weight of any shape when a search
-            begins; returns a tensor of integers that changes if one number of the weight changes, or if two change places.
-            None for sums by operators of torch.
+        fingerprints: `"module:function"`, called as `fingerprints(weights)` with a list of float32 weights of any shapes when a
+            search begins; returns integers (len(weights), N), a row of which changes if one number of its weight changes, or if
+            two change places. None for sums by operators of torch.
     """
 
     needs: tuple[str, ...]
     pack: str
     multiply: str
     relative_time: float
-    fingerprint: str | None = None
+    fingerprints: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +106,14 @@ class StepRecorder(Entry):
             attention and low-precision heads of the step to it.
         relative_time: the time of a step relative to the step of torch.
         greedy: `"module:function"`, called as `greedy(recorded, ids, place, logits, tokens, log_probs, limits, counts,
-            finished, end_id, forbidden)` with a function that `record` returned; it decodes from the second token on. For each
-            step it writes the last token of each row b into ids (rows, 1), calls `recorded`, adds 1 to place (1,), and reads
-            logits (rows, V), which it may change. Token t of row b, none of forbidden (F,), int64, and its log-probability
-            among all are written to tokens (B, N), int64, and log_probs (B, N), float32, until b has `end_id` (None: no id ends
-            a row) or limits (B,) tokens. Where b has `end_id`, finished (B,), bool, is set and counts (B,) becomes the number
-            of its tokens. A row that is finished before is left as it is. Equal logits and NaN as in `BeamTopK.greedy`. None if
-            Python selects the tokens.
+            finished, end_id, forbidden, length)` with a function that `record` returned; all rows have `length` tokens. For
+            each step it writes the last token of each row b into ids (rows, 1), calls `recorded`, adds 1 to place (1,), and
+            reads logits (rows, V), which it may change. Token t of row b, none of forbidden (F,), int64, and its
+            log-probability among all are written to tokens (B, N), int64, and log_probs (B, N), float32, until b has `end_id`
+            (None: no id ends a row) or limits (B,) tokens. Where b has `end_id`, finished (B,), bool, is set and counts (B,)
+            becomes the number of its tokens. A row that is finished before is left as it is. Equal logits and NaN as in
+            `BeamTopK.greedy`. It may end earlier, once at most half of the rows go on, and returns the number of tokens that
+            these have: another recording with fewer rows then takes over. None if Python selects the tokens.
         beams: `"module:function"`, called as `beams(recorded, search)` with a `RecordedBeams`, which says what it does. None if
             Python searches.
     """

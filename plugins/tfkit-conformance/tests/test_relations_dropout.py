@@ -246,6 +246,16 @@ def test_results_that_dropout_scales_beyond_the_range_decide_nothing():
         BY_NAME["one_draw_per_call"].run(Evaluated(backend_under_test(EAGER), case))
 
 
+def test_a_call_that_sees_no_key_need_not_draw():
+    def nothing_to_drop(inputs, options):
+        return right(inputs, dropout=0.0)
+
+    case = replace(PLAIN, B=1, key_lengths=(0,))
+    BY_NAME["generator_moves"].run(Evaluated(subject(nothing_to_drop), case))
+    with pytest.raises(Violation, match="leaves torch's generator where it was"):
+        BY_NAME["generator_moves"].run(Evaluated(subject(nothing_to_drop), replace(case, key_lengths=(1,))))
+
+
 def test_every_relation_of_dropout_has_its_mutant():
     assert {*KILLS, *SHARED_DRAWS} == set(BY_NAME)
 

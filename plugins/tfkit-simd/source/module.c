@@ -167,14 +167,17 @@ static PyObject *run_beams(PyObject *module, PyObject *const *given, Py_ssize_t 
     return PyBool_FromLong(done == 1);
 }
 
-/* fingerprint(variant, x, count, lanes) */
-static PyObject *fingerprint(PyObject *module, PyObject *const *given, Py_ssize_t count)
+/* fingerprints(variant, weights, places, lanes): places holds the address and the count of each weight */
+static PyObject *fingerprints(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     int64_t n[4];
     if (!read_numbers(given, count, n, 4))
         return NULL;
+    const int64_t *place = (const int64_t *)n[2];
+    int32_t *lanes = (int32_t *)n[3];
     Py_BEGIN_ALLOW_THREADS
-    (n[0] ? fingerprint_avx512 : fingerprint_avx2)((const float *)n[1], n[2], (int32_t *)n[3]);
+    for (int64_t i = 0; i < n[1]; i++)
+        (n[0] ? fingerprint_avx512 : fingerprint_avx2)((const float *)place[2 * i], place[2 * i + 1], lanes + i * FINGERPRINT);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -188,7 +191,7 @@ static PyMethodDef functions[] = {
     {"run_step", (PyCFunction)(void (*)(void))run_step, METH_FASTCALL, NULL},
     {"run_greedy", (PyCFunction)(void (*)(void))run_greedy, METH_FASTCALL, NULL},
     {"run_beams", (PyCFunction)(void (*)(void))run_beams, METH_FASTCALL, NULL},
-    {"fingerprint", (PyCFunction)(void (*)(void))fingerprint, METH_FASTCALL, NULL},
+    {"fingerprints", (PyCFunction)(void (*)(void))fingerprints, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, functions, NULL, NULL, NULL, NULL};

@@ -113,7 +113,13 @@ def test_searches_use_it_until_a_weight_changes(monkeypatch):
 
 
 def test_a_fingerprint_changes_with_every_number_and_with_their_order(kernel):
-    take = load(kernel.fingerprint)
+    take_all = load(kernel.fingerprints)
+
+    def take(weight):
+        return take_all([weight])[0]
+
+    several = [torch.randn(shape) for shape in ((3, 5), (70,), (1, 1), (64, 2))] + [torch.randn(9, 8).t()]
+    assert torch.equal(take_all(several), torch.stack([take(weight.clone()) for weight in several]))
     for count in (1, 15, 64, 65, 200):
         weight = torch.randn(count)
         weight[-1] = torch.nan

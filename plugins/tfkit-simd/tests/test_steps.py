@@ -287,15 +287,29 @@ def test_a_long_search_and_rows_that_end_are_those_of_ordinary_steps() -> None:
     torch.testing.assert_close(found.log_probabilities, ordinary.log_probabilities, rtol=1e-3, atol=1e-4)
 
 
+def test_a_search_with_fewer_rows_has_the_bits_of_one_with_all() -> None:
+    model = counting()
+    graphs, inputs, limits = recorded_steps(model), inputs_of(model, 9), torch.tensor([70, 9, 2, 41, 1, 70, 17, 30, 12])
+    found = tfkit.greedy(model, max_new_tokens=limits, scores=True, graphs=graphs, **inputs)
+    assert [rows for rows, *_ in graphs.steps] == [16, 4, 2]
+    for row in range(9):
+        one = {name: tensor[row : row + 1] for name, tensor in inputs.items()}
+        alone = tfkit.greedy(model, max_new_tokens=int(limits[row]), scores=True, graphs=recorded_steps(model), **one)
+        length = int(found.lengths[row])
+        assert torch.equal(alone.ids[0], found.ids[row, :length])
+        assert torch.equal(alone.log_probabilities[0], found.log_probabilities[row, :length])
+        assert bool(alone.finished) == bool(found.finished[row])
+
+
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_forbidden_tokens_are_not_selected_and_log_probabilities_stay_those_of_all_tokens(instructions: str) -> None:
     model, filters = counting(), [tfkit.score_filter("suppress", ids=[41, 42, 50, 60])]
     graphs, inputs, calls = with_instructions(model, instructions), inputs_of(model, 6), []
     greedy = graphs.greedy
-    graphs.greedy = lambda *arguments: (calls.append(arguments), greedy(*arguments))
+    graphs.greedy = lambda *arguments: calls.append(greedy(*arguments)) or calls[-1]
     ordinary = tfkit.greedy(model, max_new_tokens=70, scores=True, filters=filters, **inputs)
     found = tfkit.greedy(model, max_new_tokens=70, scores=True, filters=filters, graphs=graphs, **inputs)
-    assert len(calls) == 1
+    assert calls[-1] == 70
     assert not set(found.ids.flatten().tolist()) & {41, 42, 50, 60}
     assert torch.equal(found.ids, ordinary.ids)
     torch.testing.assert_close(found.log_probabilities, ordinary.log_probabilities, rtol=1e-3, atol=1e-4)

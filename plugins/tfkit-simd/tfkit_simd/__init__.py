@@ -104,7 +104,7 @@ def _float32_kernel(instructions: str, words: str, needs: tuple[str, ...], relat
         needs=needs,
         pack=f"tfkit_simd.float32:pack_{instructions}",
         multiply=f"tfkit_simd.float32:multiply_{instructions}",
-        fingerprint=f"tfkit_simd.float32:fingerprint_{instructions}",
+        fingerprints=f"tfkit_simd.float32:fingerprints_{instructions}",
         relative_time=relative_time,
     )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ._kernels import fingerprint, float32_product
+from ._kernels import fingerprints, float32_product
 from .int8 import readable
 
 FINGERPRINT = 64
@@ -70,21 +72,23 @@ def multiply(avx512: bool, x: Tensor, packed: Packed, bias: Tensor | None) -> Te
     return y
 
 
-def fingerprint_of(avx512: bool, weight: Tensor) -> Tensor:
+def fingerprints_of(avx512: bool, weights: Sequence[Tensor]) -> Tensor:
     """Numbers that change with every number of a weight.
 
     Args:
         avx512: as for `pack`.
-        weight: float32, of any shape.
+        weights: W of them, float32, of any shape.
 
     Returns:
-        int32 (64,)
+        int32 (W, 64)
     """
-    weight, lanes = weight.detach().contiguous(), torch.empty(FINGERPRINT, dtype=torch.int32, device="cpu")
-    fingerprint(avx512, weight.data_ptr(), weight.numel(), lanes.data_ptr())
+    contiguous = [weight if weight.is_contiguous() else weight.detach().contiguous() for weight in weights]
+    places = array("q", [number for weight in contiguous for number in (weight.data_ptr(), weight.numel())])
+    lanes = torch.empty(len(contiguous), FINGERPRINT, dtype=torch.int32, device="cpu")
+    fingerprints(avx512, len(contiguous), places.buffer_info()[0], lanes.data_ptr())
     return lanes
 
 
 pack_avx2, pack_avx512 = partial(pack, False), partial(pack, True)
 multiply_avx2, multiply_avx512 = partial(multiply, False), partial(multiply, True)
-fingerprint_avx2, fingerprint_avx512 = partial(fingerprint_of, False), partial(fingerprint_of, True)
+fingerprints_avx2, fingerprints_avx512 = partial(fingerprints_of, False), partial(fingerprints_of, True)

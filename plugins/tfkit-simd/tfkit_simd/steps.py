@@ -67,10 +67,8 @@ WRITTEN = {"live_keys": (26, 29, 31), "slots": (26, 35)}
 LINE = 64
 """Bytes of a line of the processor's cache, to which the memory of a tensor is aligned."""
 PLAIN_AXES = 4
-UNINTERRUPTED = 64
-"""Steps of a greedy search between which Python may stop it."""
 STEPS = 8
-"""Steps of a beam search after which the sentences that are left are counted."""
+"""Steps after which the sentences that are left are counted, and signals are seen."""
 EARLY = {"never": 0, True: 1, False: 2}
 
 check = require_capabilities(SIMD.name, SIMD.capabilities)
@@ -116,8 +114,8 @@ class Recording:
 
 def greedy(
     avx512: bool, recording: Recording, ids: Tensor, place: Tensor, logits: Tensor, tokens: Tensor, log_probs: Tensor,
-    limits: Tensor, counts: Tensor, finished: Tensor, end_id: int | None, forbidden: Tensor,
-) -> None:  # fmt: skip
+    limits: Tensor, counts: Tensor, finished: Tensor, end_id: int | None, forbidden: Tensor, length: int,
+) -> int:  # fmt: skip
     """Greedy decoding by a recorded step; see `tfkit.plugin.StepRecorder`.
 
     Args:
@@ -128,12 +126,16 @@ def greedy(
     (batch, width), end = tokens.shape, -1 if end_id is None else end_id
     step = [tensor.data_ptr() for tensor in (ids, place, logits)]
     search = [tensor.data_ptr() for tensor in (tokens, log_probs, limits, counts, finished, forbidden)]
-    for first in range(1, width, UNINTERRUPTED):
-        last = min(first + UNINTERRUPTED, width)
+    rows = int(((limits > length) & ~finished).sum())
+    for first in range(length, width, STEPS):
+        last = min(first + STEPS, width)
         if run_greedy(
             avx512, *recording.place, *step, logits.shape[1], batch, width, first, last, end, *search, len(forbidden)
         ):
-            return
+            return width
+        if 2 * int(((limits > last) & ~finished).sum()) <= rows:
+            return last
+    return width
 
 
 def beams(avx512: bool, recording: Recording, search: RecordedBeams) -> None:

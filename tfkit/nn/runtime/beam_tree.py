@@ -28,11 +28,62 @@ PRUNE_AFTER = 6
 """Steps before dead branches are removed for the first time."""
 
 
-class BeamTree:
+class SentenceRows:
+    """The `beams` k hypotheses of a sentence as the queries of one row, which reads the memory of the sentence."""
+
+    def __init__(self, beams: int) -> None:
+        self.beams = beams
+
+    def fold_beams(self, rows: Tensor) -> Tensor:
+        """(S * k, H, 1, D), a row per hypothesis, as (S, H, k, D), a query per hypothesis."""
+        return rows.reshape(-1, self.beams, rows.shape[1], rows.shape[3]).transpose(1, 2)
+
+    def unfold_beams(self, queries: Tensor) -> Tensor:
+        """(S, H, k, D) as (S * k, H, 1, D)."""
+        S, H, k, D = queries.shape
+        return queries.transpose(1, 2).reshape(S * k, H, 1, D)
+
+    def folded(
+        self,
+        query: Tensor,
+        bias: Bias | None,
+        position: int,
+        memory_keys: int | None,
+        memo: dict[Hashable, Any],
+        name: Hashable,
+    ) -> tuple[Tensor, DenseBias | None]:
+        """Queries (S * k, H, 1, D) and their bias, with a row per sentence and a query per hypothesis. `memory_keys`: the keys
+        of a memory; None for self-attention. Layers share the bias of a scheme `name`: it is folded once and kept in `memo`."""
+        folded = self.fold_beams(query)
+        if bias is None:
+            return folded, None
+        cross = memory_keys is not None
+        key = ("tree bias", name, cross, query.dtype)
+        if name is not None and key in memo:
+            return folded, memo[key]
+        keys = position + 1 if memory_keys is None else memory_keys
+        shapes = Shapes(query.shape[0], query.shape[1], 1, keys, query.dtype, query.device)
+        of_beams = self.bias(bias, shapes, position, cross)
+        if name is not None:
+            memo[key] = of_beams
+        return folded, of_beams
+
+    def bias(self, bias: Bias, shapes: Shapes, position: int, cross: bool) -> DenseBias:
+        """A bias of rows, as a bias of folded queries at `position`, with `cross` over the keys of a memory."""
+        values = dense_bias(bias, position, shapes)
+        return DenseBias(values if values.shape[0] == 1 else self.fold_beams(values))
+
+    def weights(self, weights: Tensor, position: int, cross: bool) -> Tensor:
+        """(S, H, k, K) as (S * k, H, 1, K)."""
+        return self.unfold_beams(weights)
+
+
+class BeamTree(SentenceRows):
     """`beams` k, `seen` (S, k, slots) bool and `places` (S, slots), without the tokens of the current step."""
 
     def __init__(self, beams: int, seen: Tensor, places: Tensor) -> None:
-        self.beams, self.seen, self.places = beams, seen, places
+        super().__init__(beams)
+        self.seen, self.places = seen, places
         self.prune_at = seen.shape[2] + PRUNE_AFTER * beams
 
     @property
@@ -78,15 +129,6 @@ class BeamTree:
         self.places = self.places.gather(1, stay)
         return stay
 
-    def fold_beams(self, rows: Tensor) -> Tensor:
-        """(S * k, H, 1, D), a row per hypothesis, as (S, H, k, D), a query per hypothesis."""
-        return rows.reshape(-1, self.beams, rows.shape[1], rows.shape[3]).transpose(1, 2)
-
-    def unfold_beams(self, queries: Tensor) -> Tensor:
-        """(S, H, k, D) as (S * k, H, 1, D)."""
-        S, H, k, D = queries.shape
-        return queries.transpose(1, 2).reshape(S * k, H, 1, D)
-
     def mask(self, window: tuple[int | None, int | None] | None, position: int) -> Mask:
         """The mask of hypotheses at `position`: their own tokens inside the window."""
         seen = self.grown()
@@ -94,46 +136,21 @@ class BeamTree:
             seen = seen & (self.grown_places(position) >= position - window[0])[:, None]
         return Mask(visible=seen[:, None])
 
-    def folded(
-        self,
-        query: Tensor,
-        bias: Bias | None,
-        position: int,
-        memory_keys: int | None,
-        memo: dict[Hashable, Any],
-        name: Hashable,
-    ) -> tuple[Tensor, DenseBias | None]:
-        """Queries (S * k, H, 1, D) and their bias, with a row per sentence and a query per hypothesis. `memory_keys`: the keys
-        of a memory; None for self-attention. Layers share the bias of a scheme `name`: it is folded once and kept in `memo`."""
-        folded = self.fold_beams(query)
-        if bias is None:
-            return folded, None
-        cross = memory_keys is not None
-        key = ("tree bias", name, cross, query.dtype)
-        if name is not None and key in memo:
-            return folded, memo[key]
-        keys = position + 1 if memory_keys is None else memory_keys
-        shapes = Shapes(query.shape[0], query.shape[1], 1, keys, query.dtype, query.device)
-        of_beams = self.bias(bias, shapes, position, cross)
-        if name is not None:
-            memo[key] = of_beams
-        return folded, of_beams
-
     def bias(self, bias: Bias, shapes: Shapes, position: int, cross: bool) -> DenseBias:
-        """A bias of rows, as a bias of folded queries at `position`: over the slots, or with `cross` over a memory's keys."""
-        values = dense_bias(bias, position, shapes)
-        values = values if values.shape[0] == 1 else self.fold_beams(values)
+        """As that of `SentenceRows`, and without `cross` over the slots."""
+        folded = super().bias(bias, shapes, position, cross)
         if cross:
-            return DenseBias(values)
-        places = self.grown_places(position)[:, None, None]
+            return folded
+        values, places = folded.values, self.grown_places(position)[:, None, None]
         S, slots = places.shape[0], places.shape[3]
         _, H, queries, _ = values.shape
         values = values.expand(S, H, queries, shapes.keys)
         return DenseBias(values.gather(3, places.expand(S, H, queries, slots)))
 
     def weights(self, weights: Tensor, position: int, cross: bool) -> Tensor:
-        """(S, H, k, slots) as (S * k, H, 1, positions). One slot per position has a weight, the others have 0."""
+        """As that of `SentenceRows`, and without `cross` (S, H, k, slots) as (S * k, H, 1, positions). One slot per position
+        has a weight, the others have 0."""
         if cross:
-            return self.unfold_beams(weights)
+            return super().weights(weights, position, cross)
         places = self.grown_places(position)[:, None, None].expand_as(weights)
         return self.unfold_beams(weights.new_zeros(*weights.shape[:3], position + 1).scatter_add(3, places, weights))

@@ -24,7 +24,7 @@ from ...attention.choice import BoundBackend
 from ...attention.positions import PositionAt, PositionRange
 from ...attention.types import Bias, Mask, Prepared, Shapes
 from ...errors import Diagnostic, InputError
-from .beam_tree import BeamTree
+from .beam_tree import BeamTree, SentenceRows
 from .decoding_state import DecodingState, KeyValueCache
 from .node_output import NodeOutput, Padding
 
@@ -149,6 +149,11 @@ class StackContext:
         """The beams that share prefixes, if there are any."""
         state = self.state
         return None if state is None else state.tree
+
+    def sentence_rows(self, cross: bool) -> SentenceRows | None:
+        """What makes the hypotheses of a sentence one row of self-attention, or with `cross` of cross-attention; else None."""
+        state = self.state
+        return None if state is None else state.tree or (state.memory_rows if cross else None)
 
     def memory_for(self, name: str | None) -> NodeOutput:
         """A memory of this call.

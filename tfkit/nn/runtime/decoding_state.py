@@ -16,7 +16,7 @@ from torch import Tensor
 from ...attention.types import Prepared
 from ...cpu.packed_weight import SearchProducts
 from ...errors import Diagnostic, InputError
-from .beam_tree import BeamTree
+from .beam_tree import BeamTree, SentenceRows
 from .head_columns import HeadColumns
 from .node_output import NodeOutput, Padding
 
@@ -190,6 +190,8 @@ class DecodingState:
         """(B, length) bool, False for padding; None if there is no padding."""
         self.tree: BeamTree | None = None
         """The beams, if they share prefixes."""
+        self.memory_rows: SentenceRows | None = None
+        """The beams of a step of fixed shapes, which share the keys and values of cross-attention."""
         self.columns: HeadColumns | None = None
         """The ids whose logits are computed; None for all."""
         self.shares: bool | None = None
