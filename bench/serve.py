@@ -40,8 +40,11 @@ def loaded(options: argparse.Namespace) -> Translate:
     search = (
         Search(kind="greedy", extra_length=options.extra_length)
         if options.beams == 1
-        else Search(beams=options.beams, length_penalty=PowerLengthPenalty(1.0), extra_length=options.extra_length)
-    )
+        else Search(
+            beams=options.beams, length_penalty=PowerLengthPenalty(1.0), extra_length=options.extra_length,
+            early_stopping=options.early_stopping or "never",
+        )
+    )  # fmt: skip
     task = load_task(options.model, LIMITS, search, batch_tokens=options.batch_tokens, workers=options.threads)
     assert isinstance(task, Translate)
     return task
@@ -136,6 +139,9 @@ def served_model(about: str | None, texts: int, clients: int, beams: int) -> arg
     parser.add_argument("--clients", type=int, default=clients)
     parser.add_argument("--beams", type=int, default=beams)
     parser.add_argument("--extra-length", type=int, default=10)
+    parser.add_argument(
+        "--early-stopping", action="store_true", help="tfkit stops at as many results as beams, as CTranslate2 always does"
+    )
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--max-batch", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from tfkit.plugin import (
     AttentionInputs,
@@ -97,7 +96,7 @@ def record(avx512: bool, run: Callable[[], Any], weights: Iterable[Tensor], copi
             result = run()
     finally:
         int8.recording.reset(token)
-    kept = recorder.share_memory([leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
+    kept = recorder.share_memory(_tensors_in((result,)))
     return Recording(avx512, torch.tensor(recorder.table, dtype=torch.int64, device="cpu"), kept), result
 
 
@@ -198,11 +197,11 @@ class _Recorder(TorchDispatchMode):
         name = function.overloadpacket.__name__
         if name in ("mm", "addmm") and _storage(arguments[-2]) in self.constant:
             result = result.t().contiguous().t()  # W x^T: the kernel writes a row for each of x
-        tensors = [leaf for leaf in tree_leaves((arguments, named)) if isinstance(leaf, Tensor)]
+        tensors = list(_tensors_in((*arguments, *named.values())))
         if name == "_local_scalar_dense":
             raise CannotRecord("a number of a tensor is read by Python")
         places = {_storage(tensor) for tensor in tensors}
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        outputs = list(_tensors_in((result,)))
         self.kept += [*tensors, *outputs]
         self._note_memory(*(output for output in outputs if _storage(output) not in places))
         if function._schema.is_mutable:
@@ -553,6 +552,15 @@ def _lie_in(held: tuple[Tensor, Tensor, Tensor] | None, first: tuple[Tensor, Ten
     (table, slots, _), steps = held, rows.stride()
     whole = rows.storage_offset() == 0 and steps[0] == len(table) // len(rows) * steps[2] and steps[2] == table[0].numel()
     return whole and table.is_contiguous() and slots.numel() == len(table) and slots.data_ptr() == first[1].data_ptr()
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among the arguments or results of an operation, and in lists and tuples of them."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors_in(value)
 
 
 def _padded(values: Iterable[Any], rest: Any) -> list[Any]:
