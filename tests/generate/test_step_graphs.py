@@ -45,7 +45,8 @@ def test_the_tokens_are_those_without_a_graph(position: str, backend: str, decod
 @pytest.mark.parametrize("changes", [
     {"defaults.attention.window": "[2, 0]"}, {"defaults.attention.num_kv_heads": "1"}, {"body.final_norm": "rms_norm"},
     {"defaults.attention.sink": "true"}, {"defaults.attention.query_key_norm": "rms_norm"},
-    {"defaults.attention.softcap": "5.0"},
+    {"defaults.attention.softcap": "5.0"}, {"body.sublayers": "[ssru, ffn]"},
+    {"body.sublayers": "[self_attention, {kind: average_attention, d_ff: 8}, ffn]"},
 ])  # fmt: skip
 def test_so_they_are_with_other_attention(changes: dict[str, str], decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("writer", *(f"{key}={value}" for key, value in changes.items()))
@@ -105,12 +106,16 @@ def test_a_translation_is_that_without_a_graph(position: str, backend: str, deco
     assert len(graphs.steps) == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "position"), [("translator", "sinusoidal"), ("translator", "relative_t5"), ("writer", "rotary_half")]
-)
-def test_hypotheses_are_those_without_a_graph(position: str, kind: str, decoder_of: Callable[..., Model]) -> None:
+@pytest.mark.parametrize(("kind", "position", "changes"), [
+    ("translator", "sinusoidal", []), ("translator", "relative_t5", []), ("writer", "rotary_half", []),
+    ("translator", "sinusoidal", ["decoder.sublayers=[ssru, cross_attention, ffn]"]),
+    ("translator", "none", ["decoder.sublayers=[{kind: average_attention, d_ff: 8}, self_attention, cross_attention, ffn]"]),
+])  # fmt: skip
+def test_hypotheses_are_those_without_a_graph(
+    kind: str, position: str, changes: list[str], decoder_of: Callable[..., Model]
+) -> None:
     """Sentences end at other steps, so that hypotheses move to the rows of those that have ended."""
-    model, lengths = decoder_of(kind, position=position), set()
+    model, lengths = decoder_of(kind, *changes, position=position), set()
     inputs = {"source": SOURCE} if kind == "translator" else {"prompt": prompts(6)}
     graphs, limits = graphs_of(model), torch.tensor([9, 4, 1, 12, 7, 2])
     for rows, beams in ((6, 4), (5, 4), (6, 1)):

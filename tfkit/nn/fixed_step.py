@@ -18,7 +18,6 @@ from ..cpu.packed_weight import SearchProducts, searching
 from ..errors import Diagnostic, InputError
 from .model import Model
 from .multi_head import MultiHeadAttention
-from .recurrent_sublayers import Recurrence
 from .runtime.beam_tree import SentenceRows
 from .runtime.context import ForwardContext
 from .runtime.decoding_state import DecodingState, FixedCache, KeyValueCache
@@ -80,12 +79,17 @@ class FixedStep:
                 tensor.new_zeros(sentences, tensor.shape[1], lengths[tensor.shape[2]], tensor.shape[3]) for tensor in held
             )
             self.state.crossed[site] = key, value
+        for site, states in state.recurrent.items():
+            self.state.recurrent[site] = tuple(tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in states)
 
     def load(self, state: DecodingState, order: Tensor | None = None) -> None:
         """Start after the tokens of an ordinary state: with its rows, or with the rows `order` (B',) of it."""
         rows = torch.arange(state.batch, device=self.place.device) if order is None else order
         for site, cache in self.caches.items():
             cache.load(state.caches[site], rows)
+        for site, states in self.state.recurrent.items():
+            for fixed, tensor in zip(states, state.recurrent[site], strict=True):
+                fixed[: len(rows)] = tensor.index_select(0, rows)
         sentences = rows[:: self.beams or 1]
         for site, held in self.state.crossed.items():
             for fixed, tensor in zip(held, state.crossed[site], strict=True):
@@ -103,6 +107,9 @@ class FixedStep:
         sentences, rows = rows[:: self.beams or 1] // (self.beams or 1), other.order[rows]
         for site, cache in self.caches.items():
             cache.take_over(other.caches[site], rows)
+        for site, states in self.state.recurrent.items():
+            for fixed, tensor in zip(states, other.state.recurrent[site], strict=True):
+                fixed[: len(rows)] = tensor.index_select(0, rows)
         for site, held in self.state.crossed.items():
             for mine, tensor in zip(held, other.state.crossed[site], strict=True):
                 mine[: len(sentences)] = tensor.index_select(0, sentences)
@@ -125,10 +132,20 @@ class FixedStep:
 
     def run(self) -> Tensor:
         """The logits (rows, V) after the tokens `ids`; their keys and values are cached at `place`."""
-        target = self.state.target
         if self.beams:
             self.slots.copy_(self.slots.index_select(0, self.order))
             self.slots.index_copy_(1, self.place, self.first_slots + self.place)
+            for tensor in (tensor for states in self.state.recurrent.values() for tensor in states):
+                tensor.copy_(tensor.index_select(0, self.order))
+        logits = self.logits()
+        for site, states in self.state.recurrent.items():
+            for tensor, new in zip(states, self.state.recurrent_new[site], strict=True):
+                tensor.copy_(new)
+        return logits
+
+    def logits(self) -> Tensor:
+        """As `run`, but recurrent sub-layers keep the states that they have."""
+        target = self.state.target
         context = ForwardContext({target: self.ids}, {target: Padding()}, {}, self.state)
         executor = self.model.executor
         following = executor.plan.followers[target]
@@ -180,9 +197,11 @@ class FixedStart:
             node_outputs = self.executor.run(self.before, context, {})
         state.node_outputs = {name: node_outputs[name] for name in state.node_outputs}
         state.crossed.clear()
-        logits = self.step.run()
+        state.recurrent.clear()
+        logits = self.step.logits()
         memories = [memory.tensor for memory in state.node_outputs.values()]
-        return logits, *memories, *(tensor for held in state.crossed.values() for tensor in held)
+        held = (*state.crossed.values(), *state.recurrent_new.values())
+        return logits, *memories, *(tensor for tensors in held for tensor in tensors)
 
     def load(self, ids: Tensor, visible: Tensor | None) -> None:
         """Set the source: ids (B, L) and their padding."""
@@ -205,6 +224,9 @@ class FixedStart:
             state.caches[site] = KeyValueCache(capacity)
             state.caches[site].write(0, cache.key[:batch], cache.value[:batch])
         state.remember(self.step.ids[:batch], None)
+        state.recurrent = {
+            site: tuple(tensor[:batch].clone() for tensor in states) for site, states in mine.recurrent_new.items()
+        }
         return state
 
 
@@ -232,8 +254,6 @@ def _why_not_nodes(model: Model, names: Iterable[str]) -> Iterator[str]:
 def _why_not_stack(name: str, stack: Stack) -> Iterator[str]:
     for module in stack.layers.modules():
         kind = type(module)
-        if isinstance(module, Recurrence):
-            yield f"`{name}` holds a `{module.name}`, which keeps a state"
         if isinstance(module, MultiHeadAttention) and module.local is not None:
             yield f"`{name}` attends to a window around a predicted position"
         if isinstance(module, MultiHeadAttention) and module.config.cross and module.position_config is not None:

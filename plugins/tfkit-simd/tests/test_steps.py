@@ -29,9 +29,9 @@ INSTRUCTIONS = [
 ]
 RECORDED = [
     "tiny-rotary", "tiny-alibi", "tiny-no-position", "tiny-sinusoidal-concat", "tiny-batch-norm", "tiny-normless", "tiny-geglu",
-    "tiny-parallel", "tiny-glu", "tiny-relu-squared", "tiny-tanh", "gpt-char",
+    "tiny-parallel", "tiny-glu", "tiny-relu-squared", "tiny-tanh", "gpt-char", "transformer-fast", "tiny-average",
 ]  # fmt: skip
-ORDINARY = ["tiny-additive", "tiny-relative-shaw", "tiny-average", "rnnsearch-small"]
+ORDINARY = ["tiny-additive", "tiny-relative-shaw", "rnnsearch-small"]
 CHANGES = [
     {"defaults.norm": "rms_norm"}, {"defaults.norm": "{kind: rms_norm, unit_offset: true}"}, {"defaults.placement": "pre"},
     {"nodes.decoder.sublayers": "[{kind: self_attention, window: [4, 0]}, cross_attention, ffn]"},
@@ -265,9 +265,9 @@ def test_rows_that_end_early_and_have_limits_of_their_own() -> None:
         assert torch.equal(found.ids[row, :length], whole.ids[row, :length])
 
 
-def counting() -> tfkit.Model:
+def counting(name: str = "transformer-tiny") -> tfkit.Model:
     """A model whose next token is the last one plus 1, so that every row ends at the end token 2 when its turn comes."""
-    model = built("transformer-tiny", "defaults.vocab_size=96", "nodes.logits.share=null", scale=0.5)
+    model = built(name, "defaults.vocab_size=96", "nodes.logits.share=null", scale=0.5)
     with torch.no_grad():
         table = model.nodes["source"].embedding.weight
         model.nodes["logits"].logits.weight.copy_(20.0 * table.roll(1, 0))
@@ -287,8 +287,9 @@ def test_a_long_search_and_rows_that_end_are_those_of_ordinary_steps() -> None:
     torch.testing.assert_close(found.log_probabilities, ordinary.log_probabilities, rtol=1e-3, atol=1e-4)
 
 
-def test_a_search_with_fewer_rows_has_the_bits_of_one_with_all() -> None:
-    model = counting()
+@pytest.mark.parametrize("name", ["transformer-tiny", "transformer-fast"])
+def test_a_search_with_fewer_rows_has_the_bits_of_one_with_all(name: str) -> None:
+    model = counting(name)
     graphs, inputs, limits = recorded_steps(model), inputs_of(model, 9), torch.tensor([70, 9, 2, 41, 1, 70, 17, 30, 12])
     found = tfkit.greedy(model, max_new_tokens=limits, scores=True, graphs=graphs, **inputs)
     assert [rows for rows, *_ in graphs.steps] == [16, 4, 2]
@@ -399,7 +400,17 @@ def test_a_caller_that_wants_each_token_gets_it() -> None:
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 @pytest.mark.parametrize(
-    "name", ["transformer-tiny", "tiny-rotary", "tiny-alibi", "tiny-geglu", "tiny-batch-norm", "tiny-parallel"]
+    "name",
+    [
+        "transformer-tiny",
+        "tiny-rotary",
+        "tiny-alibi",
+        "tiny-geglu",
+        "tiny-batch-norm",
+        "tiny-parallel",
+        "transformer-fast",
+        "tiny-average",
+    ],
 )
 def test_the_first_pass_over_sources_of_a_shape_is_recorded(name: str, instructions: str) -> None:
     model = built(name, "nodes.target.start_id=1")
