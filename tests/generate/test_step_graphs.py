@@ -45,7 +45,7 @@ def test_the_tokens_are_those_without_a_graph(position: str, backend: str, decod
 @pytest.mark.parametrize("changes", [
     {"defaults.attention.window": "[2, 0]"}, {"defaults.attention.num_kv_heads": "1"}, {"body.final_norm": "rms_norm"},
     {"defaults.attention.sink": "true"}, {"defaults.attention.query_key_norm": "rms_norm"},
-    {"defaults.attention.softcap": "5.0"}, {"body.sublayers": "[ssru, ffn]"},
+    {"defaults.attention.softcap": "5.0"}, {"body.sublayers": "[self_attention, ssru, ffn]"},
     {"body.sublayers": "[self_attention, {kind: average_attention, d_ff: 8}, ffn]"},
 ])  # fmt: skip
 def test_so_they_are_with_other_attention(changes: dict[str, str], decoder_of: Callable[..., Model]) -> None:
