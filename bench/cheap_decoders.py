@@ -20,6 +20,7 @@ import tfkit
 from tfkit.cpu.int8 import fastest
 from tfkit.cpu.packed_weight import SearchProducts, searching
 from tfkit.doctor.installation import machine_here
+from tfkit.generate import recorded_steps
 from tfkit.nn.precision import round_weights
 
 SPECS = Path(__file__).parent.parent / "specs"
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         model = tfkit.build(tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, changes), catalogue, seed=0).eval()
         if int8:
             round_weights(model, "int8", kernels)
-        rules = {"source": source[None], "max_new_tokens": options.tokens, **more}
+        rules = {"source": source[None], "max_new_tokens": options.tokens, "graphs": recorded_steps(model), **more}
 
         def search() -> Any:
             with searching(SearchProducts(model.float32_kernels)):

@@ -20,6 +20,7 @@ from interleaved import report, timed
 import tfkit
 from tfkit.cpu.packed_weight import SearchProducts, searching
 from tfkit.doctor.installation import machine_here
+from tfkit.generate import recorded_steps
 from tfkit.nn.precision import round_weights
 
 SPECS = Path(__file__).parent.parent / "specs"
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     model = tfkit.build(spec, catalogue, seed=0).eval()
     if options.precision != "float32":
         round_weights(model, options.precision, catalogue.entries("int8_kernel"))
-    generator = torch.Generator().manual_seed(0)
+    generator, graphs = torch.Generator().manual_seed(0), recorded_steps(model)
     source = torch.randint(3, options.vocab, (options.batch, options.tokens), generator=generator)
     own = max(options.ids - options.common, 0)
     shortlists = [
@@ -59,8 +60,10 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     def search(**more: Any) -> Any:
         with searching(SearchProducts(model.float32_kernels)):
             if options.beams == 1:
-                return tfkit.greedy(model, source=source, max_new_tokens=options.tokens, **more).ids
-            return tfkit.beam_search(model, source=source, beams=options.beams, max_new_tokens=options.tokens, **more)
+                return tfkit.greedy(model, source=source, max_new_tokens=options.tokens, graphs=graphs, **more).ids
+            return tfkit.beam_search(
+                model, source=source, beams=options.beams, max_new_tokens=options.tokens, graphs=graphs, **more
+            )
 
     seconds = timed(
         {"all ids": search, "shortlists": lambda: search(shortlists=shortlists)}, options.rounds, clock=time.process_time

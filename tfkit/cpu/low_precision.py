@@ -17,22 +17,29 @@ GROUP = 64
 
 
 Refine = Callable[[Tensor, Tensor, Tensor, Tensor | None, int], None]
+Listed = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 _recording: ContextVar[Refine | None] = ContextVar("recording", default=None)
+recording_lists: ContextVar[Listed | None] = ContextVar("recording_lists", default=None)
+"""What records the logits of shortlists in this thread."""
 
 
 @contextmanager
-def recording_heads(refine: Refine) -> Iterator[None]:
-    """The heads of this thread record how their largest logits are computed again (`tfkit.plugin.StepRecorder`).
+def recording_heads(refine: Refine, listed: Listed | None = None) -> Iterator[None]:
+    """The heads of this thread record what is no operator of torch (`tfkit.plugin.StepRecorder`).
 
     Args:
         refine: called as `refine(logits, x, weight, bias, count)` with logits (N, vocab_size), inputs (N, M), a weight
             (vocab_size, M) and a bias (vocab_size,) or None. It overwrites the `count` largest logits of each row by x W^T + b.
+        listed: called as `listed(x, lists, weight, bias)` with lists (S, C) of ids, each of which N / S successive rows of x
+            share. Returns logits (N, C): those of x W^T + b with these ids, -inf where an id is below 0. None if searches with
+            shortlists are not recorded.
     """
-    token = _recording.set(refine)
+    tokens = _recording.set(refine), recording_lists.set(listed)
     try:
         yield
     finally:
-        _recording.reset(token)
+        _recording.reset(tokens[0])
+        recording_lists.reset(tokens[1])
 
 
 class LowPrecisionWeight(Protocol):

@@ -27,6 +27,7 @@ from ..errors.arguments import check_whole
 from ..nn.model import Model
 from ..nn.prefix import Prefix
 from ..slots.processor_kernels import RecordedBeams
+from .columns import places_in
 from .hypotheses import Finished, Hypothesis, Level, hypotheses_of
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
 from .prefill import MOST_ROWS, GenerationState, prefill
@@ -101,7 +102,9 @@ def beam_search(
         shortlists, prefixes, None if graphs is None else graphs.first_pass,
     )  # fmt: skip
     filter_scores = filters_of(filters, forced_ids(prefixes, start))
-    captured = None if graphs is None else graphs.begin_beams(start, beams, attention)
+    never = filter_scores.few_forbidden(start.rule.vocab_size)
+    never = torch.empty(0, dtype=torch.int64, device="cpu") if never is None and not filter_scores else never
+    captured = None if graphs is None else graphs.begin_beams(start, beams, attention, never)
     search = _BeamSearch(model, start, beams, n_best, length_penalty, filter_scores, early_stopping, unfinished, captured)
     del start  # its logits
     while search.advance():
@@ -153,7 +156,7 @@ class _BeamSearch:
         batch, device = start.decoding.batch, start.logits.device
         self.wide = torch.promote_types(start.logits.dtype, torch.float32)
         self.limits, self.prompt, self.filters = start.limits, start.prompt, filters
-        self.n_best, self.early_stopping = n_best, early_stopping
+        self.n_best, self.early_stopping, self.vocab_size = n_best, early_stopping, start.rule.vocab_size
         few = filters.few_forbidden(start.rule.vocab_size)
         self.forbidden = None if few is None else few.to(device)
         self.columns, self.every_id = start.columns, few is None and bool(filters)
@@ -247,34 +250,46 @@ class _BeamSearch:
     def can_end_without_python(self) -> bool:
         """Whether recorded steps can search on themselves."""
         searches = self.captured is not None and self.captured.search is not None and self.wide == torch.float32
-        return searches and not self.every_id and self.columns is None
+        return searches and not self.every_id
 
     def end_without_python(self) -> bool:
         """Search on until all sentences are complete, or few of them are left. Returns whether any are."""
         assert self.captured is not None
         assert self.captured.search is not None
         recorded, (S, k), steps = self.captured.captured, self.totals.shape, int(self.limits.max()) - self.length
-        step = recorded.step
+        step, finished, chosen = recorded.step, self.finished, self.chosen
+        forbidden, end = self.sentences[:0] if self.forbidden is None else self.forbidden, self.end
+        lists = None if step.columns is None else step.columns.lists[:S].clone()
+        if lists is not None:  # the step reads and selects places in these
+            few = self.filters.few_forbidden(self.vocab_size)
+            forbidden = torch.arange(0 if few is None else len(few), device=lists.device)
+            end = None if end is None else len(forbidden)
+            finished = finished._replace(ids=places_in(lists, finished.ids))
+            chosen = places_in(lists, chosen.view(S, k)).view(-1, 1)
         rows, tokens = torch.zeros(2, steps, S, k, dtype=torch.int64, device="cpu")
         penalties = [self.penalty.at(float(max(length, 1))) for length in range(steps + self.length + 1)]
         search = RecordedBeams(
             ids=step.ids, place=step.place, order=step.order, logits=recorded.logits, totals=self.totals.contiguous(),
             limits=self.limits.contiguous(), penalties=torch.tensor(penalties, device="cpu"),
             max_penalties=self.max_penalties.contiguous(),
-            forbidden=self.sentences[:0] if self.forbidden is None else self.forbidden,
-            end_id=self.end, early_stopping=self.early_stopping, ranked=self.ranked,
+            forbidden=forbidden, end_id=end, early_stopping=self.early_stopping, ranked=self.ranked,
             rows=rows, tokens=tokens, log_probs=torch.zeros_like(rows, dtype=torch.float32),
-            finished=tuple(held.contiguous() for held in self.finished),
+            finished=tuple(held.contiguous() for held in finished),
             status=torch.zeros(S, dtype=torch.uint8, device="cpu"),
         )  # fmt: skip
-        step.ids[: S * k], before = self.chosen, int(step.place)
+        step.ids[: S * k], before = chosen, int(step.place)
         self.captured.search(recorded.replay, search)
         self.length += int(step.place) - before
         refuse_dead_ends(search.status == 3, self.sentences, self.length)
         self._refuse_unless_finite(search.status == 2)
         steps = int(step.place) - before
+        finished, left, chosen = Finished(*search.finished), search.status == 0, step.ids[: S * k]
+        if lists is not None:
+            names = lists.clamp(min=0)
+            tokens = names.gather(1, tokens.transpose(0, 1).flatten(1)).view(S, -1, k).transpose(0, 1)
+            finished = finished._replace(ids=names.gather(1, finished.ids))
+            chosen = names.gather(1, chosen.view(S, k)).view(-1, 1)
         self.levels += map(Level, rows[:steps], tokens[:steps], search.log_probs[:steps])
-        finished, left = Finished(*search.finished), search.status == 0
         self.complete.append((self.sentences[~left], finished.of(~left)))
         if not bool(left.any()):
             return False
@@ -282,7 +297,7 @@ class _BeamSearch:
         self.finished, self.totals = finished.of(left), search.totals[left]
         self.sentences, self.limits, self.max_penalties = self.sentences[left], self.limits[left], self.max_penalties[left]
         remaining = torch.arange(S * k, device=rows.device).view(S, k)[left].flatten()
-        self.chosen = step.ids[remaining]
+        self.chosen = chosen[remaining]
         self.captured.captured = self.captured.graphs.with_fewer_rows(recorded, remaining)
         return True
 

@@ -55,6 +55,19 @@ class Columns:
         """The columns of a batch whose rows are the rows (R,) of this one."""
         return replace(self, allowed=None if self.allowed is None else self.allowed[rows])
 
+    def lists(self, never: Tensor, end_id: int | None, batch: int) -> Tensor | None:
+        """The ids of each row (B, L) in the order in which recorded steps search: first those of `never` (F,) that it may get,
+        then the end token, then the others; -1 for none. None if the end token is not the smallest of the others, so that it
+        would win against an equal logit."""
+        lists = []
+        for row in range(batch):
+            ids = self.ids if self.allowed is None else self.ids[self.allowed[row]]
+            others = ids[~torch.isin(ids, never)]
+            if end_id is not None and (not len(others) or int(others[0]) != end_id):
+                return None
+            lists.append(torch.cat([torch.where(torch.isin(never, ids), never, -1), others]))
+        return torch.nn.utils.rnn.pad_sequence(lists, batch_first=True, padding_value=-1)
+
     def places(self, ids: Tensor) -> Tensor:
         """The columns of those of some ids (N,) that have one."""
         return torch.isin(self.ids, ids).nonzero()[:, 0]
@@ -102,6 +115,11 @@ def columns_of(shortlists: Any, prefixes: Any, rule: InputRule, batch: int, devi
     for one, shortlist in zip(allowed, rows, strict=True):
         one[torch.searchsorted(ids, shortlist)] = True
     return Columns(ids.to(device), None if bool(allowed.all()) else allowed.to(device), rule.vocab_size)
+
+
+def places_in(lists: Tensor, ids: Tensor) -> Tensor:
+    """The places of ids (B, N) in the lists (B, L) of their rows."""
+    return (lists[:, None] == ids[:, :, None]).to(torch.int8).argmax(2)
 
 
 def _forced(prefixes: Any, row: int, vocab_size: int) -> Tensor:

@@ -87,7 +87,7 @@ def decode_loop(
     Raises:
         InputError: Logits are NaN or infinite, or the steps cannot be captured.
     """
-    following = None if graphs is None else graphs.begin(start, sites)
+    following = None if graphs is None else graphs.begin(start, sites, None if emit is not None else greedy_without)
     columns, every_id = start.columns, start.columns is None or bool(filters)
     decoding, logits, rule, weights = start.decoding, start.logits, start.rule, start.weights
     batch, device, max_tokens = decoding.batch, logits.device, start.max_tokens

@@ -104,7 +104,9 @@ def prefill(
     batch = None if inputs else 1 if prompt is None else prompt.shape[0]
     capacity = max_tokens + (1 if prompt is None else prompt.shape[1])
     recorded = None
-    if first_pass is not None and prompt is None and shortlists is None and segments is None and not attention:
+    if first_pass is not None and prompt is None and segments is None and not attention and (
+        shortlists is None or getattr(model.nodes[output], "low_precision", None) is None  # then all logits are exact
+    ):  # fmt: skip
         recorded = first_pass(target, output, inputs, masks, lengths, capacity, rule.start_id or 0)
     decoding = recorded[0] if recorded is not None else model.start(
         target, batch=batch, capacity=capacity, masks=masks, lengths=lengths, segments=segments, **inputs
@@ -117,7 +119,7 @@ def prefill(
         prompt, known = torch.full((batch, 1), rule.start_id or 0, device=device), True
     weights: dict[str, Tensor] = {}
     if recorded is not None:
-        logits = recorded[1]
+        logits = recorded[1] if columns is None else recorded[1].index_select(1, columns.ids)
     else:
         outputs = model.step(decoding, prompt, known, attention)
         logits, weights = outputs[output][:, -1], outputs.get("weights", {})

@@ -30,9 +30,11 @@ from ..errors import Diagnostic, InputError
 from ..nn.fixed_step import FixedStart, FixedStep
 from ..nn.model import Model
 from ..nn.runtime.decoding_state import DecodingState
+from ..nn.runtime.head_columns import HeadColumns
 from ..nn.tokens import TokenLogits
 from ..slots.lazy import load
 from ..slots.processor_kernels import StepRecorder
+from .columns import places_in
 from .prefill import GenerationState
 
 Capture = Callable[..., tuple[Callable[[], object], Any]]
@@ -44,6 +46,8 @@ ROUND = 64
 """Positions of caches and memories are multiples of this, so that batches of similar lengths share a graph."""
 ROUND_ROWS = 8
 """Rows are a power of two below this, and multiples of it above, as are the positions of a recorded first pass."""
+ROUND_COLUMNS = 256
+"""The lists of ids of a search with shortlists have such a number of places."""
 MAX_CACHED = 64_000_000
 """The largest caches of a recorded step on a CPU, in numbers. Rows that have ended are computed on, and in larger
 batches that takes longer than Python (bench/translate_cells.py)."""
@@ -113,12 +117,15 @@ class StepGraphs:
         self.model, self.capture = model, capture or cuda_graph
         self.steps: dict[tuple[Any, ...], Captured] = {}
 
-    def begin(self, start: GenerationState, sites: Iterable[str] = ()) -> Callable[[Tensor], Tensor] | None:
+    def begin(
+        self, start: GenerationState, sites: Iterable[str] = (), never: Tensor | None = None
+    ) -> Callable[[Tensor], Tensor] | None:
         """Decode on from a state, a token for each row.
 
         Args:
             start: The state after the prefill.
             sites: Sites whose attention weights are wanted: none can be.
+            never: If `greedy_from` may select all further tokens, the ids (F,) that it must not select; else None.
 
         Returns:
             A function of the tokens (B,) of a step, which gives the logits (B, V) after them. The next step overwrites these.
@@ -126,7 +133,8 @@ class StepGraphs:
         Raises:
             InputError: A step of the model cannot be captured, or the search passes the positions of the model.
         """
-        captured = self._captured(start, sites)
+        self._refuse(start, sites)
+        captured = self._captured(start)
         captured.step.load(start.decoding)
         return captured.following
 
@@ -141,35 +149,41 @@ class StepGraphs:
         """What selects all further tokens of a greedy search without Python (`StepRecorder.greedy`). None on CUDA."""
         return None
 
-    def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams | None:
+    def begin_beams(
+        self, start: GenerationState, beams: int, sites: Iterable[str] = (), never: Tensor | None = None
+    ) -> CapturedBeams | None:
         """Decode on from a state with `beams` hypotheses of each row. Arguments and errors as in `begin`."""
-        return CapturedBeams(self, self._captured(start, sites, beams), start.decoding)
+        self._refuse(start, sites)
+        return CapturedBeams(self, self._captured(start, beams), start.decoding)
 
-    def _captured(self, start: GenerationState, sites: Iterable[str], beams: int = 0) -> Captured:
+    def _refuse(self, start: GenerationState, sites: Iterable[str]) -> None:
         if wanted := tuple(sites):
             message = f"attention weights of `{wanted[0]}` are wanted, and a captured step gives none"
             raise InputError(Diagnostic("TFK063", message, "leave CUDA graphs out, or the weights"))
         if start.columns is not None:
             message = "the rows of each batch have shortlists, and a captured step computes the logits of every id"
             raise InputError(Diagnostic("TFK063", message, "leave CUDA graphs out, or the shortlists"))
+
+    def _captured(self, start: GenerationState, beams: int = 0) -> Captured:
         decoding = start.decoding
         last, positions = self._last_position(start)
         if last > positions:
             message = f"the search reaches position {last}, and the model has {positions} positions"
             raise InputError(Diagnostic("TFK061", message, "ask for fewer tokens, or shorten the prompt"))
         memories = {name: _rounded(memory.tensor.shape[1], ROUND) for name, memory in decoding.node_outputs.items()}
-        rows = _rows(decoding.batch) * max(beams, 1)
-        shape = rows, _rounded(last, ROUND), memories, start.output, beams
+        rows, lists = _rows(decoding.batch) * max(beams, 1), None if decoding.columns is None else decoding.columns.lists
+        columns = 0 if lists is None else _rounded(lists.shape[1], ROUND_COLUMNS)
+        shape = rows, _rounded(last, ROUND), memories, start.output, beams, columns
         return self._of_shape(decoding, lambda step: step.load(decoding), *shape)
 
     def _of_shape(
         self, state: DecodingState, begin: Callable[[FixedStep], None], rows: int, capacity: int, memories: Mapping[str, int],
-        output: str, beams: int,
+        output: str, beams: int, columns: int,
     ) -> Captured:  # fmt: skip
-        key = (rows, beams, capacity, *memories.values(), output, _searches.depth)
+        key = (rows, beams, capacity, *memories.values(), output, columns, _searches.depth)
         captured = self.steps.pop(key, None)
         if captured is None:
-            step = FixedStep(self.model, state, rows, capacity, memories, output, beams)
+            step = FixedStep(self.model, state, rows, capacity, memories, output, beams, columns)
             begin(step)
             captured = Captured(step, *self.capture(step.run))
             if len(self.steps) == MAX_STEPS:
@@ -181,8 +195,10 @@ class StepGraphs:
         """A captured step with fewer rows, which goes on with the rows `rows` (B',) of another one."""
         step = captured.step
         memories = {name: visible.shape[1] for name, visible in step.visible.items()}
-        hypotheses = max(step.beams, 1)
-        shape = _rows(len(rows) // hypotheses) * hypotheses, step.slots.shape[1], memories, step.output, step.beams
+        hypotheses, columns = max(step.beams, 1), 0 if step.columns is None else step.columns.lists.shape[1]
+        shape = (
+            _rows(len(rows) // hypotheses) * hypotheses, step.slots.shape[1], memories, step.output, step.beams, columns
+        )  # fmt: skip
         smaller = self._of_shape(step.state, lambda fewer: fewer.take_over(step, rows), *shape)
         smaller.step.take_over(step, rows)
         return smaller
@@ -286,13 +302,19 @@ class RecordedSteps(StepGraphs):
     def steps(self, steps: dict[tuple[Any, ...], Captured]) -> None:
         self.held.steps = steps
 
-    def begin(self, start: GenerationState, sites: Iterable[str] = ()) -> Callable[[Tensor], Tensor] | None:
+    def begin(
+        self, start: GenerationState, sites: Iterable[str] = (), never: Tensor | None = None
+    ) -> Callable[[Tensor], Tensor] | None:
         """As that of `StepGraphs`, or None."""
-        return super().begin(start) if self._serves(start, sites) else None
+        if not self._serves(start, sites, never):
+            return None
+        captured = self._captured(start)
+        captured.step.load(start.decoding)
+        return captured.following
 
     def greedy_from(self, start: GenerationState) -> Callable[..., None] | None:
         """As that of `StepGraphs`."""
-        captured = self._captured(start, ())
+        captured = self._captured(start)
         logits = captured.logits
         if self.greedy is None or logits.dtype != torch.float32 or not logits.is_contiguous():
             return None
@@ -304,7 +326,11 @@ class RecordedSteps(StepGraphs):
     ) -> None:  # fmt: skip
         """A greedy search from the second token on; with fewer rows once half of them have ended."""
         assert self.greedy is not None
-        rows, length = torch.arange(len(ids), device=ids.device), 1
+        rows, length, lists = torch.arange(len(ids), device=ids.device), 1, None
+        if (columns := captured.step.columns) is not None:
+            lists = columns.lists[: len(ids)].clone()
+            ids[:, :1] = places_in(lists, ids[:, :1])
+            end_id, forbidden = None if end_id is None else len(forbidden), torch.arange(len(forbidden), device=ids.device)
         while True:
             search = [held[rows] for held in (ids, log_probs, limits, counts, finished)]
             step = captured.step
@@ -313,14 +339,19 @@ class RecordedSteps(StepGraphs):
                 held[rows] = part
             [left] = (~finished[rows] & (limits[rows] > length)).nonzero(as_tuple=True)
             if not len(left):
-                return
+                break
             captured, rows = self.with_fewer_rows(captured, left), rows[left]
+        if lists is not None:
+            of_row = torch.arange(ids.shape[1], device=ids.device) < counts[:, None]
+            ids.copy_(torch.where(of_row, lists.gather(1, ids.where(of_row, 0)), ids))
 
-    def begin_beams(self, start: GenerationState, beams: int, sites: Iterable[str] = ()) -> CapturedBeams | None:
+    def begin_beams(
+        self, start: GenerationState, beams: int, sites: Iterable[str] = (), never: Tensor | None = None
+    ) -> CapturedBeams | None:
         """As that of `StepGraphs`, or None."""
-        if not self._serves(start, sites, beams):
+        if not self._serves(start, sites, never, beams):
             return None
-        return CapturedBeams(self, self._captured(start, (), beams), start.decoding, self.beams)
+        return CapturedBeams(self, self._captured(start, beams), start.decoding, self.beams)
 
     def first_pass(
         self, target: str, output: str, inputs: Mapping[str, Tensor], masks: Tables, lengths: Tables, capacity: int,
@@ -361,20 +392,27 @@ class RecordedSteps(StepGraphs):
         held.begun = weakref.ref(state)
         return state, captured.logits[:B].clone()
 
-    def _serves(self, start: GenerationState, sites: Iterable[str], beams: int = 0) -> bool:
+    def _serves(self, start: GenerationState, sites: Iterable[str], never: Tensor | None, beams: int = 0) -> bool:
         decoding = start.decoding
         features = sum(2 * cache.key[0, :, 0].numel() for cache in decoding.caches.values() if cache.key is not None)
         rows, (last, positions) = _rows(decoding.batch) * max(beams, 1), self._last_position(start)
         cached = features * rows * _rounded(last, ROUND)
-        if tuple(sites) or start.columns is not None or last > positions or cached > MAX_CACHED:
+        if tuple(sites) or last > positions or cached > MAX_CACHED:
             return False
-        held, kind = self.held, (beams > 0, start.output)
+        if start.columns is not None:
+            columns, search = decoding.columns, self.beams if beams else self.greedy
+            if never is None or search is None or not isinstance(columns, HeadColumns) or start.logits.dtype != torch.float32:
+                return False
+            columns.lists = start.columns.lists(never, start.rule.end_id, decoding.batch)
+            if columns.lists is None:
+                return False
+        held, kind = self.held, (beams > 0, start.columns is not None, start.output)
         if decoding is not held.begun() and not (may_read(start.logits) and self._same_model(decoding.products)):
             return False
         if kind in held.refused:
             return False
         try:
-            self._captured(start, (), beams)
+            self._captured(start, beams)
         except Exception as reason:  # an ordinary step says what is wrong, if anything is wrong there too
             held.refused[kind] = str(reason)
             return False

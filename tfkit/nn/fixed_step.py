@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from ..cpu.packed_weight import SearchProducts, searching
 from ..errors import Diagnostic, InputError
+from .layers import Linear
 from .model import Model
 from .multi_head import MultiHeadAttention
 from .runtime.beam_tree import SentenceRows
 from .runtime.context import ForwardContext
 from .runtime.decoding_state import DecodingState, FixedCache, KeyValueCache
+from .runtime.head_columns import HeadColumns, ListedColumns
 from .runtime.node_output import NodeOutput, Padding
 from .stack import Stack
 from .tokens import TokenLogits, Tokens
@@ -38,6 +40,8 @@ class FixedStep:
         output: The output node with the logits.
         beams: The hypotheses of each sentence of a beam search, which change places before a step and share a memory. 0 in
             other searches.
+        columns: The length of the lists of ids whose logits are computed, of which the step reads and selects places; 0 for all
+            ids.
 
     Attributes:
         ids: (rows, 1) int64, the tokens of the step.
@@ -50,7 +54,7 @@ class FixedStep:
 
     def __init__(
         self, model: Model, state: DecodingState, rows: int, capacity: int, memories: Mapping[str, int], output: str,
-        beams: int = 0,
+        beams: int = 0, columns: int = 0,
     ) -> None:  # fmt: skip
         if reasons := sorted(set(why_not_fixed(model, state))):
             message = f"a decoding step of this model cannot be captured: {'; '.join(reasons)}"
@@ -79,6 +83,13 @@ class FixedStep:
                 tensor.new_zeros(sentences, tensor.shape[1], lengths[tensor.shape[2]], tensor.shape[3]) for tensor in held
             )
             self.state.crossed[site] = key, value
+        self.columns: ListedColumns | None = None
+        if columns:
+            head = model.executor.nodes[output]
+            if not isinstance(head, TokenLogits) or not isinstance(head.logits, Linear | None):
+                message = f"the logits of `{output}` are computed by a `{type(head.logits).__name__}`"
+                raise InputError(Diagnostic("TFK063", message, "leave the shortlist out"))
+            self.columns = self.state.columns = ListedColumns(head, sentences, columns, device)
         for site, states in state.recurrent.items():
             self.state.recurrent[site] = tuple(tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in states)
 
@@ -91,6 +102,10 @@ class FixedStep:
             for fixed, tensor in zip(states, state.recurrent[site], strict=True):
                 fixed[: len(rows)] = tensor.index_select(0, rows)
         sentences = rows[:: self.beams or 1]
+        if self.columns is not None:
+            assert isinstance(state.columns, HeadColumns)
+            assert state.columns.lists is not None
+            self.columns.load(state.columns.lists.index_select(0, sentences))
         for site, held in self.state.crossed.items():
             for fixed, tensor in zip(held, state.crossed[site], strict=True):
                 fixed[: len(sentences), :, : tensor.shape[2]] = tensor.index_select(0, sentences)
@@ -110,6 +125,9 @@ class FixedStep:
         for site, states in self.state.recurrent.items():
             for fixed, tensor in zip(states, other.state.recurrent[site], strict=True):
                 fixed[: len(rows)] = tensor.index_select(0, rows)
+        if self.columns is not None:
+            assert other.columns is not None
+            self.columns.load(other.columns.lists.index_select(0, sentences))
         for site, held in self.state.crossed.items():
             for mine, tensor in zip(held, other.state.crossed[site], strict=True):
                 mine[: len(sentences)] = tensor.index_select(0, sentences)
@@ -145,8 +163,8 @@ class FixedStep:
 
     def logits(self) -> Tensor:
         """As `run`, but recurrent sub-layers keep the states that they have."""
-        target = self.state.target
-        context = ForwardContext({target: self.ids}, {target: Padding()}, {}, self.state)
+        target, ids = self.state.target, self.ids if self.columns is None else self.columns.ids_at(self.ids)
+        context = ForwardContext({target: ids}, {target: Padding()}, {}, self.state)
         executor = self.model.executor
         following = executor.plan.followers[target]
         with searching(self.state.products):

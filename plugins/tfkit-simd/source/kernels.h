@@ -65,7 +65,7 @@ struct beam_top_k {
 };
 
 /* An operation of a recorded step (steps.h): what it does, to `data[0]` from the others, with their sizes and strides in bytes. */
-enum { MAP, REDUCE, LAYER_NORM, TAKE_ROWS, LIVE_KEYS, SLOTS, PRODUCT, INT8_PRODUCT, REFINE, ATTEND };
+enum { MAP, REDUCE, LAYER_NORM, TAKE_ROWS, LIVE_KEYS, SLOTS, PRODUCT, INT8_PRODUCT, REFINE, LISTED, ATTEND };
 enum { COPY, ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, POW, NEG, ABS, RELU, SIN, COS, EXP, LOG, TANH, SIGMOID, SILU, GELU, GELU_TANH,
     ERF, SQRT, RSQRT, LT, LE, GT, GE, EQ, NE, AND, OR, NOT, WHERE };
 enum { SUM, MEAN, LARGEST, ANY, ALL };

@@ -303,6 +303,42 @@ static int NAME(refine)(const struct operation *o)
     return 1;
 }
 
+/* Logits x W^T + b of the ids in a list, which `sizes[3]` rows share; -inf where an id is below 0. 0 if there is no such id. The sum
+   of a logit does not depend on the others. */
+static int NAME(listed)(const struct operation *o)
+{
+    const int64_t rows = o->sizes[0], ids = o->sizes[1], inner = o->sizes[2], together = o->sizes[3];
+    const float *weight = (const float *)o->data[2], *bias = (const float *)o->data[3];
+    for (int64_t first = 0; first < rows; first += together)
+        for (int64_t at = 0; at < ids; at += W) {
+            const int64_t *list = (const int64_t *)o->more[0] + first / together * ids + at, here = ids - at < W ? ids - at : W;
+            const float *w[W];
+            float added[W];
+            for (int64_t lane = 0; lane < W; lane++) {
+                const int64_t id = lane < here ? list[lane] : -1;
+                if (id >= o->count)
+                    return 0;
+                w[lane] = weight + (id < 0 ? 0 : id) * inner;
+                added[lane] = id < 0 ? -INFINITY : bias ? bias[id] : 0.0f;
+            }
+            for (int64_t row = first; row < first + together; row++) {
+                const float *x = (const float *)o->data[1] + row * inner;
+                F dots[W];
+                for (int lane = 0; lane < W; lane++) {
+                    F sum = SET_F(0.0f);
+                    int64_t k = 0;
+                    for (; k + W <= inner; k += W)
+                        sum = FMA_F(LOAD_F(x + k), LOAD_F(w[lane] + k), sum);
+                    dots[lane] = k < inner ? FMA_F(LOAD_PART(x + k, inner - k), LOAD_PART(w[lane] + k, inner - k), sum) : sum;
+                }
+                float part[W];
+                STORE_F(part, ADD_F(NAME(sums)(dots), LOAD_F(added)));
+                memcpy((float *)o->data[0] + row * ids + at, part, here * sizeof(float));
+            }
+        }
+    return 1;
+}
+
 /* 1; 0 if there is no memory, -1 if an index is outside of its tensor. */
 int NAME(run_step)(const struct operation *o, int64_t count)
 {
@@ -348,6 +384,10 @@ int NAME(run_step)(const struct operation *o, int64_t count)
         case REFINE:
             if (!NAME(refine)(o))
                 return 0;
+            break;
+        case LISTED:
+            if (!NAME(listed)(o))
+                return -1;
             break;
         default: { /* ATTEND: `sizes` has B, H, G, K, `types` D, whether rows have live keys of their own, and Q */
             const int64_t *s = o->sizes, added = o->more[2] ? s[3] : 0;

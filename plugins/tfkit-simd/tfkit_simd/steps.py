@@ -42,7 +42,8 @@ from .attention import in_torch
 from .float32 import Packed, pack
 
 CODES = {name: code for code, name in enumerate((
-    "map", "reduce", "layer_norm", "take_rows", "live_keys", "slots", "product", "int8_product", "refine", "attend",
+    "map", "reduce", "layer_norm", "take_rows", "live_keys", "slots", "product", "int8_product", "refine", "listed",
+    "attend",
 ))}  # fmt: skip
 FUNCTIONS = {name: code for code, name in enumerate((
     "copy", "add", "sub", "mul", "div", "maximum", "minimum", "pow", "neg", "abs", "relu", "sin", "cos", "exp", "log", "tanh",
@@ -92,7 +93,7 @@ def record(avx512: bool, run: Callable[[], Any], weights: Iterable[Tensor], copi
     attention = recording_attention(SIMD, SimdOptions(), recorder.attend, recorder.prepare)
     token = int8.recording.set(recorder.int8_product)
     try:
-        with torch.no_grad(), attention, recording_heads(recorder.refine), recorder:
+        with torch.no_grad(), attention, recording_heads(recorder.refine, recorder.listed), recorder:
             result = run()
     finally:
         int8.recording.reset(token)
@@ -458,6 +459,19 @@ class _Recorder(TorchDispatchMode):
         if not contiguous or weight.dtype != torch.float32 or _storage(weight) not in self.weights:
             raise CannotRecord("a head of such a weight has no kernel")
         self._row("refine", 0, (*logits.shape, weight.shape[1], count), [], [logits, x, weight, bias])
+
+    def listed(self, x: Tensor, lists: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The logits of the ids in lists."""
+        contiguous = all(tensor is None or tensor.is_contiguous() for tensor in (x, lists, weight, bias))
+        if not contiguous or weight.dtype != torch.float32 or _storage(weight) not in self.weights:
+            raise CannotRecord("a head of such a weight has no kernel")
+        with _disable_current_modes():
+            logits = x.new_zeros(len(x), lists.shape[1])  # only its memory counts: what is computed in a recording is not read
+        self._note_memory(logits)
+        self._gather({_storage(x)})
+        self._row("listed", 0, (*logits.shape, weight.shape[1], len(x) // len(lists)), [], [logits, x, weight, bias], types=(),
+                  count=len(weight), more=(lists,))  # fmt: skip
+        return logits
 
     def prepare(self, mask: Mask, bias: Bias | None, shapes: Shapes, options: SimdOptions) -> Prepared:
         """The keys that rows see, once for all layers of a stack."""

@@ -17,7 +17,7 @@ from ...attention.types import Prepared
 from ...cpu.packed_weight import SearchProducts
 from ...errors import Diagnostic, InputError
 from .beam_tree import BeamTree, SentenceRows
-from .head_columns import HeadColumns
+from .head_columns import HeadColumns, ListedColumns
 from .node_output import NodeOutput, Padding
 
 STEP = 8
@@ -192,7 +192,7 @@ class DecodingState:
         """The beams, if they share prefixes."""
         self.memory_rows: SentenceRows | None = None
         """The beams of a step of fixed shapes, which share the keys and values of cross-attention."""
-        self.columns: HeadColumns | None = None
+        self.columns: HeadColumns | ListedColumns | None = None
         """The ids whose logits are computed; None for all."""
         self.shares: bool | None = None
         """Whether beams may share prefixes; None until the first branch."""
