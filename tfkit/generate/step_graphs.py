@@ -404,7 +404,7 @@ class RecordedSteps(StepGraphs):
             if never is None or search is None or not isinstance(columns, HeadColumns) or start.logits.dtype != torch.float32:
                 return False
             columns.lists = start.columns.lists(never, start.rule.end_id, decoding.batch)
-            if columns.lists is None:
+            if columns.lists is None or cached + columns.lists.numel() > MAX_CACHED:
                 return False
         held, kind = self.held, (beams > 0, start.columns is not None, start.output)
         if decoding is not held.begun() and not (may_read(start.logits) and self._same_model(decoding.products)):
