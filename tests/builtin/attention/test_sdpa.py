@@ -12,7 +12,7 @@ from attention_calls import BY_NAME, typed
 from tfkit.builtin.attention import eager, sdpa
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.inspection import check_request
-from tfkit.plugin import AttentionRequest, DenseBias, LinearBias, Mask, NoOptions, shapes_of
+from tfkit.plugin import AttentionInputs, AttentionRequest, DenseBias, LinearBias, Mask, NoOptions, shapes_of
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import gradients_of
 from tfkit_conformance.suite.again import replay
@@ -160,3 +160,20 @@ def test_dropout_is_drawn_once_where_it_leaves_no_key():
     torch.nn.functional.scaled_dot_product_attention(inputs.query, inputs.key, inputs.value, dropout_p=0.5, scale=inputs.scale)
     assert torch.equal(torch.get_rng_state(), after)
     assert bool((output == 0).all(-1).any())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("keys", [5, 70])  # two products, and the kernel
+def test_gradients_of_a_shared_head_are_added_up_in_float32(keys: int, dtype: torch.dtype):
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, heads, keys, 8, generator=draw).to(dtype) for heads in (129, 1, 1))
+
+    def gradients(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        inputs = AttentionInputs(*(tensor.requires_grad_() for tensor in tensors), Mask(causal=True), 8**-0.5)
+        output = sdpa.attend(inputs, SdpaOptions()).output
+        found = torch.autograd.grad((0.9 * output).sum(), tensors)
+        return [gradient.double() for gradient in found]
+
+    exact = gradients(query.double(), key.double(), value.double())
+    for found, wanted in zip(gradients(query, key, value), exact, strict=True):
+        assert float((found - wanted).abs().max()) < 4 * torch.finfo(dtype).eps * float(wanted.abs().max())
