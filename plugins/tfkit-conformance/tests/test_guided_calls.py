@@ -11,7 +11,7 @@ import torch
 
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, SDPA
-from tfkit.plugin import AttentionOutput, DenseBias, DistanceBias, LinearBias, NoOptions, Prepared
+from tfkit.plugin import AttentionOutput, DenseBias, LinearBias, NoOptions, Prepared
 from tfkit_conformance import Case, check_backend, replay
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.finding import Inconclusive, Violation
@@ -257,14 +257,6 @@ def inputs_that_are_not_saved(inputs, options):
     return right(inputs, value=Unsaved.apply(inputs.value))
 
 
-def tables_without_their_low(inputs, options):
-    bias = inputs.bias
-    if not isinstance(bias, DistanceBias) or not isinstance(inputs.mask.offset, int):
-        return right(inputs)
-    low = KEPT.setdefault(("low", *inputs.query.shape, inputs.key.shape[2], *bias.values.shape, inputs.mask.offset), bias.low)
-    return right(inputs, bias=replace(bias, low=low))
-
-
 def lengths_by_their_ends(inputs, options):
     lengths = inputs.mask.key_lengths
     if lengths is None:
@@ -386,7 +378,7 @@ def nothing_dropped_beside_scores(inputs, options):
 
 FAULTS = [
     gradients_in_buffers, log_sum_exps_in_a_buffer, a_backward_of_its_thread, a_backward_of_the_default_dtype,
-    inputs_that_are_not_saved, tables_without_their_low, lengths_by_their_ends, one_scale_for_each_size,
+    inputs_that_are_not_saved, lengths_by_their_ends, one_scale_for_each_size,
     a_bias_by_pairs_for_all_rows, a_bias_with_axes_alone, bias_gradients_in_repeated_memory, lengths_of_32_bits,
     windows_of_32_bits, five_hundred_features, places_of_16_bits, powers_of_two, gradients_of_leaves_alone,
     one_tensor_scaled_twice, no_garbage_collector, a_setting_after_an_error, the_last_visible, memory_by_its_version,

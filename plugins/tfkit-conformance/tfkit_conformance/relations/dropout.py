@@ -170,7 +170,7 @@ def _nothing_repeats(evaluated: Evaluated) -> float:
         rows = [f"query row {i} of batch row {b}, head {h}" for b, h, i in product(range(B), range(H), some)]
         _check_unlike(check, kept[:, :, some].flatten(0, 2), rows)
         _check_unlike(check, kept.permute(3, 0, 1, 2).flatten(1), [f"key {j}" for j in range(K)])
-    _no_far_keys_repeat(evaluated.subject, evaluated.case, LONG + evaluated.case.seed % LONG)
+    _no_far_keys_repeat(check, evaluated.subject, evaluated.case, LONG + evaluated.case.seed % LONG)
     return _one_draw_per_call(evaluated)
 
 
@@ -180,7 +180,7 @@ def _no_part_repeats(evaluated: Evaluated) -> None:
     wherever they lie."""
     check, choose = "no_part_repeats", Random(evaluated.case.seed + 1)
     if choose.random() < 0.15:
-        _no_far_keys_repeat(evaluated.subject, evaluated.case, round(1000 * 30 ** choose.random()))
+        _no_far_keys_repeat(check, evaluated.subject, evaluated.case, round(1000 * 30 ** choose.random()))
     with own_generator(evaluated.subject.device, evaluated.case.seed):
         kept = kept_pairs(evaluated.subject, evaluated.inputs)
     B, H, Q, K = kept.shape
@@ -206,7 +206,7 @@ def _no_part_repeats(evaluated: Evaluated) -> None:
             raise Violation(check, message)
 
 
-def _no_far_keys_repeat(subject: BackendUnderTest, case: Case, K: int) -> None:
+def _no_far_keys_repeat(check: str, subject: BackendUnderTest, case: Case, K: int) -> None:
     """No two keys of a long row share their coins, of any distance: read are s neighbours and every s-th key, between which
     every distance occurs."""
     dtype = "float32" if "float32" in subject.capabilities.dtypes else case.dtype
@@ -220,7 +220,7 @@ def _no_far_keys_repeat(subject: BackendUnderTest, case: Case, K: int) -> None:
     keys = torch.cat([torch.arange(step), torch.arange(step, K, step)])
     with own_generator(subject.device, case.seed), torch.no_grad():
         kept = kept_pairs(subject, tried.inputs(subject.device), keys)
-    _check_unlike("no_part_repeats", kept[0, 0].mT, [f"of {K} keys, key {key}" for key in keys.tolist()])
+    _check_unlike(check, kept[0, 0].mT, [f"of {K} keys, key {key}" for key in keys.tolist()])
 
 
 def _transformed(length: int) -> int:
