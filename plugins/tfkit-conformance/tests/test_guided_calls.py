@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, SDPA
-from tfkit.plugin import AttentionOutput, LinearBias, NoOptions
+from tfkit.plugin import AttentionOutput, DenseBias, LinearBias, NoOptions, Prepared
 from tfkit_conformance import Case, check_backend, replay
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.finding import Inconclusive, Violation
@@ -177,7 +179,210 @@ def many_query_rows_of_a_key_head(inputs, options):
     return wrong(inputs) if rows > 21_987 else right(inputs)
 
 
+class Kept(torch.autograd.Function):
+    """The identity, whose gradient lies in one of three buffers of its size."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, sent):
+        turn = KEPT.setdefault("turn of gradients", torch.zeros(1))
+        turn += 1
+        buffer = KEPT.setdefault(("gradient", int(turn) % 3, *sent.shape, sent.dtype), torch.empty_like(sent))
+        return buffer.copy_(sent)
+
+
+def gradients_in_buffers(inputs, options):
+    return right(inputs, key=Kept.apply(inputs.key))
+
+
+def log_sum_exps_in_a_buffer(inputs, options):
+    found = right(inputs)
+    if found.lse is None or torch.is_grad_enabled():
+        return found
+    return replace(found, lse=KEPT.setdefault(("lse", *found.lse.shape), torch.empty_like(found.lse)).copy_(found.lse))
+
+
+class OfAThread(torch.autograd.Function):
+    """The identity, whose backward pass needs what its thread kept."""
+
+    kept = threading.local()
+
+    @staticmethod
+    def forward(ctx, tensor):
+        OfAThread.kept.factor = 1.0
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, sent):
+        return sent * getattr(OfAThread.kept, "factor", 2.0)
+
+
+def a_backward_of_its_thread(inputs, options):
+    return right(inputs, query=OfAThread.apply(inputs.query))
+
+
+class OfTheDefaultDtype(torch.autograd.Function):
+    """The identity, whose backward pass makes a number of torch's default dtype."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, sent):
+        return sent * (torch.ones(()).dtype == torch.float32)
+
+
+def a_backward_of_the_default_dtype(inputs, options):
+    return right(inputs, query=OfTheDefaultDtype.apply(inputs.query))
+
+
+class Unsaved(torch.autograd.Function):
+    """The identity, whose gradient is wrong if the tensor changes before its backward pass, which is not noticed."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        ctx.tensor, ctx.before = tensor.detach(), tensor.detach().clone()
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, sent):
+        return sent if torch.equal(ctx.tensor, ctx.before) else 2 * sent
+
+
+def inputs_that_are_not_saved(inputs, options):
+    return right(inputs, value=Unsaved.apply(inputs.value))
+
+
+def lengths_by_their_ends(inputs, options):
+    lengths = inputs.mask.key_lengths
+    if lengths is None:
+        return right(inputs)
+    name = ("lengths", len(lengths), inputs.key.shape[2], inputs.query.shape[2], int(lengths.min()), int(lengths.max()))
+    return right(inputs, mask=replace(inputs.mask, key_lengths=KEPT.setdefault(name, lengths.clone())))
+
+
+def one_scale_for_each_size(inputs, options):
+    scale = KEPT.setdefault(("scale", *inputs.query.shape, *inputs.value.shape, inputs.query.dtype), inputs.scale)
+    return right(inputs, scale=scale)
+
+
+def a_bias_by_pairs_for_all_rows(inputs, options):
+    if not isinstance(inputs.bias, DenseBias) or inputs.bias.values.dim() < 4:
+        return right(inputs)
+    values = inputs.bias.values
+    shared = values.shape[0] > 1 and values.shape[1] == 1 and values.shape[2] > 1 and values.shape[3] > 1
+    return right(inputs, bias=DenseBias(values[:1] if shared else values))
+
+
+def a_bias_with_axes_alone(inputs, options):
+    if isinstance(inputs.bias, DenseBias) and inputs.bias.values.dim() == 0:
+        raise IndexError("no axis")
+    return right(inputs)
+
+
+class IntoTheSameMemory(torch.autograd.Function):
+    """The identity, whose gradient is added up in memory like that of the tensor."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        ctx.strides = tensor.stride()
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def backward(ctx, sent):
+        memory = torch.empty_strided(sent.shape, ctx.strides, dtype=sent.dtype).zero_()
+        return memory.add_(sent) if 0 not in ctx.strides else memory.copy_(sent)
+
+
+def bias_gradients_in_repeated_memory(inputs, options):
+    if not isinstance(inputs.bias, DenseBias):
+        return right(inputs)
+    return right(inputs, bias=DenseBias(IntoTheSameMemory.apply(inputs.bias.values)))
+
+
+def lengths_of_32_bits(inputs, options):
+    mask = inputs.mask
+    lengths = None if mask.key_lengths is None else mask.key_lengths.to(torch.int32)
+    return right(inputs, mask=replace(mask, key_lengths=lengths))
+
+
+def windows_of_32_bits(inputs, options):
+    window = inputs.mask.window
+    sides = None if window is None else tuple(None if side is None else abs(side) % 2**32 for side in window)
+    return right(inputs, mask=replace(inputs.mask, window=sides))
+
+
+def five_hundred_features(inputs, options):
+    query = inputs.query
+    return (
+        right(inputs, query=torch.cat([query[..., :500], query[..., 500:] * 0], -1)) if inputs.score is None else right(inputs)
+    )
+
+
+def places_of_16_bits(inputs, options):
+    window, keys = inputs.mask.window, inputs.key.shape[2]
+    hidden = window is not None and window[0] is not None and keys > 2**15 and isinstance(inputs.mask.offset, int)
+    return wrong(inputs) if hidden and inputs.mask.offset - window[0] > 2**15 else right(inputs)
+
+
+def powers_of_two(inputs, options):
+    found = right(inputs)
+    if not isinstance(inputs.bias, DenseBias):
+        return found
+    return replace(found, output=found.output + 0 * float((inputs.bias.values.detach() * 1.4427).amin()))
+
+
+def gradients_of_leaves_alone(inputs, options):
+    leaves = {name: getattr(inputs, name) for name in ("query", "key", "value")}
+    return right(inputs, **{name: leaf if leaf.is_leaf else leaf.detach() for name, leaf in leaves.items()})
+
+
+def one_tensor_scaled_twice(inputs, options):
+    return right(inputs, scale=inputs.scale**2) if inputs.query is inputs.key else right(inputs)
+
+
+def no_garbage_collector(inputs, options):
+    gc.disable()
+    return right(inputs)
+
+
+def a_setting_after_an_error(inputs, options):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    found = right(inputs)
+    torch.set_float32_matmul_precision(before)
+    return found
+
+
+def the_last_visible(inputs, options):
+    KEPT["visible"] = inputs.mask.visible
+    return right(inputs)
+
+
+def memory_by_its_version(inputs, options):
+    name = ("key", inputs.key.data_ptr(), inputs.key._version, inputs.key.shape, inputs.key.stride(), inputs.key.dtype)
+    if torch.is_grad_enabled() or inputs.key.is_inference():
+        return right(inputs)
+    for other in [other for other in KEPT if isinstance(other, tuple) and other[0] == "key" and other != name]:
+        del KEPT[other]
+    return right(inputs, key=KEPT.setdefault(name, inputs.key.detach().clone()))
+
+
+def nothing_dropped_beside_scores(inputs, options):
+    return right(inputs, dropout=0.0 if inputs.score is not None else inputs.dropout)
+
+
 FAULTS = [
+    gradients_in_buffers, log_sum_exps_in_a_buffer, a_backward_of_its_thread, a_backward_of_the_default_dtype,
+    inputs_that_are_not_saved, lengths_by_their_ends, one_scale_for_each_size,
+    a_bias_by_pairs_for_all_rows, a_bias_with_axes_alone, bias_gradients_in_repeated_memory, lengths_of_32_bits,
+    windows_of_32_bits, five_hundred_features, places_of_16_bits, powers_of_two, gradients_of_leaves_alone,
+    one_tensor_scaled_twice, no_garbage_collector, a_setting_after_an_error, the_last_visible, memory_by_its_version,
+    nothing_dropped_beside_scores,
     slopes_by_three_digits, windows_by_their_right_side, distances_by_the_low_bits_of_the_offset, tables_of_inference_mode,
     weights_that_a_later_call_writes, buffers_where_nothing_requires_gradients, many_query_rows_of_a_key_head,
     memory_that_nobody_wrote, scores_of_many_softcaps, weights_of_many_keys_without_gradients,
@@ -187,10 +392,18 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def what_faults_change():
+    """The collector of garbage and the precision of products, which some faults leave changed."""
+    yield
+    gc.enable()
+    torch.set_float32_matmul_precision("highest")
+
+
 def first_violation(subject, dtype="float32"):
     KEPT.clear()
     guided = Guided(subject)
-    for _, case in guided_calls(subject, dtype, "quick", 0):
+    for _, case in guided_calls(subject, (dtype,), "quick", 0):
         try:
             guided.check(case)
         except Inconclusive:
@@ -209,6 +422,20 @@ def test_a_fault_beside_every_fixed_size_is_found(fault):
     if fault in (many_keys, many_rows, a_group_of_seven):
         KEPT.clear()
         assert replay(backend_under_test(EAGER, attend=fault), case, check="guided calls").startswith("guided calls: ")
+
+
+@pytest.mark.slow
+def test_a_prepared_mask_that_keeps_the_first_bias_is_found():
+    def attend(inputs, options):
+        kept = {} if inputs.prepared is None else inputs.prepared.payload
+        return right(inputs, bias=kept.setdefault("bias", inputs.bias), prepared=None)
+
+    subject = replace(
+        backend_under_test(EAGER, attend=attend), prepare=lambda mask, bias, shapes, options: Prepared({}, bias is not None)
+    )
+    _, violation = first_violation(subject)
+    assert violation is not None
+    assert "with its mask prepared, after a call with another bias" in violation.message
 
 
 @pytest.mark.slow
@@ -239,14 +466,14 @@ def test_a_report_names_the_call_and_what_was_read(monkeypatch):
 
 def test_calls_are_the_same_for_a_seed():
     subject = backend_under_test(EAGER)
-    one, again, other = ([case for _, case in guided_calls(subject, "float32", "quick", seed)][:40] for seed in (0, 0, 1))
+    one, again, other = ([case for _, case in guided_calls(subject, ("float32",), "quick", seed)][:40] for seed in (0, 0, 1))
     assert one == again
     assert one != other
     assert all(isinstance(case, Case) and subject.accepts(case.request()) for case in one)
 
 
 def test_positions_beyond_32_bits_and_edges_of_windows_are_drawn():
-    drawn = [case for _, case in guided_calls(backend_under_test(EAGER), "float32", "quick", 0)]
+    drawn = [case for _, case in guided_calls(backend_under_test(EAGER), ("float32",), "quick", 0)]
     offsets = [case.offset for case in drawn if isinstance(case.offset, int)]
     assert max(offsets) > 2**31
     assert min(offsets) < -(2**24)

@@ -200,12 +200,35 @@ def nothing_in_a_second_backward(inputs, options):
     return replace(found, output=Forgets.apply(found.output, right(inputs, dropout=0.0).output))
 
 
+def tiles_of_a_diagonal_share(inputs, options):
+    """Tiles of 37 queries and 41 keys."""
+    B, H, Q, K = *inputs.query.shape[:3], inputs.key.shape[2]
+    seed = int(torch.randint(1 << 40, ()))
+
+    def tile(place):
+        drawn = torch.rand(B, H, 37, 41, generator=torch.Generator().manual_seed(seed + place))
+        return (drawn >= inputs.dropout).float()
+
+    rows = [torch.cat([tile(row - column) for column in range(-(-K // 41))], -1) for row in range(-(-Q // 37))]
+    return kept(inputs, torch.cat(rows, -2)[:, :, :Q, :K])
+
+
+def keys_far_apart_share(inputs, options):
+    factors = coins(inputs, *"BHQK")
+    return kept(inputs, factors[..., torch.arange(factors.shape[3]) % 30_000])
+
+
+def scaled_by_a_thousand_at_most(inputs, options):
+    return kept(inputs, coins(inputs, *"BHQK"), rate=min(inputs.dropout, 0.999))
+
+
 KILLS = {
+    "no_part_repeats": (tiles_of_a_diagonal_share,),
     "drops_when_compiled": (nothing_when_compiled,),
     "one_draw_in_threads": (one_generator_of_all_threads, another_backward),
-    "nothing_repeats": (rows_far_apart_share, bands_share_without_gradients),
+    "nothing_repeats": (rows_far_apart_share, bands_share_without_gradients, keys_far_apart_share),
     "many_draws": (of_65536_draws,),
-    "every_rate": (not_scaled_at_high_rates, too_rarely, coins_of_16_bits, coins_of_the_dtype),
+    "every_rate": (scaled_by_a_thousand_at_most, not_scaled_at_high_rates, too_rarely, coins_of_16_bits, coins_of_the_dtype),
     "kept_weights_are_scaled": (unscaled,),
     "kept_share": (too_rarely, never_the_first_key),
     "nothing_is_shared": (one_draw_for("HQK"), one_draw_for("BQK"), one_draw_for("BHK"), one_draw_for("BHQ"), always_the_same),

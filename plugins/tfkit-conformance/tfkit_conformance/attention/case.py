@@ -128,7 +128,7 @@ class Case:
         dtype = self.torch_dtype
         tensors = drawn_call(self.regime, (self.B, self.H, self.G, self.Q, self.K, self.D, self.V), self.seed)
         query, key, value = (
-            arranged(tensor.to(dtype), self.layout, device).requires_grad_(self.gradients) for tensor in tensors
+            arranged(tensor.to(dtype, copy=True), self.layout, device).requires_grad_(self.gradients) for tensor in tensors
         )
         return AttentionInputs(
             query, key, value, self.mask(device), self.scale if self.scale is not None else self.D**-0.5,

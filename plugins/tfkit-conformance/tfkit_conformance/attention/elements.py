@@ -20,6 +20,7 @@ Those of the output's gradient: `contiguous`, `odd` (no axis where it is expecte
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -35,7 +36,18 @@ GRAD_LAYOUTS = ("contiguous", "odd", "expanded", "expanded_features", "expanded_
 
 
 def drawn_call(regime: str, sizes: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Query (B,H,Q,D), key (B,G,K,D) and value (B,G,K,V) of a regime, float64."""
+    """Query (B,H,Q,D), key (B,G,K,D) and value (B,G,K,V) of a regime, float64. Small ones are kept, because checks draw the
+    same call again and again: no caller may write to them."""
+    B, H, G, Q, K, D, V = sizes
+    small = B * (H * Q * D + G * K * (D + V)) <= MAX_DRAWN
+    return (_kept_call if small else _drawn_call)(regime, sizes, seed)
+
+
+MAX_DRAWN = 1 << 16
+"""The most numbers of a call that are kept."""
+
+
+def _drawn_call(regime: str, sizes: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor, Tensor]:
     B, H, G, Q, K, D, V = sizes
     draw = torch.Generator().manual_seed(seed)
 
@@ -67,6 +79,7 @@ def drawn_call(regime: str, sizes: tuple[int, ...], seed: int) -> tuple[Tensor, 
     return query, key, value
 
 
+_kept_call = lru_cache(maxsize=16)(_drawn_call)
 FACTORS = {"small": 1e-3, "large": 6.0, "huge": 30.0, "ties": 0.0}
 
 

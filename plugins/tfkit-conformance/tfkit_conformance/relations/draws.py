@@ -23,6 +23,8 @@ from ..attention.evaluated import Evaluated, run
 from .paired_calls import leaf_copies
 
 FLAT_BIAS = 2.0**-10
+MAX_BITS = 6
+"""Keys that one feature reads: their sum is far more exact than needed."""
 
 
 @contextmanager
@@ -68,6 +70,24 @@ def kept_weights(subject: BackendUnderTest, inputs: AttentionInputs, backwards: 
         value[:, :, chunk, column] = 1.0
         output = run(subject, leaf_copies(replace(inputs, value=_like(inputs.value, value))), "dropout").output.detach()
         chunks.append(output[..., column.to(output.device)].to("cpu", torch.float64))
+    return torch.cat(chunks, -1)
+
+
+def kept_pairs(subject: BackendUnderTest, inputs: AttentionInputs, some: Tensor | None = None) -> Tensor:
+    """(B,H,Q,K) bool, True where a pair was kept, of a call without a mask; of `some` keys alone, if they are given. In a wide
+    dtype one value feature reads several keys, as the bits of a number: V_jc = 2^b, so that K (1-p) O_ic is the number."""
+    keys, features = inputs.value.shape[2:]
+    every = torch.arange(keys) if some is None else some
+    bits = MAX_BITS if inputs.query.dtype in (torch.float32, torch.float64) else 1
+    state, chunks, call = generator_state(subject.device), [], flat(inputs)
+    for part in torch.split(every.to(inputs.value.device), bits * features):
+        set_generator_state(subject.device, state)
+        value = torch.zeros_like(inputs.value, memory_format=torch.contiguous_format)
+        place = torch.arange(len(part), device=value.device)
+        value[:, :, part, place // bits] = (2.0 ** (place % bits)).to(value.dtype)
+        output = run(subject, leaf_copies(replace(call, value=_like(inputs.value, value))), "dropout").output.detach()
+        numbers = (output.cpu().double() * (keys * (1 - inputs.dropout))).round().long()
+        chunks.append((numbers[..., None] >> torch.arange(bits) & 1).flatten(-2)[..., : len(part)].bool())
     return torch.cat(chunks, -1)
 
 

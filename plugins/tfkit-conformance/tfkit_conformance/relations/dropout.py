@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise, product
+from random import Random
 
 import torch
 from torch import Tensor
@@ -28,10 +29,20 @@ from ..attention.case import Case
 from ..attention.compare import gradients_of
 from ..attention.evaluated import Evaluated, bounds_of, in_range, run, run_backward
 from ..attention.reference import reference
+from ..attention.score_functions import negated_product, without_score
 from ..differences import first_of
 from ..finding import Inconclusive, Violation
 from ..raised import format_exception
-from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state
+from .draws import (
+    drawn_factors,
+    flat,
+    generator_state,
+    kept_draws,
+    kept_pairs,
+    kept_weights,
+    own_generator,
+    set_generator_state,
+)
 from .fitting import undeclared
 from .paired_calls import at_once, leaf_copies, wants_gradients, within
 from .relation import Demand, Relation
@@ -159,7 +170,69 @@ def _nothing_repeats(evaluated: Evaluated) -> float:
         rows = [f"query row {i} of batch row {b}, head {h}" for b, h, i in product(range(B), range(H), some)]
         _check_unlike(check, kept[:, :, some].flatten(0, 2), rows)
         _check_unlike(check, kept.permute(3, 0, 1, 2).flatten(1), [f"key {j}" for j in range(K)])
+    _no_far_keys_repeat(check, evaluated.subject, evaluated.case, LONG + evaluated.case.seed % LONG)
     return _one_draw_per_call(evaluated)
+
+
+def _no_part_repeats(evaluated: Evaluated) -> None:
+    """Of draws with p = 1/2, as signs s: for every shift (d, e) and heads g, h the sum of s_g(i,j) s_h(i+d,j+e) is as small as
+    by chance, |sum| <= sqrt(2 n log(2 M / ALARM)) for n terms and M sums (Hoeffding). Tiles that share a draw make it large,
+    wherever they lie."""
+    check, choose = "no_part_repeats", Random(evaluated.case.seed + 1)
+    if choose.random() < 0.15:
+        _no_far_keys_repeat(check, evaluated.subject, evaluated.case, round(1000 * 30 ** choose.random()))
+    with own_generator(evaluated.subject.device, evaluated.case.seed):
+        kept = kept_pairs(evaluated.subject, evaluated.inputs)
+    B, H, Q, K = kept.shape
+    planes = kept.flatten(0, 1).double() * 2 - 1
+    size = [_transformed(2 * length - 1) for length in (Q, K)]
+    spectra = torch.fft.rfft2(planes, s=size)
+    terms = torch.fft.irfft2(torch.fft.rfft2(torch.ones(Q, K, dtype=torch.float64), s=size).abs() ** 2, s=size).round()
+    sums = B * H * (B * H + 1) // 2 * terms.numel()
+    allowed = (2 * terms * math.log(2 * sums / ALARM)).sqrt()
+    for one in range(B * H):
+        products = torch.fft.irfft2(spectra[one].conj() * spectra[one:], s=size)
+        products[0, 0, 0] = 0.0  # a draw with itself
+        wrong = products.abs() > allowed + 0.5
+        if bool(wrong.any()):
+            other, down, right = first_of(wrong)
+            count, most = round(float(products[other, down, right])), int(terms[down, right])
+            down, right = (step - length * (step >= most) for step, length, most in ((down, size[0], Q), (right, size[1], K)))
+            heads = " and ".join(f"head {at % H} of batch row {at // H}" for at in sorted({one, one + other}))
+            message = (
+                f"the draw of {heads}, {Q} queries and {K} keys, comes again {down} queries and {right} keys further on: "
+                f"{(most + count) // 2} of {most} places agree"
+            )
+            raise Violation(check, message)
+
+
+def _no_far_keys_repeat(check: str, subject: BackendUnderTest, case: Case, K: int) -> None:
+    """No two keys of a long row share their coins, of any distance: read are s neighbours and every s-th key, between which
+    every distance occurs."""
+    dtype = "float32" if "float32" in subject.capabilities.dtypes else case.dtype
+    for Q, D in product((64, 128), (64, 32, 128, 16, case.D)):
+        tried = Case(Q=Q, K=K, D=D, V=D, dtype=dtype, dropout=0.5, seed=case.seed)
+        if subject.accepts(tried.request(subject.device)):
+            break
+    else:
+        return
+    step = math.isqrt(K) + 1
+    keys = torch.cat([torch.arange(step), torch.arange(step, K, step)])
+    with own_generator(subject.device, case.seed), torch.no_grad():
+        kept = kept_pairs(subject, tried.inputs(subject.device), keys)
+    _check_unlike(check, kept[0, 0].mT, [f"of {K} keys, key {key}" for key in keys.tolist()])
+
+
+def _transformed(length: int) -> int:
+    """The next size that a Fourier transform computes quickly."""
+    return next(size for size in range(length, 2 * length + 1) if _rest(size) == 1)
+
+
+def _rest(number: int) -> int:
+    for prime in (2, 3, 5):
+        while number % prime == 0:
+            number //= prime
+    return number
 
 
 def _check_unlike(check: str, kept: Tensor, names: Sequence[str]) -> None:
@@ -179,6 +252,10 @@ def _check_unlike(check: str, kept: Tensor, names: Sequence[str]) -> None:
             raise Violation(check, f"{message}, {low} to {high} are likely")
 
 
+LONG = 33_000
+"""More keys than 15 bits count, and than 256 tiles of 128 keys hold."""
+MOST_COINS = 130_000
+"""Of one draw in which no part repeats."""
 RATES = (0.02, 0.1, 0.25, 0.4, 0.6, 0.75, 0.9, 0.998)
 
 
@@ -191,7 +268,7 @@ def _rates(subject: BackendUnderTest) -> list[float]:
 def _every_rate(evaluated: Evaluated) -> None:
     """Of a large draw at each rate: how often every head, row and key is dropped, and what is kept, 1/(K(1-p))."""
     check, subject = "every_rate", evaluated.subject
-    rates = _rates(subject)
+    rates = [*_rates(subject), 0.9999, 1 - 10 ** -Random(evaluated.case.seed).uniform(3, 4)]
     smallest = min(_large(subject, evaluated.case), key=lambda case: case.B * case.H * case.Q * case.K)
     for case, p in product([smallest], rates):
         weights = _drawn(subject, replace(case, dropout=p))
@@ -291,8 +368,12 @@ def _read_at_once(case: Case, subject: BackendUnderTest) -> Case:
 def _large(subject: BackendUnderTest, case: Case) -> list[Case]:
     """Calls of many query rows, of many batch rows and heads, and of many keys, of those that the backend takes."""
     large = []
-    for B, H, Q, K in ((3, 5, 700, 0), (40, 35, 2, 0), (2, 4, 8, 1000)):
-        for D in (128, 64, 32, 16, case.D):
+    for B, H, Q, K, dims in (
+        (3, 5, 700, 0, (128, 64, 32, 16)),
+        (40, 35, 2, 0, (64, 32, 128, 16)),
+        (2, 4, 8, 1000, (128, 64, 32, 16)),
+    ):
+        for D in (*dims, case.D):
             tried = Case(B=B, H=H, G=H, Q=Q, K=K or D, D=D, V=D, dtype=case.dtype, dropout=case.dropout, seed=case.seed)
             if subject.accepts(tried.request(subject.device)):
                 large.append(tried)
@@ -366,8 +447,12 @@ def _generator_moves(evaluated: Evaluated) -> None:
 
 
 def _one_draw_per_call(evaluated: Evaluated) -> float:
-    """Output, lse, weights and gradients against the reference with the factors that were drawn; recomputation included."""
+    """Output, lse, weights and gradients against the reference with the factors that were drawn; recomputation included. Some
+    calls have a score function, where any is declared."""
     subject, device, worst = evaluated.subject, evaluated.subject.device, 0.0
+    if "*" in subject.capabilities.scores and evaluated.case.seed % 4 == 1:
+        evaluated = Evaluated(subject, evaluated.case)
+        evaluated.inputs = replace(evaluated.inputs, **negated_product(evaluated.inputs))
     with own_generator(device, evaluated.case.seed):
         state = generator_state(device)
         drawn = drawn_factors(evaluated)
@@ -388,7 +473,7 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
             set_generator_state(device, state)
             again = _recomputed(evaluated)
     _check_no_draw_twice("one_draw_per_call", evaluated, drawn > 0)
-    due = in_range(reference(evaluated.inputs, evaluated.grad_output, drawn))
+    due = in_range(reference(without_score(evaluated.inputs), evaluated.grad_output, drawn))
     allowed = bounds_of(due, evaluated.subject.capabilities.numerics, evaluated.subject.tf32)
     forward = (("output", answer.output, due.output, allowed.output), ("lse", answer.lse, due.lse, allowed.lse),
                ("weights", answer.weights, due.weights, allowed.weights))  # fmt: skip
@@ -495,6 +580,27 @@ def _many_tiles(case: Case, subject: BackendUnderTest) -> Case:
     return dropping
 
 
+def _tiles(case: Case, subject: BackendUnderTest) -> Case:
+    """Two or three times a number of the source, and some more, of queries and of keys. Two of the largest hold two of all."""
+    choose = Random(case.seed)
+    numbers = [number for number in subject.source.integers if 8 <= number <= 170] or [16, 32, 64, 128]
+
+    def length() -> int:
+        tile = max(numbers) if choose.random() < 0.6 else choose.choice(numbers)
+        return choose.choice((2, 2, 3)) * tile + choose.randint(1, 9)
+
+    Q, K, heads = length(), length(), choose.choice((1, 1, 2, 3))
+    tried = [(heads, Q, K), (1, Q, K), *((1, max(1, MOST_COINS // size), size) for size in (K, Q))]
+    for H, q, k in tried:
+        if H * q * k <= MOST_COINS:
+            for V in (k, 256, 128, 64, 32, 16, 8, case.D):
+                for D in (8, V, case.D):
+                    plain = Case(H=H, G=H, Q=q, K=k, D=D, V=V, dtype=case.dtype, dropout=0.5, seed=case.seed)
+                    if V <= 512 and subject.accepts(plain.request(subject.device)):
+                        return plain
+    return _dropping(case, subject)
+
+
 def _relation(name: str, summary: str, run: Callable[[Evaluated], float | None], demand: Demand = "exact",
               adapt: Callable[[Case, BackendUnderTest], Case] = _dropping, slow: bool = False) -> Relation:  # fmt: skip
     return Relation(name, "A7", summary, demand, run, "A7", adapt, (undeclared("dropout"),), draws=True, slow=slow)
@@ -514,8 +620,9 @@ DROPOUT = (
               adapt=_often),
     _relation("nothing_repeats", "No two query rows of any heads, and no two keys, have like draws.",
               _nothing_repeats, "bound", adapt=_many_tiles, slow=True),
-    _relation("every_rate", "At rates from 0.00001 to 0.998 every head, row and key is dropped as often as it should be.",
+    _relation("every_rate", "At rates from 0.00001 to 0.9999 every head, row and key is dropped as often as it should be.",
               _every_rate, adapt=_many_tiles, slow=True),
+    _relation("no_part_repeats", "No part of a draw comes again in another place of it.", _no_part_repeats, adapt=_tiles),
     _relation("many_draws", "A thousand calls have a thousand draws.", _many_draws, adapt=_read_at_once, slow=True),
     _relation("same_state_same_draw", "The same generator state gives the same draw for any values.",
               _same_state_same_draw),

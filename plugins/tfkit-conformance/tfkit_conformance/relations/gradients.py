@@ -18,12 +18,13 @@ from torch import Tensor
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
-from ..attention.compare import leaves_of
+from ..attention.compare import leaves_of, request_of
 from ..attention.evaluated import Call, Evaluated, run, run_backward
 from ..attention.reference import reference
 from ..differences import double
 from ..finding import Violation
 from ..raised import format_exception
+from .draws import own_generator
 from .fitting import NO_FLOAT64, NO_GRADIENTS, NO_QUERY_GRADIENTS, undeclared
 from .paired_calls import identical, leaf_copies, with_leaves, within
 from .relation import Feature, Relation
@@ -49,9 +50,13 @@ def _fewer_gradients(evaluated: Evaluated) -> float:
 
 
 def _weights_carry_gradients(evaluated: Evaluated) -> float:
+    """In some calls beside dropout, before which the weights are."""
     check, case = "weights_carry_gradients", evaluated.case
-    inputs = leaf_copies(replace(evaluated.inputs, return_weights=True))
-    answer = run(evaluated.subject, inputs, check)
+    dropout = 0.3 if evaluated.subject.capabilities.dropout and case.seed % 3 == 0 else 0.0
+    inputs = leaf_copies(replace(evaluated.inputs, return_weights=True, dropout=dropout))
+    inputs = inputs if evaluated.subject.accepts(request_of(inputs)) else replace(inputs, dropout=0.0)
+    with own_generator(evaluated.subject.device, case.seed):
+        answer = run(evaluated.subject, inputs, check)
     if answer.weights is None or not answer.weights.requires_grad:
         raise Violation(check, "the weights carry no gradient although they are declared differentiable")
     draw = torch.Generator().manual_seed(case.seed + 10)
@@ -59,7 +64,7 @@ def _weights_carry_gradients(evaluated: Evaluated) -> float:
     leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad and name != "value"}
     gradients = torch.autograd.grad(answer.weights, list(leaves.values()), sent)
     identity = torch.eye(case.K, dtype=inputs.query.dtype, device=inputs.query.device).expand(case.B, case.G, -1, -1)
-    due = Call(evaluated.subject, replace(inputs, value=identity), sent)
+    due = Call(evaluated.subject, replace(inputs, value=identity, dropout=0.0), sent)
     worst = 0.0
     for name, gradient in zip(leaves, gradients, strict=True):
         bound, want = due.bounds.gradients[name], due.reference.gradients[name]

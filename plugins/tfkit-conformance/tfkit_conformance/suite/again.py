@@ -18,7 +18,8 @@ from ..attention.evaluated import Evaluated
 from ..finding import Inconclusive, Violation, renamed
 from ..limit import time_limit
 from ..resolve import resolve
-from .guided_calls import CHECK as GUIDED, Guided
+from .call_maker import CHECK as GUIDED
+from .guided_calls import Guided
 from .layers import LAYERS
 
 

@@ -13,12 +13,10 @@ The ledger counts the examples of every cell, so that an untried cell does not p
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -35,10 +33,11 @@ from ..relations.call_parts import deterministic_algorithms
 from ..report import ConformanceReport
 from ..resolve import known_dtypes, resolve, versions, why_not_run
 from ..search import SHRINK_STEPS, Outcome
+from .call_maker import CHECK as GUIDED
 from .declaration import check_refusals, nonsense, plain_case
 from .fixed_calls import CHECK, SUMMARY, check_fixed_call, fixed_calls
 from .grade import check_cells, check_grade, check_relations
-from .guided_calls import CHECK as GUIDED, SUMMARY as GUIDED_SUMMARY, Guided, guided_calls
+from .guided_calls import SUMMARY as GUIDED_SUMMARY, Guided, guided_calls
 from .layers import LAYERS
 from .runner import Event, Run, Tally
 
@@ -190,10 +189,8 @@ def _guided_calls(run: Run) -> None:
     if run.failed:
         tally.note = "not evaluated: another check failed before"
         return
-    started, share = time.process_time(), random.Random(run.seed)
-    streams = [guided_calls(run.subject, dtype, run.profile.name, run.seed) for dtype in run.declared_dtypes or run.dtypes]
-    for calls in zip_longest(*streams):
-        words, case = share.choice([call for call in calls if call is not None])
+    started = time.process_time()
+    for words, case in guided_calls(run.subject, run.declared_dtypes or run.dtypes, run.profile.name, run.seed):
         if run.over or tally.finding is not None:
             return
         if time.process_time() - started > SECONDS[run.profile.name]:

@@ -22,12 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.plugin import AttentionInputs, DenseBias, Mask, Range, accumulation, expand_heads
+from tfkit.plugin import AttentionInputs, DenseBias, Mask, Range
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import request_of
 from ..attention.evaluated import Call, run
+from ..attention.score_functions import negated_product, negated_product_of_wide_keys, without_score
 from ..finding import Violation
 from .layers import within
 
@@ -288,33 +289,6 @@ def _shifted_bias(by: float) -> Change:
         return {"bias": DenseBias(values)}
 
     return change
-
-
-def negated_product(inputs: AttentionInputs) -> dict[str, Any]:
-    """The score -scale q . k, computed as widely as a backend accumulates."""
-
-    def score(query: Tensor, key: Tensor) -> Tensor:
-        wide = accumulation(query.dtype)
-        return -inputs.scale * query.to(wide) @ expand_heads(key.to(wide), query.shape[1]).mT
-
-    return {"score": score}
-
-
-def negated_product_of_wide_keys(inputs: AttentionInputs, more: int = 3) -> dict[str, Any]:
-    """The same score of keys with `more` features before those that it reads, and after them. The keys want no gradient."""
-    key = inputs.key.detach()
-    other = key.new_full((*key.shape[:3], more), 3.0)
-    score = negated_product(inputs)["score"]
-    return {"score": lambda query, wide: score(query, wide[..., more:-more]), "key": torch.cat([other, key, other], -1)}
-
-
-def without_score(inputs: AttentionInputs) -> AttentionInputs:
-    """The same call without a score function."""
-    if inputs.score is None:
-        return inputs
-    more = (inputs.key.shape[3] - inputs.query.shape[3]) // 2
-    key = inputs.key[..., more:-more] if more else inputs.key
-    return replace(inputs, score=None, scale=-inputs.scale, key=key)
 
 
 def _sizes(inputs: AttentionInputs) -> str:

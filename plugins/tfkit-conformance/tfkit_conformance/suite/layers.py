@@ -11,6 +11,7 @@ A wrong mask is reported as "query row 3 of batch row 1 sees key 17; it must not
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -291,6 +292,7 @@ def process_settings() -> dict[str, object]:
         "cuDNN": torch.backends.cudnn.enabled,
         "autocast": torch.is_autocast_enabled("cpu"),
         "TF32 of cuDNN": torch.backends.cudnn.allow_tf32,
+        "Python's garbage collector": gc.isenabled(),
         "whether all warnings are ignored": ("ignore", None, Warning, None, 0) in warnings.filters,
     }  # fmt: skip
 

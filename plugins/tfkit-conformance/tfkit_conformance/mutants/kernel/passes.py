@@ -58,7 +58,7 @@ class _Call:
     def exp(self, scores: Tensor, highest: Tensor) -> Tensor:
         """exp(scores - highest)."""
         if self.kernel.base2:
-            return torch.exp2(scores * LOG2E - highest * LOG2E)
+            return torch.exp2((scores - highest) * LOG2E)
         return torch.exp(scores - highest)
 
 

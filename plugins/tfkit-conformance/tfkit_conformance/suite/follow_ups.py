@@ -1,0 +1,405 @@
+"""What follows a guided call: other calls of the same sizes, in which what a kernel keeps between calls shows.
+
+    numbers     one field alone, or one tensor alone, is another; a tensor is reversed; its memory holds other numbers
+    between     another call, a change of the mask or of an input comes between forward and backward pass
+    elsewhere   the backward pass runs in another thread, or with another default dtype
+    kept        all results of many calls are kept by the caller, and stay as they are
+    one tensor  is query and key, key and value, or all three
+    prepared    one prepared mask serves calls with different biases
+    error       a score function raises an error: settings stay, and the next call is right
+    least       rows in which each score is the least finite number
+
+Each gives the largest error as a share of its bound, or None where it does not apply to the call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.inspection import SCORE_SETTINGS
+from tfkit.plugin import AttentionInputs, Mask, shapes_of
+
+from ..attention.bound import SMALLEST, UNIT
+from ..attention.case import Case
+from ..attention.compare import leaves_of, request_of
+from ..attention.evaluated import Call
+from ..differences import differing, first_of
+from ..finding import Violation
+from ..relations.paired_calls import at_once, leaf_copies, lying_as, named, wants_gradients
+from .call_maker import CHECK, CallMaker, check_settings, default_dtype, product_precision, torch_threads
+from .layers import mask_tensors, process_settings, within
+from .spellings import invert, overwrite, respelled
+
+ALMOST = 1 + 2.0**-12
+"""The factor of numbers that are almost the same."""
+KEPT_CALLS = 20
+"""So many calls whose results are kept."""
+MAX_KEPT = 100_000
+"""The largest B * H * Q * K * (D + V) of these calls."""
+AGAIN = 64
+"""The most queries and keys of a call in which one tensor is several inputs."""
+
+
+@dataclass(frozen=True)
+class First:
+    """The call that is followed.
+
+    Args:
+        maker: makes the calls.
+        case: of the call.
+        inputs: the call.
+        sent: the gradient of its output.
+        right: its reference and bounds.
+        draw: random numbers.
+    """
+
+    maker: CallMaker
+    case: Case
+    inputs: AttentionInputs
+    sent: Tensor
+    right: Call
+    draw: random.Random
+
+    def spelt(self, case: Case) -> AttentionInputs:
+        """The inputs of a case in the form in which those of the first call are."""
+        return respelled(case.inputs(self.maker.subject.device), random.Random(self.case.seed), self.maker.subject)
+
+    def again(self, when: str, **more: Any) -> float:
+        """The call once more."""
+        return self.maker.make(self.inputs, self.sent, when, right=self.right, **more)
+
+    def accepts(self, inputs: AttentionInputs) -> bool:
+        return self.maker.subject.accepts(request_of(inputs))
+
+
+def one_field(first: First) -> float | None:
+    """One field is another, in half of the calls nothing else."""
+    subject, draw = first.maker.subject, first.draw
+    changes = [change for change in _changes(first.case, draw) if subject.accepts(change.request(subject.device))]
+    if not changes:
+        return None
+    changed = draw.choice(changes)
+    if draw.random() < 0.5:
+        changed = replace(changed, seed=changed.seed + 1)
+    sent = changed.grad_output(subject.device)
+    return first.maker.make(
+        first.spelt(changed), sent, f" after a call of the same sizes with another {_field(first, changed)}"
+    )
+
+
+def _field(first: First, changed: Case) -> str:
+    names = [field.name for field in fields(Case) if getattr(first.case, field.name) != getattr(changed, field.name)]
+    return " and ".join(name for name in names if name != "seed" or names == ["seed"])
+
+
+def _changes(case: Case, draw: random.Random) -> Iterator[Case]:
+    """The case with another value in one field."""
+    yield replace(case, seed=case.seed + 1)
+    yield replace(case, scale=(case.scale or case.D**-0.5) * draw.choice([-1.0, 0.5, 1.25]))
+    yield replace(case, dtype="float64" if case.dtype != "float64" else "float32")
+    for setting in SCORE_SETTINGS:
+        value = getattr(case, setting.name)
+        if value is not None:
+            yield replace(case, **{setting.name: value * draw.choice([0.5, 2.0])})
+    if case.window is not None:
+        left, right = case.window
+        step = draw.choice([1, 2, 7])
+        yield replace(case, window=(None if right is not None and left is not None else (left or 0) + step, right))
+        yield replace(case, window=(left, (right or 0) + step))
+        if left is not None:
+            yield replace(case, window=(left + step, right))
+    if case.offset is not None:
+        far = draw.choice([1, -1, 1 << 8, 1 << 16])
+        several = isinstance(case.offset, tuple)
+        yield replace(case, offset=tuple(one + far for one in case.offset) if several else case.offset + far)  # type: ignore
+        yield replace(case, causal=not case.causal)
+    for name, most in (("offset", case.K), ("key_lengths", case.K), ("query_lengths", case.Q)):
+        rows = getattr(case, name)
+        if isinstance(rows, tuple):
+            row = draw.randrange(len(rows))
+            other: dict[str, Any] = {name: (*rows[:row], max(1, most - max(0, rows[row])), *rows[row + 1 :])}
+            yield replace(case, **other)
+            other = {name: rows[::-1]}
+            yield replace(case, **other)
+    if case.bias == "distance":
+        yield replace(case, bias_low=case.bias_low + draw.choice([-2, -1, 1, 2]))
+        yield replace(case, bias_values=case.bias_values // 2 or 4)
+    if case.bias in ("linear", "distance"):
+        yield replace(case, bias="linear" if case.bias == "distance" else "distance", bias_dtype="float32", bias_gradient=False)
+
+
+def one_tensor_alone(first: First) -> float | None:
+    """One tensor, of the mask or the bias above all, holds other numbers, or the same in another order."""
+    draw, other = first.draw, first.spelt(replace(first.case, seed=first.case.seed + 1))
+    mask = [field.name for field in fields(Mask) if isinstance(getattr(first.inputs.mask, field.name), Tensor)]
+    leaves = leaves_of(first.inputs)
+    bias = ["bias"] * 4 * ("bias" in leaves)
+    name = draw.choice([*mask, *mask, *bias, "query", "key", "value"])
+    old: Tensor = leaves[name] if name in leaves else getattr(first.inputs.mask, name)
+    new: Tensor = leaves_of(other)[name] if name in leaves else getattr(other.mask, name)
+    how = "other numbers"
+    axes = [axis for axis in range(old.dim()) if old.shape[axis] > 1]
+    if axes and (draw.random() < 0.5 or new.dtype != old.dtype or new.shape != old.shape):
+        axis = draw.choice(axes)
+        new, how = old.detach().flip(axis), f"its numbers reversed along axis {axis}"
+    elif new.shape != old.shape:
+        return None
+    if name in leaves:
+        inputs = leaf_copies(first.inputs, **{name: new.detach()})
+    else:
+        term: dict[str, Any] = {name: lying_as(old, new)}
+        inputs = replace(first.inputs, mask=replace(first.inputs.mask, **term))
+    return first.maker.make(inputs, first.sent, f" after a call that differs in {name} alone: {how}")
+
+
+def numbers_overwritten(first: First) -> float | None:
+    """The same tensors hold other numbers, and then their own again. In some calls torch does not see that they were written
+    to."""
+    other, unseen = first.spelt(replace(first.case, seed=first.case.seed + 1)), first.draw.random() < 0.5
+    whole = leaf_copies(first.inputs)
+    whole = replace(whole, mask=_copied(whole.mask))
+    if not all(leaf.is_leaf for leaf in leaves_of(first.inputs).values()) or not overwrite(first.inputs, other, unseen):
+        return None
+    try:
+        return first.maker.make(first.inputs, first.sent, " after the numbers in its tensors changed")
+    finally:
+        overwrite(first.inputs, whole)
+
+
+def _copied(mask: Mask) -> Mask:
+    terms = {field.name: getattr(mask, field.name) for field in fields(Mask)}
+    copies: dict[str, Any] = {name: term.clone() for name, term in terms.items() if isinstance(term, Tensor)}
+    return replace(mask, **copies)
+
+
+def a_call_between(first: First) -> float | None:
+    """Another call comes before the backward pass."""
+    between = first.spelt(replace(first.case, seed=first.case.seed + 1))
+    when = " with another call before its backward pass"
+    return first.again(when, between=lambda: first.maker.run(between)) if wants_gradients(first.inputs) else None
+
+
+def a_mask_between(first: First) -> float | None:
+    """The caller changes the mask before the backward pass."""
+    if not wants_gradients(first.inputs) or not mask_tensors(first.inputs.mask):
+        return None
+    changed = first.spelt(first.case)
+    when = " after the mask changed before its backward pass"
+    return first.maker.make(changed, first.sent, when, lambda: invert(changed.mask), right=first.right)
+
+
+def an_input_between(first: First) -> float | None:
+    """The caller changes an input before the backward pass, as an optimiser's step does: an error, or the right gradients."""
+    changed = leaf_copies(first.inputs)
+    leaves = leaves_of(changed)
+    names = [name for name, leaf in leaves.items() if 0 not in leaf.stride() or leaf.numel() == 1]
+    if not wants_gradients(changed) or not names:
+        return None
+    name = first.draw.choice(names)
+
+    def change() -> None:
+        with torch.no_grad():
+            leaves[name].mul_(2.0).add_(1.0)
+
+    when = f" after its {name} changed before its backward pass, which should be an error or make no difference"
+    return first.maker.make(changed, first.sent, when, change, right=first.right)
+
+
+def a_backward_elsewhere(first: First) -> float | None:
+    """The backward pass runs in another thread, or under another default dtype."""
+    if not wants_gradients(first.inputs):
+        return None
+    if first.draw.random() < 0.6:
+        return first.again(" with its backward pass in another thread", elsewhere=lambda work: at_once([work]))
+
+    def under_float64(work: Callable[[], Any]) -> Any:
+        with default_dtype(torch.float64):
+            return work()
+
+    return first.again(" with its backward pass under another default dtype", elsewhere=under_float64)
+
+
+def weights_requested(first: First) -> float | None:
+    """A request for the weights changes no bit of the output."""
+    asked = replace(first.inputs, return_weights=True)
+    if not first.accepts(asked):
+        return None
+    plain = first.maker.run(replace(first.inputs, return_weights=False)).output
+    if not torch.equal(first.maker.run(asked).output, plain):
+        raise Violation(CHECK, "a request for the weights changes the output")
+    return 0.0
+
+
+def almost_the_same_bias(first: First) -> float | None:
+    if first.inputs.bias is None:
+        return None
+    bias = leaves_of(first.inputs)["bias"].detach() * ALMOST
+    return first.maker.make(leaf_copies(first.inputs, bias=bias), first.sent, " after a call with almost the same bias")
+
+
+def results_kept(first: First) -> float | None:
+    """The caller keeps what many calls return, as a search and a training step of many layers do. The backward passes come in
+    the end, in the order of the calls."""
+    draw, case = first.draw, first.case
+    if case.B * case.H * case.Q * case.K * (case.D + case.V) > MAX_KEPT:
+        return None
+    wants = wants_gradients(first.inputs) and draw.random() < 0.5
+    calls = []
+    for inputs in (first.inputs, first.spelt(replace(case, seed=case.seed + 1))):
+        full = leaf_copies(inputs)
+        for asked in (replace(full, return_lse=True), replace(full, return_lse=True, return_weights=True)):
+            full = asked if first.accepts(asked) else full
+        calls.append(full)
+    if not wants:
+        for leaf in (leaf for call in calls for leaf in leaves_of(call).values()):
+            leaf.requires_grad_(False)
+    kept: list[tuple[str, Tensor, Tensor]] = []
+
+    def keep(number: int, results: dict[str, Tensor]) -> None:
+        kept.extend((f"{name} of call {number + 1}", result, result.clone()) for name, result in results.items())
+
+    answers = []
+    with nullcontext() if wants else torch.no_grad():
+        for number in range(KEPT_CALLS):
+            inputs = calls[number > 0]
+            answers.append((inputs, first.maker.run(inputs)))
+            keep(number, named(answers[-1][1], {}))
+    for number, (inputs, answer) in enumerate(answers if wants else ()):
+        leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad}
+        if answer.output.requires_grad:
+            gradients = torch.autograd.grad(answer.output, list(leaves.values()), first.sent)  # not copied, as `backward` does
+            keep(number, named(answer, dict(zip(leaves, gradients, strict=True))))
+    for name, result, copy in kept:
+        if bool(differing(result, copy).any()):
+            raise Violation(CHECK, f"the {name} changed while {KEPT_CALLS} calls of the same sizes were made")
+    worst = 0.0
+    for name, result, _ in kept:
+        part, _, place = name.rpartition(" of call ")
+        if place == "1" and part.startswith("gradient of "):
+            part = part.removeprefix("gradient of ")
+            limits = first.right.reference.gradients[part], first.right.bounds.gradients[part]
+            worst = max(worst, within(CHECK, f"gradient of {part} of the first of {KEPT_CALLS} calls", result, *limits))
+    return worst
+
+
+def one_mask_prepared(first: First) -> float | None:
+    """Layers with biases of their own share one prepared mask."""
+    subject, inputs = first.maker.subject, first.inputs
+    if subject.prepare is None or inputs.bias is None:
+        return None
+    prepared = subject.prepare(inputs.mask, None, shapes_of(inputs), subject.options)
+    worst, when = 0.0, " with its mask prepared"
+    for bias in (leaves_of(inputs)["bias"].detach(), leaves_of(inputs)["bias"].detach() * -0.75):
+        layer = replace(leaf_copies(inputs, bias=bias), prepared=prepared)
+        worst, when = max(worst, first.maker.make(layer, first.sent, when)), f"{when}, after a call with another bias"
+    return worst
+
+
+def one_tensor_as_several(first: First) -> float | None:
+    """One tensor is several of query, key and value: its gradient is the sum of theirs."""
+    subject, draw = first.maker.subject, first.draw
+    names = draw.choice([("key", "value"), ("query", "key"), ("query", "value"), ("query", "key", "value")])
+    case = replace(first.case, V=first.case.D, regime="normal")
+    if "query" in names:
+        length = max(1, min(max(case.Q, case.K), AGAIN))
+        case = replace(case, Q=length, K=length, H=case.G)
+    case = replace(case, gradients=case.gradients and draw.random() < 0.5)
+    if not subject.accepts(case.request(subject.device)):
+        return None
+    inputs = case.inputs(subject.device)
+    shared: dict[str, Any] = dict.fromkeys(names, getattr(inputs, names[0]))
+    inputs, sent = replace(inputs, **shared), case.grad_output(subject.device)
+    right: Any = Call(subject, inputs, sent)
+    if case.gradients:
+        right = _summed(right, names)
+    when = f" where one tensor is {' and '.join(names)}"
+    return first.maker.make(inputs, sent, when, right=right)
+
+
+def _summed(call: Call, names: tuple[str, ...]) -> Any:
+    """Reference and bounds, with the sum of these gradients for each of them. Each addition is rounded."""
+    exact, bounds, dtype = call.reference, call.bounds, call.inputs.query.dtype
+    total = sum(exact.gradients[name] for name in names)
+    size = sum(exact.gradients[name].abs() + bounds.gradients[name] for name in names)
+    limit = sum(bounds.gradients[name] for name in names) + 2 * len(names) * UNIT[dtype] * size + SMALLEST[dtype]
+    parts = {part: getattr(exact, part) for part in ("output", "lse", "weights")}
+    limits = {part: getattr(bounds, part) for part in ("output", "lse", "weights")}
+    return SimpleNamespace(
+        reference=SimpleNamespace(**parts, gradients=exact.gradients | dict.fromkeys(names, total)),
+        bounds=SimpleNamespace(**limits, gradients=bounds.gradients | dict.fromkeys(names, limit)),
+    )
+
+
+class Interrupted(Exception):
+    """What a score function of the suite raises."""
+
+
+def after_an_error(first: First) -> float | None:
+    """A score function raises an error, in a process with other settings than torch's own."""
+
+    def score(query: Tensor, key: Tensor) -> Tensor:
+        raise Interrupted
+
+    inputs = replace(first.inputs, score=score)
+    if not first.accepts(inputs):
+        return None
+    with torch_threads(2), default_dtype(torch.float64), product_precision("high"):
+        settings = process_settings()
+        try:
+            first.maker.subject.call(inputs)
+        except Interrupted:
+            pass
+        except Exception:  # the kernel may raise another one in its place
+            pass
+        else:
+            raise Violation(CHECK, "gives a result although the score function raised an error")
+        check_settings(settings, " after a score function raised an error")
+    return first.again(" after a call whose score function raised an error")
+
+
+def least_scores(first: First) -> float | None:
+    """Rows in which the bias is the least finite number, as some models hide keys. What they give depends on roundings, and it
+    is no NaN: every score is finite."""
+    subject, draw, numerics = first.maker.subject, first.draw, first.maker.subject.capabilities.numerics
+    case = replace(first.case, bias="dense", bias_axes=draw.choice(["BHQK", "Q", "HQ", "BQ", "BQK"]), softcap=None,
+                   regime="normal", scale=None, gradients=False, bias_gradient=False, bias_dtype="query")  # fmt: skip
+    if "storage" in (numerics.scores, numerics.gradients) or not subject.accepts(case.request(subject.device)):
+        return None
+    inputs = case.inputs(subject.device)
+    values = leaves_of(inputs)["bias"]
+    rows = torch.rand(values.shape[:3], generator=torch.Generator().manual_seed(case.seed))[..., None] < 0.5
+    least = leaf_copies(inputs, bias=values.where(rows.logical_not().to(values.device), torch.finfo(values.dtype).min))
+    wrong = first.maker.run(least).output.isnan()
+    if bool(wrong.any()):
+        row = first_of(wrong)[:3]
+        raise Violation(CHECK, f"output row {row[2]} of batch row {row[0]}, head {row[1]} is NaN, where each score is finite: "
+                        f"some rows have a bias of {torch.finfo(values.dtype).min:.6g} alone")  # fmt: skip
+    return 0.0
+
+
+FollowUp = Callable[[First], float | None]
+FOLLOW_UPS: tuple[FollowUp, ...] = (
+    one_field, one_field, one_field, one_field, one_tensor_alone, one_tensor_alone, one_tensor_alone, numbers_overwritten,
+    numbers_overwritten, a_call_between, a_call_between, a_mask_between, an_input_between, a_backward_elsewhere,
+    weights_requested, almost_the_same_bias, results_kept, results_kept, one_mask_prepared, one_tensor_as_several,
+    after_an_error, least_scores,
+)  # fmt: skip
+"""Those that are drawn more often occur more than once."""
+
+
+def follow(first: First, number: int) -> float:
+    """So many of the follow-ups that apply to the call, in a random order."""
+    worst = 0.0
+    for follow_up in first.draw.sample(FOLLOW_UPS, len(FOLLOW_UPS)):
+        share = follow_up(first) if number else None
+        if share is not None:
+            worst, number = max(worst, share), number - 1
+    return worst
