@@ -183,6 +183,8 @@ AXES = (
 
 def guided_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str, seed: int) -> Iterator[tuple[str, Case]]:
     """What is particular to a call in words, and the call, in any of the dtypes."""
+    if not dtypes:
+        return
     draw = random.Random(f"{seed} {' '.join(dtypes)}")
     budget = BUDGET[profile]
     near = [*_near_integers(subject.source), *_near_floats(subject.source)]
