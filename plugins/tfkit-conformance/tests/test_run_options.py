@@ -110,6 +110,7 @@ def test_an_unknown_profile_or_dtype_is_an_error(wrong, words):
     assert words in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_backend_is_given_by_name_entry_or_subject(catalogue, few, monkeypatch):
     monkeypatch.setattr(grade, "cells", lambda can, gradients: cells.cells(can, gradients)[:2])
     report = check_backend("sdpa", profile="quick", dtypes=["float32"], catalogue=catalogue, options={"kernel": "math"})
