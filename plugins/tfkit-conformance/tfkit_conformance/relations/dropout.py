@@ -432,7 +432,7 @@ def _same_state_same_draw(evaluated: Evaluated) -> None:
 
 def _generator_moves(evaluated: Evaluated) -> None:
     check, subject, device = "generator_moves", evaluated.subject, evaluated.subject.device
-    other = replace(evaluated.case, seed=evaluated.case.seed + 1).inputs(device)
+    other = replace(replace(evaluated.case, seed=evaluated.case.seed + 1).inputs(device), mask=evaluated.inputs.mask)
     after = []
     with own_generator(device, evaluated.case.seed):
         state = generator_state(device)
