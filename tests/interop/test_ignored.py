@@ -167,6 +167,10 @@ def changed(name: str, place: Path, tensors: Callable[[dict[str, Any]], dict[str
         ("LlamaForCausalLM", {"rope_parameters": None, "rope_scaling": "x"}, "`rope_scaling` is `x`; transformers writes"),
         ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "defaults.position.base: "),
         ("LlamaForCausalLM", {"rope_parameters": {"full_attention": 1}}, "`rope_parameters`: `full_attention` is unknown"),
+        (
+            "LlamaForCausalLM", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+            "`rope_parameters`, `rope_scaling`: `rope_scaling` is written beside `rope_parameters`",
+        ),
         ("BertForMaskedLM", {"hidden_size": 25}, "`num_attention_heads`: `hidden_size` 25 is not divisible by"),
         ("BertForMaskedLM", {"hidden_size": "24"}, '`hidden_size`: a whole number is expected, `"24"` is written'),
         ("BertForMaskedLM", {"hidden_size": None}, "nodes.tokens: `hidden_size` is missing"),

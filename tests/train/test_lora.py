@@ -125,10 +125,17 @@ def test_an_adapter_of_a_base_that_moved_or_changed(parent, child, tmp_path):
     data = json.loads(config.read_text())
     changed = [("init_lora_weights", "pissa_niter_4"), ("init_lora_weights", "lora_ga"), ("layer_replication", [[0, 1]])]
     changed += [("use_dora", True), ("kasa_config", {"x": 1}), ("alora_invocation_tokens", [5]), ("key_of_a_later_peft", True)]
+    changed += [("trainable_token_indices", [1])]
     for key, value in changed:
         config.write_text(json.dumps({**data, key: value}))
         list_again(model_in(run), "adapter_config.json")
         with pytest.raises(StoreError, match=key):
+            tfkit.load(run)
+    [target, *_] = data["target_modules"]
+    for changes in ({"exclude_modules": [target]}, {"target_modules": ["nothing"]}):
+        config.write_text(json.dumps({**data, **changes}))
+        list_again(model_in(run), "adapter_config.json")
+        with pytest.raises(StoreError, match=r"has factors, and `adapter_config.json` leaves it out by its modules"):
             tfkit.load(run)
     config.write_text(json.dumps({**data, "base_model_name_or_path": str(tmp_path / "gone")}))
     list_again(model_in(run), "adapter_config.json")

@@ -36,6 +36,8 @@ def _number(*values: Any) -> float:
 
 def _rotary(config: Config) -> Any:
     """`rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling` before."""
+    if config.get("rope_parameters") and config.get("rope_scaling"):
+        raise ValueError("`rope_scaling` is written beside `rope_parameters`, and one of them counts")
     written = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     if other := written.keys() - ROTARY_KEYS:
         raise ValueError(f"`{min(other)}` is unknown")

@@ -38,7 +38,7 @@ NOT_READ = {
     "task_type", "auto_mapping", "peft_version", "revision", "inference_mode", "runtime_config", "target_modules",
     "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern", "lora_dropout", "megatron_config",
     "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "qalora_group_size",
-    "trainable_token_indices", "ensure_weight_tying",
+    "ensure_weight_tying",
 }  # fmt: skip
 """Keys of peft that change nothing once an adapter is trained: the names of its tensors say which layers it adapts."""
 
@@ -67,6 +67,15 @@ class AdapterConfig(FileModel):
             if value and key not in NOT_READ:
                 raise ValueError(f"`{key[:40]}` may change the equation of LoRA, and is not read")
         return self
+
+    def adapts(self, layer: str) -> bool:
+        """Whether the lists of modules name a layer, and do not exclude it. Patterns are not matched."""
+        targets, excluded = ((self.model_extra or {}).get(f"{name}_modules") for name in ("target", "exclude"))
+
+        def named(names: Any) -> bool:
+            return any(isinstance(name, str) and f".{layer}".endswith(f".{name}") for name in names)
+
+        return (not isinstance(targets, list) or named(targets)) and not (isinstance(excluded, list) and named(excluded))
 
 
 def read_adapted(directory: Path, shapes: Mapping[str, tuple[int, ...]], base: Path | None = None) -> dict[str, Tensor]:
@@ -105,6 +114,8 @@ def read_adapted(directory: Path, shapes: Mapping[str, tuple[int, ...]], base: P
         else:
             raise _unfit(path, f"`{written}` {tuple(tensor.shape)} is no tensor of the spec")
     for layer, pair in factors.items():
+        if not config.adapts(layer):
+            raise _unfit(path, f"`{layer}` has factors, and `{ADAPTER_CONFIG}` leaves it out by its modules")
         weight = weights.get(f"{layer}.weight")
         shape = None if weight is None else [(config.r, weight.shape[-1]), (weight.shape[0], config.r)]
         if weight is None or weight.dim() != 2 or [tuple(pair[side].shape) for side in "AB" if side in pair] != shape:
