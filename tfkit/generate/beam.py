@@ -156,9 +156,10 @@ class _BeamSearch:
         batch, device = start.decoding.batch, start.logits.device
         self.wide = torch.promote_types(start.logits.dtype, torch.float32)
         self.limits, self.prompt, self.filters = start.limits, start.prompt, filters
-        self.n_best, self.early_stopping, self.vocab_size = n_best, early_stopping, start.rule.vocab_size
+        self.n_best, self.early_stopping = n_best, early_stopping
         few = filters.few_forbidden(start.rule.vocab_size)
         self.forbidden = None if few is None else few.to(device)
+        self.never = 0 if few is None else len(few)
         self.columns, self.every_id = start.columns, few is None and bool(filters)
         if self.forbidden is not None and self.columns is not None:
             self.forbidden = self.columns.places(self.forbidden)
@@ -261,9 +262,7 @@ class _BeamSearch:
         forbidden, end = self.sentences[:0] if self.forbidden is None else self.forbidden, self.end
         lists = None if step.columns is None else step.columns.lists[:S].clone()
         if lists is not None:  # the step reads and selects places in these
-            few = self.filters.few_forbidden(self.vocab_size)
-            forbidden = torch.arange(0 if few is None else len(few), device=lists.device)
-            end = None if end is None else len(forbidden)
+            forbidden, end = torch.arange(self.never, device=lists.device), None if end is None else self.never
             finished = finished._replace(ids=places_in(lists, finished.ids))
             chosen = places_in(lists, chosen.view(S, k)).view(-1, 1)
         rows, tokens = torch.zeros(2, steps, S, k, dtype=torch.int64, device="cpu")

@@ -7,7 +7,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -123,36 +123,29 @@ def check_settings(settings: dict[str, object], when: str) -> None:
 
 
 @contextmanager
-def torch_threads(number: int) -> Iterator[None]:
+def _set_to(value: Any, get: Callable[[], Any], put: Callable[[Any], Any]) -> Iterator[None]:
+    """A setting of torch is another one, and then what it was."""
+    before = get()
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def torch_threads(number: int) -> AbstractContextManager[None]:
     """So many threads of torch: a kernel that leaves one behind changes nothing where there is one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return _set_to(number, torch.get_num_threads, torch.set_num_threads)
 
 
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def default_dtype(dtype: torch.dtype) -> AbstractContextManager[None]:
     """Another default dtype of torch, as some programs have."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+    return _set_to(dtype, torch.get_default_dtype, torch.set_default_dtype)
 
 
-@contextmanager
-def product_precision(precision: str) -> Iterator[None]:
+def product_precision(precision: str) -> AbstractContextManager[None]:
     """Another precision of float32 products."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    return _set_to(precision, torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
 
 
 @contextmanager
