@@ -196,6 +196,23 @@ def heads_are_not_shared_where_they_equal_the_features(call, options):
     return whole(call)
 
 
+def a_bias_of_heads_and_keys_is_in_the_order_of_groups(call, options):
+    """Without gradients, where heads share keys."""
+    heads, groups = call.query.shape[1], call.key.shape[1]
+    if isinstance(call.bias, DenseBias) and heads > groups and not torch.is_grad_enabled():
+        values = call.bias.values
+        if values.dim() == 4 and values.shape[1] > 1 and values.shape[2] == 1 and values.shape[3] > 1:
+            order = torch.arange(heads).view(groups, -1).mT.flatten()
+            return whole(replace(call, bias=DenseBias(values[:, order])))
+    return whole(call)
+
+
+def scores_above_the_range_of_float16_are_cut(call, options):
+    if isinstance(call.bias, DenseBias):
+        return whole(replace(call, bias=DenseBias(call.bias.values.clamp(max=6.0e4))))
+    return whole(call)
+
+
 FAULTS = [fault for fault in list(globals().values()) if getattr(fault, "__code__", None) is not None
           and fault.__code__.co_varnames[:2] == ("call", "options") and fault is not whole]  # fmt: skip
 

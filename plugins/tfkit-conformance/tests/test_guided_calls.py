@@ -376,7 +376,20 @@ def nothing_dropped_beside_scores(inputs, options):
     return right(inputs, dropout=0.0 if inputs.score is not None else inputs.dropout)
 
 
+def another_draw_in_the_backward_pass_of_far_keys(inputs, options):
+    """Of queries whose first visible key is 100 keys or more from the first."""
+    (left, _), offset = inputs.mask.window or (None, None), inputs.mask.offset
+    if not inputs.dropout or left is None or not isinstance(offset, int) or offset - left < 100:
+        return right(inputs)
+    found, state = right(inputs), torch.get_rng_state()
+    torch.manual_seed(1)
+    other = right(inputs)
+    torch.set_rng_state(state)
+    return replace(found, output=other.output + (found.output - other.output).detach())
+
+
 FAULTS = [
+    another_draw_in_the_backward_pass_of_far_keys,
     gradients_in_buffers, log_sum_exps_in_a_buffer, a_backward_of_its_thread, a_backward_of_the_default_dtype,
     inputs_that_are_not_saved, lengths_by_their_ends, one_scale_for_each_size,
     a_bias_by_pairs_for_all_rows, a_bias_with_axes_alone, bias_gradients_in_repeated_memory, lengths_of_32_bits,

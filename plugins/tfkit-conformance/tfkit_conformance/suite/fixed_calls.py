@@ -8,6 +8,7 @@
     equal sizes    Q = B, Q = H, K = D, with shared heads H = D and G = D: nothing can be guessed from a shape
     numbers        positions beyond 2^15, 2^24 and 2^31, segment numbers beyond a byte, scores far below zero
     tensors        int32 and int8 lengths, int32 segments, a bias whose axes are permuted
+    axes           a dense bias and `visible` that differ along any of the axes B, H, Q, K and are the same along the others
     scores         a score function, where any is declared: the dot product with the other sign, which the reference has, too
 
 Output, log-sum-exp and gradients are held to the bound; the output without gradients, too.
@@ -40,6 +41,9 @@ LONGEST = 769
 """One more than 3 blocks of 256 as well."""
 MANY = 256
 """So many heads of all batch rows are many."""
+AXES = "BHQK"
+FAR_SCORE = {"float16": 2.0e4, "bfloat16": 1.0e5, "float32": 1.0e5, "float64": 1.0e5}
+"""Beyond the range of float16 where the dtype allows it."""
 MOST_BLOCK = 256
 """Larger blocks that the options name are not walked: the reference would take too long."""
 
@@ -198,8 +202,9 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
     )
     dense = replace(row, B=2, bias="dense", bias_axes="HQK", bias_gradient="dense" in can.bias_gradient)
     yield "a bias whose axes are permuted", dense, _permuted_bias
-    yield "scores far below zero", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(-2.0e4)
-    yield "scores far above zero", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(2.0e4)
+    yield from _along_axes(replace(row, B=2, H=6, G=3 if can.grouped_queries else 6), bool(can.bias_gradient))
+    for far in (-FAR_SCORE[dtype], FAR_SCORE[dtype]):
+        yield f"scores near {far:g}", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(far)
     if "*" in can.scores:
         for scored in (row, replace(row, H=4, causal=True, offset=2), replace(row, bias="dense", softcap=5.0)):
             yield "a score function", scored, negated_product
@@ -231,6 +236,17 @@ def _at_far_positions(row: Case) -> Iterator[tuple[str, Case, Change]]:
         yield words, replace(row, causal=True, offset=offset), None
         yield words, replace(row, causal=True, B=2, offset=(0, offset)), None
         yield words, replace(row, window=(offset + 1, 0), offset=offset), None
+
+
+def _along_axes(row: Case, gradients: bool) -> Iterator[tuple[str, Case, Change]]:
+    """A bias for each choice of axes along which it differs, and beside it a mask that differs along the other axes."""
+    for number in range(1 << len(AXES)):
+        bias = "".join(axis for place, axis in enumerate(AXES) if number >> place & 1)
+        mask = "".join(axis for axis in AXES if axis not in bias)
+        words = f"a bias that differs along {' and '.join(bias) or 'no axis'}"
+        biased = replace(row, bias="dense", bias_axes=bias, bias_gradient=gradients)
+        yield words, biased, None
+        yield words, replace(biased, visible=mask), None
 
 
 def _decoding(rows: Case) -> Iterator[Case]:

@@ -63,6 +63,7 @@ MAX_THREADED = 50_000
 one whose second derivatives are computed."""
 MAX_READINGS = 16
 """A draw of dropout is read out by at most so many calls."""
+WIDTHS = (16, 32, 64, 128, 256)
 MIN_SETTING, MAX_SETTING = 1e-6, 1e4
 EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 3, "same_state_same_draw": 7,
          "no_part_repeats": 7, "weights_carry_gradients": 5, "deterministic_backward": 3, "batch_invariant": 3,
@@ -372,11 +373,22 @@ class Guided:
             if tensor() is not None:
                 raise Violation(CHECK, f"the {name} of an earlier call is kept alive")
 
+    def _readable(self, case: Case) -> Case:
+        """The case with values so wide that few calls read its draw out, where the declaration takes them."""
+        for V in (width for width in WIDTHS if width > case.V) if case.K > MAX_READINGS * case.V else ():
+            for D in (case.D, V):
+                wide = replace(case, V=V, D=D)
+                if case.K <= MAX_READINGS * V and self.subject.accepts(wide.request(self.subject.device)):
+                    return wide
+        return case
+
     def _related(self, relation: Relation, case: Case) -> float:
         """A relation, where it applies to the call."""
         adapted = fit(relation, self.subject, case)
         if isinstance(adapted, str):
             return 0.0
+        if adapted.dropout:
+            adapted = self._readable(adapted)
         one_hot = adapted.B * adapted.H * adapted.Q * adapted.K * (adapted.D + adapted.K)
         read = relation.name == "no_part_repeats" or adapted.K <= MAX_READINGS * adapted.V
         if not read if adapted.dropout else one_hot > MAX_PRODUCTS:
