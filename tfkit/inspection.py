@@ -50,11 +50,10 @@ if TYPE_CHECKING:
     from .graph.plan import request_for as request_for
     from .io.saveable import check_described as check_described
     from .nn.attention_head import AttentionHead as AttentionHead
-    from .nn.heads import Classify as Classify, Dense as Dense
+    from .nn.heads import Classify as Classify, Dense as Dense, SpanLogits as SpanLogits
     from .nn.layers import SharedTable as SharedTable
     from .nn.model import Model
     from .nn.runtime.node_output import Padding as Padding
-    from .nn.span_logits import SpanLogits as SpanLogits
     from .nn.stack import Stack as Stack
     from .nn.tokens import TokenLogits as TokenLogits, Tokens as Tokens
     from .slots.layer import sequence as sequence

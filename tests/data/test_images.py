@@ -18,7 +18,7 @@ from PIL import Image
 from image_files import bars, idx, write_folder, write_idx, write_recipe
 from tfkit import InputError, load_recipe
 from tfkit.data import Corpus, prepare_images, read_image
-from tfkit.data.idx_files import idx_images, idx_labels
+from tfkit.data.image_files import idx_images, idx_labels
 from tfkit.data.image_tasks import Normalisation, moved
 from tfkit.plugin.model_parts import ImageRule
 

@@ -351,7 +351,7 @@ with join_processes("cpu") as (processes, _):
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells the names of threads")
 @pytest.mark.parametrize("networks", ["", "lo"])
 def test_every_group_has_one_thread(tmp_path, networks, fork_jobs):
-    """Two threads corrupt memory: see tfkit/train/distributed/gloo.py. torch has its own group, the run another."""
+    """Two threads corrupt memory: see tfkit/train/distributed/process_group.py. torch has its own group, the run another."""
     (tmp_path / "groups.py").write_text(GROUPS)
     named = {"GLOO_SOCKET_IFNAME": networks} if networks else {}
     done = fork_jobs.script(tmp_path / "groups.py", environment=named)

@@ -22,12 +22,11 @@ from ..graph.input_lengths import counting_padding
 from ..graph.model_graph import base
 from ..graph.refused_arguments import followers as nodes_after, refused_arguments
 from ..nn.device_moves import device_here
-from ..nn.heads import Classify, Probabilities
+from ..nn.heads import Classify, Probabilities, SpanLogits
 from ..nn.labels import label_rule
 from ..nn.model import Model
 from ..nn.model_plan import LabelRule, ModelPlan, Wire
 from ..nn.multi_head import MultiHeadAttention
-from ..nn.span_logits import SpanLogits
 from ..nn.tokens import TokenLogits
 from ..slots.lazy import load
 from ..slots.node import AnyInputRule, InputRule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..cpu.int8_kernels.entries import ENTRIES as INT8_KERNELS
+from ..cpu.int8_entries import ENTRIES as INT8_KERNELS
 from ..plugin import (
     Activation,
     AttentionBackend,

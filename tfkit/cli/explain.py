@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points
 from typing import Any
 
 import click
 
-from ..attention.rules import RULES
-from ..errors.codes import CODES
-from .check_texts import all_checks, checks_named
+from ..attention.rules import RULES, Rule
+from ..errors.codes import CODES, Code
 from .options import common
 from .output import print_json, print_text
 from .usage import nearest, usage_error
 
+WIDTH = 79
+Data = dict[str, Any]
 EPILOG = """\b
 tfkit explain TFK012     an error code
 tfkit explain A5         a rule of the attention contract, what checks it
@@ -44,8 +49,6 @@ def command(what: tuple[str, ...], as_json: bool) -> int:
             print_text("\n".join(lines))
         return 0
     if words.upper() in CODES:
-        from ..view.code_text import code_text
-
         code = words.upper()
         print_json(_code(code)) if as_json else print_text(code_text(code, CODES[code]))
         return 0
@@ -57,7 +60,6 @@ def _about_checks(words: str, as_json: bool) -> int:
         padded = f"TFK{words[3:]:0>3}"
         near = f"did you mean `{padded}`?" if padded in CODES else nearest(words.upper(), CODES)
         raise usage_error(f"there is no code `{words}`", near or "`tfkit explain` lists all codes")
-    from ..view.code_text import check_text, checks_text, rule_text
 
     listed = words.casefold() == "checks"
     checks = all_checks() if listed else checks_named(words)
@@ -85,3 +87,83 @@ def _code(code: str) -> dict[str, Any]:
 
 def _rule(number: str) -> dict[str, Any]:
     return {"rule": number, **asdict(RULES[number])}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its name in reports, the kind of part that it evaluates, the rule of the contract (or the number of the
+    relation), one line about it, the condition that must hold, and the features without which there is nothing to evaluate."""
+
+    name: str
+    evaluates: str
+    rule: str
+    summary: str
+    demand: str = ""
+    void: tuple[str, ...] = ()
+
+
+def all_checks() -> list[Check]:
+    """The checks of all installed distributions. tfkit-conformance lists them slot by slot, then those of `tfkit verify`.
+
+    A distribution that ships checks names a JSON file with their texts in the entry-point group `tfkit.checks`, so that
+    neither the checks nor torch are imported.
+    """
+    files = [point.load() for point in entry_points(group="tfkit.checks")]
+    read = [check for file in files for check in json.loads(file.read_text(encoding="utf-8"))]
+    return [Check(**{**check, "void": tuple(check["void"])}) for check in read]
+
+
+def checks_named(words: str) -> list[Check]:
+    """The checks with this name, number (`R19`) or rule (`A5`), in any case."""
+    wanted = words.casefold()
+    return [check for check in all_checks() if wanted in _names(check)]
+
+
+def _names(check: Check) -> set[str]:
+    """The names by which `tfkit explain` finds a check."""
+    first, _, rest = check.name.partition(" ")
+    numbered = {first, rest} if first[:1] in "AR" and first[1:].isdigit() else set()
+    return {word.casefold() for word in {check.name, check.rule, *numbered} if word}
+
+
+def code_text(code: str, entry: Code) -> str:
+    """Title, rule, an example that breaks it, and the fix."""
+    wrong = textwrap.indent(entry.wrong, "    ")
+    return f"{code}  {entry.title}\n\n{_filled(entry.rule)}\n\nWrong:\n{wrong}\n\n{_filled(entry.fix)}\n"
+
+
+def rule_text(number: str, rule: Rule, checks: Iterable[Data]) -> str:
+    """The rule, and its checks."""
+    return "\n".join([f"{number}  {rule.title}\n\n{_filled(rule.text)}\n\nChecked by:", *map(_line, checks)]) + "\n"
+
+
+def check_text(check: Data) -> str:
+    """What the check evaluates, its demand, and the features that void it."""
+    lines = [f"{check['name']}  ({check['evaluates']})", "", _filled(check["summary"])]
+    if check["demand"]:
+        lines.append(_filled(f"Demanded {check['demand']}."))
+    if check["void"]:
+        lines.append(_filled(f"Void where: {', '.join(check['void'])}."))
+    if check["rule"].startswith("A"):
+        lines.append(f"It shows rule {check['rule']}: `tfkit explain {check['rule']}`.")
+    return "\n".join(lines) + "\n"
+
+
+def checks_text(checks: Iterable[Data]) -> str:
+    """One line per check, grouped by what they evaluate."""
+    lines: list[str] = []
+    heading = ""
+    for check in checks:
+        if check["evaluates"] != heading:
+            heading = check["evaluates"]
+            lines += ["", f"{heading}:"]
+        lines.append(_line(check))
+    return "\n".join(lines[1:])
+
+
+def _line(check: Data) -> str:
+    return f"  {check['name']:<34} {check['summary']}"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -16,16 +16,18 @@ if TYPE_CHECKING:
         read_facts as read_facts,
     )
     from .extension import Spelling as Spelling, adds_symbols as adds_symbols
-    from .image_directory import (
+    from .image_files import Pixels as Pixels, read_image as read_image
+    from .image_preparation import check_images as check_images, prepare_images as prepare_images
+    from .image_tasks import (
         IMAGES as IMAGES,
         ImageFacts as ImageFacts,
+        ImageTask as ImageTask,
+        Normalisation as Normalisation,
         image_facts_text as image_facts_text,
+        image_task as image_task,
         image_texts as image_texts,
         read_image_facts as read_image_facts,
     )
-    from .image_files import Pixels as Pixels, read_image as read_image
-    from .image_preparation import check_images as check_images, prepare_images as prepare_images
-    from .image_tasks import ImageTask as ImageTask, Normalisation as Normalisation, image_task as image_task
     from .imported_tokeniser import original_files as original_files, read_huggingface as read_huggingface
     from .kinds import KINDS as KINDS
     from .labels import check_labels as check_labels

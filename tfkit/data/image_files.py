@@ -1,5 +1,11 @@
 """Images and labels from files: two idx files, or a folder with a sub-folder of PNG and JPEG files for each label.
 
+A file of MNIST's idx format (http://yann.lecun.com/exdb/mnist/), plain or gzip, is
+
+    0  0  type  dimensions  size 1 (4 bytes, the highest first)  ..  size n  bytes in row-major order
+
+The type is 8, unsigned bytes. Images are (N, rows, columns), labels are (N,).
+
 Files are not trusted: no link is followed, an image is decoded only if its header has the size and the colours of the model,
 and a damaged one is an error that names it.
 """
@@ -9,21 +15,24 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
+from math import prod
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from ..distribution import install_line
 from ..errors import BuildError, Diagnostic, InputError
-from ..files import read_bytes
+from ..files import open_regular, read_bytes
 from ..recipe import Recipe
 from ..slots.node import ImageRule
-from .idx_files import idx_images, idx_labels, idx_shape, unreadable
 from .labels import label_fault
+from .unpacked import FREE_BYTES, MAX_RATIO, unpacked
 
 Pixels = npt.NDArray[np.uint8]
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -35,6 +44,11 @@ MODES = {1: "L", 3: "RGB"}
 """Pillow's name of 8-bit images, by number of channels."""
 COLOURS = {"L": "8-bit grey", "RGB": "8-bit RGB", "RGBA": "RGB with transparency", "P": "a palette", "1": "black and white",
            "LA": "grey with transparency", "I;16": "16-bit grey", "CMYK": "CMYK"}  # fmt: skip
+IDX_UNSIGNED_BYTES = 8
+MAX_IMAGE = 1 << 26
+"""The most bytes of one image of an idx file."""
+MAX_COUNT = 1 << 31
+IDX_DIMENSIONS = {1: "labels", 3: "images"}
 
 
 @dataclass(frozen=True)
@@ -144,3 +158,83 @@ def _check_size(path: str, size: tuple[int, int], channels: int, colours: str, r
         wanted = COLOURS.get(MODES.get(rule.channels, ""), f"{rule.channels} channels")
         message = f"{path} is {colours}, the model takes {wanted} (`channels: {rule.channels}`)"
         raise InputError(Diagnostic("TFK123", message, "convert the images, or write their `channels` in the spec"))
+
+
+def idx_shape(path: str, dimensions: int) -> tuple[int, ...]:
+    """The sizes of a file with this number of dimensions. Raises InputError."""
+    with _opened(path) as (file, limit):
+        return _shape(file, path, dimensions, limit)
+
+
+def idx_labels(path: str) -> list[str]:
+    """The labels of a file, as text. Raises InputError."""
+    with _opened(path) as (file, limit):
+        (count,) = _shape(file, path, 1, limit)
+        data = _exactly(file, path, count, 0, count)
+        _ends(file, path, count)
+    names = [str(label) for label in range(256)]
+    return [names[label] for label in data]
+
+
+def idx_images(path: str) -> Iterator[bytes]:
+    """The pixels of every image of a file, row by row. Raises InputError."""
+    with _opened(path) as (file, limit):
+        count, rows, columns = _shape(file, path, 3, limit)
+        size = rows * columns
+        for number in range(count):
+            yield _exactly(file, path, size, number * size, count * size)
+        _ends(file, path, count * size)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[BinaryIO, int]]:
+    """The file, unpacked, and the most bytes that it may hold for its size."""
+    try:
+        with open_regular(path) as raw:
+            size = os.fstat(raw.fileno()).st_size
+            if Path(path).suffix == ".gz":
+                yield unpacked(raw), FREE_BYTES + MAX_RATIO * size
+            else:
+                yield raw, size
+    except OSError as reason:
+        raise unreadable(path, getattr(reason, "strerror", None) or str(reason)) from None
+
+
+def unreadable(path: str, reason: str, fix: str = "") -> InputError:
+    """The error of a file of images or labels that cannot be read."""
+    return InputError(Diagnostic("TFK122", f"{path} cannot be read: {reason}", fix))
+
+
+def _shape(file: BinaryIO, path: str, dimensions: int, limit: int) -> tuple[int, ...]:
+    head = file.read(4)
+    wanted = IDX_DIMENSIONS[dimensions]
+    if len(head) < 4 or head[:2] != b"\0\0":
+        raise unreadable(path, "it is no idx file", f"name an idx file of {wanted}, plain or `.gz`")
+    if head[2] != IDX_UNSIGNED_BYTES:
+        raise unreadable(path, f"its values have type 0x{head[2]:02x}, and unsigned bytes, 0x08, are expected")
+    if head[3] != dimensions:
+        kind = IDX_DIMENSIONS.get(head[3], "other data")
+        message = f"it has {head[3]} dimensions, which is an idx file of {kind}, and {wanted} have {dimensions}"
+        raise unreadable(path, message, "are the two files exchanged?" if head[3] in IDX_DIMENSIONS else "")
+    sizes = _exactly(file, path, 4 * dimensions, 4, 4 + 4 * dimensions)
+    shape = tuple(int.from_bytes(sizes[at : at + 4], "big") for at in range(0, 4 * dimensions, 4))
+    if 0 in shape or shape[0] > MAX_COUNT or prod(shape[1:]) > MAX_IMAGE:
+        expected = f"at least 1 image, of 1 to {MAX_IMAGE:,} bytes each, is expected"
+        raise unreadable(path, f"its header says {' x '.join(f'{size:,}' for size in shape)}; {expected}")
+    if (whole := prod(shape)) > limit:
+        message = f"its header says {whole:,} bytes, and a file of this size holds at most {limit:,}"
+        raise unreadable(path, message, "is the download complete? unpack a file that packs more than 100 times")
+    return shape
+
+
+def _exactly(file: BinaryIO, path: str, count: int, start: int, whole: int) -> bytes:
+    """`count` bytes; for a shorter file an error with both numbers, also where it is packed and unpacks to fewer."""
+    data = file.read(count)
+    if len(data) < count:
+        raise unreadable(path, f"it ends after {start + len(data):,} of {whole:,} bytes", "is the download complete?")
+    return data
+
+
+def _ends(file: BinaryIO, path: str, whole: int) -> None:
+    if file.read(1):
+        raise unreadable(path, f"it goes on after the {whole:,} bytes that its header says")

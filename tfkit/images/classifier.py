@@ -16,8 +16,7 @@ from ..data import Normalisation, check_classes, groups, read_image, read_image_
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list
 from ..io import load, model_in
-from ..nn.evaluating import evaluating
-from ..nn.finite_results import check_results
+from ..nn.evaluating import check_results, evaluating
 from ..nn.model import Model
 from ..slots.node import ImageRule
 

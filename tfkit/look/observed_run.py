@@ -26,7 +26,7 @@ from ..data import (
 from ..errors import Diagnostic, InputError
 from ..generate import Hypothesis, Search, beam_search, generate_batched
 from ..io import load, model_in
-from ..nn.finite_results import check_results
+from ..nn.evaluating import check_results
 from ..nn.model import Model
 from ..nn.model_plan import ModelPlan
 from ..slots.node import FeatureRule, ImageRule

@@ -1,4 +1,8 @@
-"""Nodes after a stack: projection, pooling, classification, mix of layers."""
+"""Nodes after a stack: projection, pooling, classification, mix of layers, spans, similarity.
+
+spans        start_t = w_s . x_t + b_s,   end_t = w_e . x_t + b_e          BERT, section 4.2, https://aclanthology.org/N19-1423/
+similarity   y[i, j] = exp(s) a_i . b_j / (|a_i| |b_j|)                    CLIP, figure 3, https://arxiv.org/abs/2103.00020
+"""
 
 from __future__ import annotations
 
@@ -159,3 +163,63 @@ class LayerMix(nn.Module):
 def _row(x: Tensor, index: Tensor) -> Tensor:
     """(B, M): row index[b] of each (L, M)."""
     return x.gather(1, index[:, None, None].expand(-1, 1, x.shape[2])).squeeze(1)
+
+
+class Similarity(nn.Module):
+    """Vectors a (B, M) and b (B, M) -> (B, B): row i compares a_i with every b_j. `scale` s is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(1))
+
+    def forward(self, context: ForwardContext, inputs: tuple[NodeOutput, NodeOutput]) -> NodeOutput:
+        a, b = (_unit(output.tensor) for output in inputs)
+        return NodeOutput(self.scale.exp() * (a @ b.mT), Padding())
+
+
+def _unit(x: Tensor) -> Tensor:
+    """x / |x|; a zero vector stays zero."""
+    return nn.functional.normalize(x, dim=-1, eps=max(1e-12, torch.finfo(x.dtype).tiny))
+
+
+class SpanLogits(nn.Module):
+    """Start and end logits (B, L, 2) of the positions of a sequence; the smallest finite number where no span may be.
+
+    Args:
+        linear: the map M -> 2.
+        end_id: the end token of a row `<s> first </s> second </s>` whose spans are in the second text or at the first token;
+            None if a span may be anywhere but in padding.
+    """
+
+    def __init__(self, linear: nn.Linear, end_id: int | None) -> None:
+        super().__init__()
+        self.linear, self.end_id = linear, end_id
+
+    def forward(self, context: ForwardContext, input: NodeOutput, tokens: NodeOutput | None = None) -> NodeOutput:
+        """The logits.
+
+        Args:
+            context: the current call of the model.
+            input: (B, L, M).
+            tokens: the output of the tokens node, whose ids contain the end tokens.
+
+        Returns:
+            (B, L, 2), with the padding of the input.
+        """
+        x = self.linear(input.tensor)
+        allowed = input.padding.as_visible(x.shape[1])
+        if tokens is not None and self.end_id is not None:
+            assert tokens.ids is not None
+            allowed = second_text(tokens.ids, self.end_id, allowed)
+        if allowed is not None:
+            x = x.masked_fill(~allowed.unsqueeze(2), torch.finfo(x.dtype).min)
+        return NodeOutput(x, input.padding, input.ids)
+
+
+def second_text(ids: Tensor, end_id: int, visible: Tensor | None) -> Tensor:
+    """(B, L) bool: the tokens after the first end token of each row of `ids` (B, L), without end tokens and padding, and the
+    first token. Tokens that are `visible` (B, L) are no padding."""
+    visible = torch.ones_like(ids, dtype=torch.bool) if visible is None else visible
+    ends = (ids == end_id) & visible
+    first = visible & (visible.cumsum(1) == 1)
+    return first | ((ends.cumsum(1) > 0) & ~ends & visible)

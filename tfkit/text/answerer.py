@@ -16,7 +16,7 @@ from ..data import Ranges, TextTokeniser, groups, read_span_facts, read_tokenise
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list, check_whole, in_words
 from ..io import load, model_in
-from ..nn.finite_results import check_results
+from ..nn.evaluating import check_results
 from ..nn.model import Model
 from .row_reader import RowReader
 

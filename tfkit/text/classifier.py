@@ -27,7 +27,7 @@ from ..data import (
 from ..errors import Diagnostic, InputError
 from ..errors.arguments import check_list
 from ..io import load, model_in
-from ..nn.finite_results import check_results
+from ..nn.evaluating import check_results
 from ..nn.model import Model
 from .row_reader import RowReader
 

@@ -15,7 +15,7 @@ from ..data.text_lines import MAX_GROUP
 from ..errors import Diagnostic, InputError, Location
 from ..errors.arguments import check_list, check_whole
 from ..io import load, model_in
-from ..nn.finite_results import check_results
+from ..nn.evaluating import check_results
 from ..nn.model import Model
 from .row_reader import RowReader
 

@@ -13,7 +13,7 @@ from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_classes, groups, read_labels, read_tokenisers, roles_for, word_pieces
 from ..errors.arguments import check_texts
 from ..io import load, model_in
-from ..nn.finite_results import check_results
+from ..nn.evaluating import check_results
 from ..nn.model import Model
 from .row_reader import RowReader
 

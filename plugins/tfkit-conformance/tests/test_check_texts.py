@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from tfkit.cli.check_texts import all_checks, checks_named
+from tfkit.cli.explain import all_checks, checks_named
 from tfkit_conformance.check_texts import FILE
 from tfkit_conformance.write_check_texts import checks_json, declared_checks
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...nn.convolutions import Convolutions, Features
-from ...nn.heads import Classify, Dense, LayerMix, Pool, Probabilities
+from ...nn.heads import Classify, Dense, LayerMix, Pool, Probabilities, Similarity, SpanLogits
 from ...nn.layers import Embedding, Linear
 from ...nn.local_attention import LocalCentre
 from ...nn.multi_head import AttentionConfig, MultiHeadAttention
@@ -17,8 +17,6 @@ from ...nn.patches import Patches
 from ...nn.readout import InitialState, Readout
 from ...nn.recurrent import Recurrent
 from ...nn.recurrent_layer import RecurrentLayer
-from ...nn.similarity import Similarity
-from ...nn.span_logits import SpanLogits
 from ...nn.stack import LayerParts, Stack, Wiring
 from ...nn.tokens import TokenLogits, Tokens
 from ...plugin import CellSite, Component

@@ -3,9 +3,8 @@ parallelism divides."""
 
 from .communication import sent_per_step
 from .division import Division, divide
-from .fit import Choice, cheapest, choices, usable_bytes
+from .fit import Choice, cheapest, choices, command_for, usable_bytes
 from .memory import Memory, Regime, Step, Weights, inexact, memory_of, weights_of
-from .torchrun import command_for
 
 __all__ = [
     "Choice",

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 import tfkit
-from tfkit.nn import convolutions, similarity, span_logits
+from tfkit.nn import convolutions, heads
 from tfkit.plugin.model_parts import Linear
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.verification.batch import draw, lengths_for
@@ -70,10 +70,10 @@ WRONG = [
     ("patches", nn.Conv2d, "forward", transposed),
     ("convolutions", convolutions, "_convolved", shifted),
     ("convolutions", convolutions, "_strided", no_padding),
-    ("similarity", similarity, "_unit", lambda x: x),
-    ("similarity", similarity, "_unit", lambda x: x / x.abs().sum(-1, keepdim=True)),
-    ("spans", span_logits, "second_text", lambda ids, end_id, visible: visible),
-    ("spans", span_logits, "second_text", to_the_end),
+    ("similarity", heads, "_unit", lambda x: x),
+    ("similarity", heads, "_unit", lambda x: x / x.abs().sum(-1, keepdim=True)),
+    ("spans", heads, "second_text", lambda ids, end_id, visible: visible),
+    ("spans", heads, "second_text", to_the_end),
     ("spans", Linear, "forward", turned),
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...slots.processor_kernels import Int8Kernel
+from ..slots.processor_kernels import Int8Kernel
 
 _HERE = "tfkit.cpu.int8_kernels"
 
@@ -13,8 +13,8 @@ ENTRIES = [
         reference="https://github.com/uxlfoundation/oneDNN",
         needs=("amx_int8", "amx_tile"),
         levels=127,
-        pack=f"{_HERE}.onednn:pack",
-        multiply=f"{_HERE}.onednn:multiply",
+        pack=f"{_HERE}:onednn_pack",
+        multiply=f"{_HERE}:onednn_multiply",
         relative_time=0.8,  # at 1 to 40 rows it takes longer than the kernel of tfkit-simd (bench/int8.py on an Intel Xeon)
     ),
     Int8Kernel(
@@ -23,8 +23,8 @@ ENTRIES = [
         reference="https://arxiv.org/abs/2101.05615",
         needs=("avx512_vnni",),
         levels=127,
-        pack=f"{_HERE}.fbgemm:pack",
-        multiply=f"{_HERE}.fbgemm:multiply_vnni",
+        pack=f"{_HERE}:fbgemm_pack",
+        multiply=f"{_HERE}:fbgemm_multiply_vnni",
         relative_time=1.0,
     ),
     Int8Kernel(
@@ -33,8 +33,8 @@ ENTRIES = [
         reference="https://arxiv.org/abs/2101.05615",
         needs=("avx2",),
         levels=63,
-        pack=f"{_HERE}.fbgemm:pack",
-        multiply=f"{_HERE}.fbgemm:multiply_avx2",
+        pack=f"{_HERE}:fbgemm_pack",
+        multiply=f"{_HERE}:fbgemm_multiply_avx2",
         relative_time=2.3,  # FBGEMM_ENABLE_INSTRUCTIONS=AVX2 python bench/int8.py
     ),
 ]
