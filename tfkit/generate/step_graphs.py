@@ -18,12 +18,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as module_calls
+from torch import Tensor
 
 from ..cpu import small_batch
 from ..cpu.int8 import capabilities
-from ..cpu.low_precision import LowPrecisionLinear
 from ..cpu.packed_weight import SearchProducts, active, equal_sums
 from ..cpu.products import are_plain, may_read
 from ..errors import Diagnostic, InputError
@@ -31,10 +29,10 @@ from ..nn.fixed_step import FixedStart, FixedStep
 from ..nn.model import Model
 from ..nn.runtime.decoding_state import DecodingState
 from ..nn.runtime.head_columns import HeadColumns
-from ..nn.tokens import TokenLogits
 from ..slots.lazy import load
 from ..slots.processor_kernels import StepRecorder
 from .columns import places_in
+from .model_state import ModelState
 from .prefill import GenerationState
 
 Capture = Callable[..., tuple[Callable[[], object], Any]]
@@ -255,9 +253,9 @@ class _Held(threading.local):
     """The steps that a thread has recorded, their copies of weights, and the fingerprint of these weights at that time."""
 
     def __init__(self) -> None:
-        self.forget((), None)
+        self.forget(None, None)
 
-    def forget(self, state: tuple[tuple[int, int], ...], products: SearchProducts | None) -> None:
+    def forget(self, state: ModelState | None, products: SearchProducts | None) -> None:
         """Begin anew with a model in this state."""
         self.state, self.products = state, products
         self.steps: dict[tuple[Any, ...], Captured] = {}
@@ -283,8 +281,9 @@ class RecordedSteps(StepGraphs):
     replays of a graph. A search whose steps cannot be recorded, or are slower recorded, takes ordinary ones: `begin` gives
     None.
 
-    A recorded step runs no modules. So steps are ordinary where a module has hooks, and where another backend than that of the
-    recorder was asked for by name. They are recorded anew once a weight changes. Each thread has steps of its own.
+    A recorded step runs no modules. So steps are ordinary where a module has hooks or a function in place of its `forward`, and
+    where another backend than that of the recorder was asked for by name. They are recorded anew once a weight, a module or an
+    attribute of a module changes (`model_state.py`). Each thread has steps of its own.
     """
 
     def __init__(self, model: Model, recorder: StepRecorder) -> None:
@@ -421,10 +420,13 @@ class RecordedSteps(StepGraphs):
     def _same_model(self, products: SearchProducts) -> bool:
         """Whether recordings may stand for the model. Those of other weights are forgotten."""
         measured = small_batch.TABLE is not None  # a user's choice of products, which a recorded step would not follow
-        held, state = self.held, None if measured or self.model.training else _state_of(self.model)
-        if state is None:
+        held = self.held
+        if measured or self.model.training:
             return False
-        if held.state != state or held.written_to(products):
+        if held.state is None or not held.state.holds(self.model) or held.written_to(products):
+            state = ModelState(self.model)
+            if not state.is_plain():
+                return False
             held.forget(state, products)
             held.parameters = sum(parameter.numel() for parameter in self.model.parameters())
         return True
@@ -471,33 +473,6 @@ class CapturedBeams:
     def following(self, chosen: Tensor) -> Tensor:
         """The logits (B, V) after the tokens (B,) of the hypotheses. The next step overwrites them."""
         return self.captured.following(chosen)
-
-
-def _state_of(model: Model) -> tuple[tuple[int, int], ...] | None:
-    """What changes when a weight is replaced or written to: addresses and versions. None where a hook wants to see the calls of
-    modules, or a tensor has no version."""
-    if module_calls._global_forward_hooks or module_calls._global_forward_pre_hooks:
-        return None
-    state: list[tuple[int, int]] = []
-    waiting: list[nn.Module | None] = [model]
-    while waiting:  # in a third of the time of `model.modules()`, which each search would wait for
-        module = waiting.pop()
-        if module is None:
-            continue
-        if module._forward_hooks or module._forward_pre_hooks:
-            return None
-        if isinstance(module, LowPrecisionLinear):
-            state.append((id(module.rounded), 0))
-        if isinstance(module, TokenLogits) and module.low_precision is not None:
-            state.append((id(module.low_precision.rounded), 0))
-        for tensors in (module._parameters, module._buffers):
-            for tensor in tensors.values():
-                if tensor is not None:
-                    if tensor.is_inference():
-                        return None
-                    state.append((tensor.data_ptr(), tensor._version))
-        waiting += module._modules.values()
-    return tuple(state)
 
 
 def _rounded(number: int, step: int) -> int:
