@@ -16,7 +16,7 @@ from tfkit_conformance import Case, check_backend, replay
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.finding import Inconclusive, Violation
 from tfkit_conformance.suite import conformance
-from tfkit_conformance.suite.guided_calls import Guided, guided_calls
+from tfkit_conformance.suite.guided_calls import Guided, guided_calls, plain_calls
 
 OPTIONS = NoOptions()
 
@@ -413,10 +413,10 @@ def what_faults_change():
     torch.set_float32_matmul_precision("highest")
 
 
-def first_violation(subject, dtype="float32"):
+def first_violation(subject, dtype="float32", calls=None):
     KEPT.clear()
     guided = Guided(subject)
-    for _, case in guided_calls(subject, (dtype,), "quick", 0):
+    for _, case in calls or guided_calls(subject, (dtype,), "quick", 0):
         try:
             guided.check(case)
         except Inconclusive:
@@ -435,6 +435,20 @@ def test_a_fault_beside_every_fixed_size_is_found(fault):
     if fault in (many_keys, many_rows, a_group_of_seven):
         KEPT.clear()
         assert replay(backend_under_test(EAGER, attend=fault), case, check="guided calls").startswith("guided calls: ")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [gradients_in_buffers, a_backward_of_its_thread, a_backward_of_the_default_dtype, inputs_that_are_not_saved,
+     lengths_by_their_ends, one_scale_for_each_size, bias_gradients_in_repeated_memory, a_setting_after_an_error,
+     slopes_by_three_digits, windows_by_their_right_side, distances_by_the_low_bits_of_the_offset,
+     weights_that_a_later_call_writes, a_mask_by_its_sizes, buffers_that_come_again, weights_change_the_output],
+    ids=lambda fault: fault.__name__,
+)  # fmt: skip
+def test_what_a_kernel_keeps_shows_after_a_small_call_of_one_feature(fault):
+    subject = backend_under_test(EAGER, attend=fault)
+    _, violation = first_violation(subject, calls=plain_calls(subject, ("float32",)))
+    assert violation is not None
 
 
 @pytest.mark.slow

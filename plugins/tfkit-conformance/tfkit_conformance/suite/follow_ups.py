@@ -82,17 +82,26 @@ class First:
 
 def one_field(first: First) -> float | None:
     """One field is another, in half of the calls nothing else."""
-    subject, draw = first.maker.subject, first.draw
-    changes = [change for change in _changes(first.case, draw) if subject.accepts(change.request(subject.device))]
-    if not changes:
-        return None
-    changed = draw.choice(changes)
-    if draw.random() < 0.5:
+    changes = _accepted_changes(first)
+    return _with_field(first, first.draw.choice(changes)) if changes else None
+
+
+def every_field(first: First) -> float | None:
+    """Each field in turn is another."""
+    return max((_with_field(first, change) for change in _accepted_changes(first)), default=None)
+
+
+def _accepted_changes(first: First) -> list[Case]:
+    subject = first.maker.subject
+    return [change for change in _changes(first.case, first.draw) if subject.accepts(change.request(subject.device))]
+
+
+def _with_field(first: First, changed: Case) -> float:
+    if first.draw.random() < 0.5:
         changed = replace(changed, seed=changed.seed + 1)
-    sent = changed.grad_output(subject.device)
-    return first.maker.make(
-        first.spelt(changed), sent, f" after a call of the same sizes with another {_field(first, changed)}"
-    )
+    sent = changed.grad_output(first.maker.subject.device)
+    when = f" after a call of the same sizes with another {_field(first, changed)}"
+    return first.maker.make(first.spelt(changed), sent, when)
 
 
 def _field(first: First, changed: Case) -> str:
@@ -117,9 +126,9 @@ def _changes(case: Case, draw: random.Random) -> Iterator[Case]:
         if left is not None:
             yield replace(case, window=(left + step, right))
     if case.offset is not None:
-        far = draw.choice([1, -1, 1 << 8, 1 << 16])
-        several = isinstance(case.offset, tuple)
-        yield replace(case, offset=tuple(one + far for one in case.offset) if several else case.offset + far)  # type: ignore
+        for far in (draw.choice([1, -1]), 1 << 8, 1 << 16):
+            several = isinstance(case.offset, tuple)
+            yield replace(case, offset=tuple(one + far for one in case.offset) if several else case.offset + far)  # type: ignore
         yield replace(case, causal=not case.causal)
     for name, most in (("offset", case.K), ("key_lengths", case.K), ("query_lengths", case.Q)):
         rows = getattr(case, name)
@@ -138,11 +147,24 @@ def _changes(case: Case, draw: random.Random) -> Iterator[Case]:
 
 def one_tensor_alone(first: First) -> float | None:
     """One tensor, of the mask or the bias above all, holds other numbers, or the same in another order."""
-    draw, other = first.draw, first.spelt(replace(first.case, seed=first.case.seed + 1))
-    mask = [field.name for field in fields(Mask) if isinstance(getattr(first.inputs.mask, field.name), Tensor)]
-    leaves = leaves_of(first.inputs)
-    bias = ["bias"] * 4 * ("bias" in leaves)
-    name = draw.choice([*mask, *mask, *bias, "query", "key", "value"])
+    mask = _mask_tensors(first.inputs.mask)
+    bias = ["bias"] * 4 * ("bias" in leaves_of(first.inputs))
+    return _with_tensor(first, first.draw.choice([*mask, *mask, *bias, "query", "key", "value"]))
+
+
+def every_tensor(first: First) -> float | None:
+    """Each tensor in turn holds other numbers, or the same in another order."""
+    names = [*_mask_tensors(first.inputs.mask), *leaves_of(first.inputs)]
+    return max((share for name in names if (share := _with_tensor(first, name)) is not None), default=None)
+
+
+def _mask_tensors(mask: Mask) -> list[str]:
+    return [field.name for field in fields(Mask) if isinstance(getattr(mask, field.name), Tensor)]
+
+
+def _with_tensor(first: First, name: str) -> float | None:
+    draw, leaves = first.draw, leaves_of(first.inputs)
+    other = first.spelt(replace(first.case, seed=first.case.seed + 1))
     old: Tensor = leaves[name] if name in leaves else getattr(first.inputs.mask, name)
     new: Tensor = leaves_of(other)[name] if name in leaves else getattr(other.mask, name)
     how = "other numbers"
@@ -391,6 +413,13 @@ FOLLOW_UPS: tuple[FollowUp, ...] = (
     after_an_error, least_scores,
 )  # fmt: skip
 """Those that are drawn more often occur more than once."""
+
+
+def follow_by_all(first: First) -> float:
+    """All follow-ups that apply to the call."""
+    several = (one_field, one_tensor_alone)
+    every = [every_field, every_tensor, *(follow_up for follow_up in FOLLOW_UPS if follow_up not in several)]
+    return max((share for follow_up in every if (share := follow_up(first)) is not None), default=0.0)
 
 
 def follow(first: First, number: int) -> float:

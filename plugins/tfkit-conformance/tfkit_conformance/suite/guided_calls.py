@@ -1,9 +1,11 @@
-"""Calls near the numbers of the kernel's source, and calls with one size far out, with features drawn at random.
+"""Small calls of each feature, calls near the numbers of the kernel's source, and calls with one size far out.
 
+    plain     a small call of each feature alone, with gradients and without; every follow-up comes after it
     near      each number c of the source, and c - 1, c + 1, 2 c, 2 c + 1, as every size that a call has: lengths, batch, heads,
               groups, dims, rows of all heads, offsets, windows, lengths of rows, tables of distances, scale and softcap
     far       every such size drawn on a logarithmic scale up to its limit, one query with thousands of keys for instance
 
+The last two have further features, drawn at random.
 A kernel may change its path at any size. Fixed sizes find the paths at the sizes that we thought of; these find the others.
 
 Of each call output, log-sum-exp and gradients are held to the bound (`call_maker.py`). Most are followed by other calls of the
@@ -40,7 +42,7 @@ from ..relations.order import ORDER
 from ..relations.relation import Relation
 from ..source import Source
 from .call_maker import CHECK, CallMaker, memory_of_nan, torch_threads
-from .follow_ups import First, follow
+from .follow_ups import First, follow, follow_by_all
 from .layers import mask_tensors
 from .spellings import respelled
 
@@ -186,6 +188,7 @@ def guided_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str,
     """What is particular to a call in words, and the call, in any of the dtypes."""
     if not dtypes:
         return
+    yield from plain_calls(subject, dtypes)
     draw = random.Random(f"{seed} {' '.join(dtypes)}")
     budget = BUDGET[profile]
     near = [*_near_integers(subject.source), *_near_floats(subject.source)]
@@ -199,6 +202,37 @@ def guided_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str,
             size = round(axis.most * draw.uniform(0.85, 1) if turn % 2 == 0 else axis.most ** draw.random())
             yield from _called(subject, draw.choice(dtypes), draw, f"{axis.words} {size:,}", axis, size)
         far = far[1:]
+
+
+def plain_calls(subject: BackendUnderTest, dtypes: Sequence[str]) -> Iterator[tuple[str, Case]]:
+    """A small call of each feature that is declared, in turn in each dtype; with gradients and without."""
+    can = subject.capabilities
+    dims = [dim for dim in (8, 16, 32, 64, 128, 256) if can.head_dim and dim in can.head_dim]
+    D = dims[0] if dims else can.head_dim.minimum if can.head_dim else 1
+    row = Case(B=2, H=2, G=2, Q=3, K=5, D=D, V=D, dtype=dtypes[0], seed=1)
+    features: dict[str, dict[str, Any]] = {
+        "no feature": {},
+        "one query": {"Q": 1},
+        "shared heads": {"H": 6, "G": 2},
+        "causal": {"causal": True, "offset": 1},
+        "offsets of rows": {"causal": True, "offset": (2, 0)},
+        "a window": {"window": (2, 1), "offset": 2},
+        "lengths": {"key_lengths": (2, 5), "query_lengths": (3, 1)},
+        "padding": {"key_visible": "coins"},
+        "segments": {"segments": 2},
+        "visible": {"visible": "HQK"},
+        "a dense bias": {"bias": "dense", "bias_axes": "HQK"},
+        "a linear bias": {"bias": "linear", "offset": 2},
+        "a distance bias": {"bias": "distance", "bias_values": 6, "offset": 2},
+        **{setting.words: {setting.name: 0.5} for setting in SCORE_SETTINGS},
+        "weights": {"weights": True, "lse": can.lse},
+    }
+    for number, (words, feature) in enumerate(features.items()):
+        case = replace(row, dtype=dtypes[number % len(dtypes)], **feature)
+        biased = case.bias in can.bias_gradient
+        for tried in (replace(case, gradients=can.backward, bias_gradient=biased), replace(case, gradients=False)):
+            if subject.accepts(tried.request(subject.device)):
+                yield f"{words} alone{'' if tried.gradients else ', without gradients'}", tried
 
 
 def _near_integers(source: Source) -> Iterator[tuple[str, Axis, int]]:
@@ -338,6 +372,7 @@ class Guided:
 
     def __init__(self, subject: BackendUnderTest) -> None:
         self.subject, self.maker = subject, CallMaker(subject)
+        self.plain = {case for dtype in subject.capabilities.dtypes for _, case in plain_calls(subject, (dtype,))}
 
     def check(self, case: Case) -> float:
         """The largest error of a call, and of those that follow it, as a share of its bound. Raises Violation, Inconclusive."""
@@ -345,7 +380,7 @@ class Guided:
         worst = self._followed(case, draw, alive)
         self._check_released(alive)
         for relation, one_in in RELATIONS if _products(case) <= MAX_REPEATED else ():
-            if draw.randrange(one_in) == 0:
+            if draw.randrange(one_in) == 0 or case in self.plain:
                 worst = max(worst, self._related(relation, case))
         return worst
 
@@ -356,14 +391,15 @@ class Guided:
         alive |= {name: weakref.ref(leaf) for name, leaf in leaves_of(inputs).items()}
         alive |= {f"mask {tuple(term.shape)}": weakref.ref(term) for term in mask_tensors(inputs.mask)}
         threads = 2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()
-        inference = case.seed % 5 == 2
-        with torch_threads(threads), memory_of_nan() if draw.randrange(3) == 0 else nullcontext():
+        plain = case in self.plain
+        inference = plain or case.seed % 5 == 2
+        with torch_threads(threads), memory_of_nan() if draw.randrange(3) == 0 or plain else nullcontext():
             if inference:
                 with torch.inference_mode():
                     self.maker.run(inputs)
             worst = first.again(" after the same call under inference_mode" * inference)
         number = (_products(case) <= MAX_REPEATED) + (_products(case) <= MAX_THREADED)
-        return max(worst, follow(first, number))
+        return max(worst, follow_by_all(first) if plain else follow(first, number))
 
     def _check_released(self, alive: dict[str, Any]) -> None:
         """No tensor of the calls is kept alive."""
