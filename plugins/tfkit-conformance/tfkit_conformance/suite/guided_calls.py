@@ -46,7 +46,7 @@ from .follow_ups import First, follow, follow_by_all
 from .layers import mask_tensors
 from .spellings import respelled
 
-SUMMARY = "calls near the numbers of the source and calls of unusual sizes, within the error bound, and nothing else changes"
+SUMMARY = "small calls, calls near the numbers of the source and of unusual sizes, within the error bound, and nothing else changes"
 BUDGET = {"quick": 1_000, "standard": 4_000, "deep": 20_000}
 """So many calls near numbers of the source are made at most, and an eighth as many of unusual sizes; over all dtypes."""
 NEAR_FOR_FAR = 3
