@@ -158,10 +158,10 @@ def _fixed_calls(run: Run, dtype: str) -> None:
     """Each call is an example with a time limit of its own.
 
     Long ones are left out after a slow one. The quick profile makes them in one dtype, and of the dtypes that it leaves out
-    the calls at far positions: only float64 shows some of their errors.
+    the calls of unusual numbers: only float16 or float64 shows some of their errors.
     """
     tally, slowest = run.tally(CHECK, "A2", SUMMARY), 0.0
-    for fixed in fixed_calls(run.subject, dtype, positions_only=dtype not in run.dtypes):
+    for fixed in fixed_calls(run.subject, dtype, numbers_only=dtype not in run.dtypes):
         if run.over or tally.finding is not None:
             return
         if fixed.long and slowest > run.limit / SLOWER:

@@ -6,7 +6,8 @@
     decoding       few queries in each of many rows, where matrix products become many small ones; one query of many heads
     head dims      1 and odd ones, those between powers of two
     equal sizes    Q = B, Q = H, K = D, with shared heads H = D and G = D: nothing can be guessed from a shape
-    numbers        positions beyond 2^15, 2^24 and 2^31, segment numbers beyond a byte, scores far below zero
+    numbers        positions beyond 2^15, 2^24 and 2^31, segment numbers beyond a byte, scores far from zero, sums beyond the
+                   range of float16, weights that float32 does not hold
     tensors        int32 and int8 lengths, int32 segments, a bias whose axes are permuted
     axes           a dense bias and `visible` that differ along any of the axes B, H, Q, K and are the same along the others
     scores         a score function, where any is declared: the dot product with the other sign, which the reference has, too
@@ -66,10 +67,10 @@ class FixedCall:
     long: bool
 
 
-def fixed_calls(subject: BackendUnderTest, dtype: str, positions_only: bool = False) -> Iterator[FixedCall]:
-    """The calls that the declaration accepts, those with gradients where it has a backward of them; or only the ones at far
-    positions."""
-    calls = _at_far_positions(_row(subject, dtype)) if positions_only else _calls(subject, dtype)
+def fixed_calls(subject: BackendUnderTest, dtype: str, numbers_only: bool = False) -> Iterator[FixedCall]:
+    """The calls that the declaration accepts, those with gradients where it has a backward of them; or only those of unusual
+    numbers."""
+    calls = _of_unusual_numbers(subject, _row(subject, dtype)) if numbers_only else _calls(subject, dtype)
     for words, case, change in calls:
         full = replace(case, gradients=subject.capabilities.backward)
         for tried in (full, replace(full, gradients=False)):
@@ -188,7 +189,7 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
         yield "as many heads as features and keys, half as many for keys", replace(same, G=max(D // 2, 1)), None
         yield "as many heads for keys as features and queries, twice as many for queries", replace(same, H=2 * D), None
 
-    yield from _at_far_positions(row)
+    yield from _of_unusual_numbers(subject, row)
     yield "segment numbers beyond a byte", replace(row, B=2, segments=3), _segments(1000, 256)
     yield "segment numbers beyond 2^16", replace(row, B=2, segments=3), _segments(70_000, 2**16)
     yield "int32 segments", replace(row, B=2, segments=3), _segments(0, 1, torch.int32)
@@ -203,8 +204,6 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
     dense = replace(row, B=2, bias="dense", bias_axes="HQK", bias_gradient="dense" in can.bias_gradient)
     yield "a bias whose axes are permuted", dense, _permuted_bias
     yield from _along_axes(replace(row, B=2, H=6, G=3 if can.grouped_queries else 6), bool(can.bias_gradient))
-    for far in (-FAR_SCORE[dtype], FAR_SCORE[dtype]):
-        yield f"scores near {far:g}", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(far)
     if "*" in can.scores:
         for scored in (row, replace(row, H=4, causal=True, offset=2), replace(row, bias="dense", softcap=5.0)):
             yield "a score function", scored, negated_product
@@ -223,6 +222,21 @@ def _row(subject: BackendUnderTest, dtype: str) -> Case:
 def _length(wanted: int, allowed: Range | None) -> int:
     assert allowed is not None
     return next((size for size in range(wanted, 0, -1) if size in allowed), allowed.minimum)
+
+
+def _of_unusual_numbers(subject: BackendUnderTest, row: Case) -> Iterator[tuple[str, Case, Change]]:
+    """Each dtype has errors of its own: positions that it does not hold, sums that are beyond its range."""
+    can = subject.capabilities
+    assert can.head_dim is not None
+    yield from _at_far_positions(row)
+    for far in (-FAR_SCORE[row.dtype], FAR_SCORE[row.dtype]):
+        yield f"scores near {far:g}", replace(row, bias="dense", bias_axes="HQK"), _shifted_bias(far)
+    wide = next((size for size in (128, 64, 32) if size in can.head_dim), row.D)
+    yield "large gradients of many features", replace(row, D=wide, V=wide, regime="high_gradients"), None
+    yield "large keys and a small scale", replace(row, scale=1e-4, regime="high_gradients"), _large_keys
+    if row.dtype == "float64":
+        many = replace(row, K=_length(LONG, can.key_length), bias="dense", bias_axes="K")
+        yield "values of 1e40 with weights of e^-95", many, _faint_but_large
 
 
 def _at_far_positions(row: Case) -> Iterator[tuple[str, Case, Change]]:
@@ -305,6 +319,22 @@ def _shifted_bias(by: float) -> Change:
         return {"bias": DenseBias(values)}
 
     return change
+
+
+def _large_keys(inputs: AttentionInputs) -> dict[str, Tensor]:
+    """Gradients of queries are large before they are scaled, and small after."""
+    key = inputs.key.detach() * 4000.0
+    return {"key": key.requires_grad_(inputs.key.requires_grad)}
+
+
+def _faint_but_large(inputs: AttentionInputs) -> dict[str, Any]:
+    """The first half of the keys has weights of e^-95 and values of 1e40: it decides the output."""
+    half = inputs.key.shape[2] // 2
+    value = inputs.value.detach().clone()
+    value[:, :, :half] *= 1e40
+    bias = torch.zeros(1, 1, 1, inputs.key.shape[2], device=value.device)
+    bias[..., :half] = -95.0
+    return {"value": value.requires_grad_(inputs.value.requires_grad), "bias": DenseBias(bias)}
 
 
 def _sizes(inputs: AttentionInputs) -> str:

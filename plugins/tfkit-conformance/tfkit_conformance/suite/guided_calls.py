@@ -46,7 +46,7 @@ from .follow_ups import First, follow, follow_by_all
 from .layers import mask_tensors
 from .spellings import respelled
 
-SUMMARY = "small calls, calls near the numbers of the source and of unusual sizes, within the error bound, and nothing else changes"
+SUMMARY = "small calls, and those near numbers of the source or of unusual sizes, within the error bound; nothing else changes"
 BUDGET = {"quick": 1_000, "standard": 4_000, "deep": 20_000}
 """So many calls near numbers of the source are made at most, and an eighth as many of unusual sizes; over all dtypes."""
 NEAR_FOR_FAR = 3
@@ -184,6 +184,10 @@ AXES = (
 )
 
 
+DIVIDED = ("key length", "query length", "batch size", "number of heads", "head dim")
+"""The axes along which most kernels divide their work."""
+
+
 def guided_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str, seed: int) -> Iterator[tuple[str, Case]]:
     """What is particular to a call in words, and the call, in any of the dtypes."""
     if not dtypes:
@@ -193,8 +197,9 @@ def guided_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str,
     budget = BUDGET[profile]
     near = [*_near_integers(subject.source), *_near_floats(subject.source)]
     near = draw.sample(near[:budget], min(len(near), budget)) * max(1, min(MAX_TURNS, budget // max(1, len(near))))
+    near = [*_just_beyond(subject.source), *near]  # a slow kernel does not get to the end
     far = [(turn, axis) for turn in range(budget // 8 // len(AXES) + 1) for axis in AXES]
-    while near or far:  # side by side, because a slow kernel does not get to the end
+    while near or far:  # side by side, for the same reason
         for words, axis, size in near[: NEAR_FOR_FAR if far else None]:
             yield from _called(subject, draw.choice(dtypes), draw, words, axis, size)
         near = near[NEAR_FOR_FAR:] if far else []
@@ -242,6 +247,14 @@ def _near_integers(source: Source) -> Iterator[tuple[str, Axis, int]]:
             for axis in AXES:
                 if size <= 4 * axis.most:
                     yield f"{axis.words} {size:,}" + f", near {number:,} of the source" * bool(known), axis, size
+
+
+def _just_beyond(source: Source) -> Iterator[tuple[str, Axis, int]]:
+    """One element after a block and after two blocks, on the axes along which kernels divide their work."""
+    beyond = {size for number in source.integers if number >= SMALL for size in (number + 1, 2 * number + 1)}
+    for words, axis, size in _near_integers(source):
+        if axis.words in DIVIDED and size in beyond and size <= axis.most:
+            yield words, axis, size
 
 
 def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
