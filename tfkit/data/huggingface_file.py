@@ -28,6 +28,8 @@ MAX_STEPS = 16
 """The most steps of a part, those in sequences included."""
 MAX_MERGES = 8
 """The most merges for each piece; Gemma's tokeniser, with all splits of its pieces, has 2."""
+MAX_ADDED = 100_000
+"""The most tokens that are recognised before a text is split; those of speech and of images are 65,536."""
 MAX_GROWTH = {"normalizer": 1024, "decoder": 64}
 """How many times as many characters the steps of a part may make of a text; those of ALBERT 648."""
 MAX_REPLACED = 64
@@ -113,7 +115,7 @@ class TokeniserJson(FileModel):
     version: Literal["1.0"]
     truncation: None
     padding: None
-    added_tokens: Annotated[list[AddedToken], Field(max_length=MAX_IDS)]
+    added_tokens: Annotated[list[AddedToken], Field(max_length=MAX_ADDED)]
     normalizer: dict[str, Any] | None
     pre_tokenizer: dict[str, Any] | None
     post_processor: dict[str, Any] | None
