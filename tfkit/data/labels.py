@@ -40,8 +40,8 @@ def check_labels(labels: Sequence[str], words: bool = False) -> None:
 
 
 def _seen(label: str) -> str:
-    """What a reader sees of a label: letters in one form of Unicode, with plain ones for ligatures and other spaces, nothing that
-    is not seen, no space around it and none beside another."""
+    """What a reader sees of a label: letters in one form of Unicode, with plain ones for ligatures and other spaces, nothing
+    that is not seen, no space around it and none beside another."""
     return " ".join(unicodedata.normalize("NFKC", _UNSEEN.sub("", label.replace(BLANK, " "))).split())
 
 

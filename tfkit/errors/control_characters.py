@@ -16,9 +16,7 @@ _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-UNSEEN = (
-    "\u180b-\u180d\u180f\u200c\u200d\u2800\ufe00-\ufe0f\U0001107f\U00013430-\U0001343f\U00016fe4\U0001d159"
-)
+UNSEEN = "\u180b-\u180d\u180f\u200c\u200d\u2800\ufe00-\ufe0f\U0001107f\U00013430-\U0001343f\U00016fe4\U0001d159"
 """Characters of texts that nobody sees, as a range of a regular expression: joiners, selectors, and empty signs."""
 CONTROL = re.compile(f"[{_CONTROLS}{_INVISIBLE}]")
 CONTROL_OR_LINE_END = re.compile(f"[{_CONTROLS}{_INVISIBLE}\t\n]")
