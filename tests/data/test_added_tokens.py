@@ -159,6 +159,7 @@ def test_a_token_that_a_closed_vocabulary_lacks_is_refused(family: str, tmp_path
         ("tokenizer_config.json", {"split_special_tokens": True}, 300, "split_special_tokens: tfkit never splits"),
         ("added_tokens.json", {"<dom>": "300"}, 999, r'added_tokens\.json .*: "300" is no id'),
         ("added_tokens.json", {"<dom>": 300, "<two>": 300}, 999, '"<dom>" and "<two>" have the id 300'),
+        ("added_tokens.json", {f"<{at:0250}>": 300 + at for at in range(8_000)}, 9000, "they have 2,016,[0-9]+ char"),
         ("added_tokens.json", {f"<{at}>": 300 + at for at in range(100_001)}, 999, "100,001 added tokens: at most 100,000"),
     ],
 )  # fmt: skip
