@@ -170,3 +170,18 @@ def m2m_100(place: Path) -> Any:
     (place / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(order)}))
     config(place, "m2m_100")
     return transformers.M2M100Tokenizer.from_pretrained(place)
+
+
+def older_files(name: str, place: Path) -> Any:
+    """The files of a tokeniser without `tokenizer.json`, and the tokeniser itself."""
+    config(place, TYPES.get(name, name), **SETTINGS.get(name, {}))
+    theirs = globals()[name](place)
+    if name.startswith("bert"):
+        vocab = json.loads(theirs.backend_tokenizer.to_str())["model"]["vocab"]
+        (place / "vocab.txt").write_text("".join(f"{piece}\n" for piece in sorted(vocab, key=vocab.get)))
+    elif name in ("gpt2", "roberta"):
+        model = json.loads(theirs.backend_tokenizer.to_str())["model"]
+        (place / "vocab.json").write_text(json.dumps(model["vocab"]))
+        lines = [" ".join(pair) for pair in model["merges"]]
+        (place / "merges.txt").write_text("\n".join(["#version: 0.2", *lines, ""]))
+    return theirs

@@ -154,3 +154,10 @@ def test_unknown_pieces_are_counted(run, command_output):
     assert (code, err) == (0, "prompt 1: 2 unknown tokens; the vocabulary has no such piece\n")
     code, _, err = command_output(["generate", run, "--tokens", "1"], "dog\nΩ\n")
     assert (code, err) == (0, "<stdin>:2: 1 unknown token; the vocabulary has no such piece\n")
+
+
+def test_the_number_of_tokens_is_refused_by_the_name_of_its_option(run, command_output):
+    code, out, err = command_output(["generate", run, "--prompt", "cat", "--tokens", str(10**12)])
+    assert (code, out) == (2, "")
+    assert "--tokens is 1000000000000" in err
+    assert "extra_length" not in err

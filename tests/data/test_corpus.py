@@ -150,14 +150,19 @@ def test_many_small_parts_are_refused(tmp_path):
 
 
 def test_columns_and_ranges_are_those_of_the_training(tmp_path):
-    def check(sizes, spans=False, **columns):
+    def check(sizes, spans=False, texts=(), **columns):
         forged(tmp_path / "c.arrow", columns)
-        Corpus(tmp_path / "c.arrow").check(sizes, spans)
+        Corpus(tmp_path / "c.arrow").check(sizes, spans, texts=texts)
 
     def numbers(*values):
         return pa.array(values, pa.int32())
 
-    check({"target": 7, "label": 3}, target=IDS, label=numbers(0, 1, 2), said=pa.array(["a", "b", "c"]))
+    check({"target": 7, "label": 3}, target=IDS, label=numbers(0, 1, 2))
+    said = pa.array(["a", "b", "c"])
+    check({"target": 7}, texts=["said"], target=IDS, said=said)
+    for present, texts in ((said, []), (said, ["other"]), (None, ["said"])):
+        with pytest.raises(StoreError, match="its columns of texts are "):
+            check({"target": 7}, texts=texts, target=IDS, **({} if present is None else {"said": present}))
     check({"target": 7}, True, target=IDS, start=numbers(0, 0, 1), end=numbers(1, 0, 2))
     tags = pa.array([[0, -100], [1], [0, 0, 0]], pa.list_(pa.int32()))
     check({"target": 7, "tags": 2}, target=IDS, tags=tags)

@@ -14,7 +14,8 @@ BAD = {
     "good\nforged": "holds the control character U\\+000A", "a\tb": "U\\+0009", "a\rb": "U\\+000D", "\x1b[31m": "U\\+001B",
     "a\u2028b": "U\\+2028", "a\u202eb": "U\\+202E", "a\u200bb": "U\\+200B",
     "long" * 251: "the label `long.*` has 1,004 characters, and at most 1,000 are read",
-    "a\x85b": "U\\+0085", "": "a label is empty", "  ": "a label is empty", "\ufe0f": "a label is empty",
+    "\u2800": "a label is empty", "\u200d": "a label is empty", "a\x85b": "U\\+0085",
+    "": "a label is empty", "  ": "a label is empty", "\ufe0f": "a label is empty",
 }  # fmt: skip
 
 
@@ -25,7 +26,18 @@ def test_a_label_that_forges_output_is_refused(label):
 
 
 def test_labels_of_any_script_and_with_spaces_are_labels():
-    check_labels(["very good", "sehr schön", "아주 좋음", "\U0001f468\u200d\U0001f469", "B-PER", "0", "1"])
+    check_labels(
+        [
+            "very good",
+            "sehr schön",
+            "아주 좋음",
+            "\U0001f468\u200d\U0001f469",
+            "B-PER",
+            "0",
+            "1",
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        ]
+    )
 
 
 def test_two_classes_with_one_label_are_refused():
@@ -42,8 +54,25 @@ def test_two_classes_with_one_label_are_refused():
         ("a b", "a\u00a0b"),
         ("a b", "a  b"),
         ("fi", "\ufb01"),
+        ("bad", "bad\u200d"),
+        ("bad", "b\u200cad"),
+        ("bad", "bad\u2800"),
+        ("a b", "a\u2800b"),
+        ("bad", "bad\U0001d159"),
     ],
-    ids=["form", "space", "selector", "space without a break", "two spaces", "ligature"],
+    ids=[
+        "form",
+        "space",
+        "selector",
+        "space without a break",
+        "two spaces",
+        "ligature",
+        "joiner",
+        "divider",
+        "sign of Braille",
+        "sign of Braille for a space",
+        "empty note",
+    ],
 )
 def test_two_classes_whose_labels_look_the_same_are_refused(label, other):
     with pytest.raises(ValueError, match="classes 0 and 1 have the same label"):
@@ -60,6 +89,7 @@ def test_labels_of_a_table_that_look_the_same_are_refused(tmp_path):
 
 def test_a_tag_has_no_space():
     assert label_fault("two words") == ""
+    assert label_fault("two\u2800words", word=True) == "the tag `two\u2800words` holds white space"
     assert label_fault("two words", word=True) == "the tag `two words` holds white space"
 
 

@@ -325,3 +325,23 @@ def test_ids_of_no_vocabulary_are_refused(tokenisers: dict[str, TextTokeniser]):
         Shortlist(tokenisers, [2], {(5,): torch.tensor([9999])})
     with pytest.raises(InputError, match="0 to 1 tokens"):
         Shortlist(tokenisers, [2], {(): [3], (4,): [3]})
+
+
+def test_only_a_translator_has_a_shortlist(tmp_path: Path, tfkit_command: Callable[..., Done]) -> None:
+    """The files of text do not exist: the model is refused before they are read."""
+    for spec in ("gpt-char", "bert-classifier-small"):
+        assert tfkit_command("build", spec, "-o", tmp_path / spec, "--set", "defaults.d_model=64").code == 0
+        refused = tfkit_command("shortlist", tmp_path / spec, tmp_path / "no.en", tmp_path / "no.de")
+        assert refused.code == 2
+        assert "TFK107" in refused.err
+        assert "is no model that translates" in refused.err
+        assert not (tmp_path / spec / SHORTLIST).exists()
+
+
+def test_a_model_is_replaced_with_its_shortlist(copied: Path, tmp_path: Path, tfkit_command: Callable[..., Done]) -> None:
+    """One that stayed would be that of another tokeniser."""
+    place = tmp_path / "model"
+    shutil.copytree(model_in(copied), place)
+    (place / SHORTLIST).write_bytes(b"old")
+    assert tfkit_command("average", place, place, "-o", place, "--force").code == 0
+    assert not (place / SHORTLIST).exists()

@@ -169,6 +169,16 @@ def test_factors_are_real_numbers_of_one_dtype_and_there_once(parent, child, tmp
             tfkit.load(run, base=parent)
 
 
+def test_a_module_that_is_saved_whole_has_tensors(parent, child, tmp_path):
+    shutil.copytree(child, run := tmp_path / "run")
+    config = model_in(run) / "adapter_config.json"
+    data = json.loads(config.read_text())
+    config.write_text(json.dumps({**data, "modules_to_save": ["logits"]}))
+    list_again(model_in(run), config.name)
+    with pytest.raises(StoreError, match=r"TFK082 .*it has no tensor of `logits`, a module of `modules_to_save`"):
+        tfkit.load(run, base=parent)
+
+
 WRONG = {
     "unknown": ("lora={targets: [qery]}", r"TFK132 lora.targets: there is no `qery`; did you mean `query`\?"),
     "no linear map": (

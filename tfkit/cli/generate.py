@@ -81,11 +81,15 @@ def command(
     speak_utf8()
     import_torch()
     from ..data import groups, lines_of
+    from ..errors.arguments import check_whole
     from ..generate import StepGraphs, recorded_steps
+    from ..generate.prefill import MOST_TOKENS
     from ..generate.step_graphs import check_device
     from ..text import TextGenerator
     from .device import chosen_device, loaded, use_cpu_table
 
+    if tokens is not None:
+        check_whole("--tokens", tokens, 1, MOST_TOKENS)
     saved = saved_search_of(model)
     limit = tokens or (saved.extra_length if saved is not None and saved.length_factor == 0 else TOKENS)
     settings = search_of(1, saved, n_best=n_best, length_factor=0.0, extra_length=limit, **search)

@@ -52,14 +52,19 @@ def command(
         raise usage_error("there is nothing to learn from", "name two files of parallel text, or --import FILE")
     check_places([exported], [*files, imported])
     import_torch()
-    from ..data import read_tokenisers
+    from ..builder import build
+    from ..catalogue import load_catalogue
+    from ..data import read_tokenisers, roles_for
     from ..files import write_whole
     from ..io import model_in
-    from ..io.saved_files import read_versions
+    from ..io.layout import SPEC
+    from ..io.saved_files import read_versions, saved_spec
     from ..text.shortlist import MAX_TOKENS, SHORTLIST, Shortlist
 
     place = model_in(Path(model))
     read_versions(place)  # there is a model
+    catalogue = load_catalogue()
+    roles_for(build(saved_spec(place / SPEC, catalogue), catalogue, device="meta").plan, "parallel")
     path, tokenisers = place / SHORTLIST, read_tokenisers(place, ("source", "target"))
     if (files or imported) and path.exists() and not force:
         raise usage_error(f"{path} exists", "--force replaces it")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,14 +120,20 @@ class Corpus:
         """Whether there is such a column of lists of numbers."""
         return column in self._columns
 
-    def check(self, sizes: Mapping[str, int], spans: bool = False, links: str | None = None) -> None:
+    def check(
+        self, sizes: Mapping[str, int], spans: bool = False, links: str | None = None, texts: Collection[str] = ()
+    ) -> None:
         """Check the content of a file against what is trained. Raises StoreError for other columns, no token, or a number
         outside of its range, from 0 to `sizes` of its column. Labels of `TAGS` may be `NO_LABEL`. `spans`: there are also
-        `start` and `end`, two positions of each row. `links` is the column of aligned tokens or words."""
+        `start` and `end`, two positions of each row. `links` is the column of aligned tokens or words; `texts`
+        are the columns of texts."""
         wanted = {*sizes, *(("start", "end") if spans else ()), *([] if links is None else [links])}
         if wanted != {*self._columns, *self.numbers}:
             present = ", ".join(sorted({*self._columns, *self.numbers})) or "none"
             raise self.damaged(f"its columns of numbers are {present[:200]}, and {', '.join(sorted(wanted))} are expected")
+        if {*self.texts} != {*texts}:
+            present = ", ".join(sorted(self.texts)) or "none"
+            raise self.damaged(f"its columns of texts are {present[:200]}, and {', '.join(texts) or 'none'} are expected")
         if not len(self) or not all(lengths.any() for lengths in self.lengths.values()):
             raise self.damaged("it has no row with a token")
         for name, size in sizes.items():

@@ -28,6 +28,10 @@ MAX_STEPS = 16
 """The most steps of a part, those in sequences included."""
 MAX_MERGES = 8
 """The most merges for each piece; Gemma's tokeniser, with all splits of its pieces, has 2."""
+MAX_ADDED = 100_000
+"""The most tokens that are recognised before a text is split; those of speech and of images are 65,536."""
+MAX_ADDED_LENGTH = 2_000_000
+"""The most characters of all of these: the library takes 80 bytes of memory for each."""
 MAX_GROWTH = {"normalizer": 1024, "decoder": 64}
 """How many times as many characters the steps of a part may make of a text; those of ALBERT 648."""
 MAX_REPLACED = 64
@@ -113,7 +117,7 @@ class TokeniserJson(FileModel):
     version: Literal["1.0"]
     truncation: None
     padding: None
-    added_tokens: Annotated[list[AddedToken], Field(max_length=MAX_IDS)]
+    added_tokens: Annotated[list[AddedToken], Field(max_length=MAX_ADDED)]
     normalizer: dict[str, Any] | None
     pre_tokenizer: dict[str, Any] | None
     post_processor: dict[str, Any] | None
@@ -167,6 +171,9 @@ def check_imported(data: Any, name: str) -> Imported:
         raise refusal(name, "model", f"the type is {shown(kind)}, known are {', '.join(MODELS)}")
     model = _validated(MODELS[kind], file.model, name, "model.")
     ids = _ids(model, name)
+    if (length := sum(len(token.content) for token in file.added_tokens)) > MAX_ADDED_LENGTH:
+        message = f"they have {length:,} characters, and at most {MAX_ADDED_LENGTH:,} are read"
+        raise refusal(name, "added_tokens", message)
     for token in file.added_tokens:
         if ids.setdefault(token.content, token.id) != token.id:
             raise refusal(name, "added_tokens", f"{shown(token.content)} has the ids {ids[token.content]} and {token.id}")

@@ -8,17 +8,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ..errors import Diagnostic, InputError
 from ..files import TOKENISER_BYTES, TOKENISER_VALUES, Content, open_regular, parse_json, read_bytes
-from .huggingface_file import ROLES, refusal
+from .added_tokens import CONFIG, ids_of, with_added_tokens, written_tokens
+from .huggingface_file import refusal
 from .tokeniser import TextTokeniser
 from .tokeniser_directory import JOINT, SEPARATE
 from .tokeniser_file import MAX_IDS, SEQUENCES
-from .vocabulary_files import BUILDERS, Files, Parts, added_token, check_count
+from .vocabulary_files import BUILDERS, Files, Parts, check_count
 
 ORIGINAL_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json",
@@ -50,8 +52,7 @@ def _saved(files: _Directory, rows: int | Mapping[str, int]) -> dict[str, Conten
     for column, parts in _tokenisers(files).items():
         name = SEPARATE.get(column, JOINT)
         size = rows if isinstance(rows, int) else rows[column if column in rows else "target"]
-        tokeniser = _with_special_tokens(parts.tokenizer, parts.roles)
-        saved = {"roles": parts.roles, "rows": size, "tokenizer": tokeniser}
+        saved = {"roles": parts.roles, "rows": size, "tokenizer": parts.tokenizer}
         text = json.dumps(saved, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         TextTokeniser.from_json(text, files.path(parts.file))
         texts[name] = text.encode()
@@ -122,23 +123,23 @@ class _Directory(Files):
 
 def _tokenisers(files: _Directory) -> dict[str, Parts]:
     """The tokenisers of a directory by column; one of the column `` for all."""
-    config = {name: files.json(name) if name in files else {} for name in ("tokenizer_config.json", "config.json")}
-    settings = config["tokenizer_config.json"]
-    roles = _roles(files, settings)
+    config = {name: files.json(name) if name in files else {} for name in (CONFIG, "config.json")}
+    settings = config[CONFIG]
+    written = written_tokens(files, settings)
     model_type = str(config["config.json"].get("model_type", ""))
-    if "source.spm" in files:
-        return BUILDERS["source.spm"](files, roles, settings, model_type)
-    if "tokenizer.json" in files:
+    if "tokenizer.json" in files and "source.spm" not in files:
         data = files.json("tokenizer.json")
         vocab = data["model"].get("vocab") if isinstance(data.get("model"), dict) else None
         check_count(files, "tokenizer.json", len(vocab) if isinstance(vocab, (dict, list)) else 0)
         for part in SEQUENCES:
             if sum(1 for _ in islice(_values(data.get(part)), MAX_PART_VALUES + 1)) > MAX_PART_VALUES:
                 raise refusal(files.path("tokenizer.json"), part, f"it has more than {MAX_PART_VALUES:,} values")
-        return {"": Parts("tokenizer.json", _modern(data, roles, settings), roles)}
+        parts = with_added_tokens(files, Parts("tokenizer.json", _modern(data), written.roles()), written)
+        return {"": _with_start_and_end(parts, settings)}
     for name, build in BUILDERS.items():
         if name in files:
-            return build(files, roles, settings, model_type)
+            tokenisers = build(files, written.roles(), settings, model_type)
+            return {column: with_added_tokens(files, parts, written) for column, parts in tokenisers.items()}
     message = f"{files.directory} has no tokeniser: none of tokenizer.json, {', '.join(BUILDERS)}"
     raise InputError(Diagnostic("TFK104", message, FIX))
 
@@ -154,19 +155,7 @@ def _values(data: Any) -> Iterator[Any]:
         yield from _values(value)
 
 
-def _roles(files: _Directory, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens by role."""
-    written = {**(files.json("special_tokens_map.json") if "special_tokens_map.json" in files else {}), **settings}
-    roles: dict[str, str] = {}
-    for role in ROLES:
-        token = written.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str) and token:
-            roles[role] = token
-    return roles
-
-
-def _modern(data: dict[str, Any], roles: dict[str, str], settings: Mapping[str, Any]) -> dict[str, Any]:
+def _modern(data: dict[str, Any]) -> dict[str, Any]:
     """A `tokenizer.json` in the format of today, without padding and truncation, which a call decides."""
     model = data.get("model")
     model = dict(model) if isinstance(model, dict) else {}
@@ -178,53 +167,26 @@ def _modern(data: dict[str, Any], roles: dict[str, str], settings: Mapping[str, 
         model["merges"] = [pair.split(" ") if isinstance(pair, str) else pair for pair in merges]
     if model.get("dropout") == 0:
         model["dropout"] = None
-    added = data.get("added_tokens")
-    vocab = model.get("vocab")
-    pieces = [piece[0] for piece in vocab if isinstance(piece, list) and piece] if isinstance(vocab, list) else vocab
-    pieces = pieces if isinstance(pieces, (list, dict)) else ()
-    known = set(map(str, pieces)) | {str(entry.get("content")) for entry in added or () if isinstance(entry, dict)}
-    for role in [role for role, token in roles.items() if token not in known]:
-        del roles[role]  # a name that no id has
     parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
-    whole = {**dict.fromkeys(parts), **data, "model": model, "padding": None, "truncation": None}
-    processor = whole["post_processor"]
+    return {**dict.fromkeys(parts), **data, "model": model, "padding": None, "truncation": None}
+
+
+def _with_start_and_end(parts: Parts, settings: Mapping[str, Any]) -> Parts:
+    """With the post-processor that `add_bos_token` and `add_eos_token` ask for: `update_post_processor` of transformers."""
+    processor = parts.tokenizer["post_processor"]
     kept = isinstance(processor, dict) and processor.get("type") in ("BertProcessing", "RobertaProcessing")
-    if not kept and "cls" not in roles and {"add_bos_token", "add_eos_token"} & settings.keys():
-        whole["post_processor"] = _start_and_end(whole, roles, settings)
-    return whole
-
-
-def _start_and_end(data: Mapping[str, Any], roles: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The post-processor that `add_bos_token` and `add_eos_token` ask for: `update_post_processor` of transformers."""
+    if kept or "cls" in parts.roles or not {"add_bos_token", "add_eos_token"} & settings.keys():
+        return parts
+    roles = parts.roles
     used = {role: roles[role] for role in ("bos", "eos") if settings.get(f"add_{role}_token") is True and role in roles}
-    ids = _ids_of(data)
+    ids = ids_of(parts.tokenizer) | {entry["content"]: entry["id"] for entry in parts.tokenizer["added_tokens"]}
 
     def template(name: str, segment: int) -> list[dict[str, Any]]:
         tokens = {role: {"SpecialToken": {"id": token, "type_id": segment}} for role, token in used.items()}
         text = {"Sequence": {"id": name, "type_id": segment}}
         return [item for item in (tokens.get("bos"), text, tokens.get("eos")) if item]
 
-    special = {token: {"id": token, "ids": [ids.get(token, -1)], "tokens": [token]} for token in used.values()}
+    special = {token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in used.values()}
     first = template("A", 0)
-    return {"type": "TemplateProcessing", "single": first, "pair": first + template("B", 1), "special_tokens": special}
-
-
-def _ids_of(data: Mapping[str, Any]) -> dict[Any, Any]:
-    vocab = data["model"].get("vocab")
-    if isinstance(vocab, list):
-        ids = {piece[0]: number for number, piece in enumerate(vocab) if isinstance(piece, list) and piece}
-    else:
-        ids = dict(vocab) if isinstance(vocab, dict) else {}
-    added = data.get("added_tokens")
-    return ids | {entry.get("content"): entry.get("id") for entry in added or () if isinstance(entry, dict)}
-
-
-def _with_special_tokens(data: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
-    """The tokeniser with the tokens of all roles among its added tokens."""
-    added = data.get("added_tokens")
-    if not isinstance(added, list):
-        return data
-    ids = _ids_of(data)
-    named = {entry.get("content") for entry in added if isinstance(entry, dict)}
-    missing = [token for token in dict.fromkeys(roles.values()) if token not in named and token in ids]
-    return {**data, "added_tokens": [*added, *(added_token(token, ids[token]) for token in missing)]}
+    step = {"type": "TemplateProcessing", "single": first, "pair": first + template("B", 1), "special_tokens": special}
+    return replace(parts, tokenizer=parts.tokenizer | {"post_processor": step})

@@ -148,7 +148,7 @@ def _cells(recipe: Recipe, path: str) -> Numbered:
             message = f"the label, column {options.label_column}, is empty"
             raise InputError(Diagnostic("TFK115", message, "write a label, or remove the line", location=location))
         if fault := label_fault(label):
-            raise InputError(Diagnostic("TFK115", fault, "write it without this character", location=location))
+            raise InputError(Diagnostic("TFK115", fault, "write another label", location=location))
         yield number, (*(cells[column - 1] for column in columns[:-1]), label)
 
 

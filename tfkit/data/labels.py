@@ -6,13 +6,15 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from ..errors.control_characters import CONTROL_OR_LINE_END, shown
+from ..errors.control_characters import CONTROL_OR_LINE_END, UNSEEN, shown
 
 MAX_LABEL = 1_000
 """The most characters of a label."""
 SHOWN = 60
 """Characters of a label in a message."""
-_SELECTORS = re.compile("[\u180b-\u180d\u180f\ufe00-\ufe0f]")
+BLANK = "\u2800"
+"""The sign of Braille without a dot, which looks like a space."""
+_UNSEEN = re.compile(f"[{UNSEEN}]")
 
 
 def label_fault(label: str, word: bool = False) -> str:
@@ -21,7 +23,7 @@ def label_fault(label: str, word: bool = False) -> str:
         return f"the label {_shown(label)} holds the control character U+{ord(match[0]):04X}"
     if len(label) > MAX_LABEL:
         return f"the label {_shown(label)} has {len(label):,} characters, and at most {MAX_LABEL:,} are read"
-    if word and len(label.split()) > 1:
+    if word and len(label.replace(BLANK, " ").split()) > 1:
         return f"the tag {_shown(label)} holds white space"
     return "" if _seen(label) else "a label is empty"
 
@@ -38,9 +40,9 @@ def check_labels(labels: Sequence[str], words: bool = False) -> None:
 
 
 def _seen(label: str) -> str:
-    """What a reader sees of a label: letters in one form of Unicode, with plain ones for ligatures and other spaces, no
-    variation selectors, no space around it and none beside another."""
-    return " ".join(unicodedata.normalize("NFKC", _SELECTORS.sub("", label)).split())
+    """What a reader sees of a label: letters in one form of Unicode, with plain ones for ligatures and other spaces, nothing
+    that is not seen, no space around it and none beside another."""
+    return " ".join(unicodedata.normalize("NFKC", _UNSEEN.sub("", label.replace(BLANK, " "))).split())
 
 
 def _shown(label: str) -> str:

@@ -162,7 +162,8 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         ("validation", validation, GOLD if linked.validation else None),
     ):
         if corpus is not None:
-            corpus.check(sizes, kind.spans, links)
+            texts = () if name == "train" else [f"{column}_text" for column in kind.files]
+            corpus.check(sizes, kind.spans, links, texts)
             _check_counts(directory, name, facts[name], corpus, tuple(kind.files))
     _check_parts(recipe, directory, data_facts)
     stated = {"labels": bool(data_facts.labels), "pairs": data_facts.pairs, "spans": data_facts.spans is not None}

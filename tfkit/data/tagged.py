@@ -39,7 +39,7 @@ def tagged_sentences(recipe: Recipe, path: str) -> Numbered:
             fix = "a word has no space; write an empty line between sentences"
             raise InputError(Diagnostic("TFK126", message, fix, location=location))
         if fault := label_fault(cells[options.label_column - 1]):
-            raise InputError(Diagnostic("TFK126", fault, "write it without this character", location=location))
+            raise InputError(Diagnostic("TFK126", fault, "write another label", location=location))
         words.append((cells[options.text_column - 1], cells[options.label_column - 1], str(line)))
     if words:
         yield number, _joined(words)

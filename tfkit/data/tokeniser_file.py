@@ -134,7 +134,7 @@ class TokeniserFile(FileModel):
     version: Literal["1.0"]
     truncation: None
     padding: None
-    added_tokens: list[AddedToken]
+    added_tokens: Annotated[list[AddedToken], Field(max_length=100)]
     normalizer: dict[str, Any] | None
     pre_tokenizer: dict[str, Any] | None
     post_processor: None

@@ -40,11 +40,13 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """A tokeniser: the name of its main file, its `tokenizer.json`, and its special tokens by role."""
+    """A tokeniser: the name of its main file, its `tokenizer.json`, and its special tokens by role, with and without an id.
+    `closed`: transformers divides its texts by rules of its own, so that it takes no token beside those of the vocabulary."""
 
     file: str
     tokenizer: dict[str, Any]
     roles: dict[str, str]
+    closed: bool = False
 
 
 def _words(files: Files, roles: dict[str, str], settings: Mapping[str, Any], model_type: str) -> dict[str, Parts]:
@@ -77,7 +79,7 @@ def _words(files: Files, roles: dict[str, str], settings: Mapping[str, Any], mod
             "pair": [*single, item("Sequence", "B", 1), item("SpecialToken", end[0], 1)],
         },
     )  # fmt: skip
-    return {"": Parts("vocab.txt", tokenizer, {role: token for role, token in roles.items() if token in vocab})}
+    return {"": Parts("vocab.txt", tokenizer, roles)}
 
 
 def _merges(files: Files, roles: dict[str, str], settings: Mapping[str, Any], model_type: str) -> dict[str, Parts]:
@@ -112,7 +114,7 @@ def _merges(files: Files, roles: dict[str, str], settings: Mapping[str, Any], mo
         _bpe(vocab, merges), pre_tokenizer=step, post_processor=processor,
         decoder={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
     )  # fmt: skip
-    return {"": Parts("vocab.json", tokenizer, {role: token for role, token in roles.items() if token in vocab})}
+    return {"": Parts("vocab.json", tokenizer, roles)}
 
 
 def _pieces(name: str) -> Callable[[Files, dict[str, str], Mapping[str, Any], str], dict[str, Parts]]:
@@ -200,7 +202,11 @@ def _unigram(
         vocab = pieces(model, settings)
     except ValueError as reason:
         raise refusal(files.path("tokenizer_config.json"), "offset", str(reason)) from None
-    roles, ids = special | roles, {piece: number for number, (piece, _) in enumerate(vocab)}
+    ids = {piece: number for number, (piece, _) in enumerate(vocab)}
+    if model_type != "albert":  # transformers gives these names to the pieces
+        for role in special.keys() & roles.keys():
+            _id(files, name, ids, roles[role])
+    roles = special | roles
     steps = albert_steps(settings) if model_type == "albert" else []
     steps += filter(None, [_charsmap(model)])
     if model_type == "pegasus":
@@ -225,7 +231,7 @@ def _unigram(
         for token in dict.fromkeys([*roles.values(), *codes, *masks])
         if token in ids
     ]
-    return Parts(name, tokenizer, {role: token for role, token in roles.items() if token in ids})
+    return Parts(name, tokenizer, roles)
 
 
 def _m2m(files: Files, name: str, model: SentencePieceModel, roles: dict[str, str], settings: Mapping[str, Any]) -> Parts:
@@ -253,7 +259,7 @@ def _m2m(files: Files, name: str, model: SentencePieceModel, roles: dict[str, st
     )
     languages = list(vocab)[len(listed) :]
     tokenizer["added_tokens"] = [added_token(token, vocab[token]) for token in dict.fromkeys([*roles.values(), *languages])]
-    return Parts(name, tokenizer, roles)
+    return Parts(name, tokenizer, roles, closed=True)
 
 
 def _special(roles: Mapping[str, str], role: str, files: Files) -> str:
@@ -308,7 +314,7 @@ def _marian_side(files: Files, name: str, listed: str, roles: dict[str, str]) ->
     tokenizer["added_tokens"] = [
         added_token(token, vocab[token], special=token not in codes) for token in [*codes, *roles.values()] if token in vocab
     ]
-    return Parts(name, tokenizer, {role: token for role, token in roles.items() if token in vocab})
+    return Parts(name, tokenizer, roles, closed=True)
 
 
 BUILDERS: Mapping[str, Callable[[Files, dict[str, str], Mapping[str, Any], str], dict[str, Parts]]] = {

@@ -2,7 +2,7 @@
 
 Control characters here are C0, DEL and C1, the line and paragraph separators, bytes of file names that are not UTF-8, and all
 that Unicode lets a terminal ignore (Default_Ignorable_Code_Point): marks of direction, spaces without width, fillers, tags.
-Joiners and the variation selectors of emoji and Mongolian stay, because words are written with them.
+Joiners and the variation selectors of emoji and Mongolian stay, because words are written with them: `UNSEEN`.
 
 Reference: https://www.unicode.org/Public/UCD/latest/ucd/DerivedCoreProperties.txt
 """
@@ -16,6 +16,8 @@ _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
+UNSEEN = "\u180b-\u180d\u180f\u200c\u200d\u2800\ufe00-\ufe0f\U0001107f\U00013430-\U0001343f\U00016fe4\U0001d159"
+"""Characters of texts that nobody sees, as a range of a regular expression: joiners, selectors, and empty signs."""
 CONTROL = re.compile(f"[{_CONTROLS}{_INVISIBLE}]")
 CONTROL_OR_LINE_END = re.compile(f"[{_CONTROLS}{_INVISIBLE}\t\n]")
 

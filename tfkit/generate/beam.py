@@ -244,8 +244,9 @@ class _BeamSearch:
 
     def _refuse_unless_finite(self, wrong: Tensor) -> None:
         if bool(wrong.any()):
-            message = f"the logits of row {int(self.sentences[wrong][0])} are NaN or infinite at token {self.length}"
-            fix = "the weights of the model, or its inputs, hold NaN or infinities, or a filter wrote them"
+            row = int(self.sentences[wrong][0])
+            message = f"the logits of row {row} are NaN or infinite at token {self.length}, or too far apart to be added"
+            fix = "the weights of the model, or its inputs, hold NaN, infinities or very large numbers, or a filter wrote them"
             raise InputError(Diagnostic("TFK077", message, fix))
 
     def can_end_without_python(self) -> bool:

@@ -150,5 +150,6 @@ def refuse_dead_ends(dead: Tensor, rows: Tensor, step: int) -> None:
         step: the number of the token.
     """
     if bool(dead.any()):
-        message = f"the score filters forbid every token of row {int(rows[dead][0])} at token {step}"
+        row = int(rows[dead][0])
+        message = f"the score filters forbid every token of row {row} at token {step} whose probability is above 0"
         raise InputError(Diagnostic("TFK078", message, "leave a filter out, or let it allow the end token"))

@@ -216,7 +216,7 @@ def _compare_parameters(match: Match) -> None:
             place = match.directory.places[match.spelling[rule.theirs]][1]
             if place.shape != needed:
                 message = f"`{rule.theirs}` is {place.shape}, and the configuration needs {needed}"
-                match.problems.append(f"{message}{_keys(match, place.shape, needed)}; it is our {_named(rule)}")
+                match.problems.append(f"{message}{_keys(match, rule, place.shape, needed)}; it is our {_named(rule)}")
             if place.dtype not in FLOATING:
                 whole.setdefault(place.dtype, []).append(rule.theirs)
         elif rule.theirs in zeros:
@@ -236,15 +236,16 @@ def _compare_parameters(match: Match) -> None:
         match.missing = missing
 
 
-def _keys(match: Match, shape: tuple[int, ...], needed: tuple[int, ...]) -> str:
+def _keys(match: Match, rule: TensorRule, shape: tuple[int, ...], needed: tuple[int, ...]) -> str:
     """Which keys of the configuration have the sizes that a tensor does not have."""
     sizes = {want for have, want in zip(shape, needed, strict=False) if have != want}
     labels = {"num_labels": match.directory.config.get("num_labels")}
-    keys = [
-        f"`{key}` is {value}"
-        for key, value in {**configuration(match.map_file, match.directory.config), **labels}.items()
-        if type(value) is int and value in sizes and not key.endswith("_id")
-    ]
+    values = {**configuration(match.map_file, match.directory.config), **labels}
+    values = {key: value for key, value in values.items() if type(value) is int}
+    keys = [f"`{key}` is {value}" for key, value in values.items() if value in sizes and not key.endswith("_id")]
+    if "attention" in _named(rule) and (width := values.get("head_dim")):
+        heads = [(key, values[key]) for key in ("num_attention_heads", "num_key_value_heads") if key in values]
+        keys = [f"`{key}` is {count} and `head_dim` {width}" for key, count in heads if count * width in sizes] or keys
     return f", as {' and '.join(keys)}" if keys else ""
 
 

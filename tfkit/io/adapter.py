@@ -11,7 +11,7 @@ https://arxiv.org/abs/2106.09685
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..errors import Diagnostic, StoreError, TfkitError
+from ..errors.control_characters import shown
 from ..errors.elsewhere import without_quotes
 from ..files import FileModel, check_digest, read_header, read_model
 from .layout import ADAPTER, ADAPTER_CONFIG, WEIGHTS, model_in
@@ -77,6 +78,15 @@ class AdapterConfig(FileModel):
 
         return (not isinstance(targets, list) or named(targets)) and not (isinstance(excluded, list) and named(excluded))
 
+    def missing(self, tensors: Collection[str]) -> str:
+        """The first module of `modules_to_save` that has no tensor, empty if all have one."""
+        saved = (self.model_extra or {}).get("modules_to_save")
+        names = [f".{name}" for name in tensors if not _FACTOR.fullmatch(name)]
+        for module in map(str, saved if isinstance(saved, list) else ()):
+            if not any(f".{module}." in name for name in names):
+                return module
+        return ""
+
 
 def read_adapted(directory: Path, shapes: Mapping[str, tuple[int, ...]], base: Path | None = None) -> dict[str, Tensor]:
     """The weights of a model that is saved as an adapter.
@@ -105,6 +115,8 @@ def read_adapted(directory: Path, shapes: Mapping[str, tuple[int, ...]], base: P
     names = {written: written.removeprefix(PREFIX) for written in tensors}
     if len({*names.values()}) < len(names):
         raise _unfit(path, "a tensor is there twice, with and without the prefix of peft")
+    if module := config.missing(names.values()):
+        raise _unfit(path, f"it has no tensor of `{shown(module[:100])}`, a module of `modules_to_save` in {ADAPTER_CONFIG}")
     for written, tensor in tensors.items():
         name = names[written]
         if factor := _FACTOR.fullmatch(name):

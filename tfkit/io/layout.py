@@ -25,6 +25,7 @@ FORMAT = 1
 
 SPEC, WEIGHTS, PLAN, VERSIONS = "spec.yaml", "model.safetensors", "plan.json", "versions.json"
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+SHORTLIST = "shortlist.safetensors"
 
 BEST = "best.json"
 """The file that names the best of several models."""

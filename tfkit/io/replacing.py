@@ -23,7 +23,7 @@ from ..files import (
     replace_directory,
     umask,
 )
-from .layout import ADAPTER, ADAPTER_CONFIG, PLAN, SPEC, VERSIONS, WEIGHTS, Versions
+from .layout import ADAPTER, ADAPTER_CONFIG, PLAN, SHORTLIST, SPEC, VERSIONS, WEIGHTS, Versions
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Kind:
     always: frozenset[str]
 
 
-SAVED_MODEL = Kind("saved model", VERSIONS, Versions, frozenset({VERSIONS, SPEC, WEIGHTS, PLAN, ADAPTER, ADAPTER_CONFIG}))
+_FILES = frozenset({VERSIONS, SPEC, WEIGHTS, PLAN, ADAPTER, ADAPTER_CONFIG, SHORTLIST})
+SAVED_MODEL = Kind("saved model", VERSIONS, Versions, _FILES)
 
 
 def write_directory(directory: Path, write: Callable[[Path], None], kind: Kind = SAVED_MODEL) -> None:

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from ..catalogue import Catalogue, Registration, load_catalogue
 from ..distribution import NAME
-from ..errors.control_characters import CONTROL_OR_LINE_END, shown
+from ..errors.control_characters import CONTROL_OR_LINE_END, UNSEEN, shown
 from ..slots.options import AsTuple, Entry, OneOf, Options, Positive, Probability, Size
 from ..spec.grammar import Grammar
 from ..spec.schema_writer import Schema, SchemaWriter, document, required
@@ -274,8 +274,6 @@ TEACHER_FORCING = (
 
 Symbol = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^\S+$")]
 RESERVED = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
-UNSEEN = "\u180b\u180c\u180d\u180f\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))
-"""Joiners and variation selectors, which nobody sees alone."""
 RESERVED_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
@@ -302,7 +300,7 @@ class TextOptions(Options):
                 raise ValueError(f"`{symbol}` is a token of every tokeniser, and no symbol")
             if match := CONTROL_OR_LINE_END.search(symbol):
                 raise ValueError(f"the symbol `{shown(symbol)}` holds the control character U+{ord(match[0]):04X}")
-            if not symbol.strip(UNSEEN):
+            if re.fullmatch(f"[{UNSEEN}]+", symbol):
                 raise ValueError(f"the symbol {symbol!a} cannot be seen")
             if (same := normalize("NFC", symbol)) in composed:
                 raise ValueError(f"the symbols {composed[same]!a} and {symbol!a} look the same")

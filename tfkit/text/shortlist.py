@@ -28,9 +28,9 @@ from ..data import TextTokeniser, groups, lines, rows
 from ..errors import Diagnostic, InputError, Location, StoreError
 from ..errors.arguments import check_whole
 from ..files import read_header, write_whole
+from ..io.layout import SHORTLIST as SHORTLIST
 from .lexical_table import MAX_ENTRIES, Pairs, lexical_table, likeliest
 
-SHORTLIST = "shortlist.safetensors"
 DTYPES = {"tokenisers": "uint8", "always": "int32", "ngrams": "int32", "ends": "int64", "targets": "int32"}
 MAX_NGRAM, MAX_ROWS = 16, 500_000
 """Tokens of an n-gram, and rows of a table: as many as a tokeniser has pieces."""
