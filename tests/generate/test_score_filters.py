@@ -339,7 +339,7 @@ def test_nan_of_a_forbidden_token_is_seen(any_decoder: Callable[..., Model]) -> 
 
 def test_infinity_of_a_filter_is_no_score(any_decoder: Callable[..., Model]) -> None:
     model = any_decoder("writer", "rotary_half", 1)
-    with pytest.raises(tfkit.InputError, match=r"are NaN or infinite at token 1; .* or a filter wrote them"):
+    with pytest.raises(tfkit.InputError, match=r"are NaN or infinite at token 1, .*; .* or a filter wrote them"):
         tfkit.beam_search(model, prompt=prompts(), max_new_tokens=3, filters=[lambda scores, prefix: scores.fill_(torch.inf)])
 
 

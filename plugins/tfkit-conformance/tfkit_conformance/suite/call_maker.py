@@ -100,7 +100,11 @@ class CallMaker:
         return Call(self.subject, without_score(inputs), sent)
 
     def run(self, inputs: AttentionInputs) -> Any:
-        return run(self.subject, inputs, CHECK)
+        """What a call gives. Raises Violation where it changes a setting of the process."""
+        settings = process_settings()
+        answer = run(self.subject, inputs, CHECK)
+        check_settings(settings, "")
+        return answer
 
 
 def check_around(
