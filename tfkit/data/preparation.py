@@ -162,7 +162,7 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         ("validation", validation, GOLD if linked.validation else None),
     ):
         if corpus is not None:
-            texts = () if name == "train" else [f"{column}_text" for column in kind.files]
+            texts = () if name == "train" or recipe.data.kind == "images" else [f"{column}_text" for column in kind.files]
             corpus.check(sizes, kind.spans, links, texts)
             _check_counts(directory, name, facts[name], corpus, tuple(kind.files))
     _check_parts(recipe, directory, data_facts)

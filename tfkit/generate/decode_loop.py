@@ -154,7 +154,9 @@ def decode_loop(
     # The largest of logits is finite only if none is NaN or +inf, and some are not -inf.
     if not bool((finite := selected.isfinite()).all()):
         message = f"the logits of row {int((~finite).any(1).nonzero()[0])} are NaN or infinite"
-        raise InputError(Diagnostic("TFK077", message, "the weights of the model, or its inputs, hold NaN, infinities or very large numbers"))
+        raise InputError(
+            Diagnostic("TFK077", message, "the weights of the model, or its inputs, hold NaN, infinities or very large numbers")
+        )
     longest = int(counts.max())
     return Generated(
         ids[:, :longest],
