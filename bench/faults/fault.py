@@ -21,12 +21,13 @@ import torch
 import yaml
 
 HERE = Path(__file__).parent
-SETS = ("blind", "informed", "third", "fourth")
+SETS = ("blind", "informed", "third", "fourth", "fifth")
 KERNELS = {
     "blind": ("chunks", "splits", "folded", "workspace"),
     "informed": ("chunks", "parts", "groups", "tables"),
     "third": ("twopass", "packed"),
     "fourth": ("twopass", "packed"),
+    "fifth": ("twopass", "packed"),
 }
 _numbers = count()
 
@@ -61,7 +62,7 @@ def read_faults() -> list[Fault]:
 
 
 def kernel_text(group: str, kernel: str) -> str:
-    folder = "third" if group == "fourth" else group  # they share their kernels
+    folder = "third" if group in ("fourth", "fifth") else group  # they share their kernels
     return (HERE / folder / f"{kernel}.py").read_text(encoding="utf-8")
 
 
