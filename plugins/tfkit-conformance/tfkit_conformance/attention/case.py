@@ -20,6 +20,10 @@ from .elements import GRADIENT_FACTORS, arranged, drawn_call, grad_arranged
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+BLOCKS = (2, 8, 16, 30, 56, 64, 72, 120, 128)
+"""Sizes of the blocks of a `visible` in blocks."""
+
+
 @dataclass(frozen=True)
 class Case:
     """An attention call as data.
@@ -41,7 +45,11 @@ class Case:
         shared_lengths: equal key and query lengths are one tensor.
         key_visible: visible keys: "coins" (each with probability 0.7), "left" or "right" (padding on that side).
         segments: number of segments of queries and keys.
+        segment_pattern: "coins", or "sorted": sequences laid end to end.
         visible: axes along which the mask differs, a subset of "BHQK"; "Q.K" has no batch and head axes.
+        visible_pattern: "coins" (each pair with probability 0.6); "blocks", which are visible or hidden as a whole; "prefix",
+            in which the first queries see all keys; "triangle", as causal, in which the last query does. Without the axes Q and
+            K: coins.
         bias: "dense", "linear", "distance" or None.
         bias_axes: axes along which a dense bias differs, as `visible`.
         bias_values: number of values of a distance bias.
@@ -77,7 +85,9 @@ class Case:
     shared_lengths: bool = False
     key_visible: str | None = None
     segments: int | None = None
+    segment_pattern: str = "coins"
     visible: str | None = None
+    visible_pattern: str = "coins"
     bias: str | None = None
     bias_axes: str = "BHQK"
     bias_values: int = 5
@@ -111,6 +121,8 @@ class Case:
         if self.segments is not None:
             query_segments = torch.randint(0, self.segments + 1, (self.B, self.Q), generator=draw).to(device)
             key_segments = torch.randint(0, self.segments, (self.B, self.K), generator=draw).to(device)
+            if self.segment_pattern == "sorted":
+                query_segments, key_segments = query_segments.sort(1).values, key_segments.sort(1).values
         return Mask(
             causal=self.causal,
             window=self.window,
@@ -191,7 +203,17 @@ class Case:
     def _visible(self, draw: torch.Generator) -> Tensor:
         axes = self.visible or ""
         sizes = [getattr(self, axis) if axis in axes else 1 for axis in "BHQK"]
-        return torch.rand(sizes[2:] if "." in axes else sizes, generator=draw) < 0.6
+        sizes = sizes[2:] if "." in axes else sizes
+        coins = torch.rand(sizes, generator=draw) < 0.6
+        if self.visible_pattern == "coins" or not {"Q", "K"} <= {*axes}:
+            return coins
+        rows, columns = torch.arange(self.Q)[:, None], torch.arange(self.K)
+        if self.visible_pattern == "blocks":
+            size = BLOCKS[int(torch.randint(len(BLOCKS), (), generator=draw))]
+            return coins[..., rows // size, columns // size]
+        if self.visible_pattern == "prefix":
+            return coins | (rows < int(torch.randint(1, self.Q + 1, (), generator=draw)))
+        return (columns <= rows + self.K - self.Q).expand(sizes).clone()
 
     def _bias(self, device: str) -> Bias | None:
         if self.bias is None:

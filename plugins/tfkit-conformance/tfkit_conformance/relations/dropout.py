@@ -27,6 +27,7 @@ from tfkit.plugin import AttentionInputs
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import gradients_of
+from ..attention.elements import arranged
 from ..attention.evaluated import Evaluated, bounds_of, in_range, run, run_backward
 from ..attention.reference import reference
 from ..attention.score_functions import negated_product, without_score
@@ -182,15 +183,18 @@ def _no_part_repeats(evaluated: Evaluated) -> None:
     if choose.random() < 0.15:
         _no_far_keys_repeat(check, evaluated.subject, evaluated.case, round(1000 * 30 ** choose.random()))
     with own_generator(evaluated.subject.device, evaluated.case.seed):
-        kept = kept_pairs(evaluated.subject, evaluated.inputs)
-    B, H, Q, K = kept.shape
-    planes = kept.flatten(0, 1).double() * 2 - 1
+        draws = [kept_pairs(evaluated.subject, evaluated.inputs)]
+        if draws[0].numel() <= MOST_COINS_OF_TWO:
+            draws.append(kept_pairs(evaluated.subject, evaluated.inputs))
+    B, H, Q, K = draws[0].shape
+    kept = torch.stack(draws)
+    planes = kept.flatten(0, 2).double() * 2 - 1
     size = [_transformed(2 * length - 1) for length in (Q, K)]
     spectra = torch.fft.rfft2(planes, s=size)
     terms = torch.fft.irfft2(torch.fft.rfft2(torch.ones(Q, K, dtype=torch.float64), s=size).abs() ** 2, s=size).round()
-    sums = B * H * (B * H + 1) // 2 * terms.numel()
+    sums = len(planes) * (len(planes) + 1) // 2 * terms.numel()
     allowed = (2 * terms * math.log(2 * sums / ALARM)).sqrt()
-    for one in range(B * H):
+    for one in range(len(planes)):
         products = torch.fft.irfft2(spectra[one].conj() * spectra[one:], s=size)
         products[0, 0, 0] = 0.0  # a draw with itself
         wrong = products.abs() > allowed + 0.5
@@ -198,7 +202,9 @@ def _no_part_repeats(evaluated: Evaluated) -> None:
             other, down, right = first_of(wrong)
             count, most = round(float(products[other, down, right])), int(terms[down, right])
             down, right = (step - length * (step >= most) for step, length, most in ((down, size[0], Q), (right, size[1], K)))
-            heads = " and ".join(f"head {at % H} of batch row {at // H}" for at in sorted({one, one + other}))
+            heads = " and ".join(
+                f"head {at % H} of batch row {at // H % B} of call {at // H // B + 1}" for at in sorted({one, one + other})
+            )
             message = (
                 f"the draw of {heads}, {Q} queries and {K} keys, comes again {down} queries and {right} keys further on: "
                 f"{(most + count) // 2} of {most} places agree"
@@ -254,7 +260,7 @@ def _check_unlike(check: str, kept: Tensor, names: Sequence[str]) -> None:
 
 LONG = 33_000
 """More keys than 15 bits count, and than 256 tiles of 128 keys hold."""
-MOST_COINS = 130_000
+MOST_COINS, MOST_COINS_OF_TWO = 130_000, 40_000
 """Of one draw in which no part repeats."""
 RATES = (0.02, 0.1, 0.25, 0.4, 0.6, 0.75, 0.9, 0.998)
 
@@ -411,6 +417,7 @@ def _same_state_same_draw(evaluated: Evaluated) -> None:
     readings = (
         ("when values name the keys in another order", flat(inputs), True, evaluated.visible),
         ("for other queries and biases", inputs, False, evaluated.visible & representable),
+        ("when heads and places of a query are exchanged in memory", _heads_last(flat(inputs)), True, evaluated.visible),
     )
     with own_generator(subject.device, evaluated.case.seed):
         state = generator_state(subject.device)
@@ -428,6 +435,11 @@ def _same_state_same_draw(evaluated: Evaluated) -> None:
             wrong = evaluated.visible & ((again & ~first) | (~again & first & readable))
             if bool(wrong.any()):
                 raise _violation("same_state_same_draw", wrong, f"the same generator state gives another draw {words}: see")
+
+
+def _heads_last(inputs: AttentionInputs) -> AttentionInputs:
+    query = inputs.query.detach()
+    return replace(inputs, query=arranged(query, "heads_last", str(query.device)).requires_grad_(inputs.query.requires_grad))
 
 
 def _generator_moves(evaluated: Evaluated) -> None:
@@ -591,6 +603,9 @@ def _tiles(case: Case, subject: BackendUnderTest) -> Case:
 
     Q, K, heads = length(), length(), choose.choice((1, 1, 2, 3))
     tried = [(heads, Q, K), (1, Q, K), *((1, max(1, MOST_COINS // size), size) for size in (K, Q))]
+    unusual = ((67, 2, K), (1, MOST_COINS // 9, 9), (1, Q, MOST_COINS // Q))  # many heads, many rows, many keys
+    if choose.random() < 0.5:
+        tried = [unusual[case.seed % 3], *tried]
     for H, q, k in tried:
         if H * q * k <= MOST_COINS:
             for V in (k, 256, 128, 64, 32, 16, 8, case.D):

@@ -21,6 +21,7 @@ from ..attention.case import Case
 from ..attention.compare import leaves_of, request_of
 from ..attention.evaluated import Call, Evaluated, run, run_backward
 from ..attention.reference import reference
+from ..attention.score_functions import negated_product, without_score
 from ..differences import double
 from ..finding import Violation
 from ..raised import format_exception
@@ -50,11 +51,14 @@ def _fewer_gradients(evaluated: Evaluated) -> float:
 
 
 def _weights_carry_gradients(evaluated: Evaluated) -> float:
-    """In some calls beside dropout, before which the weights are."""
+    """In some calls beside dropout, before which the weights are, and in some of a score function, where any is declared."""
     check, case = "weights_carry_gradients", evaluated.case
     dropout = 0.3 if evaluated.subject.capabilities.dropout and case.seed % 3 == 0 else 0.0
     inputs = leaf_copies(replace(evaluated.inputs, return_weights=True, dropout=dropout))
     inputs = inputs if evaluated.subject.accepts(request_of(inputs)) else replace(inputs, dropout=0.0)
+    if "*" in evaluated.subject.capabilities.scores and case.seed % 3 == 1:
+        scored = replace(inputs, **negated_product(inputs))
+        inputs = scored if evaluated.subject.accepts(request_of(scored)) else inputs
     with own_generator(evaluated.subject.device, case.seed):
         answer = run(evaluated.subject, inputs, check)
     if answer.weights is None or not answer.weights.requires_grad:
@@ -64,7 +68,7 @@ def _weights_carry_gradients(evaluated: Evaluated) -> float:
     leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad and name != "value"}
     gradients = torch.autograd.grad(answer.weights, list(leaves.values()), sent)
     identity = torch.eye(case.K, dtype=inputs.query.dtype, device=inputs.query.device).expand(case.B, case.G, -1, -1)
-    due = Call(evaluated.subject, replace(inputs, value=identity, dropout=0.0), sent)
+    due = Call(evaluated.subject, without_score(replace(inputs, value=identity, dropout=0.0)), sent)
     worst = 0.0
     for name, gradient in zip(leaves, gradients, strict=True):
         bound, want = due.bounds.gradients[name], due.reference.gradients[name]

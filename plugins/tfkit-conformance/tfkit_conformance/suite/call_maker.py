@@ -23,7 +23,7 @@ from ..differences import differing
 from ..finding import Violation
 from ..relations.paired_calls import named, wants_gradients
 from .fixed_calls import compared, gradients_compared
-from .layers import mask_tensors, process_settings, within
+from .layers import changed_setting, mask_tensors, process_settings, within
 
 CHECK = "guided calls"
 Elsewhere = Callable[[Callable[[], Any]], Any]
@@ -50,7 +50,7 @@ class CallMaker:
         inputs: AttentionInputs,
         sent: Tensor,
         when: str,
-        between: Callable[[], Any] | None = None,
+        between: Callable[[Tensor], Any] | None = None,
         elsewhere: Elsewhere = here,
         right: Any = None,
     ) -> float:
@@ -60,7 +60,7 @@ class CallMaker:
             inputs: the call.
             sent: the gradient (B,H,Q,V) of the output.
             when: what happened before, in words.
-            between: comes between the forward and the backward pass.
+            between: comes between the forward and the backward pass, and gets the output.
             elsewhere: runs the backward pass.
             right: a call with the same reference, so that it is computed once.
         """
@@ -73,7 +73,7 @@ class CallMaker:
             if between is not None or elsewhere is not here:
                 _ = call.output, equal.reference.gradients, equal.bounds.gradients  # before a tensor changes
                 if between is not None:
-                    between()
+                    between(call.output.output)
                 if wants:
                     elsewhere(lambda: call.gradients)
                 results = gradients_compared(call, equal) if wants else ()
@@ -92,8 +92,16 @@ class CallMaker:
             if bool(differing(result, kept).any()):
                 raise Violation(CHECK, f"the {name} of the call before it changed{when}")
         last = named(call.output, call.gradients if wants else {})
+        self._check_types(inputs, last, when)
         self.last = {name: (result, result.clone()) for name, result in last.items()}
         return worst
+
+    def _check_types(self, inputs: AttentionInputs, results: dict[str, Tensor], when: str) -> None:
+        due = {f"gradient of {name}": leaf.dtype for name, leaf in leaves_of(inputs).items()}
+        for name, result in results.items():
+            dtype = due.get(name, inputs.query.dtype)
+            if result.dtype != dtype and name != "lse":
+                raise Violation(CHECK, f"the {name} is {result.dtype}, and {dtype} is due{when}")
 
     def reference(self, inputs: AttentionInputs, sent: Tensor) -> Call:
         """A call whose reference and bounds are those of `inputs`."""
@@ -121,9 +129,8 @@ def check_around(
 
 def check_settings(settings: dict[str, object], when: str) -> None:
     """Raises Violation where a setting of the process is another one than before."""
-    for name, value in process_settings().items():
-        if value != settings[name]:
-            raise Violation(CHECK, f"changed {name} of the process from {settings[name]} to {value}, and left it so{when}")
+    if changed := changed_setting(settings):
+        raise Violation(CHECK, f"changed {changed}, and left it so{when}")
 
 
 @contextmanager

@@ -170,6 +170,14 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
     yield "66 heads that share 11", replace(small, H=66, G=11), None
     if 1 in can.query_length:
         yield "one query of 66 heads that share 2", replace(small, H=66, G=2, Q=1), None
+        yield (
+            "one query of 16 heads that share 2, and thousands of keys",
+            replace(sized(small, 1, 4500), H=16, G=2, regime="huge"),
+            None,
+        )
+        yield "one query, and the largest score after 65,536 others", sized(plain, 1, 70_001), _largest_last
+    wide = next((size for size in (256, 128, 64) if size in can.head_dim), D)
+    yield "12 heads of many features", replace(sized(small, 70, 6), H=12, G=12, D=wide, V=wide), None
     yield "a batch of 70", replace(small, B=70, H=2, G=2), None
     yield "a batch of 300", replace(small, B=300), None
     yield "a batch of 37 with 19 heads", replace(small, B=37, H=19, G=19), None
@@ -234,6 +242,7 @@ def _of_unusual_numbers(subject: BackendUnderTest, row: Case) -> Iterator[tuple[
     wide = next((size for size in (128, 64, 32) if size in can.head_dim), row.D)
     yield "large gradients of many features", replace(row, D=wide, V=wide, regime="high_gradients"), None
     yield "large keys and a small scale", replace(row, scale=1e-4, regime="high_gradients"), _large_keys
+    yield "a bias of -1e9 at some keys", replace(row, bias="dense", bias_axes="HQK"), _hiding_bias
     if row.dtype == "float64":
         many = replace(row, K=_length(LONG, can.key_length), bias="dense", bias_axes="K")
         yield "values of 1e40 with weights of e^-95", many, _faint_but_large
@@ -319,6 +328,20 @@ def _shifted_bias(by: float) -> Change:
         return {"bias": DenseBias(values)}
 
     return change
+
+
+def _hiding_bias(inputs: AttentionInputs) -> dict[str, DenseBias]:
+    """The bias by which many models hide keys: every third key has it."""
+    assert isinstance(inputs.bias, DenseBias)
+    values = inputs.bias.values.detach().clone()
+    values[..., ::3] = max(-1e9, torch.finfo(values.dtype).min)
+    return {"bias": DenseBias(values)}
+
+
+def _largest_last(inputs: AttentionInputs) -> dict[str, Tensor]:
+    key = inputs.key.detach().clone()
+    key[:, :, -1] = 60.0 * inputs.query.detach()[:, :, 0]
+    return {"key": key.requires_grad_(inputs.key.requires_grad)}
 
 
 def _large_keys(inputs: AttentionInputs) -> dict[str, Tensor]:

@@ -125,8 +125,11 @@ def _changes(case: Case, draw: random.Random) -> Iterator[Case]:
         yield replace(case, window=(left, (right or 0) + step))
         if left is not None:
             yield replace(case, window=(left + step, right))
+        if left is None or right is None:
+            yield replace(case, window=(left or 0, right or 0))
+        yield replace(case, window=(left, None) if left is not None else (None, right))
     if case.offset is not None:
-        for far in (draw.choice([1, -1]), 1 << 8, 1 << 16):
+        for far in (1, -1, 1 << 8, 1 << 16):
             several = isinstance(case.offset, tuple)
             yield replace(case, offset=tuple(one + far for one in case.offset) if several else case.offset + far)  # type: ignore
         yield replace(case, causal=not case.causal)
@@ -206,7 +209,7 @@ def a_call_between(first: First) -> float | None:
     """Another call comes before the backward pass."""
     between = first.spelt(replace(first.case, seed=first.case.seed + 1))
     when = " with another call before its backward pass"
-    return first.again(when, between=lambda: first.maker.run(between)) if wants_gradients(first.inputs) else None
+    return first.again(when, between=lambda _: first.maker.run(between)) if wants_gradients(first.inputs) else None
 
 
 def a_mask_between(first: First) -> float | None:
@@ -215,7 +218,7 @@ def a_mask_between(first: First) -> float | None:
         return None
     changed = first.spelt(first.case)
     when = " after the mask changed before its backward pass"
-    return first.maker.make(changed, first.sent, when, lambda: invert(changed.mask), right=first.right)
+    return first.maker.make(changed, first.sent, when, lambda _: invert(changed.mask), right=first.right)
 
 
 def an_input_between(first: First) -> float | None:
@@ -227,12 +230,52 @@ def an_input_between(first: First) -> float | None:
         return None
     name = first.draw.choice(names)
 
-    def change() -> None:
+    def change(_: Tensor) -> None:
         with torch.no_grad():
             leaves[name].mul_(2.0).add_(1.0)
 
     when = f" after its {name} changed before its backward pass, which should be an error or make no difference"
     return first.maker.make(changed, first.sent, when, change, right=first.right)
+
+
+def a_result_between(first: First) -> float | None:
+    """The caller writes to the output before the backward pass: an error, or the right gradients."""
+    if not wants_gradients(first.inputs):
+        return None
+
+    def change(output: Tensor) -> None:
+        with torch.no_grad():
+            output.mul_(2.0).add_(1.0)
+
+    when = " after its output changed before its backward pass, which should be an error or make no difference"
+    return first.maker.make(leaf_copies(first.inputs), first.sent, when, change, right=first.right)
+
+
+def another_gradient(first: First) -> float | None:
+    """A second backward pass, to which another gradient comes."""
+    if not wants_gradients(first.inputs):
+        return None
+    inputs, sent = leaf_copies(first.inputs), first.sent * -0.5
+    leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad}
+    output = first.maker.run(inputs).output
+    if not output.requires_grad:
+        return None
+    torch.autograd.grad(output, list(leaves.values()), first.sent, retain_graph=True)
+    gradients = dict(zip(leaves, torch.autograd.grad(output, list(leaves.values()), sent), strict=True))
+    right, worst = first.maker.reference(inputs, sent), 0.0
+    for name, gradient in gradients.items():
+        limits = right.reference.gradients[name], right.bounds.gradients[name]
+        words = f"gradient of {name} after a backward pass with another gradient of the output"
+        worst = max(worst, within(CHECK, words, gradient, *limits))
+    return worst
+
+
+def another_default_dtype(first: First) -> float | None:
+    """The whole call under another default dtype."""
+    _ = first.right.reference.gradients, first.right.bounds.gradients  # under the usual one
+    dtype = first.draw.choice([torch.bfloat16, torch.float64])
+    with default_dtype(dtype):
+        return first.again(f" under the default dtype {dtype}")
 
 
 def a_backward_elsewhere(first: First) -> float | None:
@@ -407,10 +450,11 @@ def least_scores(first: First) -> float | None:
 
 FollowUp = Callable[[First], float | None]
 FOLLOW_UPS: tuple[FollowUp, ...] = (
-    one_field, one_field, one_field, one_field, one_tensor_alone, one_tensor_alone, one_tensor_alone, numbers_overwritten,
-    numbers_overwritten, a_call_between, a_call_between, a_mask_between, an_input_between, a_backward_elsewhere,
-    weights_requested, almost_the_same_bias, results_kept, results_kept, one_mask_prepared, one_tensor_as_several,
-    after_an_error, least_scores,
+    one_field, one_field, one_field, one_field, one_tensor_alone, one_tensor_alone, one_tensor_alone,
+    numbers_overwritten, numbers_overwritten, a_call_between, a_call_between, a_mask_between, an_input_between,
+    a_backward_elsewhere, a_result_between, another_gradient, another_default_dtype, weights_requested,
+    almost_the_same_bias, results_kept, results_kept, one_mask_prepared, one_tensor_as_several, after_an_error,
+    least_scores,
 )  # fmt: skip
 """Those that are drawn more often occur more than once."""
 

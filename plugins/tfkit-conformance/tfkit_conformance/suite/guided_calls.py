@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -73,10 +74,13 @@ EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_pe
 _KNOWN = (*MODES, *ORDER, *GRADIENTS, *DROPOUT)
 RELATIONS = tuple((relation, EVERY[relation.name]) for relation in _KNOWN if relation.name in EVERY)
 """Relations, each with a number n: one of n calls is held to it."""
+PATTERNS = ("blocks", "prefix", "triangle")
 DIFFERENT = 61
 """So many batch rows have lengths of their own; those after them have the same again."""
 SMALL = 5
 """Numbers below are sizes that every draw has."""
+MAX_BLOCKS, MAX_BLOCK = 16, 200
+"""So many calls of whole blocks are made, of sizes up to the second number."""
 COMMON = (64, 128)
 """Sizes of blocks, for a source without numbers or none at all."""
 
@@ -159,6 +163,8 @@ AXES = (
     Axis("key length", 8300, lambda draw, size: {"K": size, "Q": draw.randint(1, 3)}),
     Axis("query length", 1100, lambda draw, size: {"Q": size, "K": draw.randint(2, 9)}),
     Axis("query and key length", 420, lambda draw, size: {"Q": size, "K": size}),
+    Axis("key length of several queries", 2100, lambda draw, size: {"K": size, "Q": draw.choice([4, 8, 16])}),
+    Axis("query length beside many keys", 220, lambda draw, size: {"Q": size, "K": draw.choice([130, 1030, 1100])}),
     Axis("batch size", 600, lambda draw, size: {"B": size}),
     Axis("number of heads", 300, lambda draw, size: {"H": size, "G": size}),
     Axis("number of key heads", 70, lambda draw, size: {"G": size, "H": size * draw.choice([2, 3])}),
@@ -173,6 +179,7 @@ AXES = (
     Axis("number of scores", 1_300_000, _scores),
     Axis("head dim", 580, lambda draw, size: {"D": size, "V": size}),
     Axis("value dim", 580, lambda draw, size: {"V": size}),
+    Axis("dim of queries and keys alone", 580, lambda draw, size: {"D": size}),
     Axis("edge of the visible keys", 420, _edge),
     Axis("edge of very many keys", 80_000, _far_edge),
     Axis("queries before the first key", 600, _blind),
@@ -197,7 +204,9 @@ def guided_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str,
     budget = BUDGET[profile]
     near = [*_near_integers(subject.source), *_near_floats(subject.source)]
     near = draw.sample(near[:budget], min(len(near), budget)) * max(1, min(MAX_TURNS, budget // max(1, len(near))))
-    near = [*_just_beyond(subject.source), *near]  # a slow kernel does not get to the end
+    blocks = list(_blocks(subject.source))
+    first = [*_just_beyond(subject.source), *draw.sample(blocks, min(len(blocks), MAX_BLOCKS))]
+    near = [*first, *near]  # a slow kernel does not get to the end
     far = [(turn, axis) for turn in range(budget // 8 // len(AXES) + 1) for axis in AXES]
     while near or far:  # side by side, for the same reason
         for words, axis, size in near[: NEAR_FOR_FAR if far else None]:
@@ -220,12 +229,16 @@ def plain_calls(subject: BackendUnderTest, dtypes: Sequence[str]) -> Iterator[tu
         "one query": {"Q": 1},
         "shared heads": {"H": 6, "G": 2},
         "causal": {"causal": True, "offset": 1},
+        "queries before the first key": {"causal": True, "offset": -1},
         "offsets of rows": {"causal": True, "offset": (2, 0)},
         "a window": {"window": (2, 1), "offset": 2},
         "lengths": {"key_lengths": (2, 5), "query_lengths": (3, 1)},
         "padding": {"key_visible": "coins"},
+        "one tensor of lengths": {"Q": 5, "key_lengths": (2, 5), "query_lengths": (2, 5), "shared_lengths": True},
         "segments": {"segments": 2},
+        "sorted segments": {"Q": 5, "segments": 3, "segment_pattern": "sorted"},
         "visible": {"visible": "HQK"},
+        "a triangle as visible": {"visible": "QK", "visible_pattern": "triangle"},
         "a dense bias": {"bias": "dense", "bias_axes": "HQK"},
         "a linear bias": {"bias": "linear", "offset": 2},
         "a distance bias": {"bias": "distance", "bias_values": 6, "offset": 2},
@@ -241,17 +254,30 @@ def plain_calls(subject: BackendUnderTest, dtypes: Sequence[str]) -> Iterator[tu
 
 
 def _near_integers(source: Source) -> Iterator[tuple[str, Axis, int]]:
-    known = [number for number in source.integers if number >= SMALL]
-    for number in known or COMMON:
+    for number in _numbers(source):
         for size in (number - 1, number, number + 1, 2 * number, 2 * number + 1):
             for axis in AXES:
                 if size <= 4 * axis.most:
-                    yield f"{axis.words} {size:,}" + f", near {number:,} of the source" * bool(known), axis, size
+                    near = f", near {number:,} of the source" if number in source.integers else ""
+                    yield f"{axis.words} {size:,}{near}", axis, size
+
+
+def _numbers(source: Source) -> list[int]:
+    return [number for number in source.integers if number >= SMALL] or list(COMMON)
+
+
+def _blocks(source: Source) -> Iterator[tuple[str, Axis, int]]:
+    """Queries and keys of whole blocks, and one element beyond, of two sizes that may differ."""
+    sizes = [number for number in _numbers(source) if number <= MAX_BLOCK]
+    for rows, columns, more in product(sizes, sizes, ((0, 0), (0, 0), (1, 0), (0, 1), (1, 1))):
+        Q, K = rows * (1 + columns % 2) + more[0], columns * (1 + rows % 3) + more[1]
+        axis = Axis("", 0, lambda draw, size, Q=Q, K=K: {"Q": Q, "K": K})  # type: ignore[misc]
+        yield f"{Q} queries and {K} keys, in blocks of {rows} and {columns}", axis, 0
 
 
 def _just_beyond(source: Source) -> Iterator[tuple[str, Axis, int]]:
     """One element after a block and after two blocks, on the axes along which kernels divide their work."""
-    beyond = {size for number in source.integers if number >= SMALL for size in (number + 1, 2 * number + 1)}
+    beyond = {size for number in _numbers(source) for size in (number + 1, 2 * number + 1)}
     for words, axis, size in _near_integers(source):
         if axis.words in DIVIDED and size in beyond and size <= axis.most:
             yield words, axis, size
@@ -343,9 +369,13 @@ def _varied(case: Case, subject: BackendUnderTest, draw: random.Random) -> Case:
             "causal": True,
             "window": draw.choice([(left, draw.choice([0, 1, case.K // 3])), (left or 0, None)]),
             "key_visible": draw.choice(["right", "left", "coins"]),
-            "segments": draw.randint(1, 3),
-            "visible": draw.choice(["BHQK", _axes(draw)]),
+            "segments": draw.choice([1, 2, 3, draw.randint(4, 40)]),
+            "visible": draw.choice(["BHQK", "QK", _axes(draw)]),
         }[term]
+        if term in ("segments", "visible") and some(0.6):
+            more |= {"segment_pattern": "sorted"} if term == "segments" else {"visible_pattern": draw.choice(PATTERNS)}
+    if case.Q == case.K and {"key_lengths", "query_lengths"} <= {*more} and some(0.5):
+        more |= {"query_lengths": more["key_lengths"], "shared_lengths": True}
     kinds = [kind for kind in BIAS_KINDS if kind in can.bias_kinds]
     if case.bias is None and kinds and some(0.45):
         more |= {"bias": draw.choice(kinds), "bias_axes": draw.choice(["BHQK", _axes(draw)])}
@@ -402,6 +432,7 @@ class Guided:
         inputs = respelled(case.inputs(self.subject.device), random.Random(case.seed), self.subject)
         first = First(self.maker, case, inputs, sent, self.maker.reference(inputs, sent), draw)
         alive |= {name: weakref.ref(leaf) for name, leaf in leaves_of(inputs).items()}
+        alive["gradient of the output"] = weakref.ref(sent)
         alive |= {f"mask {tuple(term.shape)}": weakref.ref(term) for term in mask_tensors(inputs.mask)}
         threads = 2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()
         plain = case in self.plain

@@ -12,9 +12,11 @@ A wrong mask is reported as "query row 3 of batch row 1 sees key 17; it must not
 from __future__ import annotations
 
 import gc
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -270,7 +272,7 @@ def _check_unwritten(tensors: list[Tensor], before: list[Tensor], when: str) -> 
             raise Violation("contract", f"an input {tuple(tensor.shape)} {tensor.dtype} was written to{when}")
 
 
-def process_settings() -> dict[str, object]:
+def process_settings() -> dict[str, Any]:
     """torch's settings of the process and of this thread, by name."""
     cuda = torch.backends.cuda
     return {
@@ -292,7 +294,13 @@ def process_settings() -> dict[str, object]:
         "cuDNN": torch.backends.cudnn.enabled,
         "autocast": torch.is_autocast_enabled("cpu"),
         "TF32 of cuDNN": torch.backends.cudnn.allow_tf32,
+        "cuDNN's choice by time": torch.backends.cudnn.benchmark,
+        "cuDNN's deterministic kernels": torch.backends.cudnn.deterministic,
         "Python's garbage collector": gc.isenabled(),
+        "variables of the environment": {
+            name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "TRITON"))  # compilers set these
+        },
+        "the working directory": os.getcwd(),
         "whether all warnings are ignored": ("ignore", None, Warning, None, 0) in warnings.filters,
     }  # fmt: skip
 
@@ -302,10 +310,20 @@ def _flushes_subnormal() -> bool:
 
 
 def _check_settings(before: dict[str, object], when: str) -> None:
-    after = process_settings()
-    for name, value in before.items():
-        if after[name] != value:
-            raise Violation("contract", f"changed {name} of the process from {value} to {after[name]}{when}, and left it so")
+    if changed := changed_setting(before):
+        raise Violation("contract", f"changed {changed}{when}, and left it so")
+
+
+def changed_setting(before: dict[str, Any]) -> str | None:
+    """A setting of the process that is another one than before, in words."""
+    for name, value in process_settings().items():
+        old = before[name]
+        if isinstance(value, dict) and value != old:
+            wrong = sorted(one for one in {*value, *old} if value.get(one) != old.get(one))
+            return f"{name} ({', '.join(wrong)})"
+        if value != old:
+            return f"{name} of the process from {old} to {value}"
+    return None
 
 
 def mask_tensors(mask: Mask) -> list[Tensor]:
