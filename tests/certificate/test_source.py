@@ -95,3 +95,49 @@ def test_source_of_another_python_is_covered_whole(package):
     (package / "kernel.py").write_text("print 'two'  # y\n")
     assert before != digests()
     assert before.keys() == {"acme_digest.kernel"}
+
+
+HIDDEN = {
+    "utf-7": (b"# coding: utf-7\nx = 1\n# kept+AAo-y = %d\n", (1, 2)),
+    "unicode_escape": (b"# coding: unicode_escape\nx = 1\n# kept\\ny = %d\n", (1, 2)),
+    "raw_unicode_escape": (b"# coding: raw_unicode_escape\nx = 1\n# kept\\u000ay = %d\n", (1, 2)),
+    "cookie in line 2": (b"#!/usr/bin/python\n# vim: set fileencoding=utf-7 :\n# kept+AAo-y = %d\n", (1, 2)),
+    "cookie after a form feed": (b"\x0c# coding: utf-7\n# kept+AAo-y = %d\n", (1, 2)),
+    "latin-1": (b"# coding: latin-1\nx = '%c'\n", (0xE4, 0xF6)),
+    "carriage return": (b"x = 1\n# kept\ry = %d\r\n", (1, 2)),
+    "blank line of a string": (b"x = '''a\n%sb'''\n", (b"", b"\n")),
+    "spaces at the end of a line of a string": (b"x = '''a%s\nb'''\n", (b"", b"  ")),
+    "form feed of a string": (b"x = 'a%cb'\n", (0x0B, 0x0C)),
+    "line separator of a string": (b"x = 'a\xe2\x80%cb'\n", (0xA8, 0xA9)),
+    "blank line that ends a statement": (b"x = 1 \\\n%s-y\n", (b"", b"\n")),
+    "comment in a string of an f-string": (b"x = f'{d['#']}'; y = %d\n", (1, 2)),
+}
+"""Two sources that Python reads as different code, though their comments and spaces alone differ to a simple reader."""
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_code_that_looks_like_a_comment_or_a_space_changes_the_digest(package, name):
+    text, values = HIDDEN[name]
+    found = []
+    for value in values:
+        (package / "kernel.py").write_bytes(text % value)
+        found.append(digests())
+    assert found[0]["acme_digest.kernel"] != found[1]["acme_digest.kernel"]
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xef\xbb\xbf%s", b"# coding: utf-8\n%s", b"# coding: latin-1\n%s", b"# coding: ascii\n%s", b"\x0c\n%s"]
+)
+@pytest.mark.parametrize("ends", [b"\n", b"\r\n", b"\r"])
+def test_encodings_that_read_alike_and_ends_of_lines_change_no_digest(package, text, ends):
+    before = digests()
+    (package / "kernel.py").write_bytes((text % KERNEL.encode()).replace(b"\n", ends))
+    assert digests() == before
+
+
+def test_the_file_that_python_imports_is_covered(package):
+    from importlib.machinery import EXTENSION_SUFFIXES
+
+    before = digests()
+    (package / f"tables{EXTENSION_SUFFIXES[0]}").write_bytes(b"\x7fELF")
+    assert digests()["acme_digest.tables"] != before["acme_digest.tables"], "Python prefers it to `tables.py`"

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -14,6 +15,15 @@ from tfkit.files.read import MAX_STRING
 
 class Names(FileModel):
     names: list[str]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/kmsg"), reason="Linux alone has this file")
+def test_a_regular_file_that_gives_nothing_and_does_not_end_is_refused():
+    with suppress(OSError):
+        while read_bytes("/proc/kmsg"):  # what the kernel said is read before it has nothing to say
+            pass
+    with pytest.raises(OSError, match=r"gives nothing now|ermission denied|not permitted"):
+        read_bytes("/proc/kmsg")
 
 
 def test_special_files_are_refused_without_blocking(tmp_path):

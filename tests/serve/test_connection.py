@@ -257,8 +257,11 @@ def test_connections_leave_file_descriptors_for_the_rest(monkeypatch, limit, con
 
 
 def test_a_signal_before_the_first_request_ends_the_server():
-    server = Server(Echo(Limits()))
-    listen.serve(server, "127.0.0.1", 0, lambda url: signal.raise_signal(signal.SIGTERM))
+    server, before = Server(Echo(Limits())), signal.getsignal(signal.SIGTERM)
+    try:
+        listen.serve(server, "127.0.0.1", 0, lambda url: signal.raise_signal(signal.SIGTERM))
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert server.batcher.closed
 
 

@@ -16,6 +16,7 @@ import pytest
 from translation_task import sentences
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served")]
+JSON = b"Content-Type: application/json\r\n"
 TEXTS = [source for source, _ in sentences(16, seed=9)]
 
 
@@ -61,6 +62,27 @@ def test_one_request_of_a_connection_is_answered_after_sigterm(runs):
             while part := connection.recv(1 << 16):
                 answered += part
         assert answered.count(b"HTTP/1.1 200") <= 1
+
+
+def test_ctrl_c_while_it_answers_what_was_sent_ends_it_at_once(runs):
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background jobs ignore it
+    words = f"{handler}; import sys; from tfkit.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", words, "serve", str(runs["translate"]), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            address = urlsplit(json.loads(process.stdout.readline())["url"])
+            with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+                connection.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\n" + JSON + b"Content-Length: 99\r\n\r\n{")
+                process.send_signal(signal.SIGTERM)
+                with suppress(OSError):
+                    while True:  # until it has left its port, and waits for the rest of the body
+                        socket.create_connection((address.hostname, address.port), timeout=60).close()
+                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+                    process.send_signal(number)
+                out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, "", "tfkit: interrupted\n")
 
 
 def test_more_clients_than_file_descriptors_leave_the_server_alive(runs):

@@ -24,15 +24,26 @@ def listed(checkpoint, name):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epoch": HUGE}, "`progress.epoch` is 1,000,000,000,000,000 after 24 steps, and an epoch has at least one"),
-        ({"epoch": 30}, "`progress.epoch` is 30 after 24 steps"),
+        ({"epoch": HUGE}, r"`progress\.step` is 24, and [0-9,]+ lead to `progress\.epoch` 1,000,000,000,000,000"),
+        ({"epoch": 30}, r"`progress\.step` is 24, and [0-9]+ lead to `progress\.epoch` 30 with `progress\.batch` [0-9]+"),
+        ({"epoch": 1}, r"`progress\.step` is 24, and [0-9] lead to `progress\.epoch` 1 with `progress\.batch` [0-9]+"),
+        ({"batch": 1}, r"`progress\.step` is 24, and [0-9]+ lead to `progress\.epoch` [0-9]+ with `progress\.batch` 1"),
         ({"batch": HUGE}, "`progress.batch` is 1000000000000000, epoch [0-9]+ has [0-9]+"),
-        ({"source_tokens": HUGE}, "`progress.source_tokens` is 1,000,000,000,000,000 .* at most [0-9,]+ is possible"),
-        ({"target_tokens": HUGE}, "`progress.target_tokens` is 1,000,000,000,000,000 .* at most [0-9,]+ is possible"),
-        ({"stale": HUGE}, "`progress.stale` is 1,000,000,000,000,000 after 24 steps, and at most 24 is possible"),
-        ({"stale": 25}, "`progress.stale` is 25 after 24 steps, and at most 24 is possible"),
-        ({"target_tokens": 0}, "`progress.target_tokens` is 0 after 24 steps, and each has at least one"),
-        ({"average_steps": 0}, "`average_steps` is 0 after 24 steps, and each has at least one"),
+        ({"source_tokens": HUGE}, r"`progress\.source_tokens` is 1,000,000,000,000,000, and the batches before have [0-9,]+"),
+        ({"source_tokens": 0}, r"`progress\.source_tokens` is 0, and the batches before have [0-9,]+"),
+        ({"target_tokens": HUGE}, r"`progress\.target_tokens` is 1,000,000,000,000,000, and the batches before have [0-9,]+"),
+        ({"target_tokens": 100}, r"`progress\.target_tokens` is 100, and the batches before have [0-9,]+"),
+        ({"stale": HUGE}, "`progress.stale` is 1,000,000,000,000,000 after 24 steps, and at most [0-9]+ is possible"),
+        ({"stale": 25}, "`progress.stale` is 25 after 24 steps, and at most [0-9]+ is possible"),
+        ({"reductions": 5}, "`progress.reductions` is 5, and the schedule is `inverse_sqrt`, which has none"),
+        ({"plateau_stale": 3}, "`progress.plateau_stale` is 3, and the schedule is `inverse_sqrt`, which has none"),
+        ({"plateau_best": 0.0}, "`progress.plateau_best` is 0[.]0, and the schedule is `inverse_sqrt`, which has none"),
+        (
+            {"best": None, "best_step": None, "best_models": []},
+            "`progress.best` is missing, and the last validation was that of step 24",
+        ),
+        ({"target_tokens": 0}, r"`progress\.target_tokens` is 0, and the batches before have [0-9,]+"),
+        ({"average_steps": 0}, "`average_steps` is 0 after 24 steps, and each step is averaged once"),
         ({"best_step": 0}, ".*best_step: Input should be greater than or equal to 1"),
         ({"validated": 0}, ".*is the best, but the last validation was that of step 0"),
         ({"best_models": [[1.0, 10], [1.0, 10]]}, ".*`best_models` are not different models, the best first"),
@@ -48,7 +59,8 @@ def listed(checkpoint, name):
             {"best": None, "best_step": None, "best_models": [[-1.0, 20]]},
             ".*the model of step 20 has the score -1 in `best_models`, and 20 elsewhere",
         ),
-        ({"average_steps": HUGE}, "`average_steps` is 1,000,000,000,000,000 after 24 steps, and at most 24 is possible"),
+        ({"average_steps": HUGE}, "`average_steps` is 1,000,000,000,000,000 after 24 steps, and each step"),
+        ({"average_steps": 23}, "`average_steps` is 23 after 24 steps, and each step is averaged once"),
     ],
 )
 def test_a_counter_beyond_the_run_is_refused(whole, changes, message):
@@ -72,19 +84,48 @@ def test_more_steps_than_rows_are_refused(whole):
     state["progress"]["step"] = HUGE // 10
     path.write_text(json.dumps(state))
     listed(checkpoint, path.name)
-    with pytest.raises(StoreError, match=r"`progress\.step` is 100,000,000,000,000 in epoch [0-9]+, and an epoch of"):
+    with pytest.raises(StoreError, match=r"`progress\.step` is 100,000,000,000,000, and 24 lead to `progress\.epoch` [0-9]+"):
+        resume(whole)
+
+
+def changed_optimiser(checkpoint, change):
+    """Change the tensors of the optimiser, by name, in place."""
+    path = checkpoint / "optimiser.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+    listed(checkpoint, path.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [1e15, -1.0, 5.0, 23.5])
+def test_steps_of_the_optimiser_are_those_of_the_run(whole, value):
+    checkpoint = checkpoints_in(whole / "checkpoints")[-1]
+    names = []
+
+    def change(tensors):
+        names.append(next(name for name in tensors if name.endswith("/step")))
+        tensors[names[0]].fill_(value)
+
+    changed_optimiser(checkpoint, change)
+    with pytest.raises(StoreError, match=f"`{names[0]}` of the optimiser is [0-9.e+-]+ after 24 steps, and all parameters"):
         resume(whole)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("value", [1e15, -1.0])
-def test_steps_of_the_optimiser_are_those_of_the_run(whole, value):
+def test_an_optimiser_without_its_state_is_refused(whole):
+    changed_optimiser(checkpoints_in(whole / "checkpoints")[-1], lambda tensors: tensors.clear())
+    with pytest.raises(StoreError, match="the largest `step` of the optimiser is 0 after 24 steps"):
+        resume(whole)
+
+
+@pytest.mark.slow
+def test_a_negative_mean_of_squares_is_refused(whole):
     checkpoint = checkpoints_in(whole / "checkpoints")[-1]
-    path = checkpoint / "optimiser.safetensors"
-    tensors = load_file(path)
-    name = next(name for name in tensors if name.endswith("/step"))
-    tensors[name].fill_(value)
-    save_file(tensors, path)
-    listed(checkpoint, path.name)
-    with pytest.raises(StoreError, match=f"`{name}` of the optimiser is (1e[+]15|-1) after 24 steps"):
+    changed_optimiser(
+        checkpoint, lambda tensors: next(v for n, v in tensors.items() if n.endswith("/exp_avg_sq")).view(-1)[0:1].fill_(-1e-3)
+    )
+    with pytest.raises(
+        StoreError, match=r"TFK082 .*optimiser\.safetensors: `.*/exp_avg_sq` has -0\.001, and a mean of squares is"
+    ):
         resume(whole)

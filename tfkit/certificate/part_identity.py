@@ -91,20 +91,26 @@ def _default(field: Any) -> Any:
 
 # Digests of the source of a part: the modules that its code is in, and those that they import in the same package.
 #
-# A digest covers the code without comments, docstrings and blank lines, so that such edits change no certificate. A compiled
-# module (`.so`) is covered as it is. Packages on the way to a module are covered only if they are imported by name. Modules
-# that are imported by a computed name are not seen. Nothing is imported.
+# A digest covers the code without comments, docstrings and blank lines, so that such edits change no certificate. That text is
+# compiled again: where Python reads other code in the source, its bytes are covered. So is a compiled module (`.so`). Packages
+# on the way to a module are covered only if they are imported by name. Modules that are imported by a computed name are not
+# seen. Nothing is imported.
 
 MODULES = 1000
 """The largest number of modules of one part."""
-MOST_BYTES = 4 << 20
-"""And of Python in them: a megabyte takes half a second."""
+MOST_BYTES = 2 << 20
+"""And of Python in them: a megabyte takes a second."""
 TFKIT_PACKAGES = ("tfkit.builtin", "tfkit.cpu")
-SUFFIXES = (".py", *EXTENSION_SUFFIXES)
+SUFFIXES = (*EXTENSION_SUFFIXES, ".py")
+"""Of a module, the first that Python looks for before the others."""
 # A string or a comment. The same for every version of Python, which the tokens of f-strings are not.
 _TOKEN = re.compile(
     r'"""(?:[^\\]|\\.)*?"""|\'\'\'(?:[^\\]|\\.)*?\'\'\'|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*', re.DOTALL
 )
+_IN_STRING = "\x02"
+"""Stands for the end of a line of a string."""
+_DOCSTRING = "'\x01'"
+"""Stands for a docstring."""
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -151,24 +157,56 @@ def _read(file: Path, module: str, folder: Path | None) -> tuple[str, list[str]]
     data = read_bytes(file)
     try:
         tree = ast.parse(data)
-        code = code_of(data, tree).encode("utf-8", "replace")
+        code = code_of(data, tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # written for another Python
         return hashlib.sha256(data).hexdigest(), []
-    return hashlib.sha256(code).hexdigest(), list(_imported(tree, module, file.stem == "__init__", folder))
+    covered = data if code is None else code.encode()
+    return hashlib.sha256(covered).hexdigest(), list(_imported(tree, module, file.stem == "__init__", folder))
 
 
-def code_of(data: bytes, tree: ast.Module) -> str:
-    """The text of a module without comments, docstrings, blank lines and spaces at the end of lines."""
-    lines = data.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
+def code_of(data: bytes, tree: ast.Module) -> str | None:
+    """The text of a module without comments, docstrings, blank lines and spaces at the end of lines. None if Python reads other
+    code in the source than in this text: for an encoding in which a comment is code, or a line that is none to Python."""
+    lines = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").splitlines(keepends=True)
     for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED) and node.body and _is_text(node.body[0]):
-            docstring = node.body[0]
+        if isinstance(node, _DOCUMENTED) and (docstring := _docstring(node)):
             first, last = docstring.lineno - 1, (docstring.end_lineno or docstring.lineno) - 1
             before, after = lines[first][: docstring.col_offset], lines[last][docstring.end_col_offset :]
-            lines[first : last + 1] = [b""] * (last - first) + [before + after]
-    text = b"".join(lines).decode("utf-8", "replace")
-    text = _TOKEN.sub(lambda token: "" if token[0][0] == "#" else token[0], text)
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+            lines[first : last + 1] = [b""] * (last - first) + [before + _DOCSTRING.encode() + after]
+            docstring.value = ast.Constant(ast.literal_eval(_DOCSTRING))
+    text = _TOKEN.sub(_kept, b"".join(lines).decode("utf-8", "replace"))
+    code = _without_blanks(text)
+    with suppress(SyntaxError, ValueError):
+        if _equal(ast.parse(code.replace(_IN_STRING, "\n")), tree):
+            return _without_blanks(code.replace(_DOCSTRING, "")).replace(_IN_STRING, "\n")
+    return None
+
+
+def _kept(token: re.Match[str]) -> str:
+    """What is left of a string or a comment. The lines of a string are no lines of code."""
+    return "" if token[0][0] == "#" else token[0].replace("\n", _IN_STRING)
+
+
+def _without_blanks(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.split("\n") if line.strip())
+
+
+def _equal(one: ast.AST, other: ast.AST) -> bool:
+    """Whether two trees are the same code, wherever it stands."""
+    pairs: list[tuple[Any, Any]] = [(one, other)]
+    while pairs:
+        one, other = pairs.pop()
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, ast.AST):
+            pairs += [(getattr(one, name, None), getattr(other, name, None)) for name in one._fields]
+        elif isinstance(one, list):
+            if len(one) != len(other):
+                return False
+            pairs += zip(one, other, strict=True)
+        elif one != other:
+            return False
+    return True
 
 
 def locate(module: str, folder: Path | None = None) -> Path | None:
@@ -178,7 +216,8 @@ def locate(module: str, folder: Path | None = None) -> Path | None:
         if not rest and place.is_file():
             return place if place.name.endswith(SUFFIXES) else None
         path = place.joinpath(*rest)
-        files = [path / "__init__.py", *(path.with_name(path.name + suffix) for suffix in (SUFFIXES if rest else ()))]
+        stems = [path / "__init__", *([path] if rest else [])]
+        files = [stem.with_name(stem.name + suffix) for stem in stems for suffix in SUFFIXES]
         for file in files:
             if file.is_file():
                 return file
@@ -196,7 +235,9 @@ def _places(top: str, folder: Path | None) -> tuple[Path, ...]:
         return tuple(map(Path, spec.submodule_search_locations))
     if spec is not None and spec.origin is not None:
         return (Path(spec.origin),)
-    return () if folder is None else (folder / f"{top}.py", folder / top)
+    if folder is None:
+        return ()
+    return (folder / top, *(folder / f"{top}{suffix}" for suffix in SUFFIXES))
 
 
 def _packages(module: str) -> tuple[str, ...]:
@@ -205,10 +246,10 @@ def _packages(module: str) -> tuple[str, ...]:
     return TFKIT_PACKAGES if first == "tfkit" and f"tfkit.{rest[0] if rest else ''}" in TFKIT_PACKAGES else (first,)
 
 
-def _is_text(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
-    )
+def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> ast.Expr | None:
+    first = node.body[0] if node.body else None
+    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    return first if is_text else None  # type: ignore[return-value]
 
 
 def _imported(tree: ast.Module, module: str, is_package: bool, folder: Path | None) -> Iterator[str]:

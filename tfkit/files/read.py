@@ -7,6 +7,7 @@ OSError with the reason in `strerror` for a file that it refuses, so that caller
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
@@ -165,10 +166,21 @@ def open_regular(path: str | Path, *, links: bool = True, descriptors: bool = Fa
         mode = os.fstat(number).st_mode
         if stat.S_ISDIR(mode) or not (opened or stat.S_ISREG(mode)):
             raise not_regular(mode, path)
-        return os.fdopen(number, "rb")
+        # A file of the kernel, such as /proc/kmsg, has no size, and may give nothing now.
+        return os.fdopen(number, "rb") if os.fstat(number).st_size else io.BufferedReader(_Sizeless(number, "rb"))
     except BaseException:
         os.close(number)
         raise
+
+
+class _Sizeless(io.FileIO):
+    """A file whose size is unknown. Reading raises OSError where there is nothing yet, and no end."""
+
+    def readinto(self, buffer: Any, /) -> int:
+        count = super().readinto(buffer)
+        if count is None:
+            raise OSError(errno.EAGAIN, "it is no file with an end, and gives nothing now")
+        return count
 
 
 def not_regular(mode: int, path: str | Path) -> OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -49,8 +50,10 @@ class HttpServer(uvicorn.Server):
         self.warned = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.shared.stopping = True
-        super().handle_exit(sig, frame)
+        if self.should_exit and sig == signal.SIGINT:
+            os.write(2, b"tfkit: interrupted\n")
+            os._exit(130)  # a task that is cancelled would print where it was
+        self.shared.stopping = self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._accept_failed)
@@ -75,7 +78,8 @@ class HttpServer(uvicorn.Server):
 
 
 def serve(server: Server, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Answer requests until SIGTERM or SIGINT. Then no connection is taken, and all requests that were sent are answered.
+    """Answer requests until SIGTERM or SIGINT. Then no connection is taken, and all requests that were sent are answered. A
+    SIGINT after that ends the process at once, with exit code 130.
 
     Args:
         server: what answers.
@@ -90,14 +94,13 @@ def serve(server: Server, host: str, port: int, ready: Callable[[str], None]) ->
     name = f"[{host}]" if ":" in host else host
     try:
         http = HttpServer(server, replace(server.limits, connections=_connections(server.limits.connections, taken)))
-        # uvicorn raises the signal again when all is answered; the command then returns as usual
-        before = {number: signal.signal(number, http.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = signal.signal(signal.SIGINT, http.handle_exit)
+        signal.signal(signal.SIGTERM, http.handle_exit)  # also while the process ends, which one after another would kill
         try:
             ready(f"http://{name}:{taken.getsockname()[1]}")
             http.run(sockets=[taken])
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            signal.signal(signal.SIGINT, before)
     finally:
         taken.close()
 

@@ -4,11 +4,40 @@ data. A step is therefore the same in any process, and in a run that was interru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from ..data import Batch, BatchShapes, Data, Epoch, ImageTask, Mixture, Packing, Task, epoch_of, shares_of
+from ..data import NO_LABEL, Batch, BatchShapes, Data, Epoch, ImageTask, Mixture, Packing, Task, epoch_of, shares_of
+from ..data.corpus import TAGS
 from ..recipe import Recipe
+
+COUNTED_ROWS = 200_000
+"""The most rows of earlier epochs that are drawn again to count what a run has used, if every epoch has other batches."""
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a run has used at a position in its data: steps, source tokens and target tokens, each from the least that is
+    possible to the most. They are equal where the data say how many there are."""
+
+    steps: tuple[int, int] = (0, 0)
+    source_tokens: tuple[int, int] = (0, 0)
+    target_tokens: tuple[int, int] = (0, 0)
+
+    def __add__(self, other: Used) -> Used:
+        return Used(*((one[0] + two[0], one[1] + two[1]) for one, two in zip(self._ranges, other._ranges, strict=True)))
+
+    def __mul__(self, times: int) -> Used:
+        return Used(*((least * times, most * times) for least, most in self._ranges))
+
+    @property
+    def _ranges(self) -> Sequence[tuple[int, int]]:
+        return self.steps, self.source_tokens, self.target_tokens
 
 
 class TrainingBatches:
@@ -36,13 +65,11 @@ class TrainingBatches:
         return len(self.data.train) if self.mixture is None else sum(self.mixture.counts)
 
     @property
-    def tokens(self) -> int:
-        """The most tokens and labels of an epoch: those of all columns, and two labels of each row."""
-        if not isinstance(self.task, ImageTask) and self.task.samplers:
-            return self.rows * 2 * (2 + self.recipe.batching.max_length)
-        if self.mixture is not None:
-            return self.rows * (2 + sum(int(lengths.max()) for lengths in self.data.train.lengths.values()))
-        return sum(int(lengths.sum(dtype=np.int64)) for lengths in self.data.train.lengths.values()) + 2 * self.rows
+    def largest(self) -> int:
+        """More tokens or labels than a batch can have."""
+        lengths, sampled = self.data.train.lengths.values(), not isinstance(self.task, ImageTask) and self.task.samplers
+        longest = max(self.recipe.batch_limit, *(int(column.max()) for column in lengths))
+        return 2 * longest * (self.recipe.batching.max_length if sampled else 1)
 
     def epoch(self, number: int) -> Epoch:
         """The batches of an epoch, counted from 1, as row numbers."""
@@ -58,6 +85,59 @@ class TrainingBatches:
     def count(self, epoch: int) -> int:
         """The number of batches of an epoch."""
         return len(self.epoch(epoch).batches)
+
+    def used(self, epoch: int, batch: int) -> Used:
+        """What the steps before a batch of an epoch have used."""
+        whole, steps_of = epoch - 1, self.recipe.batching.accumulate
+        part = self._of_rows(np.concatenate(self.epoch(epoch).batches[:batch])) if batch else Used()
+        part += Used(steps=(-(-batch // steps_of),) * 2)
+        if self.mixture is None and self.packing is None:  # the batches depend on the lengths of the rows alone
+            steps = -(-self.count(epoch) // steps_of)
+            return part + (self._of_rows(slice(None)) + Used(steps=(steps, steps))) * whole if whole else part
+        if whole * self.rows <= COUNTED_ROWS:
+            for number in range(1, epoch):
+                batches = self.epoch(number).batches
+                part += self._of_rows(np.concatenate(batches)) + Used(steps=(-(-len(batches) // steps_of),) * 2)
+            return part
+        steps = -(-self.rows // steps_of)
+        if self.mixture is None:
+            return part + (self._of_rows(slice(None)) + Used(steps=(1, steps))) * whole
+        rows = [self._of_rows(np.array([at]), labelled=False) for at in self._extreme_rows()]
+        ranges = [[getattr(row, name) for row in rows] for name in ("source_tokens", "target_tokens")]
+        of_row = [(min(least for least, _ in values), max(most for _, most in values)) for values in ranges]
+        return part + (Used((0, 0), *of_row) * self.rows + Used(steps=(1, steps))) * whole
+
+    def _extreme_rows(self) -> set[int]:
+        """The shortest and the longest row of each column."""
+        lengths = self.data.train.lengths.values()
+        return {int(choose(column)) for column in lengths for choose in (np.argmin, np.argmax)}
+
+    def _of_rows(self, rows: Any, labelled: bool = True) -> Used:
+        """The source and the target tokens of some rows, as those of their batches. `labelled`: count the labels of tokens."""
+        corpus, task = self.data.train, self.task
+        count = len(next(iter(corpus.lengths.values()))[rows])
+        if isinstance(task, ImageTask):
+            return Used(target_tokens=(count, count))
+        target = self._side("target", rows)
+        if task.kind == "parallel":
+            return Used((0, 0), self._side("source", rows), target)
+        if task.kind in ("language", "texts"):  # the first token of a row is no label
+            return Used(target_tokens=(max(target[0] - count, 0), target[1] - count))
+        if task.masking is not None or (task.kind == "tagged" and not labelled):  # each batch draws the tokens that it hides
+            return Used((0, 0), target, (0, target[1]))
+        if task.kind == "tagged":
+            numbers = np.arange(len(corpus))[rows].tolist()
+            labels = sum(int((row != NO_LABEL).sum()) for row in corpus.rows(TAGS, numbers))
+        else:
+            labels = count * (2 if task.kind == "spans" else 1)
+        return Used((0, 0), target, (labels, labels))
+
+    def _side(self, column: str, rows: Any) -> tuple[int, int]:
+        """The tokens of some rows in a column. A row of which other pieces are drawn has at least one."""
+        lengths: npt.NDArray[np.int64] = self.data.train.lengths[column][rows].astype(np.int64)
+        if not isinstance(self.task, ImageTask) and column in self.task.samplers:
+            return len(lengths), int(np.maximum(lengths, self.recipe.batching.max_length).sum())
+        return (int(lengths.sum()),) * 2
 
     def tokens_by_column(self, epoch: int) -> dict[str, int]:
         """The tokens of an epoch, by column."""

@@ -122,7 +122,8 @@ def read_checkpoint(
     processes = processes or ProcessGroup()
     state, sharded = processes.run_on_first(lambda: _checked(directory))
     if sharded:
-        from .distributed.sharded_checkpoint import own_part, read_shards
+        from .distributed.ddp_fsdp import own_part
+        from .distributed.sharded_checkpoint import read_shards
 
         tensors = read_shards(directory / SHARDS, state.tensors or {}, like or {}, processes)
         parts = {f"{file}: {name}": own_part(tensor) for file, named in tensors.items() for name, tensor in named.items()}

@@ -21,46 +21,15 @@ from .batches import TrainingBatches
 from .callbacks import Progress
 from .checkpoint import AVERAGE, MODEL, OPTIMISER, STATE, Tensors
 from .checkpoint_state import Scaler, State
-from .distributed.ddp_fsdp import full_tensor, shard, shard_of
+from .counters import impossible, impossible_scale
+from .distributed.ddp_fsdp import full_tensor, own_part, shard, shard_of
 from .distributed.process_group import ProcessGroup
 from .optimiser import MOMENTS, freeze, optimiser_for, optimiser_tensors, restore_optimiser
 
-HALVINGS = 300
-"""float16 skips a step only where it halves its scale, a float32 number; every step grows the scale again at most once."""
-MOST_USES = 2
-"""A token is read, and perhaps predicted."""
-
-
-def impossible(state: State, optimiser: Mapping[str, Tensor], rows: int, tokens: int, accumulate: int) -> Iterator[str]:
-    """The contradictions between the counters of a checkpoint, the steps of each parameter in the optimiser (`NAME/step`), the
-    rows of the training data with their tokens and labels, and the batches of a step."""
-    progress = state.progress
-    step, epoch = progress.step, progress.epoch
-    tried = step + (step + HALVINGS if isinstance(state.scaler, Scaler) else 0)
-    of_epoch = -(-rows // accumulate)
-    if epoch - 1 + (progress.batch > 0) > tried:
-        yield f"`progress.epoch` is {epoch:,} after {step:,} steps, and an epoch has at least one"
-    if step > epoch * of_epoch:
-        yield f"`progress.step` is {step:,} in epoch {epoch:,}, and an epoch of {rows:,} rows has at most {of_epoch:,}"
-    for name, count, most in (
-        ("progress.source_tokens", progress.source_tokens, MOST_USES * tokens * epoch),
-        ("progress.target_tokens", progress.target_tokens, MOST_USES * tokens * epoch),
-        ("progress.stale", progress.stale, step),
-        ("progress.reductions", progress.reductions, step),
-        ("progress.plateau_stale", progress.plateau_stale, step),
-        ("average_steps", state.average_steps or 0, step),
-    ):
-        if count > most:
-            yield f"`{name}` is {count:,} after {step:,} steps, and at most {most:,} is possible"
-    averaged = step if state.average_steps is None else state.average_steps
-    for name, fewest in (("progress.target_tokens", progress.target_tokens), ("average_steps", averaged)):
-        if fewest < step:
-            yield f"`{name}` is {fewest:,} after {step:,} steps, and each has at least one"
-    counted = {name: float(value) for name, value in optimiser.items() if name.endswith("/step")}
-    for name, value in counted.items():
-        if not 0 <= value <= step:
-            yield f"`{name}` of the optimiser is {value:g} after {step:,} steps"
-            break
+SQUARES = ("exp_avg_sq", "square_avg", "acc_delta")
+"""The tensors of an optimiser that are means of squares."""
+PACKAGES = ("tfkit", "torch", "peft")
+"""The packages of modules all of whose parameters take part in every step."""
 
 
 # torch.optim.swa_utils.AveragedModel would need `avg_fn` for this decay; its first update copies the weights (d_1 = 0 instead
@@ -171,6 +140,11 @@ class TrainState:
         steps = {f"{name}/step": torch.zeros((), device="meta") for name in parameters if counts}
         for file, expected in {**self.tensors(), OPTIMISER: {**moments, **steps}}.items():
             check_tensors(directory / file, tensors.get(file, {}), expected, "this run")
+        for name, value in tensors[OPTIMISER].items():
+            part = own_part(value)
+            if name.endswith(SQUARES) and part.numel() and (least := float(part.min())) < 0:
+                message = f"{directory / OPTIMISER}: `{name}` has {least:g}, and a mean of squares is at least 0"
+                raise StoreError(Diagnostic("TFK082", message, "it was altered"))
 
     def check_scalars(self, directory: Path, state: State, tensors: Mapping[str, Tensors], batches: TrainingBatches) -> None:
         """Raises StoreError if the scalars of a checkpoint cannot be those of this run."""
@@ -185,11 +159,10 @@ class TrainState:
             for name, (present, expected) in presence.items()
             if present != expected
         ]
-        epoch, batch = state.progress.epoch, state.progress.batch
-        problems = (
-            [f"`progress.batch` is {batch}, epoch {epoch} has {count}"] if batch >= (count := batches.count(epoch)) else []
-        )
-        problems += impossible(state, tensors[OPTIMISER], batches.rows, batches.tokens, batches.recipe.batching.accumulate)
+        always = all(type(module).__module__.partition(".")[0] in PACKAGES for module in self.model.modules())
+        problems = list(impossible(state, tensors[OPTIMISER], batches, always))
+        if isinstance(state.scaler, Scaler) and self.scaler.is_enabled():
+            problems += impossible_scale(state.scaler, self.scaler.state_dict(), state.progress.step)
         diagnostics += [Diagnostic("TFK082", f"{directory / STATE}: {problem}", "it was altered") for problem in problems]
         if diagnostics:
             raise StoreError(diagnostics)

@@ -136,10 +136,13 @@ def test_an_interrupted_command_ends_its_child(acme, tmp_path, number, code):
     until = time.monotonic() + 300
     while not (note.exists() and note.read_text()) and time.monotonic() < until:
         time.sleep(0.02)
-    os.kill(command.pid, number)
+    for _ in range(20 if number == signal.SIGINT else 1):  # a second Ctrl-C does not interrupt what the first one ends
+        os.kill(command.pid, number)
+        time.sleep(0.001)
     out, err = command.communicate(timeout=300)
     assert (command.returncode, out) == (code, "")
     assert "Traceback" not in err
+    assert err.count("interrupted") == (number == signal.SIGINT)
     assert gone(int(note.read_text()))
 
 
@@ -190,3 +193,22 @@ def test_the_parent_imports_no_torch():
     modules = ", ".join(f"tfkit_conformance.process.{name}" for name in ("parent", "stored", "child"))
     words = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("__import__('time').sleep(600)", "did not finish within 1 seconds"),
+        ("__import__('os')._exit(7)", "the function ended the process with exit code 7 in check arguments"),
+        ("raise SystemExit(3)", "the function ended the process by raising SystemExit: 3 in check arguments"),
+    ],
+)
+def test_a_function_that_ends_its_process_or_never_returns_is_named_with_its_call(tmp_path, monkeypatch, line, message):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "acme_call.py").write_text(f"def attention(query, key, value, **others):\n    {line}\n")
+    function = {"target": "acme_call:attention", "signature": "sdpa", "supports": ["causal"]}
+    data = evaluated(task("acme_call:attention", dtypes=["float32"], limit=1.0, function=function), grace=300.0)
+    [found] = data["findings"]
+    assert message in found["message"]
+    assert "attention" in found["snippet"]
+    assert data["verdict"] == "NONCONFORMANT"

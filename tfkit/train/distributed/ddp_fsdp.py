@@ -91,6 +91,11 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """Of a sharded tensor the shard of this process, of any other the whole."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
 def shard_of(whole: Tensor, like: Tensor) -> Tensor:
     """This process's shard of a whole tensor, sharded as `like`; the tensor itself if `like` is not sharded."""
     if not is_sharded(like) or is_sharded(whole):

@@ -65,11 +65,6 @@ def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: ProcessG
     return by_file
 
 
-def own_part(tensor: Tensor) -> Tensor:
-    """Of a sharded tensor the shard of this process, of any other the whole."""
-    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
-
-
 def _metadata(reader: HuggingFaceStorageReader, folder: Path, shapes: Shapes) -> dict[str, TensorStorageMetadata]:
     _check_headers(folder, shapes)
     with as_store_error("TFK082", f"{folder} cannot be read"):

@@ -255,3 +255,25 @@ def test_bad_names_are_named(target, words):
         function_named(target)
     (said,) = caught.value.diagnostics
     assert words in f"{said.message}. {said.fix}"
+
+
+def recurses(query, key, value, **others):
+    return recurses(query, key, value, **others)
+
+
+def raises(query, key, value, **others):
+    raise ValueError("no kernel")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (raises, "ValueError: no kernel"), (recurses, "RecursionError: maximum recursion depth"),
+        (lambda query, key, value, **others: None, "NoneType"), (lambda query, key, value, **others: "x", "str"),
+    ],
+    ids=["raises", "recurses", "none", "text"],
+)  # fmt: skip
+def test_a_function_that_gives_no_answer_is_described(function, words):
+    report = check_callable(function, "sdpa", supports=["causal"], dtypes=["float32"], stop_at_first=True)
+    assert report.verdict == "NONCONFORMANT"
+    assert words in report.findings[0].message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -121,6 +122,7 @@ class FunctionUnderTest:
         head_dim: values of D.
         length: values of Q and of K.
         square: it needs as many queries as keys.
+        trial: a context for each call of the probe, by its case.
     """
 
     name: str
@@ -132,6 +134,7 @@ class FunctionUnderTest:
     head_dim: Range = ANY
     length: Range = ANY
     square: bool = False
+    trial: Callable[..., AbstractContextManager[Any]] = nullcontext
 
     @cached_property
     def parameters(self) -> frozenset[str] | None:

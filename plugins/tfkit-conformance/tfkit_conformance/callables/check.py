@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from ..attention.case import Case
 from ..attention.case_data import case_of
-from ..finding import Finding
+from ..finding import Finding, OutOfTime
+from ..limit import time_limit
 from ..report import CheckResult, ConformanceReport
 from ..resolve import known_dtypes, missing_device
 from ..snippets import function_snippet
@@ -188,7 +191,19 @@ def check_callable(
     asked = None if supports is None else tuple(supports)
     wanted = None if dtypes is None else tuple(sorted(known_dtypes(dtypes)))
     under_test = function_under_test(function, signature, supports=asked or (), device=device, name=name)
-    outcome = Probe(under_test) if missing_device(device) else probe(under_test.declared(()), asked, wanted)
+
+    @contextmanager
+    def trial(case: Case) -> Iterator[None]:
+        event(ARGUMENTS, case)
+        with time_limit(limit):
+            yield
+
+    try:
+        outcome = Probe(under_test)
+        if not missing_device(device):
+            outcome = probe(replace(under_test.declared(()), trial=trial), asked, wanted)
+    except OutOfTime:  # the suite ends at the first call that takes as long
+        outcome = Probe(replace(under_test, dtypes=wanted or under_test.signature.dtypes[:1]))
     chosen = None if profile != "quick" else [dtype for dtype in outcome.function.dtypes if dtype in ("float32", "bfloat16")]
     report = check_backend(
         outcome.function.subject, profile=profile, dtypes=chosen or outcome.function.dtypes, seed=seed, limit=limit,

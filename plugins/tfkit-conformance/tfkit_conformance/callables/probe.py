@@ -17,7 +17,7 @@ from tfkit.plugin import AttentionInputs, Mask, Range
 
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated
-from ..finding import Inconclusive, Violation
+from ..finding import Inconclusive, OutOfTime, Violation
 from ..raised import format_exception
 from ..suite.again import run_check
 from .adaptor import STRIDES, FunctionUnderTest
@@ -129,9 +129,12 @@ def _plain(function: FunctionUnderTest) -> Case:
 def _raised(function: FunctionUnderTest, case: Case) -> str:
     """What a call raises, or that it loses the gradient; empty where it answers."""
     try:
-        output = function.subject.call(case.inputs(function.device)).output
+        with function.trial(case):
+            output = function.subject.call(case.inputs(function.device)).output
     except Inconclusive:
         return ""
+    except OutOfTime:
+        raise
     except Violation as violation:
         return violation.message
     except Exception as reason:  # any exception is a refusal
@@ -144,38 +147,57 @@ def _ignores(function: FunctionUnderTest, case: Case) -> bool:
     inputs = case.inputs(function.device)
     offset = inputs.mask.offset
     plain = AttentionInputs(inputs.query, inputs.key, inputs.value, Mask(offset=offset), inputs.scale)
-    with torch.random.fork_rng(devices=[]):
-        return torch.equal(function.attend(inputs).output, function.attend(plain).output)
+    try:
+        with torch.random.fork_rng(devices=[]), function.trial(case):
+            return torch.equal(function.attend(inputs).output, function.attend(plain).output)
+    except OutOfTime:
+        raise
+    except Exception:  # the suite says what the call raises
+        return False
 
 
 def _wrong(function: FunctionUnderTest, case: Case) -> str:
     try:
-        run_check(function.subject, case)
+        with function.trial(case):
+            run_check(function.subject, case)
+    except OutOfTime:
+        raise
     except Violation as violation:
         return violation.message
     except Inconclusive:
         pass
+    except Exception as reason:
+        return format_exception(reason)
     return ""
 
 
 def _alignment(function: FunctionUnderTest, cases: Iterable[Case]) -> str:
     """Whether causality is right, but aligned to the other end of the keys than the form says."""
     ends = {0: "the first query to the first key (top left)", 2: "the last query to the last key (bottom right)"}
-    by_offset = {case.offset: Evaluated(function.subject, case) for case in cases}
+    by_offset = {case.offset: case for case in cases}
     for one, other in ((0, 2), (2, 0)):
-        if one in by_offset and other in by_offset:
-            output, wanted = by_offset[one].output.output, by_offset[other].reference.output
-            if torch.allclose(output.double(), wanted, atol=1e-2):
-                return f"it aligns {ends[other]}; the form aligns {ends[one]}"
+        if one in by_offset and other in by_offset and _answers(function, by_offset[one], by_offset[other]):
+            return f"it aligns {ends[other]}; the form aligns {ends[one]}"
     return ""
 
 
 def _scale(function: FunctionUnderTest, case: Case) -> str:
     """Whether the answer is right for scores that are not scaled."""
-    output = Evaluated(function.subject, case).output.output
-    wanted = Evaluated(function.subject, replace(case, scale=1.0)).reference.output
-    unscaled = torch.allclose(output.double(), wanted, atol=1e-2)
+    unscaled = _answers(function, case, replace(case, scale=1.0))
     return "it leaves the softmax scale out: the answer is right for a scale of 1 and not for D^-0.5" if unscaled else ""
+
+
+def _answers(function: FunctionUnderTest, case: Case, other: Case) -> bool:
+    """Whether the answer to a case is that of another one. False where there is none."""
+    try:
+        with function.trial(case):
+            output = Evaluated(function.subject, case).output.output
+            wanted = Evaluated(function.subject, other).reference.output
+            return torch.allclose(output.double(), wanted, atol=1e-2)
+    except OutOfTime:
+        raise
+    except Exception:  # the suite says what the call raises
+        return False
 
 
 def _sized(function: FunctionUnderTest) -> FunctionUnderTest:

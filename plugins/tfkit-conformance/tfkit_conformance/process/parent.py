@@ -279,7 +279,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 def _report(task: dict[str, Any], child_run: ChildRun) -> ConformanceReport:
     """What is known of a part that never let the suite finish: one finding, and no verdict on anything else."""
-    what = "backend" if task["slot"] == "backend" else task["slot"]
+    what = "function" if task.get("function") else task["slot"]
     check, examples = _check(child_run, child_run.check), _examples(child_run)
     where = f"in check {check}" if child_run.examples else "while it was imported"
     message = f"the {what} {child_run.ended} {where}"
@@ -289,7 +289,7 @@ def _report(task: dict[str, Any], child_run: ChildRun) -> ConformanceReport:
     checks += [CheckResult(name, "", "", cut, number, note=f"the run ended in {check}") for name, number in examples.items()]
     snippet = ""
     if case := child_run.case:
-        snippet = backend_snippet(task["name"], case, task["device"]) if what == "backend" else law_snippet(case)
+        snippet = backend_snippet(task["name"], case, task["device"]) if task["slot"] == "backend" else law_snippet(case)
         if function_task := task.get("function"):
             dtypes = [case.get("dtype", "float32")]
             snippet = function_snippet(
