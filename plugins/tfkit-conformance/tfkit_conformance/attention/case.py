@@ -47,9 +47,9 @@ class Case:
         segments: number of segments of queries and keys.
         segment_pattern: "coins", or "sorted": sequences laid end to end.
         visible: axes along which the mask differs, a subset of "BHQK"; "Q.K" has no batch and head axes.
-        visible_pattern: "coins" (each pair with probability 0.6); "blocks", which are visible or hidden as a whole; "prefix",
-            in which the first queries see all keys; "triangle", as causal, in which the last query does. Without the axes Q and
-            K: coins.
+        visible_pattern: "coins" (each pair with probability 0.6); "blocks", which are visible or hidden as a whole; "gap", in
+            which no query sees the keys in the middle; "prefix", in which the first queries see all keys; "triangle", as
+            causal, in which the last query does. Without the axes Q and K: coins.
         bias: "dense", "linear", "distance" or None.
         bias_axes: axes along which a dense bias differs, as `visible`.
         bias_values: number of values of a distance bias.
@@ -211,6 +211,9 @@ class Case:
         if self.visible_pattern == "blocks":
             size = BLOCKS[int(torch.randint(len(BLOCKS), (), generator=draw))]
             return coins[..., rows // size, columns // size]
+        if self.visible_pattern == "gap":
+            first = int(torch.randint(0, self.K // 3 + 1, (), generator=draw))
+            return coins & ((columns < first) | (columns >= first + self.K // 2))
         if self.visible_pattern == "prefix":
             return coins | (rows < int(torch.randint(1, self.Q + 1, (), generator=draw)))
         return (columns <= rows + self.K - self.Q).expand(sizes).clone()

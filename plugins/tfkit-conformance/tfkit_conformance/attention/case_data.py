@@ -116,7 +116,7 @@ FIELDS: dict[str, tuple[str, Test]] = {
     "segments": optional(SIZE),
     "segment_pattern": one_of(("coins", "sorted")),
     "visible": optional(AXES),
-    "visible_pattern": one_of(("coins", "blocks", "prefix", "triangle")),
+    "visible_pattern": one_of(("coins", "blocks", "gap", "prefix", "triangle")),
     "bias": optional(one_of(("dense", "linear", "distance"))),
     "bias_axes": AXES,
     "bias_low": WHOLE,

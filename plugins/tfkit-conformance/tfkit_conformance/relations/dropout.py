@@ -182,10 +182,30 @@ def _no_part_repeats(evaluated: Evaluated) -> None:
     check, choose = "no_part_repeats", Random(evaluated.case.seed + 1)
     if choose.random() < 0.15:
         _no_far_keys_repeat(check, evaluated.subject, evaluated.case, round(1000 * 30 ** choose.random()))
-    with own_generator(evaluated.subject.device, evaluated.case.seed):
-        draws = [kept_pairs(evaluated.subject, evaluated.inputs)]
+    _no_part_of_call_repeats(check, evaluated.subject, evaluated.inputs, evaluated.case.seed)
+    unusual = _unusual_sizes(evaluated.case, evaluated.subject, choose)
+    if unusual is not None:
+        _no_part_of_call_repeats(check, evaluated.subject, unusual.inputs(evaluated.subject.device), unusual.seed)
+
+
+def _unusual_sizes(case: Case, subject: BackendUnderTest, choose: Random) -> Case | None:
+    """Many heads, many rows or many keys, in half of the calls."""
+    K = 2 * max([number for number in subject.source.integers if 8 <= number <= 170], default=128) + 9
+    H, Q, K = choose.choice(((67, 2, K), (1, MOST_COINS // 9, 9), (1, 130, MOST_COINS // 130)))
+    for V in (256, 128, 64, case.D) if choose.random() < 0.5 else ():
+        for D in (8, V):
+            tried = Case(H=H, G=H, Q=Q, K=K, D=D, V=V, dtype=case.dtype, dropout=0.5, seed=case.seed)
+            if subject.accepts(tried.request(subject.device)):
+                return tried
+    return None
+
+
+def _no_part_of_call_repeats(check: str, subject: BackendUnderTest, inputs: AttentionInputs, seed: int) -> None:
+    """Of two calls one after the other, where they are small."""
+    with own_generator(subject.device, seed):
+        draws = [kept_pairs(subject, inputs)]
         if draws[0].numel() <= MOST_COINS_OF_TWO:
-            draws.append(kept_pairs(evaluated.subject, evaluated.inputs))
+            draws.append(kept_pairs(subject, inputs))
     B, H, Q, K = draws[0].shape
     kept = torch.stack(draws)
     planes = kept.flatten(0, 2).double() * 2 - 1
@@ -603,9 +623,6 @@ def _tiles(case: Case, subject: BackendUnderTest) -> Case:
 
     Q, K, heads = length(), length(), choose.choice((1, 1, 2, 3))
     tried = [(heads, Q, K), (1, Q, K), *((1, max(1, MOST_COINS // size), size) for size in (K, Q))]
-    unusual = ((67, 2, K), (1, MOST_COINS // 9, 9), (1, Q, MOST_COINS // Q))  # many heads, many rows, many keys
-    if choose.random() < 0.5:
-        tried = [unusual[case.seed % 3], *tried]
     for H, q, k in tried:
         if H * q * k <= MOST_COINS:
             for V in (k, 256, 128, 64, 32, 16, 8, case.D):

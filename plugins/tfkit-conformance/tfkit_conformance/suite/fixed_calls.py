@@ -158,6 +158,7 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
     yield "full last blocks", sized(replace(plain, key_lengths=(LONG - 11,)), LONG - 1, LONG - 1), None
     yield "one element missing in the last block", sized(replace(causal, window=(130, 0)), LONG - 2, LONG - 2), None
     yield "many queries and few keys", sized(plain, LONG, 17), None
+    yield "keys that are hidden in the middle", sized(replace(plain, visible="QK"), 5, LONGEST), _hidden_middle
     yield "one query and many keys", sized(replace(causal, offset=2049), 1, 2050), None
     padded = replace(causal, B=2, key_lengths=(193, 129), query_lengths=(193, 129))
     yield "rows that end in one element of a block", sized(padded, 200, 200), None
@@ -336,6 +337,14 @@ def _hiding_bias(inputs: AttentionInputs) -> dict[str, DenseBias]:
     values = inputs.bias.values.detach().clone()
     values[..., ::3] = max(-1e9, torch.finfo(values.dtype).min)
     return {"bias": DenseBias(values)}
+
+
+def _hidden_middle(inputs: AttentionInputs) -> dict[str, Mask]:
+    """No query sees a key between the first 100 and the last 60."""
+    assert inputs.mask.visible is not None
+    visible = torch.ones_like(inputs.mask.visible)
+    visible[..., 100:-60] = False
+    return {"mask": replace(inputs.mask, visible=visible)}
 
 
 def _largest_last(inputs: AttentionInputs) -> dict[str, Tensor]:

@@ -74,13 +74,15 @@ EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_pe
 _KNOWN = (*MODES, *ORDER, *GRADIENTS, *DROPOUT)
 RELATIONS = tuple((relation, EVERY[relation.name]) for relation in _KNOWN if relation.name in EVERY)
 """Relations, each with a number n: one of n calls is held to it."""
-PATTERNS = ("blocks", "prefix", "triangle")
+PATTERNS = ("blocks", "gap", "prefix", "triangle")
 DIFFERENT = 61
 """So many batch rows have lengths of their own; those after them have the same again."""
 SMALL = 5
 """Numbers below are sizes that every draw has."""
-MAX_BLOCKS, MAX_BLOCK = 16, 200
-"""So many calls of whole blocks are made, of sizes up to the second number."""
+MAX_BLOCK = 200
+"""The largest size of a block beside which another one is drawn."""
+BLOCK_ENDS = ((0, 0, 0), (0, 0, 2), (0, 0, 3), (1, 0, 0), (0, 1, 0), (1, 1, 2))
+"""Queries and keys beyond whole blocks, and the divisor of the queries that are no padding; 0 for rows without lengths."""
 COMMON = (64, 128)
 """Sizes of blocks, for a source without numbers or none at all."""
 
@@ -204,8 +206,7 @@ def guided_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str,
     budget = BUDGET[profile]
     near = [*_near_integers(subject.source), *_near_floats(subject.source)]
     near = draw.sample(near[:budget], min(len(near), budget)) * max(1, min(MAX_TURNS, budget // max(1, len(near))))
-    blocks = list(_blocks(subject.source))
-    first = [*_just_beyond(subject.source), *draw.sample(blocks, min(len(blocks), MAX_BLOCKS))]
+    first = [*_just_beyond(subject.source), *_beside_many_keys(subject.source), *_blocks(subject.source)]
     near = [*first, *near]  # a slow kernel does not get to the end
     far = [(turn, axis) for turn in range(budget // 8 // len(AXES) + 1) for axis in AXES]
     while near or far:  # side by side, for the same reason
@@ -267,11 +268,12 @@ def _numbers(source: Source) -> list[int]:
 
 
 def _blocks(source: Source) -> Iterator[tuple[str, Axis, int]]:
-    """Queries and keys of whole blocks, and one element beyond, of two sizes that may differ."""
-    sizes = [number for number in _numbers(source) if number <= MAX_BLOCK]
-    for rows, columns, more in product(sizes, sizes, ((0, 0), (0, 0), (1, 0), (0, 1), (1, 1))):
-        Q, K = rows * (1 + columns % 2) + more[0], columns * (1 + rows % 3) + more[1]
-        axis = Axis("", 0, lambda draw, size, Q=Q, K=K: {"Q": Q, "K": K})  # type: ignore[misc]
+    """Queries and keys of whole blocks of the two largest sizes, with lengths and without, and one element beyond."""
+    sizes = sorted(number for number in _numbers(source) if number <= MAX_BLOCK)[-2:]
+    for rows, columns, (more_rows, more_columns, lengths) in product(sizes, sizes, BLOCK_ENDS):
+        Q, K = rows * (1 + columns % 2) + more_rows, columns * (1 + rows % 3) + more_columns
+        ends = {"query_lengths": (Q // lengths,), "key_lengths": (K - 1,)} if lengths else {}
+        axis = Axis("", 0, lambda draw, size, fields={"Q": Q, "K": K, "B": 1, **ends}: fields)  # type: ignore[misc]
         yield f"{Q} queries and {K} keys, in blocks of {rows} and {columns}", axis, 0
 
 
@@ -281,6 +283,21 @@ def _just_beyond(source: Source) -> Iterator[tuple[str, Axis, int]]:
     for words, axis, size in _near_integers(source):
         if axis.words in DIVIDED and size in beyond and size <= axis.most:
             yield words, axis, size
+
+
+def _beside_many_keys(source: Source) -> Iterator[tuple[str, Axis, int]]:
+    """A few queries, and one more than two blocks of them, beside keys of many blocks."""
+    block = max([number for number in _numbers(source) if number <= MAX_BLOCK], default=COMMON[0])
+    for queries, causal in product((1, 4, 9, min(2 * block + 1, 200)), (False, True)):
+        fields: dict[str, Any] = {
+            "Q": queries,
+            "K": 1100,
+            "B": 1,
+            "causal": causal,
+            "offset": 1100 - queries if causal else None,
+        }
+        axis = Axis("", 0, lambda draw, size, fields=fields: fields)  # type: ignore[misc]
+        yield f"{queries} queries and 1,100 keys", axis, 0
 
 
 def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
