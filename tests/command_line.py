@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tfkit import Catalogue
 from tfkit.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +42,27 @@ def usual_width(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine prints progress every half minute; no test reads it."""
     monkeypatch.setattr("tfkit.cli.progress.SECONDS", 1e6)
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes | str], None]:
+    """`typed("a line\n")` is what standard input has from now on."""
+
+    def give(text: bytes | str) -> None:
+        data = text if isinstance(text, bytes) else text.encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    return give
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Catalogue], None]:
+    """`installed(catalogue)`: what commands find installed from now on."""
+
+    def install(catalogue: Catalogue) -> None:
+        monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: catalogue)
+
+    return install
 
 
 @pytest.fixture

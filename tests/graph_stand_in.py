@@ -9,12 +9,14 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tfkit.builtin.attention import sdpa
+from tfkit.generate import step_graphs
 from tfkit.train.optimiser import set_rate
 
 
@@ -67,3 +69,14 @@ def rounded_rate(optimiser: torch.optim.Optimizer, *position: Any) -> float:
     for group in optimiser.param_groups:
         group["lr"] = float(np.float32(group["lr"]))
     return rate
+
+
+@pytest.fixture
+def recordings_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the call on, decoding steps are recorded by the stand-in, and no device is asked for."""
+
+    def begin() -> None:
+        for name, value in {"check_device": lambda device: None, "cuda_graph": capture}.items():
+            monkeypatch.setattr(step_graphs, name, value)
+
+    return begin

@@ -58,11 +58,16 @@ def test_a_named_tokeniser_is_used():
         corpus_scores(["a"], ["a"], "zn")
 
 
-@pytest.mark.parametrize("name", ["flores200", "flores101", "spm"])
-def test_pieces_are_used_where_their_file_is_installed(name, tmp_path, monkeypatch):
-    """Nothing is fetched from the network."""
+@pytest.fixture
+def empty_home(tmp_path, monkeypatch):
+    """The directory of sacrebleu's files is that of the test."""
     for module in ("utils", "tokenizers.tokenizer_spm"):
         monkeypatch.setattr(f"sacrebleu.{module}.SACREBLEU_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["flores200", "flores101", "spm"])
+def test_pieces_are_used_where_their_file_is_installed(name, empty_home, tmp_path):
+    """Nothing is fetched from the network."""
     with pytest.raises(BuildError, match=rf"TFK097 sacrebleu's tokeniser `{name}` needs .*, which is not there; `sacrebleu"):
         corpus_scores(["a dog"], ["a dog"], name)
     file = "flores200sacrebleuspm" if name == "flores200" else "sacrebleu_tokenizer_spm.model"
@@ -117,9 +122,7 @@ def test_training_prints_another_tokeniser_than_13a(tfkit, tmp_path):
         ("{metric: bleu, tokenise: flores200}", r"TFK097 .*validation.tokenise: sacrebleu's tokeniser `flores200` needs"),
     ],
 )
-def test_a_tokeniser_that_cannot_be_used_is_refused_before_the_first_step(settings, message, tmp_path, monkeypatch):
-    for module in ("utils", "tokenizers.tokenizer_spm"):
-        monkeypatch.setattr(f"sacrebleu.{module}.SACREBLEU_DIR", str(tmp_path))
+def test_a_tokeniser_that_cannot_be_used_is_refused_before_the_first_step(settings, message, empty_home, tmp_path):
     with pytest.raises(TfkitError, match=message):
         train(load_recipe(write_task(tmp_path), [f"validation={settings}"]), tmp_path / "run")
     assert not list((tmp_path / "run").glob("checkpoints/*"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,8 +115,8 @@ def test_one_backend_for_all_sites(catalogue: tfkit.Catalogue) -> None:
     assert len(refused.value.diagnostics) == 4  # cuDNN has no bias on any device
 
 
-def test_a_device_that_is_not_there(catalogue: tfkit.Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_a_device_that_is_not_there(catalogue: tfkit.Catalogue, gpu: Callable[[bool], None]) -> None:
+    gpu(False)
     with pytest.raises(tfkit.TfkitError, match="TFK046"):
         tfkit.build(spec_of(catalogue), catalogue, device="cuda")
 

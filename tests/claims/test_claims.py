@@ -3,20 +3,21 @@ measurement is compared."""
 
 import gzip
 import json
+import sys
 
 import pytest
 
 from command_line import ROOT, no_lines_of_progress, tfkit, usual_width
+from forced import trained_by
 from tfkit import graph_of, load_catalogue, load_spec
 from tfkit.claims import CLAIMS, claim_of, stored
 from tfkit.claims.claim import Measured, Request, model_of
 from tfkit.claims.picture import digest
-from tfkit.comparison import runner
 from tfkit.comparison.candidates import load_candidates
 from tfkit.comparison.worker import run_job
 from tfkit.spec import resolved
 
-__all__ = ["no_lines_of_progress", "tfkit", "usual_width"]
+__all__ = ["no_lines_of_progress", "tfkit", "trained_by", "usual_width"]
 TRAINED = [name for name in CLAIMS if not isinstance(claim_of(name), Measured)]
 PICTURES = ROOT / "docs" / "_static" / "claims"
 
@@ -84,15 +85,16 @@ def test_a_wrong_command_line_says_what_to_do(words, said, tfkit):
 
 
 def test_a_missing_extra_is_named_before_any_work(tfkit, monkeypatch):
-    monkeypatch.setattr("tfkit.cli.packages.find_spec", lambda name: None)
+    for package in ("tokenizers", "matplotlib"):
+        monkeypatch.setitem(sys.modules, package, None)  # Python takes it for not installed
     assert "tfkit-core[train]" in tfkit("claims", "ablations").err
     assert "tfkit-core[pictures]" in tfkit("claims", "token_order", "--stored", "-o", "new.svg").err
 
 
 @pytest.fixture
-def in_this_process(monkeypatch):
+def in_this_process(trained_by):
     """Runs train in this process; `tests/comparison` has runs in processes of their own."""
-    monkeypatch.setattr(runner.Workers, "train", lambda workers, job: run_job(job) or "")
+    trained_by(lambda job: run_job(job) or "")
 
 
 def test_a_trained_claim_runs(tfkit, in_this_process, tmp_path):

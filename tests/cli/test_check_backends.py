@@ -52,8 +52,8 @@ def wider(catalogue):
 
 
 @pytest.fixture
-def installed(monkeypatch, wider):
-    monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: wider)
+def wider_installed(installed, wider):
+    installed(wider)
 
 
 def is_possible(spec, graph, catalogue):
@@ -96,7 +96,7 @@ def test_check_and_build_agree_for_every_backend_and_every_mask_term(path, wider
         assert not (missing and found), f"{entry.name} lacks {missing}"
 
 
-def test_a_backend_that_lacks_a_term_is_refused_where_it_was_written(tfkit, small, installed):
+def test_a_backend_that_lacks_a_term_is_refused_where_it_was_written(tfkit, small, wider_installed):
     done = tfkit("check", small, "--set", "defaults.attention.backend=acme.no_key_visible")
     assert (done.code, done.out) == (2, "")
     first = done.err.splitlines()[0]
@@ -132,19 +132,19 @@ def test_a_backend_that_lacks_a_term_is_refused_where_it_was_written(tfkit, smal
          "dense bias is not declared (from `nodes.decoder.cross_attention.local` at --set decoder.cross_attention.local="),
     ],
 )  # fmt: skip
-def test_a_refusal_says_which_value_needs_a_bias_or_a_score(tfkit, installed, spec, settings, reason):
+def test_a_refusal_says_which_value_needs_a_bias_or_a_score(tfkit, wider_installed, spec, settings, reason):
     done = tfkit("plan", f"specs/{spec}.yaml", *(word for each in settings for word in ("--set", each)))
     assert done.code != 0
     assert reason in done.err
 
 
-def test_a_backend_for_another_device_or_dtype_is_no_error_of_the_spec(tfkit, small, installed):
+def test_a_backend_for_another_device_or_dtype_is_no_error_of_the_spec(tfkit, small, wider_installed):
     for name in ("acme.gpu", "acme.half", "acme.forward", "flex", "auto", "[acme.no_causal, eager]"):
         done = tfkit("check", small, "--set", f"defaults.attention.backend={name}")
         assert (done.code, done.err) == (0, ""), name
 
 
-def test_sites_that_no_device_serves_together_are_refused(tfkit, small, installed):
+def test_sites_that_no_device_serves_together_are_refused(tfkit, small, wider_installed):
     apart = ("--set", "encoder.self_attention.backend=acme.gpu", "--set", "decoder.attention.backend=acme.no_window")
     done = tfkit("check", small, *apart)
     assert done.code == 2
@@ -152,7 +152,7 @@ def test_sites_that_no_device_serves_together_are_refused(tfkit, small, installe
     assert tfkit("build", small, *apart).code == 2
 
 
-def test_a_recipe_is_refused_where_its_backend_cannot_train(tfkit, installed):
+def test_a_recipe_is_refused_where_its_backend_cannot_train(tfkit, wider_installed):
     for name, message in {
         "acme.forward": "it has no backward",
         "acme.half": "dtype float32 is not among bfloat16",

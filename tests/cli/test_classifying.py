@@ -1,9 +1,7 @@
 """classify from the command line."""
 
-import io
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,15 +22,6 @@ def run(tmp_path_factory):
     recipe = recipe_for(folder, "classification", "accuracy")
     assert main(["train", str(recipe), "-o", str(folder / "run"), "--set", "stopping.max_steps=40"]) == 0
     return folder / "run"
-
-
-@pytest.fixture
-def typed(monkeypatch):
-    def give(text):
-        data = text if isinstance(text, bytes) else text.encode()
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-
-    return give
 
 
 def test_a_line_is_a_label(run, typed, capsys):

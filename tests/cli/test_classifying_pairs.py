@@ -1,7 +1,6 @@
 """`tfkit classify` with a classifier of pairs: two texts on each line, with a tab between them."""
 
 import json
-from io import BytesIO, TextIOWrapper
 
 import pytest
 
@@ -16,11 +15,6 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
     assert main(["train", str(recipe_for(folder, "pairs", steps=3)), "-o", str(folder / "run")]) == 0
     return folder / "run"
-
-
-@pytest.fixture
-def typed(monkeypatch):
-    return lambda text: monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text)))
 
 
 def test_every_pair_has_a_label(run, typed, capsys):

@@ -192,12 +192,12 @@ def test_what_torch_says(monkeypatch):
     assert torch_facts.flash() is None
 
 
-def test_a_driver_that_torch_cannot_use(monkeypatch, tmp_path):
+def test_a_driver_that_torch_cannot_use(monkeypatch, tmp_path, gpu):
     import torch
 
     (tmp_path / "version").write_text("NVRM version")
     monkeypatch.setattr(torch_facts, "DRIVER", tmp_path / "version")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    gpu(False)
     for build, kind in ((None, "notes"), ("12.8", "problems")):
         monkeypatch.setattr(torch.version, "cuda", build)
         monkeypatch.setattr(torch.cuda, "init", lambda: None)

@@ -1,14 +1,11 @@
 """generate from the command line."""
 
-import io
 import json
 import re
-import sys
 from dataclasses import replace
 
 import pytest
 
-import graph_stand_in
 from kinds_task import recipe_for
 from tfkit import TextGenerator
 from tfkit.cli import main
@@ -27,11 +24,11 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def command_output(monkeypatch, capsys):
+def command_output(typed, capsys):
     """What a command prints on both, for some text."""
 
     def give(words, text=""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text if isinstance(text, bytes) else text.encode())))
+        typed(text)
         capsys.readouterr()
         code = main(list(map(str, words)))
         return code, *capsys.readouterr()
@@ -139,13 +136,10 @@ def test_cuda_graphs_need_a_cuda_device(run, command_output):
     assert err.startswith("TFK063 CUDA graphs need a CUDA device, and the model is on cpu")
 
 
-def test_a_step_is_recorded_for_all_prompts_of_a_length(run, command_output, monkeypatch):
+def test_a_step_is_recorded_for_all_prompts_of_a_length(run, command_output, recordings_on_cpu):
     """With a stand-in for the device: the continuations are those without a recording."""
-    from tfkit.generate import step_graphs
-
     plain = command_output(["generate", run, "--prompt", "the dog", "--tokens", "4"])
-    monkeypatch.setattr(step_graphs, "check_device", lambda device: None)
-    monkeypatch.setattr(step_graphs, "cuda_graph", graph_stand_in.capture)
+    recordings_on_cpu()
     assert command_output(["generate", run, "--prompt", "the dog", "--tokens", "4", "--cuda-graphs"]) == plain
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +38,20 @@ def model_with(name: str, tokeniser: str, directory: Path, **ids: Any) -> tuple[
     return model, theirs
 
 
-def run(words: list[str], text: str, monkeypatch: Any, capsys: Any) -> str:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+def run(words: list[str], text: str, typed: Any, capsys: Any) -> str:
+    typed(text)
     capsys.readouterr()
     assert main(words) == 0
     return str(capsys.readouterr().out)
 
 
-def test_an_imported_translator_translates(tmp_path, monkeypatch, capsys):
+def test_an_imported_translator_translates(tmp_path, typed, capsys):
     sizes = {"num_decoder_layers": 2, "pad_token_id": 0, "eos_token_id": 1}
     theirs, tokeniser = model_with("T5ForConditionalGeneration", "t5", tmp_path, **sizes)
     assert main(["import", str(tmp_path / "hf"), "-o", str(tmp_path / "model")]) == 0
     assert "tokeniser.json" in capsys.readouterr().out
     words = ["translate", str(tmp_path / "model"), "--beams", "1"]
-    found = run(words, "\n".join(TEXTS) + "\n", monkeypatch, capsys).splitlines()
+    found = run(words, "\n".join(TEXTS) + "\n", typed, capsys).splitlines()
     for text, line in zip(TEXTS, found, strict=True):
         ids = theirs.generate(
             **tokeniser(text, return_tensors="pt"),
@@ -67,10 +65,10 @@ def test_an_imported_translator_translates(tmp_path, monkeypatch, capsys):
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes(), file.name
 
 
-def test_an_imported_classifier_labels(tmp_path, monkeypatch, capsys):
+def test_an_imported_classifier_labels(tmp_path, typed, capsys):
     theirs, tokeniser = model_with("BertForSequenceClassification", "bert", tmp_path, num_labels=5)
     assert main(["import", str(tmp_path / "hf"), "-o", str(tmp_path / "model")]) == 0
-    found = run(["classify", str(tmp_path / "model")], "\n".join(TEXTS) + "\n", monkeypatch, capsys).splitlines()
+    found = run(["classify", str(tmp_path / "model")], "\n".join(TEXTS) + "\n", typed, capsys).splitlines()
     with torch.no_grad():
         best = [int(theirs(**tokeniser(text, return_tensors="pt")).logits.argmax()) for text in TEXTS]
     assert [line.split("\t")[0] for line in found] == [theirs.config.id2label[number] for number in best]
@@ -83,11 +81,11 @@ def test_the_tags_of_an_imported_tagger_are_words(tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
-def test_an_imported_decoder_generates(tmp_path, monkeypatch, capsys):
+def test_an_imported_decoder_generates(tmp_path, typed, capsys):
     theirs, tokeniser = model_with("GPT2LMHeadModel", "gpt2", tmp_path, pad_token_id=None, bos_token_id=1, eos_token_id=1)
     assert main(["import", str(tmp_path / "hf"), "-o", str(tmp_path / "model")]) == 0
     words = ["generate", str(tmp_path / "model"), "--tokens", "7"]
-    found = run(words, f"{TEXTS[0]}\n", monkeypatch, capsys)
+    found = run(words, f"{TEXTS[0]}\n", typed, capsys)
     prompt = tokeniser(TEXTS[0], return_tensors="pt")
     ids = theirs.generate(**prompt, max_new_tokens=7, do_sample=False, pad_token_id=1)
     assert tokeniser.decode(ids[0], skip_special_tokens=True).split() == found.split()
@@ -110,7 +108,7 @@ def test_what_the_commands_refuse(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_trained_model_goes_out_with_its_tokeniser(tmp_path, monkeypatch, capsys):
+def test_a_trained_model_goes_out_with_its_tokeniser(tmp_path, typed, capsys):
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     recipe = write_task(tmp_path)
@@ -120,7 +118,7 @@ def test_a_trained_model_goes_out_with_its_tokeniser(tmp_path, monkeypatch, caps
     assert main(["train", str(recipe), "-o", str(tmp_path / "run"), *words]) == 0
     assert main(["export", str(tmp_path / "run"), "--to", "hf", "-o", str(tmp_path / "out")]) == 0
     lines = (tmp_path / "train.src").read_text().splitlines()[:5]
-    found = run(["translate", str(tmp_path / "run"), "--beams", "1"], "\n".join(lines) + "\n", monkeypatch, capsys).splitlines()
+    found = run(["translate", str(tmp_path / "run"), "--beams", "1"], "\n".join(lines) + "\n", typed, capsys).splitlines()
     model, tokeniser = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out"), AutoTokenizer.from_pretrained(tmp_path / "out")
     for line, translation in zip(lines, found, strict=True):
         source = tokeniser(line, return_tensors="pt")

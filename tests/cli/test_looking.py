@@ -1,6 +1,7 @@
 """look from the command line."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -219,7 +220,7 @@ def test_a_file_is_replaced_only_with_force(look, tmp_path):
 
 
 def test_a_picture_without_matplotlib_names_the_extra(look, monkeypatch):
-    monkeypatch.setattr("tfkit.look.forms.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # Python takes it for not installed
     code, _, err, _ = look("run", "--text", "dog", output="heads.png")
     assert code == 2
     assert "pip install 'tfkit-core[pictures]'" in err

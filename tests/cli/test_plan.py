@@ -14,7 +14,7 @@ FOLDED = ["encoder.0-5.self_attention", "decoder.0-5.self_attention", "decoder.0
 
 
 @pytest.fixture
-def hopper(monkeypatch):
+def hopper(installed):
     """A backend for Hopper alone, with one measured row."""
     capabilities = Capabilities(
         devices=[Device(kind="cuda", minimum_capability=(9, 0))], dtypes={"bfloat16"}, head_dim=Range(multiple=8),
@@ -25,7 +25,7 @@ def hopper(monkeypatch):
     plugin = types.ModuleType("acme")
     plugin.tfkit_attention_backends = hookimpl(lambda: [entry])
     catalogue = load_catalogue().with_plugin(plugin, "acme")
-    monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: catalogue)
+    installed(catalogue)
 
 
 def test_every_site_is_planned_once_and_equal_ones_are_folded(tfkit):
@@ -158,7 +158,7 @@ class Needy(Options):
 
 
 @pytest.mark.parametrize("backend", [(), ("--backend", "flex"), ("--backend", "eager")])
-def test_a_backend_with_an_option_that_must_be_written_disturbs_nobody(tfkit, monkeypatch, backend):
+def test_a_backend_with_an_option_that_must_be_written_disturbs_nobody(tfkit, installed, backend):
     """Who could serve a site instead is asked of every backend, and this one cannot be asked without its option."""
     measured = (AutoRow(device="cpu", dtypes={"float32"}, relative_time=0.1),)
     entry = AttentionBackend(
@@ -167,7 +167,7 @@ def test_a_backend_with_an_option_that_must_be_written_disturbs_nobody(tfkit, mo
     plugin = types.ModuleType("acme")
     plugin.tfkit_attention_backends = hookimpl(lambda: [entry])
     catalogue = load_catalogue().with_plugin(plugin, "acme")
-    monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: catalogue)
+    installed(catalogue)
     done = tfkit("plan", BASE, *backend)
     assert done.code == (1 if "flex" in backend else 0)
     assert "TFK099" not in done.err

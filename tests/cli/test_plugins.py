@@ -15,7 +15,7 @@ from tfkit.spec import json_schema
 
 
 @pytest.fixture
-def acme(monkeypatch, catalogue):
+def acme(installed, catalogue):
     """One more plugin, and one that is broken."""
     plugin = types.ModuleType("acme")
     entry = Norm(name="acme.scale", summary="one scale", parameters=lambda options, width: (), build="acme:build")
@@ -23,7 +23,7 @@ def acme(monkeypatch, catalogue):
     more = catalogue.with_plugin(plugin, "acme")
     broken = (BrokenPlugin("flash", "tfkit-flash-attn", "ImportError: no flash_attn"),)
     found = Catalogue(more.registered, broken, more.plugins)
-    monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: found)
+    installed(found)
 
 
 def test_json_lists_every_entry_with_its_distribution(tfkit, acme, catalogue):

@@ -1,8 +1,6 @@
 """`tfkit rescore` from the command line: two files, standard input, JSON, and rows without a log-probability."""
 
-import io
 import json
-import sys
 
 import pytest
 
@@ -19,7 +17,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-def test_files_and_standard_input_give_the_same(tfkit, run, tmp_path, monkeypatch):
+def test_files_and_standard_input_give_the_same(tfkit, run, tmp_path, typed):
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_text("the dog\n\nred cat\nthe\n")
     target.write_text("la hundo\n\nrubo kato\n\n")
@@ -30,9 +28,9 @@ def test_files_and_standard_input_give_the_same(tfkit, run, tmp_path, monkeypatc
     assert float(third) < 0
     assert empty == half == ""
     assert by_files.err == f"{target}:4: the target is empty; the row has no log-probability\n"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the dog\tla hundo\n\nred cat\trubo kato\nthe\t\n")))
-    typed = tfkit("rescore", run, "--json", "--batch-tokens", 1)
-    rows = [json.loads(line) for line in typed.out.splitlines()]
+    typed(b"the dog\tla hundo\n\nred cat\trubo kato\nthe\t\n")
+    by_pairs = tfkit("rescore", run, "--json", "--batch-tokens", 1)
+    rows = [json.loads(line) for line in by_pairs.out.splitlines()]
     assert [f"{row['log_probability']:.4f}" for row in rows if row["log_probability"]] == [first, third]
     assert rows[0]["source"] == "the dog"
     assert sum(rows[0]["token_log_probabilities"]) == pytest.approx(rows[0]["log_probability"])
@@ -41,7 +39,7 @@ def test_files_and_standard_input_give_the_same(tfkit, run, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("words", "typed", "message"),
+    ("words", "text", "message"),
     [
         ((), b"the dog\n", "<stdin>:1:1: TFK115 the line has 0 tabs, and a row is a source and its translation"),
         (("one",), b"", "the model reads two files, sources and translations, and 1 are named"),
@@ -49,10 +47,10 @@ def test_files_and_standard_input_give_the_same(tfkit, run, tmp_path, monkeypatc
         (("two", "absent"), b"", "TFK100"),
     ],
 )
-def test_what_is_no_pair_is_refused(tfkit, run, tmp_path, monkeypatch, words, typed, message):
+def test_what_is_no_pair_is_refused(tfkit, run, tmp_path, typed, words, text, message):
     for name, text in {"one": "a\n", "two": "a\nb\n", "three": "a\nb\nc\n"}.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed)))
+    typed(text)
     done = tfkit("rescore", run, *[tmp_path / word for word in words])
     assert done.code == 2
     assert message in done.err

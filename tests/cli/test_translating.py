@@ -1,14 +1,11 @@
 """train, translate, score and average from the command line, as one session."""
 
-import io
 import json
 import shutil
-import sys
 
 import pytest
 import torch
 
-import graph_stand_in
 from tfkit import Translator
 from tfkit.cli import main
 from tfkit.cli.search_args import workers_of
@@ -27,10 +24,6 @@ def run(tmp_path_factory):
     recipe = write_task(folder)
     assert main(["train", str(recipe), "-o", str(folder / "run"), "--set", "validation.metric=chrf"]) == 0
     return folder / "run"
-
-
-def typed(monkeypatch, text):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text if isinstance(text, bytes) else text.encode())))
 
 
 @pytest.mark.slow
@@ -55,12 +48,11 @@ def test_a_run_prints_its_progress_and_the_place_of_the_model(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["--beams", "1"]])
-def test_a_recorded_step_translates_as_an_ordinary_one(words, run, monkeypatch, capsys):
+def test_a_recorded_step_translates_as_an_ordinary_one(words, run, capsys, typed, recordings_on_cpu):
     """With a stand-in for the device; without it the device is named."""
-    from tfkit.generate import step_graphs
 
     def translated(*options):
-        typed(monkeypatch, "a b c\nc\n\nb a\n")
+        typed("a b c\nc\n\nb a\n")
         code = main(["translate", str(run), *words, *options])
         return code, *capsys.readouterr()
 
@@ -68,17 +60,16 @@ def test_a_recorded_step_translates_as_an_ordinary_one(words, run, monkeypatch, 
     code, out, err = translated("--cuda-graphs")
     assert (code, out) == (2, "")
     assert err.startswith("TFK063 CUDA graphs need a CUDA device, and the model is on cpu")
-    monkeypatch.setattr(step_graphs, "check_device", lambda device: None)
-    monkeypatch.setattr(step_graphs, "cuda_graph", graph_stand_in.capture)
+    recordings_on_cpu()
     assert translated("--cuda-graphs") == plain
     assert "TFK063 attention weights of `decoder.0.cross_attention` are wanted" in translated("--cuda-graphs", "--alignment")[2]
     message = "TFK063 CUDA graphs are recorded for one model, and several translate together"
     assert message in translated("--cuda-graphs", str(run))[2]
 
 
-def test_samples_without_a_seed_are_drawn(run, monkeypatch, capsys):
+def test_samples_without_a_seed_are_drawn(run, capsys, typed):
     def sampled(*seed):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b c\n" * 6)))
+        typed("a b c\n" * 6)
         assert main(["translate", str(run), "--sample", "--temperature", "9", *seed]) == 0
         return capsys.readouterr().out
 
@@ -86,12 +77,12 @@ def test_samples_without_a_seed_are_drawn(run, monkeypatch, capsys):
     assert sampled("--seed", "1") == sampled("--seed", "1")
 
 
-def test_only_what_breaks_a_line_is_replaced(run, monkeypatch, capsys):
+def test_only_what_breaks_a_line_is_replaced(run, capsys, typed, decoded):
     text = " 10\u00a0kg\r\n\ta  b\u3000\u2028c "
-    monkeypatch.setattr("tfkit.data.TextTokeniser.decode", lambda self, ids: text)
+    decoded(text)
 
     def printed(*words):
-        typed(monkeypatch, "the dog\n")
+        typed("the dog\n")
         assert main(["translate", str(run), *words]) == 0
         return capsys.readouterr().out
 
@@ -100,9 +91,9 @@ def test_only_what_breaks_a_line_is_replaced(run, monkeypatch, capsys):
     assert json.loads(printed("--json"))["hypotheses"][0]["text"] == text
 
 
-def test_unknown_pieces_are_counted(run, monkeypatch, capsys):
+def test_unknown_pieces_are_counted(run, capsys, typed):
     def reported(text):
-        typed(monkeypatch, text)
+        typed(text)
         assert main(["translate", str(run)]) == 0
         return capsys.readouterr().err
 
@@ -112,9 +103,9 @@ def test_unknown_pieces_are_counted(run, monkeypatch, capsys):
     assert reported("the dog\n\n") == ""
 
 
-def test_filters_are_used(run, monkeypatch, capsys):
+def test_filters_are_used(run, capsys, typed):
     def tokens(*words):
-        typed(monkeypatch, "a b c\n")
+        typed("a b c\n")
         assert main(["translate", str(run), "--json", *words]) == 0
         return json.loads(capsys.readouterr().out)["hypotheses"][0]["pieces"]
 
@@ -123,11 +114,11 @@ def test_filters_are_used(run, monkeypatch, capsys):
     assert len(said) == len(set(said)) >= 9
 
 
-def test_a_model_may_have_a_search_of_its_own(run, tmp_path, monkeypatch, capsys):
+def test_a_model_may_have_a_search_of_its_own(run, tmp_path, capsys, typed):
     place = shutil.copytree(model_in(run), tmp_path / "model")
 
     def translated(*words):
-        typed(monkeypatch, "a b c\nd e\n")
+        typed("a b c\nd e\n")
         assert main(["translate", str(place), *words]) == 0
         return capsys.readouterr().out
 
@@ -152,7 +143,7 @@ def test_a_model_may_have_a_search_of_its_own(run, tmp_path, monkeypatch, capsys
     assert translated("--beams", "1", *filters) == greedy
     assert Translator.load(place).search.kind == "sample"
     save(kind="greedy", beams=2)
-    typed(monkeypatch, "a\n")
+    typed("a\n")
     assert main(["translate", str(place)]) == 2
     assert "generation.json: beams is 2, which a greedy search does not read" in capsys.readouterr().err
 
@@ -173,8 +164,8 @@ def test_a_model_may_have_a_search_of_its_own(run, tmp_path, monkeypatch, capsys
         ("suppress:ids=[90]", "TFK072 a score filter names the id 90, and the vocabulary has 90 ids; ids are 0..89"),
     ],
 )
-def test_wrong_filters(written, message, run, monkeypatch, capsys):
-    typed(monkeypatch, "a b c\n")
+def test_wrong_filters(written, message, run, capsys, typed):
+    typed("a b c\n")
     assert main(["translate", str(run), "--filter", written]) == 2
     assert capsys.readouterr().err.startswith(message)
 
@@ -205,8 +196,8 @@ def test_a_run_starts_from_another_and_reports_the_loaded_weights(run, tmp_path,
 
 
 @pytest.mark.slow
-def test_translate_and_score(run, tmp_path, monkeypatch, capsys):
-    typed(monkeypatch, "the dog\n\nbig cat")
+def test_translate_and_score(run, tmp_path, capsys, typed):
+    typed("the dog\n\nbig cat")
     assert main(["translate", str(run)]) == 0
     lines = capsys.readouterr().out.split("\n")
     assert len(lines) == 4
@@ -245,16 +236,16 @@ def test_a_file_to_score_is_text(tmp_path, capsys, name):
     assert f"{tmp_path / name}:1:2: TFK101 the file is UTF-16 or UTF-32, and not UTF-8" in capsys.readouterr().err
 
 
-def test_n_best_has_a_line_of_numbers_for_each(run, monkeypatch, capsys):
-    typed(monkeypatch, "the dog\n\nbig cat\n")
+def test_n_best_has_a_line_of_numbers_for_each(run, capsys, typed):
+    typed("the dog\n\nbig cat\n")
     assert main(["translate", str(run), "--n-best", "2", "--beams", "3"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
     assert all(len(row) == 3 for row in rows)
 
 
-def test_a_translation_without_end_is_named(run, monkeypatch, capsys):
-    typed(monkeypatch, "the dog\n\nbig cat\n")
+def test_a_translation_without_end_is_named(run, capsys, typed):
+    typed("the dog\n\nbig cat\n")
     assert main(["translate", str(run), "--extra-length", "1", "--filter", "min_tokens:tokens=9", "--json"]) == 0
     out, err = capsys.readouterr()
     rows = [json.loads(line)["hypotheses"] for line in out.splitlines()]
@@ -266,9 +257,9 @@ def test_a_translation_without_end_is_named(run, monkeypatch, capsys):
     ]
 
 
-def test_prefixes_of_one_text_and_of_a_file(run, tmp_path, monkeypatch, capsys):
+def test_prefixes_of_one_text_and_of_a_file(run, tmp_path, capsys, typed):
     def translated(*words):
-        typed(monkeypatch, "the dog\nbig cat\n")
+        typed("the dog\nbig cat\n")
         assert main(["translate", str(run), *words]) == 0
         return capsys.readouterr().out.splitlines()
 
@@ -276,7 +267,7 @@ def test_prefixes_of_one_text_and_of_a_file(run, tmp_path, monkeypatch, capsys):
     plain, both, first = translated(), translated("--prefix", "la"), translated("--prefixes", str(tmp_path / "starts.txt"))
     assert [line.split()[0] for line in both] == ["la", "la"]
     assert first == [both[0], plain[1]]
-    typed(monkeypatch, "the dog sees the old cat\n\n")  # an empty line stays empty, whatever has no room there
+    typed("the dog sees the old cat\n\n")  # an empty line stays empty, whatever has no room there
     assert main(["translate", str(run), "--prefix", "la", "--extra-length", "1"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [""]
 
@@ -292,24 +283,24 @@ def test_prefixes_of_one_text_and_of_a_file(run, tmp_path, monkeypatch, capsys):
         (["--sample", "--early-stopping", "true"], "TFK090 --early-stopping belongs to beam search"),
     ],
 )
-def test_wrong_starts_and_stops(words, message, run, monkeypatch, capsys):
-    typed(monkeypatch, "a b c\n")
+def test_wrong_starts_and_stops(words, message, run, capsys, typed):
+    typed("a b c\n")
     assert main(["translate", str(run), *words]) == 2
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_the_rule_that_stops_beams_is_read(run, tmp_path, monkeypatch, capsys):
+def test_the_rule_that_stops_beams_is_read(run, tmp_path, capsys, typed):
     place = shutil.copytree(model_in(run), tmp_path / "model")
     (place / "generation.json").write_text('{"kind": "beam", "beams": 3, "early_stopping": true, "special_tokens": true}')
     search = Translator.load(place).search
     assert (search.early_stopping, search.special_tokens, search.unfinished) == (True, True, "last")
-    typed(monkeypatch, "the dog\n")
+    typed("the dog\n")
     assert main(["translate", str(place), "--early-stopping", "false"]) == 0
     assert capsys.readouterr().out
 
 
-def test_json_has_pieces_scores_and_attention(run, monkeypatch, capsys):
-    typed(monkeypatch, "the dog\n\n")
+def test_json_has_pieces_scores_and_attention(run, capsys, typed):
+    typed("the dog\n\n")
     assert main(["translate", str(run), "--json", "--attention", "decoder.0.cross_attention"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     made = first["hypotheses"][0]
@@ -320,9 +311,9 @@ def test_json_has_pieces_scores_and_attention(run, monkeypatch, capsys):
     assert second["hypotheses"] == []
 
 
-def test_alignments_are_printed_with_their_words(run, monkeypatch, capsys):
+def test_alignments_are_printed_with_their_words(run, capsys, typed):
     def printed(*words):
-        typed(monkeypatch, "the dog\n\n")
+        typed("the dog\n\n")
         assert main(["translate", str(run), *words]) == 0
         return capsys.readouterr().out.splitlines()
 
@@ -342,13 +333,13 @@ def test_alignments_are_printed_with_their_words(run, monkeypatch, capsys):
     assert "attention" not in data["hypotheses"][0]
 
 
-def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys):
+def test_average_of_checkpoints_and_of_models(run, tmp_path, capsys, typed):
     assert main(["average", str(run), "-o", str(tmp_path / "mean")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'mean'}: the mean of 2: step-16, step-24\n"
     model = next((run / "models").glob("step-*"))
     assert main(["average", str(model), str(tmp_path / "mean"), "-o", str(tmp_path / "both"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["averaged"] == [str(model), str(tmp_path / "mean")]
-    typed(monkeypatch, "dog\n")
+    typed("dog\n")
     assert main(["translate", str(tmp_path / "both")]) == 0
 
 
@@ -398,8 +389,8 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["average", "{new}", "-o", "{new}"], 2, "has no checkpoint"),
     ],
 )  # fmt: skip
-def test_errors_are_reported_and_leave_no_files(run, tmp_path, monkeypatch, capsys, words, code, message):
-    typed(monkeypatch, "dog\n")
+def test_errors_are_reported_and_leave_no_files(run, tmp_path, capsys, words, code, message, typed):
+    typed("dog\n")
     recipe = run.parent / "small-recipe.yaml"
     places = {"run": run, "recipe": recipe, "spec": run.parent / "small.yaml", "new": tmp_path / "new"}
     found = main([word.format(**places) for word in words])
@@ -412,21 +403,21 @@ def test_errors_are_reported_and_leave_no_files(run, tmp_path, monkeypatch, caps
     assert not (tmp_path / "new").exists()
 
 
-def test_invalid_utf8_on_standard_input_is_reported(run, monkeypatch, capsys):
-    typed(monkeypatch, b"dog\ncaf\xe9\n")
+def test_invalid_utf8_on_standard_input_is_reported(run, capsys, typed):
+    typed(b"dog\ncaf\xe9\n")
     assert main(["translate", str(run)]) == 2
     assert "<stdin>:2:4: TFK101 byte 0xe9 is no UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("bad", [b"caf\xe9\n", b"d\0g\n"], ids=["latin1", "nul"])
-def test_all_lines_before_a_bad_one_are_translated(run, monkeypatch, capsys, bad):
+def test_all_lines_before_a_bad_one_are_translated(run, monkeypatch, capsys, bad, typed):
     monkeypatch.setattr("tfkit.cli.line_stream.CHUNK", 4)
     lines = (run.parent / "train.src").read_text().splitlines()[:6]
     good = "".join(f"{line}\n" for line in lines)
-    typed(monkeypatch, good)
+    typed(good)
     assert main(["translate", str(run), "--beams", "1"]) == 0
     wanted = capsys.readouterr().out
-    typed(monkeypatch, good.encode() + bad + b"the dog\n")
+    typed(good.encode() + bad + b"the dog\n")
     assert main(["translate", str(run), "--beams", "1"]) == 2
     out, err = capsys.readouterr()
     assert out == wanted
@@ -434,15 +425,15 @@ def test_all_lines_before_a_bad_one_are_translated(run, monkeypatch, capsys, bad
     assert err.startswith(f"<stdin>:7:{4 if b'c' in bad else 2}: TFK101 byte 0x")
 
 
-def test_attention_has_a_weight_for_every_piece_of_its_own_sentence(run, monkeypatch, capsys):
+def test_attention_has_a_weight_for_every_piece_of_its_own_sentence(run, capsys, typed):
     lines = ["dog", "the old dog sees the new house", "big cat"]
     words = ["translate", str(run), "--json", "--beams", "2", "--attention", "decoder.*.cross_attention"]
-    typed(monkeypatch, "".join(f"{line}\n" for line in lines))
+    typed("".join(f"{line}\n" for line in lines))
     assert main(words) == 0
     together = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len({len(each["source_pieces"]) for each in together}) == 3
     for number, (line, each) in enumerate(zip(lines, together, strict=True), 1):
-        typed(monkeypatch, f"{line}\n")
+        typed(f"{line}\n")
         assert main(words) == 0
         alone = json.loads(capsys.readouterr().out)
         assert each["source_pieces"] == alone["source_pieces"]
@@ -455,11 +446,11 @@ def test_attention_has_a_weight_for_every_piece_of_its_own_sentence(run, monkeyp
 
 
 @pytest.mark.slow
-def test_workers_change_nothing_but_the_time(run, monkeypatch, capsys):
+def test_workers_change_nothing_but_the_time(run, capsys, typed):
     lines = "".join(f"{line}\n" for line in (run.parent / "train.src").read_text().splitlines()[:9])
     found = {}
     for workers in ("1", "3"):
-        typed(monkeypatch, lines)
+        typed(lines)
         words = ["translate", str(run), "--n-best", "2", "--batch-tokens", "30", "--workers", workers]
         assert main(words) == 0
         found[workers] = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
@@ -468,11 +459,11 @@ def test_workers_change_nothing_but_the_time(run, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_workers_that_a_backend_does_not_allow_are_refused(run, monkeypatch, capsys):
-    typed(monkeypatch, "the dog\n")
+def test_workers_that_a_backend_does_not_allow_are_refused(run, capsys, typed):
+    typed("the dog\n")
     assert main(["translate", str(run), "--backend", "flex", "--workers", "2"]) == 2
     assert "needs thread-safe attention backends, and `flex` is not thread-safe" in capsys.readouterr().err
-    typed(monkeypatch, "the dog\n")
+    typed("the dog\n")
     assert main(["translate", str(run), "--backend", "flex", "--workers", "1"]) == 0
 
 
@@ -487,7 +478,7 @@ def test_workers_are_threads_of_a_cpu(capsys):
 
 
 @pytest.mark.parametrize("words", [["translate"], ["serve", "--dry-run"]])
-def test_a_table_of_products_is_in_use_after_it_is_named(words, run, tmp_path, monkeypatch, capsys):
+def test_a_table_of_products_is_in_use_after_it_is_named(words, run, tmp_path, capsys, typed):
     row = {
         "threads": torch.get_num_threads(),
         "outputs": 64,
@@ -498,10 +489,10 @@ def test_a_table_of_products_is_in_use_after_it_is_named(words, run, tmp_path, m
     }
     (tmp_path / "cpu.json").write_text(json.dumps({"tfkit_products": 1, **product_machine(), "rows": [row]}))
     for table, name in (["--cpu-table", str(tmp_path / "cpu.json")], "cpu.json"), ([], None):
-        typed(monkeypatch, "which dog\n")
+        typed("which dog\n")
         assert main([words[0], str(run), *words[1:], *table]) == 0
         assert products_here(())["table"] == name
     capsys.readouterr()
-    typed(monkeypatch, "which dog\n")
+    typed("which dog\n")
     assert main([words[0], str(run), *words[1:], "--device", "cuda", "--cpu-table", str(tmp_path / "cpu.json")]) == 2
     assert "--cpu-table is for a CPU, not for cuda" in capsys.readouterr().err

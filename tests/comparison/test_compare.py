@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from command_line import no_lines_of_progress, tfkit, usual_width
+from forced import trained_by
 from tfkit import Candidate, InputError, TfkitError, compare_recipes, load_recipe
-from tfkit.comparison import runner
 from tfkit.comparison.worker import run_job
 from tfkit.train import train
 from tfkit.train.log import read_log
 from tfkit.view.comparison import comparison_page
 from translation_task import write_task
 
-__all__ = ["no_lines_of_progress", "tfkit", "usual_width"]
+__all__ = ["no_lines_of_progress", "tfkit", "trained_by", "usual_width"]
 SHORT = ("stopping.max_steps=4", "validation.every_steps=2", "keeping.every_steps=1")
 FAST = Candidate("", (*SHORT, "schedule.peak=0.05", "schedule.warmup_steps=1"), "fast")
 
@@ -30,11 +30,11 @@ def task(tmp_path):
 
 
 @pytest.fixture
-def in_process(monkeypatch):
+def in_process(trained_by):
     """The runs train in this process, one after another; gives the names of their directories."""
     trained = []
 
-    def train_here(workers, job):
+    def train_here(job):
         trained.append("/".join(Path(job.directory).parts[-2:]))
         try:
             run_job(job)
@@ -42,7 +42,7 @@ def in_process(monkeypatch):
             return str(error.diagnostics[0])
         return ""
 
-    monkeypatch.setattr(runner.Workers, "train", train_here)
+    trained_by(train_here)
     return trained
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import tfkit
 from small_translator import SOURCES, finds_in_a_batch_as_alone, small
-from tfkit.cpu import bfloat16, int8, products
+from tfkit.cpu import bfloat16, products
 from tfkit.cpu.bfloat16 import Bfloat16Weight, bfloat16_kernel_here
 from tfkit.cpu.low_precision import LowPrecisionHead, LowPrecisionLinear
 from tfkit.nn import precision
@@ -20,12 +20,6 @@ from tfkit.nn.precision import round_weights, rounding_plan
 needs_bfloat16 = pytest.mark.skipif("bfloat16_kernel_here() is None", reason="not run: this processor has no bfloat16 products")
 U = 2.0**-8
 """The largest relative error of a number rounded to bfloat16."""
-
-
-@pytest.fixture
-def everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small weights are rounded too."""
-    monkeypatch.setattr(int8, "MIN_ELEMENTS", 1)
 
 
 @needs_bfloat16
@@ -62,7 +56,7 @@ def test_the_largest_logits_are_those_of_float32(bias: bool) -> None:
 
 
 @needs_bfloat16
-def test_a_sentence_is_found_in_a_batch_as_alone(everything: None) -> None:
+def test_a_sentence_is_found_in_a_batch_as_alone(small_weights_rounded: None) -> None:
     model = small()
     round_weights(model, "bfloat16", [])
     assert sum(type(module) is LowPrecisionLinear for module in model.modules()) == 6 + 2 * 10
@@ -70,7 +64,7 @@ def test_a_sentence_is_found_in_a_batch_as_alone(everything: None) -> None:
 
 
 @needs_bfloat16
-def test_a_model_loads_in_bfloat16_and_is_not_saved(everything: None, tmp_path) -> None:
+def test_a_model_loads_in_bfloat16_and_is_not_saved(small_weights_rounded: None, tmp_path) -> None:
     model = small()
     inputs = {"source": torch.tensor(SOURCES[:1]), "target": torch.tensor([[1, 5, 6]])}
     before = model(**inputs).logits.detach()

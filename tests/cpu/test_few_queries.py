@@ -50,12 +50,18 @@ CALLS = {
 }
 
 
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls of attention that these products compute."""
+    found, inner = [], few_queries.attend
+    monkeypatch.setattr(few_queries, "attend", lambda *given: found.append(given) or inner(*given))
+    return found
+
+
 @pytest.mark.parametrize("prepared", [True, False])
 @pytest.mark.parametrize("name", CALLS)
-def test_the_products_are_the_kernel(name, prepared, monkeypatch):
-    inputs, calls = CALLS[name], []
-    inner = few_queries.attend
-    monkeypatch.setattr(few_queries, "attend", lambda *given: calls.append(1) or inner(*given))
+def test_the_products_are_the_kernel(name, prepared, calls):
+    inputs = CALLS[name]
     with torch.no_grad():
         due = attend(inputs, SdpaOptions(kernel="math")).output
         if prepared:
@@ -93,13 +99,13 @@ def test_products_are_used_if_they_are_faster(change, used):
     assert few_queries.products_are_faster(call(**{"Q": 1, "K": 37, **change}), None) == used
 
 
-def test_few_rows_gradients_and_a_kernel_that_is_named_are_the_kernels(monkeypatch):
-    monkeypatch.setattr(few_queries, "attend", None)
+def test_few_rows_gradients_and_a_kernel_that_is_named_are_the_kernels(calls):
     given = call(1, 37)
     attend(replace(given, query=given.query[:15], key=given.key[:15], value=given.value[:15]), SdpaOptions())
     attend(replace(given, query=given.query.clone().requires_grad_()), SdpaOptions())
     attend(replace(given, bias=DenseBias(torch.zeros(1, 1, 1, 37, requires_grad=True))), SdpaOptions())
     attend(given, SdpaOptions(kernel="flash"))
+    assert not calls
 
 
 KERNELS = ("causal_square", "right_padded")  # masks that `is_causal` says
@@ -111,12 +117,10 @@ FEW = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FEW, ids=[case.name for case in FEW])
-def test_they_keep_the_contract(case, monkeypatch):
+def test_they_keep_the_contract(case, monkeypatch, calls):
     """The named calls pass all layers of the conformance suite with the products used for every call of few queries or keys."""
     for bound in ("MIN_MATRICES", "MIN_PRODUCTS"):
         monkeypatch.setattr(few_queries, bound, 1)
-    used, inner = [], few_queries.attend
-    monkeypatch.setattr(few_queries, "attend", lambda *given: used.append(1) or inner(*given))
     for dtype in ("float32", "float64"):
         assert replay(SDPA, replace(case, dtype=dtype, gradients=False, bias_gradient=False, dropout=0.0)) == "passed"
-    assert used
+    assert calls

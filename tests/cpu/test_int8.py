@@ -33,11 +33,10 @@ def kernel(request: pytest.FixtureRequest) -> Int8Kernel:
 
 
 @pytest.fixture
-def everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def everything(small_weights_rounded: None) -> None:
     """Small weights become int8 too."""
     if int8.fastest(KERNELS) is None:
         pytest.skip("not run: this processor has no int8 products")
-    monkeypatch.setattr(int8, "MIN_ELEMENTS", 1)
 
 
 def bound(x: Tensor, weight: Tensor, levels: int) -> Tensor:

@@ -17,9 +17,12 @@ ROW = {"threads": 1, "outputs": 64, "inputs": 32, "rows": [1, 4], "fastest": "pa
 
 
 @pytest.fixture(autouse=True)
-def the_rule_afterwards(monkeypatch):
-    monkeypatch.setattr(small_batch, "TABLE", None)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+def the_rule_afterwards():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    tfkit.use_cpu_table(None)
 
 
 def table_with(*rows, **facts):
@@ -33,7 +36,7 @@ def use(tmp_path, table):
     return small_batch.TABLE
 
 
-def test_a_product_takes_the_row_of_the_nearest_weight_and_of_its_number_of_rows(tmp_path, monkeypatch):
+def test_a_product_takes_the_row_of_the_nearest_weight_and_of_its_number_of_rows(tmp_path):
     late = {"rows": [5, None], "fastest": "onednn", "unpacked": "onednn"}
     large = {"outputs": 256, "inputs": 128, "fastest": "mkl", "unpacked": "mkl"}
     table = use(tmp_path, table_with({}, late, large))
@@ -45,7 +48,7 @@ def test_a_product_takes_the_row_of_the_nearest_weight_and_of_its_number_of_rows
     assert table.choice(5, 200, 90) is None  # 256 x 128 was measured up to 4 rows
     assert table.choice(1, 64, 129) is None  # more than twice 32, and less than half of 256 x 128 in the other dimension
     assert table.choice(1, 31, 32) is None
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    torch.set_num_threads(2)
     assert table.choice(1, 64, 32) is None
 
 

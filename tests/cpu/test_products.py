@@ -19,15 +19,9 @@ SHAPES = {"wide": (12, 40), "narrow": (40, 12), "square": (24, 24)}
 
 
 @pytest.fixture(autouse=True)
-def calls(monkeypatch):
-    """Every product goes to oneDNN where torch has it, on any processor; gives the calls."""
-    made = []
-    product = products.probe()
-    if product is None:
-        pytest.skip("torch was built without oneDNN")
-    monkeypatch.setattr(products, "PRODUCT", lambda *given: (made.append(given[0].shape), product(*given))[1])
-    monkeypatch.setattr(products, "MIN_TRAINING_WORK", 1)
-    return made
+def calls(onednn_products):
+    """Requests the shared fixture for every test here."""
+    return onednn_products
 
 
 def parts(inner=12, outer=40, rows=(5, 7), bias=True):
@@ -188,12 +182,17 @@ def test_modes_and_subclasses_see_torchs_own_operators(calls):
     assert calls
 
 
-def test_off_where_it_is_switched_off_or_small(calls, monkeypatch):
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [(torch._C, "_get_mkldnn_enabled", lambda: False), (products, "MIN_TRAINING_WORK", 10**9)],
+    ids=["switched off", "small"],
+)
+def test_off_where_it_is_switched_off_or_small(owner, name, value, calls, monkeypatch):
     given = parts()
-    monkeypatch.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
     linear(*given).sum().backward()
-    monkeypatch.undo()
-    monkeypatch.setattr(products, "MIN_TRAINING_WORK", 10**9)
+    assert calls
+    calls.clear()
+    monkeypatch.setattr(owner, name, value)
     linear(*given).sum().backward()
     assert not calls
 
@@ -239,10 +238,8 @@ def test_hooks_act_and_do_not_change_the_product(calls):
         ("DEFAULT", "", False),
     ],
 )
-def test_the_measured_class_of_the_processor_decides(capability, vendor, wanted, monkeypatch):
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(products, "vendor", lambda: vendor)
+def test_the_measured_class_of_the_processor_decides(capability, vendor, wanted, processor):
+    processor(vendor, capability)
     assert products.is_faster() is wanted
 
 

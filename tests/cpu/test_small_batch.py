@@ -39,7 +39,7 @@ def test_gradients_take_the_ordinary_way():
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("batch", "length"), [(300, 1), (40, 7)])
-def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, monkeypatch):
+def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, monkeypatch, processor):
     monkeypatch.setattr(small_batch, "MIN_PLAIN_WORK", 1)
     monkeypatch.setattr(small_batch, "RULE", Rule(onednn=True))  # whichever is faster on this processor
     called = []
@@ -56,16 +56,13 @@ def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, m
             assert found.shape == (batch, length, 70)
             assert bool(((found - exact).abs() <= (33 + 2) * 2.0**-24 * magnitude).all())
     assert len(called) == (0 if product is None else 3)
-    monkeypatch.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
-    with torch.no_grad():
-        assert torch.equal(in_search(linear, x), functional.linear(x, linear.weight, linear.bias))
-    monkeypatch.undo()
-    monkeypatch.setattr(small_batch, "MIN_PLAIN_WORK", 1)
-    monkeypatch.setattr(small_batch, "RULE", Rule(onednn=True))
     with torch.no_grad(), torch.autocast("cpu"):
         assert in_search(linear, x).dtype == torch.bfloat16
     with torch.no_grad():
         assert torch.equal(in_search(linear.double(), x.double()), functional.linear(x.double(), linear.weight, linear.bias))
+    monkeypatch.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
+    with torch.no_grad():
+        assert torch.equal(in_search(linear.float(), x), functional.linear(x, linear.weight, linear.bias))
 
 
 @pytest.mark.parametrize(
@@ -78,12 +75,8 @@ def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, m
         ("", "DEFAULT", {(4, 37000, 512), (8, 2048, 512)}, set()),
     ],
 )
-def test_the_rule_depends_on_the_processor(vendor, capability, transposed, packed, monkeypatch):
-    monkeypatch.setattr(products, "vendor", lambda: vendor)
-    monkeypatch.setattr(small_batch, "vendor", lambda: vendor)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+def test_the_rule_depends_on_the_processor(vendor, capability, transposed, packed, processor):
+    processor(vendor, capability)
     rule = rule_here()
     assert all(rule.transposes(*shape) for shape in transposed)
     assert all(rule.packs(*shape) for shape in packed)

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from forced import most_shapes
 from tfkit.data import NO_LABEL, batch_shapes
 from tfkit.data.batch_shapes import BatchShapes
 from tfkit.data.masking import Masking
 from tfkit.data.roles import Roles
 from tfkit.data.tasks import Task
+
+__all__ = ["most_shapes"]
 
 MASKING = Masking("tokens", 0.3, np.zeros(0, np.bool_))
 
@@ -49,8 +52,8 @@ def test_the_seed_and_the_number_decide():
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(5))
-def test_no_other_limits_pad_less(most, seed, monkeypatch):
-    monkeypatch.setattr(batch_shapes, "MAX_SHAPES", most)
+def test_no_other_limits_pad_less(most, seed, most_shapes):
+    most_shapes(most)
     draw = np.random.default_rng(seed)
     widest = draw.choice(np.arange(3, 10), draw.integers(5, 60)).astype(np.int32)
     tokens = int(draw.integers(9, 40))
@@ -90,8 +93,8 @@ class _Corpus:
 
 
 @pytest.mark.parametrize("kind", ["parallel", "language", "masked", "classification"])
-def test_padding_to_a_shape_changes_no_loss(kind, monkeypatch):
-    monkeypatch.setattr(batch_shapes, "MAX_SHAPES", 1)
+def test_padding_to_a_shape_changes_no_loss(kind, most_shapes):
+    most_shapes(1)
     columns = {"target": [np.arange(5, 5 + length, dtype=np.int32) for length in (7, 3, 5, 6, 4)]}
     if kind == "parallel":
         columns["source"] = [np.arange(9, 9 + length, dtype=np.int32) for length in (2, 8, 4, 4, 3)]

@@ -3,6 +3,7 @@
 import pytest
 from sacrebleu.metrics import CHRF
 
+from command_line import typed
 from tfkit import InputError, load_recipe
 from tfkit.cli import main
 from tfkit.data import prepare
@@ -10,6 +11,8 @@ from tfkit.data.distilled import nearest, translations
 from tfkit.text import model_in
 from tfkit.train import train
 from translation_task import sentences, write_task
+
+__all__ = ["typed"]
 
 SMALL = ["model.defaults.d_model=16", "batching.tokens=512", "stopping.max_steps=2", "validation.metric=loss"]
 
@@ -44,14 +47,13 @@ def test_training_rows_have_the_nearest_translation_and_rows_held_out_the_refere
     assert set(held) <= set(pairs)
 
 
-def test_translate_writes_what_a_recipe_reads(tmp_path, capsys, monkeypatch):
+def test_translate_writes_what_a_recipe_reads(tmp_path, capsys, typed):
     recipe = write_task(tmp_path)
     train(load_recipe(recipe, SMALL), tmp_path / "teacher")
     (tmp_path / "train.src").write_text((tmp_path / "train.src").read_text() + "\n")
     (tmp_path / "train.trg").write_text((tmp_path / "train.trg").read_text() + "\n")
-    with (tmp_path / "train.src").open() as source:
-        monkeypatch.setattr("sys.stdin", source)
-        assert main(["translate", str(tmp_path / "teacher"), "--n-best", "2", "--beams", "2", "--extra-length", "1"]) == 0
+    typed((tmp_path / "train.src").read_bytes())
+    assert main(["translate", str(tmp_path / "teacher"), "--n-best", "2", "--beams", "2", "--extra-length", "1"]) == 0
     (tmp_path / "best").write_text(capsys.readouterr().out)
     assert [len(texts) for texts in translations(str(tmp_path / "best"))] == [2] * 120 + [1]
     train(load_recipe(recipe, [f"data.distilled={tmp_path / 'best'}", *SMALL]), tmp_path / "student")

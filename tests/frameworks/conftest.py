@@ -10,6 +10,10 @@ import numpy
 import pytest
 import torch
 
+from forced import chunked_from
+
+__all__ = ["chunked_from"]
+
 ROOT = Path(__file__).parents[2]
 SPEC = {
     "tfkit": 1,

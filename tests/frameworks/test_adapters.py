@@ -84,8 +84,8 @@ def test_an_adapter_acts_and_learns_in_a_compiled_and_an_exported_model(kind: st
 
 
 @pytest.mark.parametrize(("kind", "part"), [("untied", "head"), ("tied", "embedding")])
-def test_the_loss_of_training_goes_through_an_adapted_head(kind: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfkit.train.loss.MIN_LOGITS", 1)
+def test_the_loss_of_training_goes_through_an_adapted_head(kind: str, part: str, chunked_from: Callable[[int], None]) -> None:
+    chunked_from(1)
     recipe = Recipe.model_construct(loss=None)
     model = build(kind)
     labels = {"logits": inputs(model)["target"]}
@@ -112,8 +112,8 @@ def _watched(forward: Callable[..., Any], sizes: list[torch.Size]) -> Callable[.
 
 
 @pytest.mark.parametrize("watch", WATCHES)
-def test_what_watches_the_calls_of_the_model_in_training_gets_logits(watch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfkit.train.loss.MIN_LOGITS", 1)
+def test_what_watches_the_calls_of_the_model_in_training_gets_logits(watch: str, chunked_from: Callable[[int], None]) -> None:
+    chunked_from(1)
     model = build("tied")
     given, sizes = inputs(model), list[torch.Size]()
     WATCHES[watch](model, sizes)

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
@@ -28,7 +27,6 @@ from tfkit.graph import Batch
 from tfkit.graph.training import Regime, Step, memory_of, sent_per_step, weights_of
 from tfkit.graph.training.memory import kept_by_node
 from tfkit.nn import layers
-from tfkit.nn.runtime import inputs as input_rules
 from tfkit.train import loss
 from tfkit.train.distributed.ddp_fsdp import shard
 from tfkit.train.distributed.process_group import ProcessGroup
@@ -39,10 +37,8 @@ HALF = torch.bfloat16
 
 
 @pytest.fixture(autouse=True)
-def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers that are not there cannot be looked at; and the operators that the head of this file names."""
-    monkeypatch.setattr(input_rules, "check_ids", lambda *arguments: None)
-    monkeypatch.setattr(input_rules, "_check_numbers", lambda *arguments: None)
+def as_on_cuda(unread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operators that the head of this file names, on numbers that are not there."""
     monkeypatch.setattr(loss, "_blocks", lambda logits: [slice(0, len(logits))])
     monkeypatch.setattr(layers.Dropout, "forward", lambda self, x: torch.ops.aten.native_dropout(x, self.p, self.training)[0])
     norm = nn.functional.layer_norm
@@ -149,18 +145,18 @@ PEAKS = [
 @pytest.mark.parametrize("count", [1, 8])
 @pytest.mark.parametrize(("name", "changes", "rows", "length", "checkpointing"), PEAKS)
 def test_the_peak_of_a_rank_is_what_torch_tracks(
-    name, changes, rows, length, checkpointing, count, catalogue, ranks, monkeypatch
+    name, changes, rows, length, checkpointing, count, catalogue, ranks, mesh_of
 ) -> None:
     """Forward and backward pass of the second step, when the moments exist; with FSDP2 for several ranks."""
-    peak = tracked_peak(name, changes, (rows, length), checkpointing, count, catalogue, ranks, monkeypatch)
+    peak = tracked_peak(name, changes, (rows, length), checkpointing, count, catalogue, ranks, mesh_of)
     graph = tfkit.graph_of(tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, ["expect=null", *changes]))
     step = Step(Batch(rows, {node.name: length for node in graph.inputs()}), 2)
     assert memory_of(graph, step, Regime(count, "fsdp", checkpointing)).step_peak == pytest.approx(peak, rel=0.1)
 
 
 @pytest.mark.exhaustive
-def test_the_peak_of_a_decoder_of_7b_is_what_torch_tracks(catalogue, ranks, monkeypatch) -> None:
-    peak = tracked_peak("olmo2-7b", [], (8, 1024), True, 8, catalogue, ranks, monkeypatch)
+def test_the_peak_of_a_decoder_of_7b_is_what_torch_tracks(catalogue, ranks, mesh_of) -> None:
+    peak = tracked_peak("olmo2-7b", [], (8, 1024), True, 8, catalogue, ranks, mesh_of)
     graph = tfkit.graph_of(tfkit.load_spec(SPECS / "olmo2-7b.yaml", catalogue))
     step = Step(Batch(8, {"tokens": 1024}), 2)
     assert memory_of(graph, step, Regime(8, "fsdp", True)).step_peak == pytest.approx(peak, rel=0.1)
@@ -173,12 +169,11 @@ class NoStatisticsOfModules(WeakIdKeyDictionary):
         return iter(())
 
 
-def tracked_peak(name, changes, batch, checkpointing, count, catalogue, ranks, monkeypatch) -> int:
+def tracked_peak(name, changes, batch, checkpointing, count, catalogue, ranks, mesh_of) -> int:
     """Bytes, as torch's tracker of the memory of a model counts them."""
     model, _ = model_of(name, ["expect=null", *changes], checkpointing, catalogue)
     group = ranks(count)
-    mesh = DeviceMesh.from_group(group, "cpu")  # not with fake tensors: it holds numbers
-    monkeypatch.setattr(DeviceMesh, "from_group", lambda *arguments: mesh)
+    mesh_of(group)
     with FakeTensorMode():
         materialise(model)
         if count > 1:
@@ -242,12 +237,11 @@ class Sent(TorchDispatchMode):
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize(("name", "changes"), [("transformer-big", []), ("llama3-8b", SHORT)])
-def test_what_a_rank_sends_is_what_torch_dispatches(name, changes, checkpointing, catalogue, ranks, monkeypatch) -> None:
+def test_what_a_rank_sends_is_what_torch_dispatches(name, changes, checkpointing, catalogue, ranks, mesh_of) -> None:
     """All first dimensions are divisible by 4, so that no shard is padded. DDP needs processes that are there."""
     model, graph = model_of(name, ["expect=null", *changes], checkpointing, catalogue)
     group = ranks(4)
-    mesh = DeviceMesh.from_group(group, "cpu")
-    monkeypatch.setattr(DeviceMesh, "from_group", lambda *arguments: mesh)
+    mesh_of(group)
     with FakeTensorMode():
         materialise(model)
         shard(model, ProcessGroup(0, 4, group), HALF)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Done, no_lines_of_progress, tfkit, usual_width  # noqa: F401
+from command_line import Done, no_lines_of_progress, tfkit, typed, usual_width  # noqa: F401
 from fixtures import catalogue, one_thread, rounding  # noqa: F401
 from tfkit.interop import huggingface, huggingface_match
 from tfkit.interop.weight_map import shipped_maps

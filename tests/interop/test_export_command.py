@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import runpy
 import sys
 import tracemalloc
 from dataclasses import replace
-from importlib import util
 from pathlib import Path
 
 import ctranslate2
@@ -36,14 +34,14 @@ def names(directory):
 
 
 @pytest.mark.slow
-def test_a_trained_model_translates_the_same_text(tmp_path, monkeypatch, capsys):
+def test_a_trained_model_translates_the_same_text(tmp_path, monkeypatch, capsys, typed):
     recipe = write_task(tmp_path)
     run = tmp_path / "run"
     steps = [f"--set={name}" for name in ("stopping.max_steps=100", "validation.every_steps=100", "keeping.every_steps=100")]
     assert main(["train", str(recipe), "-o", str(run), *steps]) == 0
     assert main(["export", str(run), "--to", "ctranslate2", "-o", str(tmp_path / "out")]) == 0
     texts = [source for source, _ in sentences(20, seed=5)] + ["a word it has never seen", "dog"]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
+    typed("\n".join(texts))
     capsys.readouterr()
     assert main(["translate", str(run), "--beams", "1"]) == 0
     ours = capsys.readouterr().out.splitlines()
@@ -57,7 +55,7 @@ def test_a_trained_model_translates_the_same_text(tmp_path, monkeypatch, capsys)
         ids.append([tokeniser.token_to_id(token) for token in found.hypotheses[0]])
     assert [tokeniser.decode(row) for row in ids] == ours
     assert len(set(ours)) > 5
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(texts)))
+    typed("\n".join(texts))
     monkeypatch.setattr(sys, "argv", ["translate.py", str(tmp_path / "out")])
     runpy.run_path(str(ROOT / "docs" / "examples" / "ctranslate2" / "translate.py"), run_name="__main__")
     with_beams = capsys.readouterr().out.splitlines()
@@ -164,8 +162,7 @@ def test_mistakes_on_the_command_line(words, message, saved, tmp_path, capsys):
 
 
 def test_a_missing_package_is_named_with_its_extra(saved, tmp_path, monkeypatch, capsys):
-    find_spec = util.find_spec
-    monkeypatch.setattr("tfkit.interop.export.find_spec", lambda name: None if name == "ctranslate2" else find_spec(name))
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)  # Python takes it for not installed
     assert main(["export", str(saved), "--to", "ctranslate2", "-o", str(tmp_path / "out")]) == 2
     assert "needs the package ctranslate2, not installed here; pip install 'tfkit-core[ctranslate2]'" in capsys.readouterr().err
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import runpy
 import sys
@@ -62,7 +61,7 @@ def padded(sources):
 
 
 @pytest.mark.exhaustive
-def test_an_encoder_decoder_in_two_programs(catalogue, tmp_path, rounding, monkeypatch, capsys):
+def test_an_encoder_decoder_in_two_programs(catalogue, tmp_path, rounding, monkeypatch, capsys, typed):
     """Greedy decoding by the example of the guide, and logits of given ids."""
     model = built(catalogue, NODES, MIXED)
     words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(40)}, unk_token="w3"))
@@ -88,7 +87,7 @@ def test_an_encoder_decoder_in_two_programs(catalogue, tmp_path, rounding, monke
     rows = [row[:length] for row, length in zip(greedy.ids.tolist(), greedy.lengths.tolist(), strict=True)]
     lines = "\n".join(" ".join(f"w{number}" for number in each) for each in SOURCES)
     monkeypatch.setattr(sys, "argv", ["translate.py", str(directory)])
-    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    typed(lines)
     capsys.readouterr()
     runpy.run_path("docs/examples/onnx/translate.py")
     wanted = [" ".join(f"w{number}" for number in row if number != 2) for row in rows]

@@ -2,10 +2,14 @@
 
 import pytest
 
+from forced import small_weights_rounded
+from graph_stand_in import recordings_on_cpu
 from kinds_task import recipe_for
 from tfkit import load_recipe
 from tfkit.train import train
 from translation_task import write_task
+
+__all__ = ["recordings_on_cpu", "small_weights_rounded"]
 
 NFKC = "tokeniser.normalise=nfkc"  # some texts become longer
 STEPS = ["stopping.max_steps=20", "validation.every_steps=10"]

@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-import graph_stand_in
 import tfkit
 from tfkit import Classifier, InputError, MaskFiller, PowerLengthPenalty, Search, TextGenerator, Translator
 from tfkit.cpu import int8
 from tfkit.cpu.low_precision import LowPrecisionLinear
 from tfkit.data import TextTokeniser
-from tfkit.generate import step_graphs
 from tfkit.serve.app import Server
 from tfkit.serve.limits import Limits
 from tfkit.serve.tasks import load_task
@@ -54,10 +52,9 @@ def test_translations_are_those_of_the_library(client_of, runs):
     assert any(expected)
 
 
-def test_recorded_steps_give_what_ordinary_ones_give(client_of, runs, monkeypatch):
+def test_recorded_steps_give_what_ordinary_ones_give(client_of, runs, recordings_on_cpu):
     """With a stand-in for the device."""
-    monkeypatch.setattr(step_graphs, "check_device", lambda device: None)
-    monkeypatch.setattr(step_graphs, "cuda_graph", graph_stand_in.capture)
+    recordings_on_cpu()
     options = {"batch_tokens": 400, "workers": 1, "cuda_graphs": True}
     for name, body in (("translate", {"texts": TEXTS}), ("generate", {"prompt": "the dog", "max_tokens": 9})):
         task = load_task(runs[name], LIMITS, Search(), **options)
@@ -115,10 +112,9 @@ def test_the_filters_of_a_model_act_in_its_generations(runs, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["translate", "classify"])
-def test_rounded_weights_give_in_a_batch_what_they_give_alone(runs, monkeypatch, name):
+def test_rounded_weights_give_in_a_batch_what_they_give_alone(runs, small_weights_rounded, name):
     if int8.fastest(tfkit.load_catalogue().entries("int8_kernel")) is None:
         pytest.skip("not run: this processor has no int8 products")
-    monkeypatch.setattr(int8, "MIN_ELEMENTS", 1)
     task = load_task(runs[name], LIMITS, Search(), batch_tokens=400, workers=1, precision="int8")
     assert any(isinstance(module, LowPrecisionLinear) for module in task.model.modules())
     with TestClient(Server(task).app()) as client:

@@ -1,11 +1,12 @@
 import pytest
 
-from command_line import tfkit as tfkit_command, usual_width
+from command_line import tfkit as tfkit_command, typed, usual_width
+from forced import decoded
 from tfkit import load_recipe
 from tfkit.train import train
 from translation_task import write_task
 
-__all__ = ["tfkit_command", "usual_width"]
+__all__ = ["decoded", "tfkit_command", "typed", "usual_width"]
 
 
 @pytest.fixture(scope="session")

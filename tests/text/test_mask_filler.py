@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -85,7 +83,7 @@ def test_an_imported_model_agrees_with_the_pipeline_of_transformers(name: str, t
             )
 
 
-def test_the_command_prints_a_line_for_each_token(run, filler, monkeypatch, capsys):
+def test_the_command_prints_a_line_for_each_token(run, filler, typed, capsys):
     (found,) = filler.fill([TEXT], top=2)
     rows = [
         f"1\t{number}\t{candidate.token}\t{candidate.probability:.4f}\n"
@@ -95,15 +93,15 @@ def test_the_command_prints_a_line_for_each_token(run, filler, monkeypatch, caps
     assert main(["fill", str(run), "--text", TEXT, "--top", "2"]) == 0
     assert capsys.readouterr().out == "".join(rows)
 
-    def typed(*words: str) -> None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{TEXT}\n\nno mask\n".encode())))
+    def filled(*words: str) -> None:
+        typed(f"{TEXT}\n\nno mask\n")
         assert main(["fill", str(run), "--top", "2", *words]) == 2
 
-    typed()
+    filled()
     captured = capsys.readouterr()
     assert captured.out == "".join(rows)
     assert captured.err.startswith("<stdin>:3:1: TFK138 the text has no mask; write `<mask>` where a token is to be filled in")
-    typed("--json")
+    filled("--json")
     first, blank = map(json.loads, capsys.readouterr().out.splitlines()[:2])
     assert first["filled"] == found.filled
     assert [row["token"] for row in first["masks"][1]] == [candidate.token for candidate in found.masks[1]]

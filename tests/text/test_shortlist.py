@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -158,10 +157,10 @@ def test_ctranslate2_finds_the_same_with_the_map(
 
 
 def test_the_command_learns_imports_and_exports(
-    trained: Path, copied: Path, tmp_path: Path, tfkit_command: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+    trained: Path, copied: Path, tmp_path: Path, tfkit_command: Callable[..., Done], typed: Callable[[str], None]
 ):
     def translated() -> str:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(("\n".join(LINES) + "\n").encode())))
+        typed("\n".join(LINES) + "\n")
         done = tfkit_command("translate", place, "--shortlist")
         assert done.code == 0
         return done.out

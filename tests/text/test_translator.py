@@ -14,7 +14,7 @@ from torch_ema import ExponentialMovingAverage
 from tfkit import InputError, Search, StoreError, TfkitError, Translator, corpus_scores, load, load_recipe, save, score_filter
 from tfkit.data import Corpus
 from tfkit.data.piece_words import encode_with_words, words_of_ids
-from tfkit.data.tokeniser import TextTokeniser, train_tokeniser
+from tfkit.data.tokeniser import train_tokeniser
 from tfkit.io.alignment_site import AlignmentSite
 from tfkit.plugin import Component
 from tfkit.recipe.parts import PARTS
@@ -61,9 +61,9 @@ def test_lines_keep_their_order_and_empty_ones_their_place(translator):
     assert [each.text for each in translator.translate(lines, chunk=2)] == [each.text for each in together]
 
 
-def test_a_translation_is_the_text_of_the_tokeniser(translator, monkeypatch):
+def test_a_translation_is_the_text_of_the_tokeniser(translator, decoded):
     text = " 10\u00a0kg\r\n\ta  b\u3000\u2028c "
-    monkeypatch.setattr(TextTokeniser, "decode", lambda self, ids: text)
+    decoded(text)
     (translation,) = translator.translate(["the dog"])
     assert translation.texts == (text,)
     assert one_line(text) == " 10\u00a0kg  \ta  b\u3000\u2028c "
@@ -379,11 +379,10 @@ def test_lines_are_divided_into_sentences_and_joined(translator, monkeypatch):
         list(translator.translate(lines, split="en"))
 
 
-def test_no_space_follows_a_full_width_character(translator, monkeypatch):
+def test_no_space_follows_a_full_width_character(translator, monkeypatch, decoded):
     library = types.ModuleType("sentencex")
     library.segment = lambda language, text: text.split("|")
     monkeypatch.setitem(sys.modules, "sentencex", library)
-    texts = iter(["新的一天。", "我们", "Hello."])
-    monkeypatch.setattr(TextTokeniser, "decode", lambda self, ids: next(texts))
+    decoded("新的一天。", "我们", "Hello.")
     (one,) = translator.translate(["the|dog|cat"], split="zh", chunk=3)
     assert one.text == "新的一天。我们Hello."

@@ -3,13 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from command_line import no_lines_of_progress, tfkit, usual_width
+from command_line import no_lines_of_progress, tfkit, typed, usual_width
+from forced import chunked_from, most_shapes, onednn_products
 from tfkit import load_recipe
 from tfkit.train import train
 from torchrun import ForkedJobs
 from translation_task import write_task
 
-__all__ = ["no_lines_of_progress", "tfkit", "usual_width"]
+__all__ = ["chunked_from", "most_shapes", "no_lines_of_progress", "onednn_products", "tfkit", "typed", "usual_width"]
 
 
 @pytest.fixture

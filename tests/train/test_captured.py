@@ -24,7 +24,7 @@ CHANGES = ["cuda_graphs=true", "batching.accumulate=2", "clip_norm=1.0", "stoppi
 
 
 @pytest.fixture
-def device(monkeypatch):
+def device(monkeypatch, most_shapes):
     """Chooses what stands in for recordings on a CUDA device, where nothing reads a number; None for ordinary passes over the
     same batches."""
 
@@ -36,7 +36,7 @@ def device(monkeypatch):
         for module in ("session", "step"):
             monkeypatch.setattr(f"tfkit.train.{module}.check_captured", lambda *facts, **named: (True, []))
         monkeypatch.setattr(input_rules, "_unread", lambda tensor: True)
-        monkeypatch.setattr("tfkit.data.batch_shapes.MAX_SHAPES", 3)
+        most_shapes(3)
 
     return choose
 

@@ -8,7 +8,6 @@ from peft import LoraConfig, get_peft_model
 
 import tfkit.train.loss as room
 from tfkit import build, load_recipe, load_spec
-from tfkit.cpu import products
 from tfkit.data import prepare
 from tfkit.train.loss import chunked_cross_entropy, smoothed_cross_entropy
 from tfkit.train.step import TrainStep
@@ -60,11 +59,9 @@ def test_gradcheck(softcap):
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_float32_differs_by_rounding_only_with_either_product(plain, monkeypatch):
+def test_float32_differs_by_rounding_only_with_either_product(plain, request):
     if not plain:
-        if products.probe() is None:
-            pytest.skip("torch was built without oneDNN")
-        monkeypatch.setattr(products, "PRODUCT", products.probe())
+        request.getfixturevalue("onednn_products")
     *given, labels = parts(dtype=torch.float32)
     found = chunked_cross_entropy(*given, labels, 0.1, "uniform", 0)
     exact = [each.detach().double().requires_grad_() for each in given]
@@ -130,9 +127,9 @@ def step(tmp_path):
     return made
 
 
-def losses(step, enough, monkeypatch, calls):
+def losses(step, enough, chunked_from, calls):
     """The sums and the gradients of a batch, and how many outputs went through chunks."""
-    monkeypatch.setattr(room, "MIN_LOGITS", enough)
+    chunked_from(enough)
     calls.clear()
     step.model.zero_grad()
     torch.manual_seed(0)
@@ -141,12 +138,12 @@ def losses(step, enough, monkeypatch, calls):
     return sums, {name: each.grad for name, each in step.model.named_parameters()}, len(calls)
 
 
-def test_a_step_of_training_with_a_tied_head(step, monkeypatch):
+def test_a_step_of_training_with_a_tied_head(step, monkeypatch, chunked_from):
     made, calls = step(), []
     whole = room.chunked_cross_entropy
     monkeypatch.setattr(room, "chunked_cross_entropy", lambda *given: (calls.append(1), whole(*given))[1])
-    wanted, gradients, none = losses(made, 2**62, monkeypatch, calls)
-    found, own, one = losses(made, 1, monkeypatch, calls)
+    wanted, gradients, none = losses(made, 2**62, chunked_from, calls)
+    found, own, one = losses(made, 1, chunked_from, calls)
     assert (none, one) == (0, 1)
     torch.testing.assert_close(tuple(found), tuple(wanted), rtol=1e-6, atol=0)
     assert not found.nll.requires_grad
@@ -157,9 +154,9 @@ def test_a_step_of_training_with_a_tied_head(step, monkeypatch):
     assert logits.shape[-1] == 90
 
 
-def test_the_node_is_restored_after_an_error(step, monkeypatch):
+def test_the_node_is_restored_after_an_error(step, chunked_from):
     made = step()
-    monkeypatch.setattr(room, "MIN_LOGITS", 1)
+    chunked_from(1)
 
     def fail():
         with room.losses_in_chunks(made.model, {"logits": made.batch(0).labels}, made.recipe, -100):
@@ -183,8 +180,8 @@ def test_the_old_loss_computes_the_same_in_float32():
     ("head", "part"),
     [*itertools.product(["tied", "untied"], ["query", "embedding", "ffn.input"]), ("untied", "logits.logits")],
 )
-def test_a_step_of_training_moves_every_adapter_and_nothing_else(head, part, step, monkeypatch):
-    monkeypatch.setattr(room, "MIN_LOGITS", 1)
+def test_a_step_of_training_moves_every_adapter_and_nothing_else(head, part, step, chunked_from):
+    chunked_from(1)
     torch.manual_seed(0)
     untied = [] if head == "tied" else ["nodes.logits.share=null"]
     made = step(*untied, adapters=LoraConfig(r=2, target_modules=[part], init_lora_weights=False))

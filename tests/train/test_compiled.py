@@ -19,11 +19,11 @@ SHAPES = 2
 
 
 @pytest.fixture(autouse=True)
-def without_a_cpp_compiler(monkeypatch):
+def without_a_cpp_compiler(monkeypatch, most_shapes):
     """Traced and differentiated as always, but run by torch's own operators: writing C++ takes minutes."""
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda *given, **options: plain(*given, **options, backend="aot_eager"))
-    monkeypatch.setattr("tfkit.data.batch_shapes.MAX_SHAPES", SHAPES)
+    most_shapes(SHAPES)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

@@ -281,7 +281,7 @@ def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeyp
         assert (state["progress"]["epoch"], state["progress"]["batch"]) == (alone.epoch, alone.batch)
 
 
-def test_two_processes_train_one_compiled_model(tmp_path, monkeypatch, fork_jobs):
+def test_two_processes_train_one_compiled_model(tmp_path, monkeypatch, fork_jobs, most_shapes):
     """Of one stack: a graph of two takes twice as long."""
     changes = [*FOUR, "compile=true", "batching.tokens=60", f"stopping.max_steps={STEPS}", "validation.every_steps=5"]
     task = recipe_for(tmp_path, "masked")
@@ -290,7 +290,7 @@ def test_two_processes_train_one_compiled_model(tmp_path, monkeypatch, fork_jobs
     assert code == 0, words
     assert found == [[[STEPS], ["TFK118", reported_by_other_rank]] for reported_by_other_rank in (False, True)], words
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setattr("tfkit.data.batch_shapes.MAX_SHAPES", 2)
+    most_shapes(2)
     train(load_recipe(task, changes), tmp_path / "one")
     same_losses(tmp_path / "one", tmp_path / "two")
 

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 
 from tfkit import InputError, StoreError, load_recipe
-from tfkit.cpu import products
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
 from tfkit.train.trainer import Interrupts
@@ -85,14 +84,9 @@ def test_half_and_half_is_whole(task, tmp_path, changes):
 
 
 @pytest.mark.slow
-def test_half_and_half_is_whole_when_onednn_multiplies(task, tmp_path, monkeypatch):
-    product, calls = products.probe(), []
-    if product is None:
-        pytest.skip("torch was built without oneDNN")
-    monkeypatch.setattr(products, "PRODUCT", lambda *given: (calls.append(1), product(*given))[1])
-    monkeypatch.setattr("tfkit.cpu.products.MIN_TRAINING_WORK", 1)
+def test_half_and_half_is_whole_when_onednn_multiplies(task, tmp_path, onednn_products):
     test_half_and_half_is_whole(task, tmp_path, [])
-    assert len(calls) > 24 * 3 * 10
+    assert len(onednn_products) > 24 * 3 * 10
 
 
 @pytest.mark.slow

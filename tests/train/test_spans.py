@@ -1,7 +1,6 @@
 """Questions about texts: labels and windows held against the texts, scores, averages, `tfkit answer`, wrong recipes."""
 
 import json
-from io import BytesIO, TextIOWrapper
 
 import numpy as np
 import pytest
@@ -141,24 +140,24 @@ def test_questions_are_pairs_of_texts(run, asked, message):
         list(Answerer.load(run).answer(asked))
 
 
-def answered(run, monkeypatch, lines, *options):
-    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(lines)))
+def answered(run, typed, lines, *options):
+    typed(lines)
     return main(["answer", str(run), *options])
 
 
-def test_the_command(run, monkeypatch, capsys):
+def test_the_command(run, capsys, typed):
     lines = b"which dog\tthe old dog sings\n\nwhich dog\t\n"
-    assert answered(run, monkeypatch, lines) == 0
+    assert answered(run, typed, lines) == 0
     assert capsys.readouterr().out == "old dog\n\n\n"
-    assert answered(run, monkeypatch, lines, "--json", "--n-best", "2") == 0
+    assert answered(run, typed, lines, "--json", "--n-best", "2") == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(each["answer"], each["start"], each["end"]) for each in found] == [("old dog", 4, 11), *[(None, None, None)] * 2]
     assert [len(each["spans"]) for each in found] == [2, 0, 0]
-    assert answered(run, monkeypatch, "which Ω\tthe Σ dog\n".encode()) == 0
+    assert answered(run, typed, "which Ω\tthe Σ dog\n".encode()) == 0
     assert (
         "<stdin>: 2 unknown tokens in 1 line, the first in line 1; the vocabulary has no such piece" in capsys.readouterr().err
     )
-    assert answered(run, monkeypatch, b"which dog\tdog\n" + b"which " * 40 + b"\tthe dog\nno tab\n") == 2
+    assert answered(run, typed, b"which dog\tdog\n" + b"which " * 40 + b"\tthe dog\nno tab\n") == 2
     out, err = capsys.readouterr()
     assert out.startswith("dog\n")
     assert "<stdin>:2: " in err

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from io import BytesIO, TextIOWrapper
 
 import numpy as np
 import pytest
@@ -90,17 +89,17 @@ def test_a_long_line_is_read_in_parts(run):
         list(Tagger.load(run).tag([3]))
 
 
-def test_the_command(run, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"the old cat\n\ndog sees\n")))
+def test_the_command(run, capsys, typed):
+    typed(b"the old cat\n\ndog sees\n")
     assert main(["tag", str(run)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [len(line.split()) for line in lines] == [3, 0, 2]
-    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"the old cat\n")))
+    typed(b"the old cat\n")
     assert main(["tag", str(run), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["words"] == ["the", "old", "cat"]
     assert found["tags"] == lines[0].split()
-    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"the old cat\n" + b"a" * 32_768 + b"\n" + b"a " * 16_385)))
+    typed(b"the old cat\n" + b"a" * 32_768 + b"\n" + b"a " * 16_385)
     assert main(["tag", str(run)]) == 2
     done = capsys.readouterr()
     assert [len(line.split()) for line in done.out.splitlines()] == [3, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -241,7 +242,7 @@ def test_a_wrong_drawing_is_an_error(tfkit, words, message):
 
 
 def test_a_missing_package_names_the_extra(tfkit, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfkit.cli.packages.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # Python takes it for not installed
     for command in (["show", BASE], ["positions", BASE]):
         done = tfkit(*command, "-o", tmp_path / "model.png")
         assert done.code == 2

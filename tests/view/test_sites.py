@@ -2,8 +2,8 @@
 
 import pytest
 
-from tfkit import BuildError
-from tfkit.view import sites as module
+from fixtures import SPECS
+from tfkit import BuildError, graph_of, load_spec
 from tfkit.view.sites import all_sites, fold
 
 
@@ -52,10 +52,12 @@ def test_requested_backends_replace_those_of_every_site_only(described, catalogu
     assert {name: site.mask_terms for name, site in plain.items()} == {name: site.mask_terms for name, site in wished.items()}
 
 
-def test_too_many_are_refused(described, monkeypatch):
-    _, graph = described("gpt2.yaml")
-    monkeypatch.setattr(module, "MOST_SITES", 12)
-    assert len(all_sites(graph)) == 12
-    monkeypatch.setattr(module, "MOST_SITES", 11)
-    with pytest.raises(BuildError, match="TFK045"):
-        all_sites(graph)
+def test_too_many_are_refused(catalogue):
+    def sites(layers):
+        return all_sites(
+            graph_of(load_spec(SPECS / "gpt2.yaml", catalogue, [f"nodes.body.num_layers={layers}", "expect=null"]))
+        )
+
+    assert len(sites(20_000)) == 20_000
+    with pytest.raises(BuildError, match=r"TFK045 there are more than 20,000 attention sites"):
+        sites(20_001)

@@ -1,10 +1,11 @@
-"""Reads reports of the suite in tests."""
+"""Runs fewer parts of the suite in tests, and reads its reports."""
 
 from __future__ import annotations
 
+from tfkit_conformance.attention import cells as declared
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.relations import RELATIONS
-from tfkit_conformance.suite import grade
+from tfkit_conformance.suite import conformance, grade
 from tfkit_conformance.suite.layers import LAYERS
 from tiers import EVERY_CASE
 
@@ -12,11 +13,23 @@ MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 LAYER_NAMES = [layer.name for layer in LAYERS]
 
 
+def reduce_suite(monkeypatch, relations=None, layers=None, cells=None, without=()):
+    """Leaves the suite these relations, these layers and those of the declared cells that `cells` chooses, and takes parts such
+    as `fixed_calls` from it: quick, or without the check that would find a fault first."""
+    parts = [(grade, "RELATIONS", relations), (grade, "LAYERS", layers)]
+    if cells is not None:
+        parts.append((grade, "cells", lambda can, gradients: cells(declared.cells(can, gradients))))
+    parts += [(conformance, part, lambda *given, **named: ()) for part in without]
+    for module, name, value in parts:
+        if value is not None:
+            monkeypatch.setattr(module, name, value)
+
+
 def share_relations(monkeypatch, number, shares=3):
     """Leaves the suite one share of the relations, so that subjects with other numbers run the others; all of them with
     TFKIT_CASES=all."""
     if not EVERY_CASE:
-        monkeypatch.setattr(grade, "RELATIONS", RELATIONS[number % shares :: shares])
+        reduce_suite(monkeypatch, relations=RELATIONS[number % shares :: shares])
 
 
 def by_name(report):

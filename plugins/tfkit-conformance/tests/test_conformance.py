@@ -13,7 +13,6 @@ from tfkit_conformance.attention.cells import Cell
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 from tfkit_conformance.relations import RELATIONS
-from tfkit_conformance.suite import grade
 from tfkit_conformance.suite.conformance import check_backend
 
 
@@ -64,8 +63,8 @@ def test_a_backend_for_decoding_only_is_conformant(few):
 
 
 @pytest.mark.slow
-def test_no_check_passes_if_every_call_is_refused(few, monkeypatch):
-    monkeypatch.setattr(grade, "cells", lambda can, gradients: cells.cells(can, gradients)[:4])
+def test_no_check_passes_if_every_call_is_refused(few, reduce):
+    reduce(cells=lambda every: every[:4])
     report = check_backend(small(unsupported=lambda request, options: ("not on a Sunday",)), profile="quick")
     assert (report.verdict, report.exit_code) == ("INCOMPLETE", 3)
     assert {by_name(report)[name].status for name in LAYER_NAMES} == {"not run"}
@@ -74,8 +73,8 @@ def test_no_check_passes_if_every_call_is_refused(few, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_dtype_that_unsupported_refuses_does_not_hide_the_others(few, monkeypatch):
-    monkeypatch.setattr(grade, "cells", lambda can, gradients: cells.cells(can, gradients)[:8])
+def test_a_dtype_that_unsupported_refuses_does_not_hide_the_others(few, reduce):
+    reduce(cells=lambda every: every[:8])
 
     def not_in_double(request, options):
         return ("no float64",) if request.dtype == "float64" else ()
@@ -93,9 +92,9 @@ def test_a_dtype_that_unsupported_refuses_does_not_hide_the_others(few, monkeypa
 
 
 @pytest.mark.slow
-def test_a_cell_without_an_example_makes_a_run_incomplete(few, monkeypatch):
+def test_a_cell_without_an_example_makes_a_run_incomplete(few, reduce):
     unmet = Cell("bias", "gradient of no bias", (("bias_gradient", True),))
-    monkeypatch.setattr(grade, "cells", lambda can, gradients: [*cells.cells(can, gradients)[:3], unmet])
+    reduce(cells=lambda every: [*every[:3], unmet])
     report = check_backend(small(), profile="quick")
     assert (report.verdict, report.exit_code) == ("INCOMPLETE", 3)
     (row,) = report.missing

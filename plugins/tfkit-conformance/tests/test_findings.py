@@ -12,11 +12,9 @@ from small_backend import changing, declaring, small
 from suite_reports import LAYER_NAMES, MUTANTS, by_name, without_clock
 from tfkit import InputError
 from tfkit.plugin import Numerics, Range
-from tfkit_conformance.attention import cells
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.case_data import case_of
 from tfkit_conformance.finding import Violation
-from tfkit_conformance.suite import grade
 from tfkit_conformance.suite.again import replay
 from tfkit_conformance.suite.conformance import check_backend
 from tfkit_conformance.suite.layers import Layer
@@ -82,7 +80,7 @@ def test_a_relation_finds_an_error_that_no_layer_finds(few):
     assert {by_name(report)[name].status for name in LAYER_NAMES} == {"passed"}
 
 
-def test_errors_found_while_shrinking_do_not_count_for_other_checks(monkeypatch):
+def test_errors_found_while_shrinking_do_not_count_for_other_checks(reduce):
     evaluated = []
 
     def scores(case):
@@ -97,9 +95,7 @@ def test_errors_found_while_shrinking_do_not_count_for_other_checks(monkeypatch)
         return 0.5
 
     layers = (Layer("scores", "A2", "", scores), Layer("output", "A2", "", output))
-    monkeypatch.setattr(grade, "LAYERS", layers)
-    monkeypatch.setattr(grade, "cells", lambda can, gradients: cells.cells(can, gradients)[:2])
-    monkeypatch.setattr(grade, "RELATIONS", ())
+    reduce(relations=(), layers=layers, cells=lambda every: every[:2])
     report = check_backend(small(), profile="quick")
     rows = by_name(report)
     assert [rows[name].status for name in ("scores", "output")] == ["failed", "passed"]
@@ -135,9 +131,8 @@ def test_one_seed_finds_the_same_failure_each_time(few):
 
 
 @pytest.mark.slow
-def test_a_grade_is_reported_and_a_missed_declared_grade_is_a_finding(monkeypatch):
-    monkeypatch.setattr(grade, "RELATIONS", ())
-    monkeypatch.setattr(grade, "cells", lambda can, gradients: cells.cells(can, gradients)[:1])
+def test_a_grade_is_reported_and_a_missed_declared_grade_is_a_finding(reduce):
+    reduce(relations=(), cells=lambda every: every[:1])
     wide = {
         "head_dim": Range(maximum=8),
         "query_length": Range(maximum=16),

@@ -20,7 +20,6 @@ from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 from tfkit_conformance.relations import RELATIONS
 from tfkit_conformance.relations.dropout import DROPOUT
-from tfkit_conformance.suite import conformance, grade
 
 NARROW = declaring(key_length=Range(maximum=40), lse=True, grouped_queries=True, value_dim_differs=True)
 MASKED = declaring(mask_terms={"causal", "key_lengths"}, tensor_offset=True)
@@ -75,10 +74,16 @@ FAMILIES = {mutant.family for mutant in ATTENTION_MUTANTS}
 
 
 @pytest.fixture
-def reduced(monkeypatch):
-    monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", CHOSEN)
-    monkeypatch.setattr(kill_matrix, "CORRECT_KERNELS", CORRECT)
-    monkeypatch.setattr(kill_matrix, "_other_rows", lambda profile, seeds, families: iter(()))
+def matrix_of(monkeypatch):
+    """A kill matrix of these mutants of attention and of the two correct kernels above."""
+
+    def run(mutants, **named):
+        parts = {"ATTENTION_MUTANTS": mutants, "CORRECT_KERNELS": CORRECT, "_other_rows": lambda *given: iter(())}
+        for name, value in parts.items():
+            monkeypatch.setattr(kill_matrix, name, value)
+        return kill_matrix.run_kill_matrix("quick", seeds=(0,), **named)
+
+    return run
 
 
 def test_the_selection_has_mutants_of_every_family():
@@ -89,10 +94,10 @@ def test_the_selection_has_mutants_of_every_family():
 
 
 @pytest.mark.exhaustive
-def test_every_mutant_of_the_selection_is_killed_by_the_check_made_for_it(reduced, monkeypatch):
-    monkeypatch.setattr(grade, "RELATIONS", DROPOUT)  # the other relations come later than the layers anyway
+def test_every_mutant_of_the_selection_is_killed_by_the_check_made_for_it(matrix_of, reduce):
+    reduce(relations=DROPOUT)  # the other relations come later than the layers anyway
     told = []
-    report = kill_matrix.run_kill_matrix("quick", seeds=(0,), families=FAMILIES, progress=told.append)
+    report = matrix_of(CHOSEN, families=FAMILIES, progress=told.append)
     assert {row.name: row.killed_by for row in report.mutants} == {name: (check,) for name, (_, check) in SELECTION.items()}
     assert (report.survivors, report.correct_kernels, report.exit_code) == ((), (), 0)
     assert told[0] == "killed masks: causal_one_too_many, by support"
@@ -102,15 +107,11 @@ def test_every_mutant_of_the_selection_is_killed_by_the_check_made_for_it(reduce
 
 
 @pytest.mark.slow
-def test_a_suite_without_its_checks_lets_mutants_survive(reduced, monkeypatch):
+def test_a_suite_without_its_checks_lets_mutants_survive(matrix_of, reduce):
     chosen = CHOSEN[::4]
-    monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", chosen)
-    monkeypatch.setattr(grade, "LAYERS", ())
-    monkeypatch.setattr(grade, "RELATIONS", ())
-    monkeypatch.setattr(conformance, "fixed_calls", lambda *given, **named: ())
-    monkeypatch.setattr(conformance, "guided_calls", lambda *given: ())
+    reduce(relations=(), layers=(), without=("fixed_calls", "guided_calls"))
     told = []
-    report = kill_matrix.run_kill_matrix("quick", seeds=(0,), families=FAMILIES, progress=told.append)
+    report = matrix_of(chosen, families=FAMILIES, progress=told.append)
     assert [row.name for row in report.survivors] == [mutant.name for mutant in chosen]
     assert report.exit_code == 1
     assert told[0].startswith("SURVIVED masks: causal_one_too_many (the causal limit is off by one")
@@ -126,20 +127,19 @@ def test_a_mutant_must_be_killed_under_every_seed():
 
 
 @pytest.mark.slow
-def test_no_correct_backend_raises_a_false_alarm(reduced, monkeypatch):
-    monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", ())
-    monkeypatch.setattr(grade, "RELATIONS", RELATIONS[::3])
-    report = kill_matrix.run_kill_matrix("quick", seeds=(0,))
+def test_no_correct_backend_raises_a_false_alarm(matrix_of, reduce):
+    reduce(relations=RELATIONS[::3])
+    report = matrix_of(())
     assert [row.alarms for row in report.correct_kernels] == [(), ()]
     assert all(row.examples > 100 and 0 < row.worst <= 1 for row in report.correct_kernels)
     assert (report.alarmed, report.exit_code) == ((), 0)
 
 
 @pytest.mark.slow
-def test_an_alarm_on_a_correct_backend_fails_the_run(monkeypatch):
+def test_an_alarm_on_a_correct_backend_fails_the_run(reduce):
     wrong = next(mutant for mutant in CHOSEN if mutant.name == "scale_one_percent")
     kernel = CorrectKernel("wrong", "Off by one percent.", wrong.fresh(), wrong.capabilities)
-    monkeypatch.setattr(grade, "RELATIONS", ())
+    reduce(relations=())
     row = kill_matrix.evaluate_correct_kernel(kernel, "quick", (3,))
     assert row.alarms
     assert row.alarms[0].startswith("seed 3: scores: weights[")

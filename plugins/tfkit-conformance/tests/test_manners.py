@@ -13,17 +13,8 @@ from small_backend import changing, declaring, small
 from tfkit.plugin import AttentionOutput, Range
 from tfkit_conformance.attention.case_data import case_of
 from tfkit_conformance.mutants.kernel.kernel import Kernel
-from tfkit_conformance.relations import RELATIONS
-from tfkit_conformance.suite import grade
 from tfkit_conformance.suite.again import replay
 from tfkit_conformance.suite.conformance import check_backend
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """Three relations in place of all, which is quick."""
-    wanted = ("value_times_power", "later_keys", "keys_moved")
-    monkeypatch.setattr(grade, "RELATIONS", tuple(each for each in RELATIONS if each.name in wanted))
 
 
 def writes(inputs, options):

@@ -12,11 +12,9 @@ from small_backend import declaring, small
 from suite_reports import without_clock
 from tfkit import InputError
 from tfkit.builtin.attention.entries import EAGER
-from tfkit_conformance.attention import cells
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 from tfkit_conformance.resolve import resolve
-from tfkit_conformance.suite import grade
 from tfkit_conformance.suite.conformance import check_backend
 
 
@@ -111,8 +109,8 @@ def test_an_unknown_profile_or_dtype_is_an_error(wrong, words):
 
 
 @pytest.mark.slow
-def test_a_backend_is_given_by_name_entry_or_subject(catalogue, few, monkeypatch):
-    monkeypatch.setattr(grade, "cells", lambda can, gradients: cells.cells(can, gradients)[:2])
+def test_a_backend_is_given_by_name_entry_or_subject(catalogue, few, reduce):
+    reduce(cells=lambda every: every[:2])
     report = check_backend("sdpa", profile="quick", dtypes=["float32"], catalogue=catalogue, options={"kernel": "math"})
     assert (report.verdict, report.name, report.distribution) == ("CONFORMANT", "sdpa", "tfkit-core")
     assert report.options == {"kernel": "math"}

@@ -138,19 +138,25 @@ def test_what_exists_only_apart_is_refused_together():
             run("flash_attn.v2", wrong)
 
 
+@pytest.fixture
+def missing(monkeypatch):
+    """`missing("why")`: no version can be used here, for that reason; every one where it is empty."""
+    return lambda reason: monkeypatch.setattr(plugin, "missing", lambda package: reason)
+
+
 @over_versions
-def test_what_is_not_installed_says_how_to_get_it(entry, monkeypatch):
-    monkeypatch.setattr(plugin, "missing", lambda package: f"the package {package} is not installed (how)")
+def test_what_is_not_installed_says_how_to_get_it(entry, missing):
+    missing("the package is not installed (how)")
     asked = AttentionRequest(
         device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, queries=8, keys=8, gradients=True
     )
     [reason] = check_request(entry, asked, NoOptions()).refused
     assert "is not installed" in reason
-    monkeypatch.setattr(plugin, "missing", lambda package: "")
+    missing("")
     assert check_request(entry, asked, NoOptions()).accepted
 
 
-def test_a_package_that_is_there_is_found_without_importing_it(monkeypatch):
+def test_a_package_that_is_there_is_found_without_importing_it(monkeypatch, missing):
     plugin.missing.cache_clear()
     assert "pip install --pre flash-attn-4" in plugin.missing("flash-attn-4")
     assert "hopper" in plugin.missing("flash_attn_interface")
@@ -177,8 +183,8 @@ def test_a_package_that_is_there_is_found_without_importing_it(monkeypatch):
         (plugin.V4, {"deterministic": True}, "not deterministic"),
     ],
 )
-def test_refusals(entry, requested, said, monkeypatch):
-    monkeypatch.setattr(plugin, "missing", lambda package: "")
+def test_refusals(entry, requested, said, missing):
+    missing("")
     asked = AttentionRequest(
         device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, queries=8, keys=8, gradients=True
     )

@@ -34,3 +34,21 @@ def pytest_collection_modifyitems(items):
                 item.add_marker("kernel")
             if DEVICE == "cuda" and item.path.stem in LAUNCHING:
                 item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture
+def launching(monkeypatch):
+    """`launching(tiles_for=..., tuner_of=..., hopper=..., tma=...)`: which tiles are offered, who measures them, and for which
+    device kernels are launched."""
+
+    def choose(tiles_for=None, tuner_of=None, hopper=None, tma=None):
+        from tfkit_fused import launch
+
+        chosen = {"tiles_for": tiles_for, "tuner_of": tuner_of}
+        for name, answer in (("_is_hopper", hopper), ("_has_tma", tma)):
+            chosen[name] = None if answer is None else lambda device, answer=answer: answer
+        for name, function in chosen.items():
+            if function is not None:
+                monkeypatch.setattr(launch, name, function)
+
+    return choose

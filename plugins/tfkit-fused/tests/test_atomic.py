@@ -86,7 +86,7 @@ def kernel_of_queries(monkeypatch) -> Counted:
 
 
 @runs
-def test_two_kernels_run_only_where_they_are_due(kernel_of_queries, monkeypatch):
+def test_two_kernels_run_only_where_they_are_due(kernel_of_queries, launching):
     from tfkit_fused import launch
     from tfkit_fused.attend import attend, attend_atomic
 
@@ -96,7 +96,7 @@ def test_two_kernels_run_only_where_they_are_due(kernel_of_queries, monkeypatch)
     gradients(attend, inputs, grad)
     assert kernel_of_queries.launches == 1
     sizes = launch.tiles_for
-    monkeypatch.setattr(launch, "tiles_for", lambda kernel, *others: () if kernel == "together" else sizes(kernel, *others))
+    launching(tiles_for=lambda kernel, *others: () if kernel == "together" else sizes(kernel, *others))
     gradients(attend_atomic, inputs, grad)
     assert kernel_of_queries.launches == 2
 

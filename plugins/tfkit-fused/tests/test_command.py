@@ -12,7 +12,7 @@ from where import DEVICE, runs
 pytest.importorskip("triton", reason="not run: Triton, of which kernels are made, is not installed")
 
 from test_saved import CHOICE, HERE
-from tfkit_fused import command, launch, tuner
+from tfkit_fused import command, tuner
 from tfkit_fused.saved import Saved, read, source
 from tfkit_fused.tiles import Tiles
 from tfkit_fused.tuner import Tuner
@@ -79,13 +79,12 @@ def test_show_tells_a_damaged_file(path, capsys):
 
 @runs
 @pytest.mark.parametrize("words", [[], ["--inference"], ["--atomic", "--bias", "linear,distance,dense", "--dropout", "0.1"]])
-def test_tune_measures_every_kernel_of_every_call(words, path, capsys, monkeypatch):
+def test_tune_measures_every_kernel_of_every_call(words, path, capsys, monkeypatch, launching):
     small, large = Tiles(16, 16, 4, 1), Tiles(32, 32, 4, 2)
     tuned = Tuner(Saved(path, HERE), lambda run: (run(), 3.0 - run.args[0].stages)[1], lambda: False)
     monkeypatch.setattr(command, "_device", lambda: torch.device(DEVICE))
     monkeypatch.setattr(tuner, "tuner_of", lambda device: tuned)
-    monkeypatch.setattr(launch, "tuner_of", lambda device: tuned)
-    monkeypatch.setattr(launch, "tiles_for", lambda *arguments: (small, large))
+    launching(tuner_of=lambda device: tuned, tiles_for=lambda *arguments: (small, large))
     sizes = ["--batch", "2", "--heads", "2", "--group", "2", "--head-dim", "16", "--lengths", "18x20", "--dtype", "float16"]
     masks = ["--mask", "none" if "--atomic" in words else "none,causal-padded,keys-padded"]
     assert command.main(["tune", *sizes, *masks, *words]) == 0

@@ -256,10 +256,9 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["addresses", "descriptors"])
-def test_launches_with_one_key_are_specialised_in_one_way(copies, monkeypatch):
+def test_launches_with_one_key_are_specialised_in_one_way(copies, launching):
     """By Triton's own word: what the key of a launch does not see would run a program that was compiled for something else."""
-    monkeypatch.setattr(launch, "_has_tma", lambda device: copies)
-    monkeypatch.setattr(launch, "_is_hopper", lambda device: copies)
+    launching(tma=copies, hopper=copies)
     row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features) == ("queries", 2, 64, "plain"))
     specialised: dict[Any, set[str]] = {}
     for changes, begins in product(CHANGED.values(), (None, 0, 1)):
@@ -280,8 +279,8 @@ ROWS_OF = torch.zeros(2, 8, 64, 64, dtype=torch.bfloat16)
     (UNALIGNED, False), (ROWS_OF[..., :63].contiguous(), False), (ROWS_OF.mT, False), (ROWS_OF[..., 4:], False),
     (ROWS_OF[:, :, :1].expand(2, 8, 64, 64), False),
 ])  # fmt: skip
-def test_the_hardware_copies_rows_at_multiples_of_16_bytes(rows, described, monkeypatch):
-    monkeypatch.setattr(launch, "_has_tma", lambda device: True)
+def test_the_hardware_copies_rows_at_multiples_of_16_bytes(rows, described, launching):
+    launching(tma=True)
     plain = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.features) == ("forward", 2, 64, "plain"))
     for name in ("key", "value"):
         given = replace(call(plain), **{"key": ROWS_OF, "value": ROWS_OF, name: rows})

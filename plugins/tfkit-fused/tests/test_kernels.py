@@ -208,7 +208,7 @@ def test_queries_that_a_dense_bias_hides_take_no_part():
 
 
 @pytest.fixture
-def specialised(monkeypatch):
+def specialised(launching, monkeypatch):
     """The forward pass by specialised warps, which only measuring would choose."""
     calls: list[None] = []
     from tfkit_fused import launch
@@ -217,7 +217,7 @@ def specialised(monkeypatch):
     if not tfkit_fused.INTERPRETED and torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("not run: Triton makes specialised warps of this kernel on sm_90 alone; launch.py offers it there alone")
     tiles = Tiles(32, 32, 12, 2) if tfkit_fused.INTERPRETED else Tiles(*SPECIALISED[0])
-    monkeypatch.setattr(launch, "tiles_for", lambda kernel, *of: (tiles,) if kernel == "forward" else tiles_for(kernel, *of))
+    launching(tiles_for=lambda kernel, *of: (tiles,) if kernel == "forward" else tiles_for(kernel, *of))
     kernel = launch.specialised_kernel
     monkeypatch.setattr(launch, "specialised_kernel", lambda *of: calls.append(kernel(*of)))
     yield
@@ -263,9 +263,8 @@ EVEN = Case(B=2, H=4, G=2, Q=70, K=90, D=24, V=16, dtype="float16", key_lengths=
     ({"dropout": 0.1}, False), ({"key_visible": "coins"}, False), ({"scale": -0.1}, False), ({"Q": 64}, False),
     ({"V": 136}, False), ({"V": 128}, True), ({"D": 20}, False),
 ])  # fmt: skip
-def test_specialised_warps_are_offered_where_all_queries_see_the_same_keys(changes, offered, monkeypatch):
+def test_specialised_warps_are_offered_where_all_queries_see_the_same_keys(changes, offered, launching):
     """After the tiles that count unmeasured, on an H100."""
-    from tfkit_fused import launch
     from tfkit_fused.attend import attend
     from tfkit_fused.tiles import SPECIALISED, Tiles, tiles_for
 
@@ -276,9 +275,7 @@ def test_specialised_warps_are_offered_where_all_queries_see_the_same_keys(chang
             asked[call_class] = tiles
             return tiles[0]
 
-    monkeypatch.setattr(launch, "_is_hopper", lambda device: True)
-    monkeypatch.setattr(launch, "tuner_of", lambda device: Heard())
-    monkeypatch.setattr(launch, "tiles_for", lambda *of: (*tiles_for(*of), Tiles(64, 32)))
+    launching(hopper=True, tuner_of=lambda device: Heard(), tiles_for=lambda *of: (*tiles_for(*of), Tiles(64, 32)))
     attend(replace(EVEN, **changes).inputs(DEVICE), tfkit_fused.FusedOptions())
     ((name, tiles),) = asked.items()
     assert [each.shape for each in tiles if each.is_specialised] == [*SPECIALISED] * offered

@@ -168,13 +168,13 @@ SMALL = replace(CASE, Q=18, K=20, key_lengths=(20, 9))
 
 @runs
 @pytest.mark.parametrize(("bias", "last"), [("linear", None), ("distance", "diagonals"), ("dense", "bias")])
-def test_a_call_is_measured_kernel_by_kernel_and_stays_right(bias, last, tmp_path, monkeypatch):
+def test_a_call_is_measured_kernel_by_kernel_and_stays_right(bias, last, tmp_path, launching):
     from tfkit_fused.attend import attend
 
-    clock = Clock(tmp_path / "fused.json", {})
-    monkeypatch.setattr(clock.tuner, "time", lambda run: (run(), 1.0 if run.args[0] == FAST else 2.0)[1])
-    monkeypatch.setattr(launch, "tuner_of", lambda device: clock.tuner)
-    monkeypatch.setattr(launch, "tiles_for", lambda *arguments: (SLOW, FAST))
+    tuner = Tuner(
+        Saved(tmp_path / "fused.json", HERE), lambda run: (run(), 1.0 if run.args[0] == FAST else 2.0)[1], lambda: False
+    )
+    launching(tuner_of=lambda device: tuner, tiles_for=lambda *arguments: (SLOW, FAST))
     inputs = replace(SMALL, bias=bias, bias_gradient=True).inputs(DEVICE)
     options = tfkit_fused.FusedOptions(tuned="measure")
     found = error_ratios(attend, options, tfkit_fused.FUSED.capabilities.numerics, inputs, SMALL.grad_output(DEVICE))
@@ -182,36 +182,34 @@ def test_a_call_is_measured_kernel_by_kernel_and_stays_right(bias, last, tmp_pat
     terms = f"float32 d32 v64 group2 q32 k32 right key_lengths {bias}"
     copied = " tma" * tfkit_fused.INTERPRETED  # on a device, only numbers of 16 bits are
     kernels = {"forward": copied, "queries": copied, "keys": copied * (bias != "dense"), **({last: ""} if last else {})}
-    assert clock.tuner.answers == {f"{kernel} {terms}{how}": FAST for kernel, how in kernels.items()}
+    assert tuner.answers == {f"{kernel} {terms}{how}": FAST for kernel, how in kernels.items()}
 
 
 @runs
-def test_an_atomic_backward_is_measured_without_adding_twice(tmp_path, monkeypatch):
+def test_an_atomic_backward_is_measured_without_adding_twice(tmp_path, launching):
     from tfkit_fused.attend import attend_atomic
 
-    clock = Clock(tmp_path / "fused.json", {})
-    monkeypatch.setattr(clock.tuner, "time", lambda run: (run(), 1.0)[1])
-    monkeypatch.setattr(launch, "tuner_of", lambda device: clock.tuner)
-    monkeypatch.setattr(launch, "tiles_for", lambda *arguments: (SLOW, FAST))
+    tuner = Tuner(Saved(tmp_path / "fused.json", HERE), lambda run: (run(), 1.0)[1], lambda: False)
+    launching(tuner_of=lambda device: tuner, tiles_for=lambda *arguments: (SLOW, FAST))
     options = tfkit_fused.FusedOptions(tuned="measure")
     numerics = tfkit_fused.ATOMIC.capabilities.numerics
     found = error_ratios(attend_atomic, options, numerics, SMALL.inputs(DEVICE), SMALL.grad_output(DEVICE))
     assert max(found.values()) <= 1.0, found
-    assert [name.split()[0] for name in clock.tuner.answers] == ["forward", "together"]
+    assert [name.split()[0] for name in tuner.answers] == ["forward", "together"]
 
 
 @runs
 @pytest.mark.parametrize("why", ["off", "written", "deterministic"])
-def test_where_tuning_has_no_say_nothing_is_looked_up(why, monkeypatch):
+def test_where_tuning_has_no_say_nothing_is_looked_up(why, launching):
     from tfkit_fused.attend import attend
 
     def never(device):
         raise AssertionError("looked up")
 
-    monkeypatch.setattr(launch, "tuner_of", never)
+    launching(tuner_of=never)
     options = tfkit_fused.FusedOptions(tuned="off" if why == "off" else "saved", tile_keys=16 if why == "written" else None)
     if why != "written":
-        monkeypatch.setattr(launch, "tiles_for", lambda *arguments: (SLOW, FAST))
+        launching(tiles_for=lambda *arguments: (SLOW, FAST))
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(why == "deterministic")
     try:

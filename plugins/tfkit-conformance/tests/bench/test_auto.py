@@ -13,7 +13,6 @@ from tfkit_conformance.bench.call import call_of, request_of
 from tfkit_conformance.bench.cells import Scale
 from tfkit_conformance.bench.classes import DTYPES, HEAD_DIMS, SCALES, classes
 from tfkit_conformance.bench.measure import Settings
-from tfkit_conformance.bench.timer import CpuClock
 from tfkit_conformance.view.bench_text import auto_json, auto_text
 
 TINY = Scale(tokens=16, width=128, cache=16)
@@ -76,9 +75,7 @@ def test_a_refused_backend_has_no_row_and_a_reason(drawn):
 
 
 @pytest.mark.exhaustive
-def test_measuring_and_reading_back(catalogue, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfkit_conformance.bench.measure.ceiling_of", lambda clock, dtype, device: {})
-    monkeypatch.setattr(CpuClock, "peak", lambda self, step: step() and None)
+def test_measuring_and_reading_back(catalogue, tmp_path, no_ceilings):
     progress = []
     backends = [(entry, entry.options()) for entry in (EAGER, SDPA, FLEX)]
     settings = Settings("cpu", "float32", 1, TINY)

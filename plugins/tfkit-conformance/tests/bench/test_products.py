@@ -52,25 +52,34 @@ def test_the_check_accepts_every_order_of_summation_and_refuses_a_wrong_product(
         torch.testing.assert_close(one, whole, rtol=1e-14, atol=1e-12)
 
 
-def test_a_wrong_kernel_is_reported_and_never_chosen(monkeypatch):
-    own = products.product_kernels
+@pytest.fixture
+def kernels_with(monkeypatch):
+    """`kernels_with(wrong)`: the kernels of a product, and in place of some those of `wrong(the right product)`."""
 
-    def with_wrong(*arguments):
-        kernels = own(*arguments)
-        right = kernels["mkl"]
-        once = {"onednn": lambda x: right(x) + (len(x) == 2), "packed": lambda x: right(x)[: len(x) - (len(x) == 5)]}
-        return {**kernels, **once}
+    def take(wrong):
+        own = products.product_kernels
 
-    monkeypatch.setattr(products, "product_kernels", with_wrong)
+        def kernels(*arguments):
+            found = own(*arguments)
+            return {**found, **wrong(found["mkl"])}
+
+        monkeypatch.setattr(products, "product_kernels", kernels)
+
+    return take
+
+
+def test_a_wrong_kernel_is_reported_and_never_chosen(kernels_with):
+    def once(right):
+        return {"onednn": lambda x: right(x) + (len(x) == 2), "packed": lambda x: right(x)[: len(x) - (len(x) == 5)]}
+
+    kernels_with(once)
     table = measure_products(SMALL, "tfkit bench cpu")
     assert {"onednn: 2 rows with a weight of 3 x 8", "packed: 5 rows with a weight of 6 x 4"} <= set(table["wrong"])
     assert not {"onednn", "packed"} & {name for row in table["rows"] for name in (row["fastest"], row["unpacked"])}
 
 
-def test_a_weight_without_a_right_product_has_no_row(monkeypatch):
-    own = products.product_kernels
-    wrong = {name: lambda x: x[:0] for name in ("mkl", "onednn", "transposed")}
-    monkeypatch.setattr(products, "product_kernels", lambda *arguments: {**own(*arguments), **wrong})
+def test_a_weight_without_a_right_product_has_no_row(kernels_with):
+    kernels_with(lambda right: {name: lambda x: x[:0] for name in ("mkl", "onednn", "transposed")})
     table = measure_products(SMALL, "tfkit bench cpu")
     assert table["rows"] == []
     assert len(table["wrong"]) == 6

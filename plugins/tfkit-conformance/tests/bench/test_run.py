@@ -12,17 +12,13 @@ import torch
 
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
-from tfkit_conformance.bench import measure as module
 from tfkit_conformance.bench.measure import Settings, machine_of, run_cells
 from tfkit_conformance.bench.timer import CpuClock, CudaClock, bounded_memory
 
 ENTRIES = [(entry, entry.options()) for entry in (EAGER, SDPA, FLEX)]
 
 
-@pytest.fixture(autouse=True)
-def no_ceilings(monkeypatch) -> None:
-    monkeypatch.setattr(module, "ceiling_of", lambda clock, dtype, device: {"flops": 1e12, "bytes": 1e12})
-    monkeypatch.setattr(CpuClock, "peak", lambda self, step: step() or 1)
+pytestmark = pytest.mark.usefixtures("no_ceilings")
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import warm
-from command_line import no_lines_of_progress, small, tfkit, usual_width
+from command_line import installed, no_lines_of_progress, small, tfkit, usual_width
 
-__all__ = ["no_lines_of_progress", "small", "tfkit", "usual_width"]
+__all__ = ["installed", "no_lines_of_progress", "small", "tfkit", "usual_width"]
 
 
 @pytest.fixture(autouse=True)

@@ -144,13 +144,13 @@ def test_every_check_is_announced(small):
 
 
 @pytest.mark.slow
-def test_an_undeclared_dtype_is_not_added_and_is_named_if_requested(tfkit, small, monkeypatch, catalogue):
+def test_an_undeclared_dtype_is_not_added_and_is_named_if_requested(tfkit, small, catalogue, installed):
     eager = catalogue.find("backend", "eager")
     can = eager.capabilities.model_copy(update={"dtypes": frozenset({"float32"})})
     plugin = types.ModuleType("acme")
     plugin.tfkit_attention_backends = hookimpl(lambda: [replace(eager, name="acme.single", capabilities=can)])
     wider = catalogue.with_plugin(plugin, "acme")
-    monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: wider)
+    installed(wider)
     words = ("--backend", "acme.single", *FAST[2:])
     done = tfkit("verify", small, *words)
     assert (done.code, done.err) == (0, "")
