@@ -101,14 +101,6 @@ def w_head_numbers(m):
 
 
 @shows
-def w_draw_by_dtype(m):
-    """Rule A7: one state and (B,H,Q,K,p) give one draw."""
-    inputs = call(H=2, Q=8, K=8, D=4, dropout=0.5)
-    wide = replace(inputs, query=inputs.query.double(), key=inputs.key.double(), value=inputs.value.double())
-    return not torch.equal(drawn(m, inputs), drawn(m, wide))
-
-
-@shows
 def w_backward_kept(m):
     """Two rows of a Jacobian."""
     inputs = asking(call(H=2, Q=4))

@@ -128,14 +128,6 @@ def a_hidden_chunk(module):
 
 
 @shows
-def a_autocast(module):
-    inputs = asking(call(Q=5, K=9))
-    answer = attend(module, inputs)
-    with torch.autocast("cpu", dtype=BF16):
-        return judged(lambda: answer, module, inputs)
-
-
-@shows
 def a_mask_alive(module):
     lengths = torch.tensor([3])
     return changed_between(module, call(Q=3, K=7, key_lengths=lengths), lambda: lengths.add_(1))
