@@ -20,7 +20,7 @@ SLOW = frozenset({"a_seed_in_16_bits", "export_groups_crossed", "generator_of_al
 def test_every_fault_shows_and_the_correct_kernel_is_right(group, kernel):
     correct = load_kernel(group, kernel)
     mine = [fault for fault in FAULTS if (fault.set, fault.kernel) == (group, kernel) and fault.name not in SLOW]
-    assert len(mine) > 15
+    assert len(mine) >= 15
     assert [fault.name for fault in mine if witness(fault, correct)] == []
     assert [fault.name for fault in mine if not witness(fault, load_fault(fault))] == []
 

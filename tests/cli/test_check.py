@@ -86,6 +86,8 @@ def test_the_targets_of_adapters_are_checked(tfkit):
     ("change", "message"),
     [
         ("vectors={nope: x.txt}", "TFK133 vectors.nope: `nope` is no node of "),
+        ('vectors={"²": x.txt}', "TFK133 vectors.²: `²` is no node of "),
+        (f'vectors={{"{"9" * 50}": x.txt}}', f"TFK133 vectors.{'9' * 50}: "),
         ("parameters={freeze: ['*', '(']}", "TFK125 parameters.freeze: no parameter of "),
         ("parameters={freeze: ['*']}", "TFK125 parameters.freeze: all parameters are frozen"),
         ("loss.weights={nope: 2.0}", "TFK112 loss.weights.nope: `nope` is no output that is trained"),

@@ -218,6 +218,27 @@ def test_a_generation_without_a_number_of_tokens_has_as_many_as_are_allowed(clie
             415,
             "unsupported_media_type",
         ),
+        (
+            "translate",
+            "/translate",
+            {"content": b"{}", "headers": {"Content-Type": "application/json; a*=x; a*0=y"}},
+            415,
+            "unsupported_media_type",
+        ),
+        (
+            "translate",
+            "/translate",
+            {"content": b"{}", "headers": {"Content-Type": "application/json; charset*=%00''utf-8"}},
+            415,
+            "unsupported_media_type",
+        ),
+        (
+            "translate",
+            "/translate",
+            {"content": b"{}", "headers": {"Content-Type": "application/json; charset*=no_codec''utf-8"}},
+            415,
+            "unsupported_media_type",
+        ),
         ("translate", "/translate", {"content": b"[]"}, 422, "invalid_request"),
         ("translate", "/generate", {"json": {"prompt": "a"}}, 404, "wrong_endpoint"),
         ("translate", "/none", {"json": {}}, 404, "not_found"),
@@ -245,6 +266,13 @@ def test_an_error_quotes_a_client_without_control_characters(client_of):
     refused = client_of("translate").post("/translate", json={"texts": ["a"], "b\u202e\x1bc": 1}).json()["error"]
     assert refused["fields"][0]["field"] == "b\\u202e\\x1bc"
     assert "b\\u202e\\x1bc" in refused["message"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "Application/JSON ; charset=UTF-8", 'application/json;charset="us-ascii"; profile=a;']
+)
+def test_json_in_utf8_is_read_whatever_its_parameters(client_of, kind):
+    assert client_of("translate").post("/translate", content=b"[]", headers={"Content-Type": kind}).status_code == 422
 
 
 @pytest.mark.parametrize("header", [("Content-Encoding", "gzip"), ("Content-Type", "text/plain")])

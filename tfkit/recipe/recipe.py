@@ -13,7 +13,7 @@ from ..errors import Diagnostic, InputError
 from ..errors.elsewhere import is_beside
 from ..metrics import TOKENISERS
 from ..slots.options import AsTuple, Component, OneOf, Options, Positive, Probability, Size, SlotField, component_default
-from ..spec.located import Located
+from ..spec.located import Located, item_number
 from ..spec.model import nearest_node
 
 MAX_PATTERNS = 1_000
@@ -299,8 +299,9 @@ class Recipe(Options):
     def _node(self, key: str) -> Located | None:
         node = self._tree
         for part in key.split("."):
-            if node is not None and part.isdigit():
-                node = node.items[int(part)] if int(part) < len(node.items) else None
+            number = item_number(part)
+            if node is not None and number is not None:
+                node = node.items[number] if number < len(node.items) else None
             else:
                 node = None if node is None else node.get(part)
         return node

@@ -11,6 +11,9 @@ from ..errors import Diagnostic, Location, SpecError
 from ..errors.elsewhere import without_text
 from .scalars import is_text
 
+MAX_DIGITS = 6
+"""Of the number of an item. Longer ones are no items: a spec holds fewer values."""
+
 
 class Invalid:
     """Replaces a value that has an error, so that no second error reports it."""
@@ -91,6 +94,12 @@ def plain(node: Located) -> Any:
     if isinstance(node.value, list):
         return [plain(child) for child in node.value]
     return node.value
+
+
+def item_number(step: str | int) -> int | None:
+    """The number that a step of a path to an item of a list is, or None."""
+    text = str(step)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 def child_path(path: str, name: str | int) -> str:

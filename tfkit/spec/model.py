@@ -8,7 +8,7 @@ from pydantic import Field, PrivateAttr
 
 from ..errors import Diagnostic, Location
 from ..slots.options import AsTuple, Component, Options, SlotField
-from .located import Located
+from .located import Located, item_number
 
 
 class Expect(Options):
@@ -101,8 +101,9 @@ def nearest_node(tree: Located, path: list[Any]) -> tuple[Located, list[Any]]:
     for index, step in enumerate(path):
         if step == "num_layers" and "num_layers" not in tree.mapping:
             step = "layers"  # the resolved form of a stack
-        if str(step).isdigit() and int(step) < len(tree.items):
-            tree = tree.items[int(step)]
+        number = item_number(step)
+        if number is not None and number < len(tree.items):
+            tree = tree.items[number]
         elif (child := tree.get(str(step))) is not None:
             tree = child
         else:

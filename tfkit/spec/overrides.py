@@ -12,7 +12,7 @@ from ..errors import Location
 from .extends import OWN
 from .grammar import Grammar
 from .hints import did_you_mean
-from .located import INVALID, Diagnostics, Located, child_path, short
+from .located import INVALID, Diagnostics, Located, child_path, item_number, short
 from .merge import as_part, over
 from .reader import MAX_DEPTH, read_value
 
@@ -115,7 +115,7 @@ class _Override:
             return near
         if node is not None and isinstance(node.value, list):
             return self.in_list(node, steps, near)
-        slot = path.rpartition(".")[2] in self.grammar.slots or path.rpartition(".")[2].isdigit()
+        slot = path.rpartition(".")[2] in self.grammar.slots or item_number(path.rpartition(".")[2]) is not None
         if node is not None and not isinstance(node.value, (dict, str) if slot else dict):
             if node.value is not INVALID:
                 value = "" if node.location.file in self.diagnostics.elsewhere else f": {node.shown}"
@@ -135,11 +135,11 @@ class _Override:
     def in_list(self, node: Located, steps: list[str], near: Located) -> Located | None:
         step, rest = steps[0], steps[1:]
         items = list(node.items)
-        if not step.isdecimal() or len(step) > 6 or int(step) >= len(items):
+        number = item_number(step)
+        if number is None or number >= len(items):
             fix = f"items go from 0 to {len(items) - 1}" if items else "the list is empty"
             self.diagnostic(f"there is no item `{short(step)}`", fix)
             return None
-        number = int(step)
         layer = self.wrapped(items[number], rest, near, child_path(node.path, number))
         if layer is None:
             return None

@@ -51,4 +51,4 @@ def _pieces(name: str) -> tuple[str, int, str]:
     """`encoder`, 3 and `self_attention` for `encoder.3.self_attention`; any other name is a group of its own."""
     node, _, below = name.partition(".")
     index, _, rest = below.partition(".")
-    return (node, int(index), rest) if index.isdigit() and rest else (name, 0, "")
+    return (node, int(index), rest) if index.isdecimal() and rest else (name, 0, "")

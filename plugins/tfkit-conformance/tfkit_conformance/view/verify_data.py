@@ -48,7 +48,7 @@ def pieces(where: str) -> tuple[str, int | None, str]:
     """`encoder`, 3 and `self_attention` of `encoder.3.self_attention`; a place of another form is not split."""
     node, _, below = where.partition(".")
     index, _, rest = below.partition(".")
-    return (node, int(index), rest) if index.isdigit() else (where, None, "")
+    return (node, int(index), rest) if index.isdecimal() else (where, None, "")
 
 
 def error_in_words(row: Mapping[str, Any]) -> str:
