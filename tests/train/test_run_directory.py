@@ -226,6 +226,19 @@ def test_the_lock_of_a_killed_process_is_no_obstacle(run):
     assert resume(run).progress.step == 9
 
 
+def test_a_lock_that_has_another_name_leaves_the_other_file_as_it_is(run, tmp_path):
+    other = tmp_path / "important.txt"
+    other.write_text("words")
+    (run / "run.lock").unlink()
+    os.link(other, run / "run.lock")
+    with locked(run):
+        assert os.stat(run / "run.lock").st_nlink == 1
+        os.link(run / "run.lock", tmp_path / "second")
+        with pytest.raises(InputError, match="TFK121"), locked(run):
+            pass
+    assert other.read_text() == "words"
+
+
 def test_a_lock_that_cannot_be_made_is_reported(run):
     (run / "run.lock").unlink()
     (run / "run.lock").mkdir()

@@ -165,10 +165,11 @@ def spec_of(map_file: MapFile, architecture: str, written: Mapping[str, Any], ca
     problems += [f"`{key}` is {_shown(written[key])}: {reason}" for key, reason in REFUSED.items() if written.get(key)]
     template = _template(map_file, architecture, values, problems)
     for name, derived in map_file.derived.items():
+        config = _Read({**written, **values})
         try:
-            values[f"={name}"] = PAIRS[derived.function].forward({**written, **values})
+            values[f"={name}"] = PAIRS[derived.function].forward(config)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as reason:
-            written_here = {key: written[key] for key in derived.keys if written.get(key) is not None}
+            written_here = {key: written[key] for key in (*derived.keys, *config.read) if written.get(key) is not None}
             problems.append(_reason(reason, written_here or dict.fromkeys(derived.keys)))
     filled = _filled(template, values, map_file, problems)
     if not problems:
@@ -205,6 +206,22 @@ def _placeholders(template: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, template[1:]
 
 
+class _Read(dict[str, Any]):
+    """A configuration that notes which of its keys are read."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.read: dict[str, None] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        self.read[key] = None
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read[key] = None
+        return super().get(key, default)
+
+
 def _reason(reason: Exception, keys: Mapping[str, Any]) -> str:
     """Why a part of a spec cannot be made from these keys."""
     names = ", ".join(f"`{key}`" for key in keys)
@@ -213,7 +230,8 @@ def _reason(reason: Exception, keys: Mapping[str, Any]) -> str:
     if isinstance(reason, ValueError) and str(reason).startswith("`"):
         return f"{names}: {reason}"
     values = ", ".join(f"`{key}` is {_shown(value)}" for key, value in keys.items())
-    return f"{values}; transformers writes values of another type"
+    kind = "other numbers" if isinstance(reason, ArithmeticError) else "values of another type"
+    return f"{values}; transformers writes {kind}"
 
 
 def _shown(value: Any) -> str:

@@ -56,6 +56,7 @@ def locked(directory: Path) -> Iterator[None]:
     """
     lock, place = FileLock(directory / LOCK, timeout=0), directory / HOLDER
     try:
+        _separate_lock(directory / LOCK)
         lock.acquire()
     except Timeout:
         message = f"{directory} is in use: {_holder_text(place)} works on it"
@@ -74,6 +75,29 @@ def locked(directory: Path) -> Iterator[None]:
             with suppress(OSError):
                 place.unlink()
         lock.release()
+
+
+def _separate_lock(path: Path) -> None:
+    """Remove a lock that has other names, as a copy of a run by hard links has: filelock before 4.2 empties the file. Raises
+    Timeout where a process holds it, OSError, and StoreError for a link."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(Diagnostic("TFK081", f"{path} is no regular file", "remove it; a run makes its lock itself"))
+    if found.st_nlink == 1:
+        return
+    import fcntl  # where hard links are, there it is
+
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    except BlockingIOError:
+        raise Timeout(str(path)) from None
+    finally:
+        os.close(number)
 
 
 def _holder_text(place: Path) -> str:
