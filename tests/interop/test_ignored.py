@@ -166,8 +166,14 @@ def changed(name: str, place: Path, tensors: Callable[[dict[str, Any]], dict[str
     [
         ("LlamaForCausalLM", {"rope_parameters": None, "rope_scaling": "x"}, "`rope_scaling` is `x`; transformers writes"),
         ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "defaults.position.base: "),
-        ("LlamaForCausalLM", {"num_attention_heads": 0, "head_dim": None}, "`num_attention_heads` is `0`"),
-        ("LlamaForCausalLM", {"rope_parameters": None, "partial_rotary_factor": 1e308}, r"`partial_rotary_factor` is `1e\+308`"),
+        (
+            "LlamaForCausalLM", {"num_attention_heads": 0, "head_dim": None},
+            "`hidden_size` is `24`, `num_attention_heads` is `0`; transformers writes other numbers",
+        ),
+        (
+            "LlamaForCausalLM", {"rope_parameters": None, "partial_rotary_factor": 1e308},
+            "`partial_rotary_factor` is `1e+308`, `head_dim` is `8`; transformers writes other numbers",
+        ),
         ("LlamaForCausalLM", {"rope_parameters": {"full_attention": 1}}, "`rope_parameters`: `full_attention` is unknown"),
         (
             "LlamaForCausalLM", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},

@@ -229,9 +229,9 @@ def _reason(reason: Exception, keys: Mapping[str, Any]) -> str:
         return f"{names}: {reason} is missing"
     if isinstance(reason, ValueError) and str(reason).startswith("`"):
         return f"{names}: {reason}"
-    values = ", ".join(f"`{key}` is {_shown(value)}" for key, value in keys.items())
-    kind = "other numbers" if isinstance(reason, ArithmeticError) else "values of another type"
-    return f"{values}; transformers writes {kind}"
+    arithmetic = isinstance(reason, ArithmeticError)
+    values = [f"`{key}` is {_shown(value)}" for key, value in keys.items() if not arithmetic or isinstance(value, (int, float))]
+    return f"{', '.join(values)}; transformers writes {'other numbers' if arithmetic else 'values of another type'}"
 
 
 def _shown(value: Any) -> str:
