@@ -250,3 +250,24 @@ def test_a_drawn_call_requests_what_its_case_says(case):
         assert getattr(inputs, name).requires_grad == case.gradients
     assert inputs.scale == (case.scale or case.D**-0.5)
     assert (inputs.return_lse, inputs.return_weights) == (case.lse, case.weights)
+
+
+@pytest.mark.parametrize("axes", ["QK", "BHQK", "Q.K"])
+def test_patterns_of_visible(axes):
+    case = Case(B=2, H=3, G=3, Q=40, K=50, visible=axes)
+    triangle = replace(case, visible_pattern="triangle").mask().visible
+    assert bool((triangle == torch.ones(40, 50, dtype=torch.bool).tril(10)).all())
+    gap = replace(case, visible_pattern="gap").mask().visible
+    assert int((~gap.reshape(-1, 50).any(0)).sum()) >= 25
+    prefix = replace(case, visible_pattern="prefix", seed=3).mask().visible
+    assert bool(prefix[..., 0, :].all())
+    assert not bool(prefix.all())
+    blocks = replace(case, visible_pattern="blocks").mask().visible
+    assert bool((blocks[..., 0::2, 0::2] == blocks[..., 1::2, 1::2]).all())
+    assert replace(case, visible="K", visible_pattern="triangle").mask().visible.shape == (1, 1, 1, 50)
+
+
+def test_sorted_segments():
+    mask = Case(B=3, Q=20, K=30, segments=5, segment_pattern="sorted").mask()
+    for segments in (mask.query_segments, mask.key_segments):
+        assert bool((segments.diff(dim=1) >= 0).all())

@@ -213,6 +213,27 @@ def scores_above_the_range_of_float16_are_cut(call, options):
     return whole(call)
 
 
+def a_hidden_block_of_64_keys_ends_a_row(call, options):
+    if call.mask.visible is None:
+        return whole(call)
+
+    def change(shown):
+        blocks = shown.split(64, -1)
+        hidden = [not bool(block.any()) for block in blocks]
+        if True in hidden:
+            shown[..., 64 * hidden.index(True) :] = False
+        return shown
+
+    return seen(call, change)
+
+
+def the_first_65536_scores_give_the_level(call, options):
+    found = whole(call)
+    if call.key.shape[2] > 1 << 16:
+        return replace(found, output=found.output * torch.nan)
+    return found
+
+
 class BeforeTheScale(torch.autograd.Function):
     """The gradient of a query is rounded to its dtype before it is multiplied by the scale."""
 
@@ -250,6 +271,7 @@ IN_LONG_CALLS = (
     batch_rows_are_numbered_by_a_byte,
     few_queries_of_many_rows_see_all_keys,
     one_query_of_many_rows_loses_its_last_key,
+    a_hidden_block_of_64_keys_ends_a_row,
 )
 
 

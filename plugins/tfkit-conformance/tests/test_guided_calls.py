@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from dataclasses import replace
 
@@ -388,6 +389,77 @@ def another_draw_in_the_backward_pass_of_far_keys(inputs, options):
     return replace(found, output=other.output + (found.output - other.output).detach())
 
 
+def offsets_by_their_hash(inputs, options):
+    """hash(-1) is hash(-2)."""
+    mask = inputs.mask
+    if isinstance(mask.offset, int):
+        mask = replace(mask, offset=KEPT.setdefault((inputs.query.shape, inputs.key.shape[2], hash(mask.offset)), mask.offset))
+    return right(inputs, mask=mask)
+
+
+class Keeping(torch.autograd.Function):
+    """What comes back is kept by the first `kind`, and given again by the second."""
+
+    @staticmethod
+    def forward(ctx, output, kind):
+        ctx.kind, ctx.first = kind, []
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        if ctx.kind == "alive":
+            KEPT["gradient"] = grad
+        ctx.first.append(grad)
+        return (ctx.first[0] if ctx.kind == "first" else grad), None
+
+
+def the_last_gradient_of_an_output(inputs, options):
+    found = right(inputs)
+    return replace(found, output=Keeping.apply(found.output, "alive"))
+
+
+def a_second_backward_pass_like_the_first(inputs, options):
+    found = right(inputs)
+    return replace(found, output=Keeping.apply(found.output, "first"))
+
+
+class Written(torch.autograd.Function):
+    """The backward pass reads the memory of the output, which the caller has."""
+
+    @staticmethod
+    def forward(ctx, output):
+        result = output.clone()
+        ctx.result, ctx.before = result.detach(), output.detach().clone()
+        return result
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad + (ctx.result - ctx.before)
+
+
+def an_output_that_the_caller_changes(inputs, options):
+    found = right(inputs)
+    return replace(found, output=Written.apply(found.output))
+
+
+def sums_in_the_default_dtype(inputs, options):
+    found = right(inputs)
+    default = torch.get_default_dtype()
+    rounded = found.output if default == torch.float64 else found.output.to(default).to(found.output.dtype)
+    return replace(found, output=rounded)
+
+
+def one_tensor_of_lengths(inputs, options):
+    mask = inputs.mask
+    shared = mask.key_lengths is not None and mask.key_lengths is mask.query_lengths
+    return right(inputs, mask=replace(mask, query_lengths=None) if shared else mask)
+
+
+def a_variable_of_the_environment(inputs, options):
+    os.environ["ACME_THREADS"] = "1"
+    return right(inputs)
+
+
 FAULTS = [
     another_draw_in_the_backward_pass_of_far_keys,
     gradients_in_buffers, log_sum_exps_in_a_buffer, a_backward_of_its_thread, a_backward_of_the_default_dtype,
@@ -407,8 +479,9 @@ FAULTS = [
 
 @pytest.fixture(autouse=True)
 def what_faults_change():
-    """The collector of garbage and the precision of products, which some faults leave changed."""
+    """The collector of garbage, the precision of products and the environment, which some faults leave changed."""
     yield
+    os.environ.pop("ACME_THREADS", None)
     gc.enable()
     torch.set_float32_matmul_precision("highest")
 
@@ -442,7 +515,9 @@ def test_a_fault_beside_every_fixed_size_is_found(fault):
     [gradients_in_buffers, a_backward_of_its_thread, a_backward_of_the_default_dtype, inputs_that_are_not_saved,
      lengths_by_their_ends, one_scale_for_each_size, bias_gradients_in_repeated_memory, a_setting_after_an_error,
      slopes_by_three_digits, windows_by_their_right_side, distances_by_the_low_bits_of_the_offset,
-     weights_that_a_later_call_writes, a_mask_by_its_sizes, buffers_that_come_again, weights_change_the_output],
+     weights_that_a_later_call_writes, a_mask_by_its_sizes, buffers_that_come_again, weights_change_the_output,
+     offsets_by_their_hash, the_last_gradient_of_an_output, a_second_backward_pass_like_the_first,
+     an_output_that_the_caller_changes, sums_in_the_default_dtype, one_tensor_of_lengths, a_variable_of_the_environment],
     ids=lambda fault: fault.__name__,
 )  # fmt: skip
 def test_what_a_kernel_keeps_shows_after_a_small_call_of_one_feature(fault):
