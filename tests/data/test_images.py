@@ -252,6 +252,12 @@ def test_a_label_that_is_not_in_training_is_named(tmp_path: Path) -> None:
     assert f"{other}/askew/" in str(error.value)
 
 
+def test_one_number_in_two_scripts_is_refused(tmp_path: Path) -> None:
+    images = write_folder(tmp_path / "a", 10, ("3", "\uff13"))
+    with pytest.raises(InputError, match="TFK115 data: classes 0 and 1 have the same label"):
+        prepared(tmp_path, f"data.images={images}", "data.held_out=2")
+
+
 def test_moving_is_rotation_and_shift_by_bilinear_interpolation() -> None:
     """Against the inverse map of every pixel, one by one."""
     images = torch.rand(3, 2, 8, 8, generator=torch.Generator().manual_seed(0))

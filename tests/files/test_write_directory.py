@@ -35,6 +35,18 @@ def test_a_draft_gets_the_name_and_the_previous_directory_is_removed(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["place"]
 
 
+@pytest.mark.parametrize(
+    ("inside", "name"), [("", "place/../place"), ("place", "../place"), ("place", "."), ("place", "../place/.")]
+)
+def test_a_path_through_the_directory_itself_leads_to_it_while_it_is_renamed(inside, name, tmp_path, monkeypatch):
+    place = tmp_path / "place"
+    replace_directory(written(place, "first"), place, ())
+    monkeypatch.chdir(tmp_path / inside)
+    replace_directory(written(Path(name), "second"), Path(name), {"file"})
+    assert (place / "file").read_text() == "second"
+    assert [path.name for path in tmp_path.iterdir()] == ["place"]
+
+
 def test_a_directory_with_other_files_is_not_replaced(tmp_path):
     place = tmp_path / "place"
     replace_directory(written(place, "first"), place, ())

@@ -82,9 +82,8 @@ def _classes(recipe: Recipe, train: LabelledFiles) -> list[str]:
     if len(labels) < 2:
         message = f"every image has the label `{train.labels[0]}`"
         raise InputError(recipe.diagnostic("TFK115", "data", message, "two labels are needed at least"))
-    if all(label.isdecimal() for label in labels):
-        return sorted(labels, key=lambda label: (int(label), label))
-    return classes_of(recipe, sorted(labels))
+    classes = classes_of(recipe, sorted(labels))
+    return sorted(classes, key=lambda label: (int(label), label)) if all(map(str.isdecimal, classes)) else classes
 
 
 def _write(files: LabelledFiles, path: Path, selected: Callable[[int], bool], numbers: dict[str, int]) -> CorpusCounts:

@@ -26,7 +26,16 @@ def make_draft(directory: Path) -> Path:
     """Create an empty directory in the parent of another one, for `replace_directory`. Raises OSError."""
     import tempfile  # it imports random and hashlib, which nothing else here needs
 
-    return Path(tempfile.mkdtemp(prefix=draft_prefix(directory), suffix=".draft", dir=directory.parent))
+    place = settled(directory)
+    return Path(tempfile.mkdtemp(prefix=draft_prefix(place), suffix=".draft", dir=place.parent))
+
+
+def settled(directory: Path) -> Path:
+    """The directory by a path that holds while it is renamed: `m/../m` leads through it, as `../m` does inside of it. A link of
+    this name stays one. Raises OSError."""
+    if directory.name in ("", ".."):
+        return directory.resolve(strict=True)
+    return directory.parent.resolve(strict=True) / directory.name
 
 
 def replace_directory(draft: Path, directory: Path, names: Collection[str]) -> None:
@@ -43,6 +52,7 @@ def replace_directory(draft: Path, directory: Path, names: Collection[str]) -> N
     """
     import tempfile
 
+    directory = settled(directory)
     for path in [*draft.rglob("*"), draft]:
         sync(path)
     if not os.path.lexists(directory):
