@@ -81,12 +81,12 @@ def _separate_lock(path: Path) -> None:
     """Remove a lock that has other names, as a copy of a run by hard links has: filelock before 4.2 empties the file. Raises
     Timeout where a process holds it, OSError, and StoreError for a link."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise StoreError(Diagnostic("TFK081", f"{path} is no regular file", "remove it; a run makes its lock itself"))
-    if found.st_nlink == 1:
+    if status.st_nlink == 1:
         return
     import fcntl  # where hard links are, there it is
 
