@@ -9,13 +9,9 @@ This module imports nothing heavy, so that an interruption during the imports en
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import FrameType
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,9 +23,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. No exception escapes.
     """
-    if argv is None:
-        _count_bursts_once()
     try:
+        if argv is None:
+            from .interrupts import count_bursts_once
+
+            count_bursts_once()
         from .dispatch import run
 
         return run(list(sys.argv[1:] if argv is None else argv))
@@ -39,23 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print("tfkit: interrupted", file=sys.stderr)
         return 130
     finally:
-        if argv is None and signal.getsignal(signal.SIGINT) is _interrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process ends
+        if argv is None:
+            from .interrupts import ignore_further_ones
 
-
-BURST = 3.0
-"""Seconds after a Ctrl-C in which others say the same: what it cleans up is not interrupted."""
-_interrupted = -BURST
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    global _interrupted
-    if time.monotonic() - _interrupted >= BURST:
-        _interrupted = time.monotonic()
-        raise KeyboardInterrupt
-
-
-def _count_bursts_once() -> None:
-    main_thread = threading.current_thread() is threading.main_thread()
-    if main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
+            ignore_further_ones()

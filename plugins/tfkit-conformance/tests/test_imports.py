@@ -45,7 +45,7 @@ ORDER = {
     "reference": "",
     "laws": "finding differences raised attention reference report resolve snippets",
     "suite": "finding differences profile raised source attention limit report mutants relations resolve search snippets",
-    "callables": "finding raised attention report resolve snippets suite",
+    "callables": "finding limit raised attention report resolve snippets suite",
     "caches": "finding differences limit profile raised source attention report resolve callables",
     "products": "finding law_evaluation profile report resolve",
     "beams": "finding law_evaluation profile report resolve",
