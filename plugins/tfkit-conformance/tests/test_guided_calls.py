@@ -540,13 +540,19 @@ def test_a_prepared_mask_that_keeps_the_first_bias_is_found():
     assert "with its mask prepared, after a call with another bias" in violation.message
 
 
+IN_TURN = [("float32", EAGER), ("bfloat16", SDPA)]
+OTHERS = [
+    (dtype, entry) for entry in (EAGER, SDPA) for dtype in sorted(entry.capabilities.dtypes) if (dtype, entry) not in IN_TURN
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", [EAGER, SDPA], ids=["eager", "sdpa"])
 @pytest.mark.parametrize(
-    "dtype",
-    ["float32", "bfloat16", *(pytest.param(dtype, marks=pytest.mark.exhaustive) for dtype in ("float64", "float16"))],
+    ("dtype", "entry"),
+    [*IN_TURN, *(pytest.param(dtype, entry, marks=pytest.mark.exhaustive) for dtype, entry in OTHERS)],
+    ids=lambda value: getattr(value, "name", value),
 )
-def test_correct_kernels_pass(entry, dtype):
+def test_correct_kernels_pass(dtype, entry):
     _, violation = first_violation(backend_under_test(entry), dtype)
     assert violation is None, violation and violation.message
 
