@@ -541,9 +541,8 @@ def test_a_prepared_mask_that_keeps_the_first_bias_is_found():
 
 
 IN_TURN = [("float32", EAGER), ("bfloat16", SDPA)]
-OTHERS = [
-    (dtype, entry) for entry in (EAGER, SDPA) for dtype in sorted(entry.capabilities.dtypes) if (dtype, entry) not in IN_TURN
-]
+EVERY = [(dtype, entry) for entry in (EAGER, SDPA) for dtype in sorted(entry.capabilities.dtypes)]
+OTHERS = [pair for pair in EVERY if pair not in IN_TURN]
 
 
 @pytest.mark.slow
