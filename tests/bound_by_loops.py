@@ -111,9 +111,10 @@ def by_loops(found, numerics, tf32=False):
                 dv[b, h, j, w] += abs(dO[b][h][i][w]) * (p[j] * z[j] * (e_P[j] + over_q + dropped) + tiny)
                 products_v[b, h, j, w] += p[j] * z[j] * dO[b][h][i][w]
     want = found.gradients
-    gradients = {"query": 1.02 * dq + 2 * u_o * want["query"].abs() + eta}
+    partial = eta * max(1, scale) if stored else 0
+    gradients = {"query": 1.02 * dq + 2 * u_o * want["query"].abs() + eta + partial * ceil(K / 32)}
     for leaf, bound, exact in (("key", dk, products_k), ("value", dv, products_v)):
-        per_head = 1.02 * bound + (2 * u_o if G < H else u_o) * exact.abs() + (eta if G < H else 0)
+        per_head = 1.02 * bound + (2 * u_o if G < H else u_o) * exact.abs() + (eta if G < H else 0) + partial * ceil(Q / 32)
         summed = sum(per_head.view(B, G, H // G, K, -1)[:, :, r] for r in range(H // G))
         gradients[leaf] = summed + u_o * want[leaf].abs() + eta
     if x.bias is not None:

@@ -15,6 +15,7 @@ u_p that of the probabilities, n_b the number of key blocks. A relative error e_
     E_dS  = e' P |dP - D| + P (E_dP + E_D) + 2 u_a P (|dP| + |D|)        e' = (e + sum_j P e) / den + gamma(K + n_b + 2)
     E_dR  = (E_dS [scores rounded to storage: + 3 u_o|dS|]) (1 - (C/c)^2) + |dS| (2|C/c| E_C / c + 4 u_a)
     T_dq  = scale (E_dR |k| + (u_p + 2 u_m + gamma(K)) |dR||k|) + 2 u_o |dq|      dk, dv, dbias: linear in dR, P Z, dS alike
+            [gradients rounded to storage: + u_o n_k scale |dR||k| + eta n_k max(1, scale)     n_k = ceil(K / 32) partial sums]
 
 all times 1.02 for second-order terms, plus underflow. The composition follows the softmax analysis of Blanchard, Higham and
 Higham (https://doi.org/10.1093/imanum/draa038). It is a worst case on purpose: on some inputs correct kernels come within 5 %
@@ -162,12 +163,14 @@ def bounds(exact: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
         dk = scale * ((E_dR + tiny).mT @ query + over_queries * (dR.abs().mT @ query))
         dq = scale * ((E_dR + tiny) @ key + over_keys * (dR.abs() @ key))
         per_head, lost = (2 * u_o, eta) if G < H else (u_o, 0.0)  # a gradient per head, rounded, then their sum, rounded
+        rounded = eta * max(1.0, scale) if stored else 0.0  # each partial sum may be subnormal: in float16 soon
+        lost_keys, lost_queries = rounded * math.ceil(K / 32), lost + rounded * math.ceil(Q / 32)
         dk_head, dv_head = scale * (dR.mT @ exact.query).abs(), (PZ.mT @ exact.grad_output).abs()
         want = exact.gradients
         gradients = {
-            "query": SECOND_ORDER * dq + 2 * u_o * want["query"].abs() + eta,
-            "key": sum_groups(SECOND_ORDER * dk + per_head * dk_head + lost, G) + u_o * want["key"].abs() + eta,
-            "value": sum_groups(SECOND_ORDER * dv + per_head * dv_head + lost, G) + u_o * want["value"].abs() + eta,
+            "query": SECOND_ORDER * dq + 2 * u_o * want["query"].abs() + eta + lost_keys,
+            "key": sum_groups(SECOND_ORDER * dk + per_head * dk_head + lost_queries, G) + u_o * want["key"].abs() + eta,
+            "value": sum_groups(SECOND_ORDER * dv + per_head * dv_head + lost_queries, G) + u_o * want["value"].abs() + eta,
         }
         if inputs.bias is not None:
             terms = B * Q * K if isinstance(inputs.bias, DistanceBias) else dS.numel() // want["bias"].numel()
