@@ -92,8 +92,10 @@ def every_field(first: First) -> float | None:
 
 
 def _accepted_changes(first: First) -> list[Case]:
+    """Functions of torch give NaN for a scale below 0 beside a causal flag: such a change is not asked of a function."""
     subject = first.maker.subject
-    return [change for change in _changes(first.case, first.draw) if subject.accepts(change.request(subject.device))]
+    accepted = [change for change in _changes(first.case, first.draw) if subject.accepts(change.request(subject.device))]
+    return [change for change in accepted if subject.kernel is None or not (change.causal and (change.scale or 1.0) < 0)]
 
 
 def _with_field(first: First, changed: Case) -> float:
