@@ -149,7 +149,7 @@ def run_flash_calls(inputs: AttentionInputs, kernel: FlashKernel) -> AttentionOu
     B, H, Q, _ = inputs.query.shape
     query, key, value = (_tokens_first(tensor) for tensor in (inputs.query, inputs.key, inputs.value))
     output = query.new_zeros(B, Q, H, value.shape[-1])
-    lse = torch.full((B, Q, H), -torch.inf, device=query.device) if inputs.return_lse else None
+    lse = query.new_full((B, Q, H), -torch.inf, dtype=torch.float32) if inputs.return_lse else None
     calls = prepared_calls(inputs).calls
     if not calls:
         output = output + _nothing(query, key, value)

@@ -407,15 +407,8 @@ class Keeping(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        if ctx.kind == "alive":
-            KEPT["gradient"] = grad
         ctx.first.append(grad)
         return (ctx.first[0] if ctx.kind == "first" else grad), None
-
-
-def the_last_gradient_of_an_output(inputs, options):
-    found = right(inputs)
-    return replace(found, output=Keeping.apply(found.output, "alive"))
 
 
 def a_second_backward_pass_like_the_first(inputs, options):
@@ -516,7 +509,7 @@ def test_a_fault_beside_every_fixed_size_is_found(fault):
      lengths_by_their_ends, one_scale_for_each_size, bias_gradients_in_repeated_memory, a_setting_after_an_error,
      slopes_by_three_digits, windows_by_their_right_side, distances_by_the_low_bits_of_the_offset,
      weights_that_a_later_call_writes, a_mask_by_its_sizes, buffers_that_come_again, weights_change_the_output,
-     offsets_by_their_hash, the_last_gradient_of_an_output, a_second_backward_pass_like_the_first,
+     offsets_by_their_hash, a_second_backward_pass_like_the_first,
      an_output_that_the_caller_changes, sums_in_the_default_dtype, one_tensor_of_lengths, a_variable_of_the_environment],
     ids=lambda fault: fault.__name__,
 )  # fmt: skip

@@ -449,7 +449,6 @@ class Guided:
         inputs = respelled(case.inputs(self.subject.device), random.Random(case.seed), self.subject)
         first = First(self.maker, case, inputs, sent, self.maker.reference(inputs, sent), draw)
         alive |= {name: weakref.ref(leaf) for name, leaf in leaves_of(inputs).items()}
-        alive["gradient of the output"] = weakref.ref(sent)
         alive |= {f"mask {tuple(term.shape)}": weakref.ref(term) for term in mask_tensors(inputs.mask)}
         threads = 2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()
         plain = case in self.plain
