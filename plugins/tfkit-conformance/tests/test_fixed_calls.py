@@ -227,13 +227,6 @@ def a_hidden_block_of_64_keys_ends_a_row(call, options):
     return seen(call, change)
 
 
-def the_first_65536_scores_give_the_level(call, options):
-    found = whole(call)
-    if call.key.shape[2] > 1 << 16:
-        return replace(found, output=found.output * torch.nan)
-    return found
-
-
 class BeforeTheScale(torch.autograd.Function):
     """The gradient of a query is rounded to its dtype before it is multiplied by the scale."""
 

@@ -176,7 +176,6 @@ def _calls(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case, C
             replace(sized(small, 1, 4500), H=16, G=2, regime="huge"),
             None,
         )
-        yield "one query, and the largest score after 65,536 others", sized(plain, 1, 70_001), _largest_last
     wide = next((size for size in (256, 128, 64) if size in can.head_dim), D)
     yield "12 heads of many features", replace(sized(small, 70, 6), H=12, G=12, D=wide, V=wide), None
     yield "a batch of 70", replace(small, B=70, H=2, G=2), None
@@ -345,12 +344,6 @@ def _hidden_middle(inputs: AttentionInputs) -> dict[str, Mask]:
     visible = torch.ones_like(inputs.mask.visible)
     visible[..., 100:-60] = False
     return {"mask": replace(inputs.mask, visible=visible)}
-
-
-def _largest_last(inputs: AttentionInputs) -> dict[str, Tensor]:
-    key = inputs.key.detach().clone()
-    key[:, :, -1] = 60.0 * inputs.query.detach()[:, :, 0]
-    return {"key": key.requires_grad_(inputs.key.requires_grad)}
 
 
 def _large_keys(inputs: AttentionInputs) -> dict[str, Tensor]:
