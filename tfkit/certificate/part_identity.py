@@ -165,8 +165,8 @@ def _read(file: Path, module: str, folder: Path | None) -> tuple[str, list[str]]
 
 
 def code_of(data: bytes, tree: ast.Module) -> str | None:
-    """The text of a module without comments, docstrings, blank lines and spaces at the end of lines. None if Python reads other
-    code in the source than in this text: for an encoding in which a comment is code, or a line that is none to Python."""
+    """The text of a module without comments, docstrings, blank lines and spaces at the end of lines. None if Python compiles
+    this text to other code than the source: an encoding may make a comment code, or lines may end at other places."""
     lines = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").splitlines(keepends=True)
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and (docstring := _docstring(node)):

@@ -1,4 +1,7 @@
-"""Ctrl-C pressed several times counts once, so that what it cleans up is not interrupted."""
+"""Ctrl-C pressed several times counts once, so that what it cleans up is not interrupted.
+
+`tfkit.cli` imports this module where an interruption is already handled.
+"""
 
 from __future__ import annotations
 

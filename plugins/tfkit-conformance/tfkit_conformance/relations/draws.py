@@ -2,7 +2,7 @@
 
     O_ic = sum_j P_ij Z_ij V_jc = P_ij Z_ij        where V_jc = 1 for c = j - start, else 0        Z_ij in {0, 1/(1-p)}
 
-By rule A7, one generator state and (B,H,Q,K,p) give one draw for any values. So calls with the same state and other
+By rule A7, one generator state, dtype and (B,H,Q,K,p) give one draw for any values. So calls with the same state and other
 one-hot values read it key by key, V keys at a time, and queries of zero with a bias near zero keep every visible weight large.
 """
 

@@ -190,8 +190,8 @@ def _no_part_repeats(evaluated: Evaluated) -> None:
 
 def _unusual_sizes(case: Case, subject: BackendUnderTest, choose: Random) -> Case | None:
     """Many heads, many rows or many keys, in half of the calls."""
-    K = 2 * max([number for number in subject.source.integers if 8 <= number <= 170], default=128) + 9
-    H, Q, K = choose.choice(((67, 2, K), (1, MOST_COINS // 9, 9), (1, 130, MOST_COINS // 130)))
+    two_tiles = 2 * max(_tile_sizes(subject)) + 9
+    H, Q, K = choose.choice(((67, 2, two_tiles), (1, MOST_COINS // 9, 9), (1, 130, MOST_COINS // 130)))
     for V in (256, 128, 64, case.D) if choose.random() < 0.5 else ():
         for D in (8, V):
             tried = Case(H=H, G=H, Q=Q, K=K, D=D, V=V, dtype=case.dtype, dropout=0.5, seed=case.seed)
@@ -281,7 +281,7 @@ def _check_unlike(check: str, kept: Tensor, names: Sequence[str]) -> None:
 LONG = 33_000
 """More keys than 15 bits count, and than 256 tiles of 128 keys hold."""
 MOST_COINS, MOST_COINS_OF_TWO = 130_000, 40_000
-"""Of one draw in which no part repeats."""
+"""Of a draw in which no part repeats; of one that is compared with that of the next call."""
 RATES = (0.02, 0.1, 0.25, 0.4, 0.6, 0.75, 0.9, 0.998)
 
 
@@ -612,13 +612,18 @@ def _many_tiles(case: Case, subject: BackendUnderTest) -> Case:
     return dropping
 
 
+def _tile_sizes(subject: BackendUnderTest) -> list[int]:
+    """The numbers of the source that may be sizes of tiles; the usual ones where there are none."""
+    return [number for number in subject.source.integers if 8 <= number <= 170] or [16, 32, 64, 128]
+
+
 def _tiles(case: Case, subject: BackendUnderTest) -> Case:
     """Two or three times a number of the source, and some more, of queries and of keys. Two of the largest hold two of all."""
     choose = Random(case.seed)
-    numbers = [number for number in subject.source.integers if 8 <= number <= 170] or [16, 32, 64, 128]
+    sizes = _tile_sizes(subject)
 
     def length() -> int:
-        tile = max(numbers) if choose.random() < 0.6 else choose.choice(numbers)
+        tile = max(sizes) if choose.random() < 0.6 else choose.choice(sizes)
         return choose.choice((2, 2, 3)) * tile + choose.randint(1, 9)
 
     Q, K, heads = length(), length(), choose.choice((1, 1, 2, 3))

@@ -83,6 +83,8 @@ MAX_BLOCK = 200
 """The largest size of a block beside which another one is drawn."""
 BLOCK_ENDS = ((0, 0, 0), (0, 0, 2), (0, 0, 3), (1, 0, 0), (0, 1, 0), (1, 1, 2))
 """Queries and keys beyond whole blocks, and the divisor of the queries that are no padding; 0 for rows without lengths."""
+MANY_KEYS = 1100
+"""More than kernels split their keys at."""
 COMMON = (64, 128)
 """Sizes of blocks, for a source without numbers or none at all."""
 
@@ -96,6 +98,11 @@ class Axis:
     words: str
     most: int
     sizes: Sizes
+
+
+def _exactly(**fields: Any) -> Axis:
+    """These fields of a case, whatever the size."""
+    return Axis("", 0, lambda draw, size: fields)
 
 
 def _window(draw: random.Random, size: int) -> dict[str, Any]:
@@ -273,8 +280,7 @@ def _blocks(source: Source) -> Iterator[tuple[str, Axis, int]]:
     for rows, columns, (more_rows, more_columns, lengths) in product(sizes, sizes, BLOCK_ENDS):
         Q, K = rows * (1 + columns % 2) + more_rows, columns * (1 + rows % 3) + more_columns
         ends = {"query_lengths": (Q // lengths,), "key_lengths": (K - 1,)} if lengths else {}
-        axis = Axis("", 0, lambda draw, size, fields={"Q": Q, "K": K, "B": 1, **ends}: fields)  # type: ignore[misc]
-        yield f"{Q} queries and {K} keys, in blocks of {rows} and {columns}", axis, 0
+        yield f"{Q} queries and {K} keys, in blocks of {rows} and {columns}", _exactly(Q=Q, K=K, B=1, **ends), 0
 
 
 def _just_beyond(source: Source) -> Iterator[tuple[str, Axis, int]]:
@@ -289,15 +295,8 @@ def _beside_many_keys(source: Source) -> Iterator[tuple[str, Axis, int]]:
     """A few queries, and one more than two blocks of them, beside keys of many blocks."""
     block = max([number for number in _numbers(source) if number <= MAX_BLOCK], default=COMMON[0])
     for queries, causal in product((1, 4, 9, min(2 * block + 1, 200)), (False, True)):
-        fields: dict[str, Any] = {
-            "Q": queries,
-            "K": 1100,
-            "B": 1,
-            "causal": causal,
-            "offset": 1100 - queries if causal else None,
-        }
-        axis = Axis("", 0, lambda draw, size, fields=fields: fields)  # type: ignore[misc]
-        yield f"{queries} queries and 1,100 keys", axis, 0
+        axis = _exactly(Q=queries, K=MANY_KEYS, B=1, causal=causal, offset=MANY_KEYS - queries if causal else None)
+        yield f"{queries} queries and {MANY_KEYS:,} keys", axis, 0
 
 
 def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
@@ -308,8 +307,7 @@ def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
             if not MIN_SETTING < value < MAX_SETTING:
                 continue
             for name in ("scale", *(setting.name for setting in SCORE_SETTINGS)):
-                axis = Axis(name, 0, lambda draw, size, name=name, value=value: {name: value})  # type: ignore[misc]
-                yield f"{name} {value:g}, near {number:g} of the source", axis, 0
+                yield f"{name} {value:g}, near {number:g} of the source", _exactly(**{name: value}), 0
 
 
 def _called(
