@@ -160,10 +160,20 @@ def test_every_shipped_spec_can_be_ejected(tmp_path, catalogue):
     assert sum("greedy" in result for result in results.values()) >= 35
 
 
+APPENDED = """\
+tfkit: 1
+name: appended
+nodes:
+  tokens: {kind: tokens, d_model: 8, vocab_size: 40, embedding_norm: layer_norm, position: {%s, combine: append}}
+  logits: {kind: token_logits, input: tokens, vocab_size: 40}
+outputs: [logits]
+"""
+
+
 @pytest.mark.slow
 def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
     """Local attention of a recurrent decoder, a cell with ReLU, learned positions beside the embedding, pairs counted from 1,
-    positions added in every layer, a distillation token."""
+    positions added in every layer, a distillation token, a norm after positions that widen the stream."""
     variants = {
         "transformer-tiny": ["defaults.position={kind: learned, max_len: 9, combine: concat, d_position: 5}"],
         "transformer-prenorm": ["defaults.position={kind: sinusoidal, first_pair: 1}"],
@@ -183,11 +193,15 @@ def test_variants_that_no_shipped_spec_has_are_written(tmp_path, catalogue):
         write_case(tmp_path, name, spec, catalogue)
     ends = ["expect=null", *OVERRIDES["gpt2"], "tokens.pad_id=3", "tokens.end_id=3"]  # ends stand in the middle too
     write_case(tmp_path, "pad_is_end", tfkit.load_spec(SPECS / "gpt2.yaml", catalogue, ends), catalogue)
+    for number, position in enumerate(("kind: learned, max_len: 9", "kind: sinusoidal, d_position: 4")):
+        file = tmp_path / f"appended{number}.yaml"
+        file.write_text(APPENDED % position, encoding="utf-8")
+        write_case(tmp_path, file.stem, tfkit.load_spec(file, catalogue), catalogue)
     for name in ("luong", "rnnsearch"):
         changes = ["expect=null", *OVERRIDES[name], "decoder.cross_attention.local={half_width: 2}"]
         changes += ["outputs=[logits, encoder.layers, decoder.layers]"]
         write_case(tmp_path, name, tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, changes), catalogue)
-    assert sum("greedy" in result for result in check(tmp_path).values()) == 9
+    assert sum("greedy" in result for result in check(tmp_path).values()) == 11
 
 
 POSITIONS = (

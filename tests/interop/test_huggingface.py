@@ -82,6 +82,14 @@ def test_a_spec_gives_its_configuration_without_the_original(name, tmp_path, cat
     assert not find_target(spec, {}, catalogue).reasons
 
 
+def test_no_class_has_a_llama_that_rotates_a_part_of_each_head(catalogue):
+    small = ["expect=null", "defaults.d_model=24", "defaults.attention={num_heads: 4, num_kv_heads: 2}", "body.num_layers=1"]
+    spec = tfkit.load_spec("llama3-8b", catalogue, small)
+    assert not find_target(spec, {}, catalogue).reasons
+    part = tfkit.load_spec("llama3-8b", catalogue, [*small, "body.position={kind: rotary_half, dims: 4}"])
+    assert find_target(part, {}, catalogue).reasons
+
+
 def inputs_of(name: str, model: Any) -> tuple[dict[str, Any], dict[str, Any], torch.Tensor | None]:
     """Arguments of our model, of theirs, and which outputs are not padding."""
     generator = torch.Generator().manual_seed(1)

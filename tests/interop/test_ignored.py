@@ -171,8 +171,12 @@ def changed(name: str, place: Path, tensors: Callable[[dict[str, Any]], dict[str
             "`hidden_size` is `24`, `num_attention_heads` is `0`; transformers writes other numbers",
         ),
         (
-            "LlamaForCausalLM", {"rope_parameters": None, "partial_rotary_factor": 1e308},
-            "`partial_rotary_factor` is `1e+308`, `head_dim` is `8`; transformers writes other numbers",
+            "GPTNeoXForCausalLM", {"rope_parameters": None, "partial_rotary_factor": 1e308},
+            "`partial_rotary_factor` is `1e+308`; transformers writes other numbers",
+        ),
+        (  # transformers reads it in other classes only
+            "LlamaForCausalLM", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5}},
+            "`rope_parameters`: `partial_rotary_factor` is not 1, and models of this class rotate whole heads",
         ),
         ("LlamaForCausalLM", {"rope_parameters": {"full_attention": 1}}, "`rope_parameters`: `full_attention` is unknown"),
         (

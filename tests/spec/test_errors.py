@@ -103,6 +103,11 @@ ROWS = {
     "type of expect": ("name: small", "name: a\nexpect: {parameters: x}", [("TFK020", 3, 22, "expect.parameters", "whole")]),
     "bound": ("num_layers: 2}", "num_layers: 0}", [("TFK021", 15, 53, "nodes.encoder.num_layers", "at least 1")]),
     "bound of a float": ("eps: 1.0e-5", "eps: -1", [("TFK021", 9, 33, "defaults.norm.eps", "more than 0")]),
+    "initialiser beyond float32": (
+        "num_heads: 4}",
+        "num_heads: 4}\n  init: {kind: uniform, bound: 3.0e+38}",
+        [("TFK021", 11, 32, "defaults.init.bound", "at most 1e+37")],
+    ),
     "choice": (
         "position: sinusoidal",
         "position: {kind: sinusoidal, combine: ad}",

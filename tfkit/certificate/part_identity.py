@@ -14,7 +14,9 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
+from tokenize import detect_encoding
 from typing import Any
 
 from pydantic import BaseModel
@@ -100,6 +102,8 @@ MODULES = 1000
 """The largest number of modules of one part."""
 MOST_BYTES = 2 << 20
 """And of Python in them: a megabyte takes a second."""
+MOST_SEARCHED = 1_000_000_000
+"""Characters that Python reads again and again in the f-strings of a module: half a second."""
 TFKIT_PACKAGES = ("tfkit.builtin", "tfkit.cpu")
 SUFFIXES = (*EXTENSION_SUFFIXES, ".py")
 """Of a module, the first that Python looks for before the others."""
@@ -156,12 +160,25 @@ def _read(file: Path, module: str, folder: Path | None) -> tuple[str, list[str]]
     """The digest of a Python file, and the modules that it imports."""
     data = read_bytes(file)
     try:
+        if _searched(data) > MOST_SEARCHED:
+            message = f"{module} has an f-string of very many fields, which Python takes long to read"
+            raise InputError(Diagnostic("TFK098", message, "divide it into several strings"))
         tree = ast.parse(data)
         code = code_of(data, tree)
+    except InputError:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # written for another Python
         return hashlib.sha256(data).hexdigest(), []
     covered = data if code is None else code.encode()
     return hashlib.sha256(covered).hexdigest(), list(_imported(tree, module, file.stem == "__init__", folder))
+
+
+def _searched(data: bytes) -> int:
+    """The characters of f-strings that Python reads: before 3.12 it looks for each field from the start of its string."""
+    encoding, _ = detect_encoding(BytesIO(data).readline)
+    text = data.decode(encoding, "replace")
+    formatted = (token for token in _TOKEN.finditer(text) if "f" in text[max(0, token.start() - 2) : token.start()].lower())
+    return sum(token[0].count("{") * len(token[0]) for token in formatted)
 
 
 def code_of(data: bytes, tree: ast.Module) -> str | None:

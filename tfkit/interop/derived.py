@@ -35,10 +35,34 @@ def _number(*values: Any) -> float:
 
 
 def _rotary(config: Config) -> Any:
+    """Rotary positions on whole heads: the classes of this map read no share of a head."""
+    if _rotated_share(config) != 1.0:
+        raise ValueError("`partial_rotary_factor` is not 1, and models of this class rotate whole heads")
+    return _rotary_part(config)
+
+
+def _whole_rotary_keys(values: Values, config: Config) -> dict[str, Any]:
+    if (dims := values.get("layers.0.position.dims")) not in (None, values["layers.0.sublayers.self_attention.head_dim"]):
+        raise ValueError(f"`dims` is {dims}, and models of this class rotate whole heads")
+    return _rotary_keys(values, config)
+
+
+def _rope(config: Config) -> dict[str, Any]:
+    return dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+
+
+def _rotated_share(config: Config) -> float:
+    """The share of a head that is rotated."""
+    return _number(
+        _rope(config).get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct"), 1.0
+    )
+
+
+def _rotary_part(config: Config) -> Any:
     """`rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling` before."""
     if config.get("rope_parameters") and config.get("rope_scaling"):
         raise ValueError("`rope_scaling` is written beside `rope_parameters`, and one of them counts")
-    written = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    written = _rope(config)
     if other := written.keys() - ROTARY_KEYS:
         raise ValueError(f"`{min(other)}` is unknown")
     kind = written.get("rope_type", written.get("type", "default"))
@@ -46,7 +70,7 @@ def _rotary(config: Config) -> Any:
         "kind": "rotary_half",
         "base": _number(written.get("rope_theta"), config.get("rope_theta"), 1e4),
     }
-    share = _number(written.get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct"), 1.0)
+    share = _rotated_share(config)
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if share != 1.0:
         position["dims"] = int(head_dim * share)
@@ -172,7 +196,7 @@ def _partial_rotary(config: Config) -> Any:
         "rope_theta": config.get("rotary_emb_base", config.get("rope_theta", 1e4)),
         "rotary_pct": config.get("rotary_pct", 0.25),
     }
-    return _rotary({**config, **older})
+    return _rotary_part({**config, **older})
 
 
 def label_count(config: Config) -> int:
@@ -218,7 +242,7 @@ def _nothing(values: Values, config: Config) -> dict[str, Any]:
 
 
 PAIRS = {
-    "rotary": Pair(_rotary, _rotary_keys),
+    "rotary": Pair(_rotary, _whole_rotary_keys),
     "partial_rotary": Pair(_partial_rotary, _rotary_keys),
     "alternating_windows": Pair(_alternating_windows, _window_keys),
     "layer_windows": Pair(_layer_windows, _window_keys),

@@ -138,7 +138,7 @@ def draw_torch(options: NoOptions, parameter: Parameter, context: InitContext) -
 class UniformOptions(Options):
     """Options of `uniform`."""
 
-    bound: Annotated[float, Field(gt=0.0, description="largest size of a weight")] = 0.1
+    bound: Annotated[float, Field(gt=0.0, le=1e37, description="largest size of a weight")] = 0.1
 
 
 def draw_orthogonal(options: NoOptions, parameter: Parameter, context: InitContext) -> Distribution:

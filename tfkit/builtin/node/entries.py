@@ -73,8 +73,8 @@ def _layer(options: StackOptions, context: NodeContext, layer: Layer, sizes: Map
 def tokens_kept(options: TokensOptions, context: NodeContext, sizes: Mapping[str, Sizes], numbers: Numbers) -> Kept:
     """The ids, int64; the input of a norm and the mask of dropout, if there are any."""
     tokens = sizes[""].batch * sizes[""].queries
-    norm = kept_of_norm(tokens, options.d_model) if options.embedding_norm.kind != "none" else 0
-    total = tokens * 8 + norm + (tokens * options.d_model if options.dropout else 0)
+    norm = kept_of_norm(tokens, tokens_width(options)) if options.embedding_norm.kind != "none" else 0
+    total = tokens * 8 + norm + (tokens * tokens_width(options) if options.dropout else 0)
     return Kept(total, total)
 
 

@@ -104,6 +104,9 @@ def test_wrong_input_is_refused_in_words(spec, catalogue):
         verify(spec, dtypes=("float31",), catalogue=catalogue)
     with pytest.raises(InputError, match="batch is 0"):
         verify(spec, batch=0, catalogue=catalogue)
+    without_weights = "tfkit: 1\nname: z\nnodes: {a: {kind: features, size: 3}}\noutputs: [a]\n"
+    with pytest.raises(InputError, match="the model has no weights"):
+        verify(tfkit.parse_spec(without_weights, catalogue), catalogue=catalogue)
 
 
 @pytest.mark.slow

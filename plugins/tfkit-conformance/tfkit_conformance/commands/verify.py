@@ -160,7 +160,7 @@ def _model(file: str, overrides: Sequence[str], weights: str | None, catalogue: 
         return saved_model
     from tfkit import build
 
-    model = build(spec, catalogue, device="meta", dtype=next(saved_model.parameters()).dtype)  # type: ignore[arg-type]
+    model = build(spec, catalogue, device="meta", dtype=saved_model.dtype)  # type: ignore[arg-type]
     tensors = saved_model.state_dict()
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     saved_shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}

@@ -162,7 +162,7 @@ def sums_of(graph: Graph, model: Model, positions: int) -> dict[str, Sums]:
 def cast(model: Model, dtype: torch.dtype, backend: object = "eager") -> Model:
     """A copy of a model in another dtype, with one backend at all sites."""
     converted = copied(model).to(dtype)
-    device = next(converted.parameters()).device
+    device = model.device
     request_backend(converted, "eager")  # it serves every dtype, so that no other backend refuses on the way
     converted.retarget(device, dtype)
     if backend != "eager":

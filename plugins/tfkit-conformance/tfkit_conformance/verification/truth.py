@@ -154,7 +154,7 @@ class Reference:
     def __init__(self, graph: Graph, model: Model, seed: int) -> None:
         self.graph, self.model, self.seed = graph, model, seed
         self.level = model.dtype if model.dtype in (torch.bfloat16, torch.float16) else torch.float32
-        self.device = next(model.parameters()).device
+        self.device = model.device
         self.exact = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict(keep_vars=True).items()}
         self.trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         self.unchecked: dict[str, str] = {}

@@ -100,6 +100,9 @@ def verify(
     _check(devices, dtypes, batch, seed, parts)
     catalogue = catalogue or load_catalogue()
     built, words = _built(model, seed, catalogue)
+    if next(built.parameters(), None) is None:
+        message = "the model has no weights, and so no dtype in which it could be verified"
+        raise InputError(Diagnostic("TFK073", message, "verify a model with at least one layer"))
     graph = graph_of(built.spec)
     chosen = lengths_for(graph, lengths)
     rows: list[Row] = []
