@@ -21,13 +21,14 @@ import torch
 import yaml
 
 HERE = Path(__file__).parent
-SETS = ("blind", "informed", "third", "fourth", "fifth")
+SETS = ("blind", "informed", "third", "fourth", "fifth", "sixth")
 KERNELS = {
     "blind": ("chunks", "splits", "folded", "workspace"),
     "informed": ("chunks", "parts", "groups", "tables"),
     "third": ("twopass", "packed"),
     "fourth": ("twopass", "packed"),
     "fifth": ("twopass", "packed"),
+    "sixth": ("twopass", "packed"),
 }
 _numbers = count()
 
@@ -62,7 +63,7 @@ def read_faults() -> list[Fault]:
 
 
 def kernel_text(group: str, kernel: str) -> str:
-    folder = "third" if group in ("fourth", "fifth") else group  # they share their kernels
+    folder = "third" if group in ("fourth", "fifth", "sixth") else group  # they share their kernels
     return (HERE / folder / f"{kernel}.py").read_text(encoding="utf-8")
 
 
