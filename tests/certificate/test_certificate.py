@@ -128,7 +128,8 @@ def test_a_function_of_a_hostile_certificate_is_neither_imported_nor_looked_for_
     monkeypatch.chdir(tmp_path)
     function = {"signature": "sdpa", "supports": []}
     base = json.loads(file.read_text())
-    for name, fits in (("evil:run", True), ("../evil:run", False), ("/etc/passwd:x", False), ("os..path:x", False)):
+    for name, fits in (("evil:run", True), ("../evil:run", False), ("/etc/passwd:x", False), ("os..path:x", False),
+                       ("evil:run; touch x", False), ("evil:$(id)", False)):  # fmt: skip
         digests = {"declaration": function, "declaration_hash": digest(function)}
         file.write_text(json.dumps({**base, "name": name, "function": function, "distribution": "", **digests}))
         found = read_certificate(file)

@@ -77,6 +77,8 @@ def test_the_pieces_around_a_symbol_are_those_of_sentencepiece():
         ("'<a>'", "a list is expected"),
         (r'["<a\u200b>"]', r"the symbol `<a\\u200b>` holds the control character U\+200B"),
         (r'["\u200d"]', r"the symbol '\\u200d' cannot be seen"),
+        (r'["<a>", "<a\u200c>"]', r"the symbols '<a>' and '<a\\u200c>' look the same"),
+        (r'["fi", "\ufb01"]', r"the symbols 'fi' and '\\ufb01' look the same"),
         (r'["é", "e\u0301"]', r"the symbols '\\xe9' and 'e\\u0301' look the same"),
     ],
 )

@@ -93,7 +93,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {**DECODER, **IDS, "num_hidden_layers": 3, "sliding_window": 7, "query_pre_attn_scalar": 11},
     ),
     "T5ForConditionalGeneration": ("T5", {**T5, "decoder_start_token_id": 0}),
-    "MT5ForConditionalGeneration": ("MT5", {**T5, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"}),
+    "MT5ForConditionalGeneration": ("MT5", {**T5, "decoder_start_token_id": 0, "feed_forward_proj": "gelu"}),
     "mT5 with a head": ("MT5", {**T5, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"}),
     "T5 1.1": ("T5", {**T5, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "BartForConditionalGeneration": ("Bart", SEQ2SEQ),

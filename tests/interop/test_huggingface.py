@@ -150,6 +150,17 @@ def test_tied_and_ignored_tensors_and_tables_with_other_last_bits_go_out_as_they
     assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
 
 
+def test_a_buffer_that_holds_infinities_is_left_out_and_the_model_goes_out(tmp_path, catalogue):
+    make("GPT2LMHeadModel").save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    buffer = {"transformer.h.0.attn.bias": torch.full((1, 1, 4, 4), -torch.inf).triu(1)}
+    save_file({**tensors, **buffer}, tmp_path / "model.safetensors", {"format": "pt"})
+    model = tfkit.load(run_import(plan_import(tmp_path, catalogue), tmp_path / "model", catalogue), catalogue=catalogue)
+    (tmp_path / "out").mkdir()
+    write(model, other_files(tmp_path / "model"), tmp_path / "out")
+    assert load_file(tmp_path / "out/model.safetensors").keys() == tensors.keys()
+
+
 def test_owners_of_tied_tensors_are_in_some_file(catalogue):
     """So that the test above meets every line of every map."""
     for map_file in shipped_maps(catalogue).values():

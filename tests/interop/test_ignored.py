@@ -178,6 +178,14 @@ def changed(name: str, place: Path, tensors: Callable[[dict[str, Any]], dict[str
             "LlamaForCausalLM", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5}},
             "`rope_parameters`: `partial_rotary_factor` is not 1, and models of this class rotate whole heads",
         ),
+        (
+            "T5ForConditionalGeneration", {"dense_act_fn": "gelu"},
+            "`dense_act_fn`, `is_gated_act`, `feed_forward_proj`: `dense_act_fn` is `gelu`, and `feed_forward_proj` is `relu`",
+        ),
+        (
+            "T5ForConditionalGeneration", {"is_gated_act": True},
+            "`dense_act_fn`, `is_gated_act`, `feed_forward_proj`: `is_gated_act` is `True`, and `feed_forward_proj` is `relu`",
+        ),
         ("LlamaForCausalLM", {"rope_parameters": {"full_attention": 1}}, "`rope_parameters`: `full_attention` is unknown"),
         (
             "LlamaForCausalLM", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},

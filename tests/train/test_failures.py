@@ -359,3 +359,19 @@ def test_a_validation_that_is_no_number_is_the_worst_and_is_read_back(task, tmp_
     assert done.best_step in (20, 24)
     validations = [entry for entry in read_log(tmp_path / "run" / "log.jsonl") if entry.kind == "validation"]
     assert [math.isnan(entry.nll) for entry in validations] == [True, False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["loss", "bleu"])
+def test_weights_that_are_no_numbers_after_the_last_step_end_the_run(metric, task, tmp_path, capsys):
+    """An `eps` that is 0 in float32 divides 0 by 0 where a row of an embedding has no gradient."""
+    settings = ["optimiser={kind: adam, eps: 1.0e-300}", "stopping.max_steps=1", f"validation.metric={metric}"]
+    code, output = command(
+        capsys, "train", task, "-o", tmp_path / "run", *(word for one in settings for word in ("--set", one))
+    )
+    assert code == 1
+    assert "TFK110 `nodes." in output
+    assert "holds NaN or infinite numbers after step 1" in output
+    assert "the best so far" not in output
+    assert not list((tmp_path / "run").glob("models/step-*"))
+    assert not list((tmp_path / "run").glob("checkpoints/step-*"))

@@ -163,6 +163,8 @@ def subject_of(slot: str, name: str, catalogue: Catalogue) -> dict[str, Any]:
     `part_source` does."""
     if slot == "backend" and ":" in name:
         module = name.partition(":")[0]
+        if not all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")):
+            raise _unusable(f"`{name}` is not `module:function`")
         facts: dict[str, Any] = {"distribution": "", "distribution_version": "", "declaration": {}}
         source = source_digests([module], Path.cwd())
     elif name not in catalogue.registered.get(slot, ()):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Sequence
 
-from ..errors.control_characters import CONTROL_OR_LINE_END, UNSEEN, shown
+from ..errors.control_characters import BLANK, CONTROL_OR_LINE_END, as_seen, shown
 
 MAX_LABEL = 1_000
 """The most characters of a label."""
 SHOWN = 60
 """Characters of a label in a message."""
-BLANK = "\u2800"
-"""The sign of Braille without a dot, which looks like a space."""
-_UNSEEN = re.compile(f"[{UNSEEN}]")
 
 
 def label_fault(label: str, word: bool = False) -> str:
@@ -25,7 +20,7 @@ def label_fault(label: str, word: bool = False) -> str:
         return f"the label {_shown(label)} has {len(label):,} characters, and at most {MAX_LABEL:,} are read"
     if word and len(label.replace(BLANK, " ").split()) > 1:
         return f"the tag {_shown(label)} holds white space"
-    return "" if _seen(label) else "a label is empty"
+    return "" if as_seen(label) else "a label is empty"
 
 
 def check_labels(labels: Sequence[str], words: bool = False) -> None:
@@ -34,15 +29,9 @@ def check_labels(labels: Sequence[str], words: bool = False) -> None:
     for number, label in enumerate(labels):
         if fault := label_fault(label, words):
             raise ValueError(fault)
-        if (seen := _seen(label)) in places:
+        if (seen := as_seen(label)) in places:
             raise ValueError(f"classes {places[seen]} and {number} have the same label {_shown(label)}")
         places[seen] = number
-
-
-def _seen(label: str) -> str:
-    """What a reader sees of a label: letters in one form of Unicode, with plain ones for ligatures and other spaces, nothing
-    that is not seen, no space around it and none beside another."""
-    return " ".join(unicodedata.normalize("NFKC", _UNSEEN.sub("", label.replace(BLANK, " "))).split())
 
 
 def _shown(label: str) -> str:

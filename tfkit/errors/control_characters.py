@@ -10,6 +10,7 @@ Reference: https://www.unicode.org/Public/UCD/latest/ucd/DerivedCoreProperties.t
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 _INVISIBLE = (
@@ -18,6 +19,9 @@ _INVISIBLE = (
 )
 UNSEEN = "\u180b-\u180d\u180f\u200c\u200d\u2800\ufe00-\ufe0f\U0001107f\U00013430-\U0001343f\U00016fe4\U0001d159"
 """Characters of texts that nobody sees, as a range of a regular expression: joiners, selectors, and empty signs."""
+BLANK = "\u2800"
+"""The sign of Braille without a dot, which looks like a space."""
+_UNSEEN = re.compile(f"[{UNSEEN}]")
 CONTROL = re.compile(f"[{_CONTROLS}{_INVISIBLE}]")
 CONTROL_OR_LINE_END = re.compile(f"[{_CONTROLS}{_INVISIBLE}\t\n]")
 
@@ -37,6 +41,12 @@ def shown(text: str) -> str:
         The text with control characters, line ends and tabs escaped.
     """
     return CONTROL_OR_LINE_END.sub(_escape, text)
+
+
+def as_seen(text: str) -> str:
+    """What a reader sees of a text: letters in one form of Unicode, with plain ones for ligatures and other spaces, nothing that
+    is not seen, no space around it and none beside another."""
+    return " ".join(unicodedata.normalize("NFKC", _UNSEEN.sub("", text.replace(BLANK, " "))).split())
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -227,6 +227,15 @@ def _after_padding(config: Config) -> Any:
     return config["pad_token_id"] + 1
 
 
+def _t5_feed_forward(config: Config) -> None:
+    """`feed_forward_proj` gives the activation and whether it is gated. Transformers reads them where they are written, too."""
+    *gated, activation = str(config["feed_forward_proj"]).split("-")
+    due = {"dense_act_fn": "gelu_new" if gated and activation == "gelu" else activation, "is_gated_act": gated == ["gated"]}
+    for key, value in due.items():
+        if config.get(key) not in (None, value):
+            raise ValueError(f"`{key}` is `{config[key]}`, and `feed_forward_proj` is `{config['feed_forward_proj']}`")
+
+
 def _clip_end(config: Config) -> Any:
     """Old configurations say 2, and mean the highest id."""
     written = config["text_config.eos_token_id"]
@@ -252,6 +261,7 @@ PAIRS = {
     "labels": Pair(label_count, _label_keys),
     "visible_positions": Pair(_visible_positions, _position_rows),
     "after_padding": Pair(_after_padding, _nothing),
+    "t5_feed_forward": Pair(_t5_feed_forward, _nothing),
     "clip_end": Pair(_clip_end, _clip_end_key),
 }
 """Every derived value by its name in a map."""

@@ -26,12 +26,18 @@ LARGEST_FILE = 1 << 30
 
 
 def pack(directory: HuggingFaceDirectory, tables: list[str], buffers: list[str]) -> bytes | None:
-    """The content of the file: tables, and buffers if they are not larger than `LARGEST`. None for no tensors."""
+    """The content of the file: tables, and buffers if they are not larger than `LARGEST`; none that hold NaN or infinite numbers,
+    which no command reads back. None for no tensors."""
     small = sum(directory.places[name][1].bytes for name in buffers) <= LARGEST
     names = [*tables, *(buffers if small else ())]
     dtypes = {name: getattr(torch, directory.places[name][1].dtype) for name in names}
     tensors = {name: torch.from_numpy(directory.read(name)).view(dtype) for name, dtype in dtypes.items()}
+    tensors = {name: tensor for name, tensor in tensors.items() if _finite(tensor)}
     return save(tensors) if tensors else None
+
+
+def _finite(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
 
 
 def unpack(texts: Mapping[str, Content]) -> dict[str, Tensor]:
@@ -44,7 +50,7 @@ def unpack(texts: Mapping[str, Content]) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         if (dtype := str(tensor.dtype).removeprefix("torch.")) not in DTYPES.values():
             raise StoreError(altered(f"{name[:80]} is {dtype}, which no import writes"))
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        if not _finite(tensor):
             raise StoreError(altered(f"{name[:80]} holds NaN or infinite numbers"))
     return tensors
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any
-from unicodedata import normalize
 
 from pydantic import Field, model_validator
 
 from ..catalogue import Catalogue, Registration, load_catalogue
 from ..distribution import NAME
-from ..errors.control_characters import CONTROL_OR_LINE_END, UNSEEN, shown
+from ..errors.control_characters import CONTROL_OR_LINE_END, UNSEEN, as_seen, shown
 from ..slots.options import AsTuple, Entry, OneOf, Options, Positive, Probability, Size
 from ..spec.grammar import Grammar
 from ..spec.schema_writer import Schema, SchemaWriter, document, required
@@ -302,7 +301,7 @@ class TextOptions(Options):
                 raise ValueError(f"the symbol `{shown(symbol)}` holds the control character U+{ord(match[0]):04X}")
             if re.fullmatch(f"[{UNSEEN}]+", symbol):
                 raise ValueError(f"the symbol {symbol!a} cannot be seen")
-            if (same := normalize("NFC", symbol)) in composed:
+            if (same := as_seen(symbol)) in composed:
                 raise ValueError(f"the symbols {composed[same]!a} and {symbol!a} look the same")
             composed[same] = symbol
         return self

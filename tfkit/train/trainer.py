@@ -10,6 +10,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from ..data import Epoch
+from ..errors import TrainingError
 from ..recipe import Recipe, schedule_warning
 from .callbacks import Progress, Step
 from .checkpointer import BestModels, Checkpointer
@@ -258,7 +259,8 @@ class Trainer:
         step.
         """
         several = self.processes.count > 1
-        if self.output.removed or (several and (self.fsdp or not self.processes.is_first)):
+        not_finite = isinstance(error, TrainingError) and error.diagnostics[0].code == "TFK110"  # the state before was saved
+        if self.output.removed or not_finite or (several and (self.fsdp or not self.processes.is_first)):
             return
         if isinstance(error, ProcessLost):
             self._undo_batches()

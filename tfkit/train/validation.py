@@ -17,9 +17,10 @@ from torch import Tensor
 from ..data import KINDS, NO_LABEL, Batch, BatchShapes, Corpus, Data, ImageTask, Task, TextTokeniser, asked_questions, epoch_of
 from ..data.aligned_rows import words_of_row
 from ..data.corpus import GOLD
-from ..errors import BuildError, InputError
+from ..errors import BuildError, Diagnostic, InputError, TrainingError
 from ..generate import Search
 from ..io.alignment_site import AlignmentSite
+from ..io.finite import all_finite
 from ..metrics import Score, alignment_counts, alignment_scores, answer_scores, bleu, corpus_scores
 from ..nn.model import Model
 from ..recipe import Recipe
@@ -137,12 +138,13 @@ class Validator:
     def validate(self, patience: bool) -> ValidationResult | None:
         """Evaluate the model, with its averaged weights if there are any, and save it if it is among the best. `patience`: a
         score that is not the best counts towards `stopping.patience`. None without validation data: then the latest model
-        counts as the best.
+        counts as the best. Raises TrainingError for weights that are NaN or infinite, which no command would load.
 
         `progress` changes only at the end, so that an interrupted validation is repeated.
         """
         start, progress = time.perf_counter(), self.step.progress
         with self.step.state.evaluation_model(self.build) as model:
+            self._check_finite(model)
             if self.step.data.validation is None:
                 self.best_models.add(model, float(progress.step))
                 progress.validated = progress.step
@@ -177,6 +179,20 @@ class Validator:
             },
             rate=next_rate,
         )
+
+    def _check_finite(self, model: Model) -> None:
+        wrong = [name for name, tensor in model.state_dict().items() if tensor.is_floating_point() and not _finite(tensor)]
+        (processes,) = self.step.processes.sum(bool(wrong))
+        if processes:
+            what = f"`{wrong[0]}` holds NaN or infinite numbers" if wrong else "another process has weights that are NaN"
+            fix = "start a new run with a lower learning rate, a larger `eps`, with `clip_norm`, or in float32"
+            raise TrainingError(Diagnostic("TFK110", f"{what} after step {self.step.progress.step}", fix))
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Of the part of a tensor that this process has."""
+    local = getattr(tensor, "to_local", None)
+    return all_finite(tensor if local is None else local())
 
 
 def reduces_at_plateau(recipe: Recipe, progress: Progress, value: float) -> bool:

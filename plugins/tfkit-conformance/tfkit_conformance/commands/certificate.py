@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -124,11 +125,12 @@ def _meaning(certificate: Certificate, comparison: Comparison, file: str) -> str
     if comparison.state == "valid":
         return "source, declaration, versions and machine are those of the certificate. It is a statement, not a signature."
     slot = "" if certificate.slot == "backend" else f"--slot {certificate.slot} "
-    named = f"{slot}{certificate.name}"
+    name = shlex.quote(certificate.name)
+    named = f"{slot}{name}"
     if certificate.function is not None:
-        supports = ",".join(certificate.function.supports)
-        named = f"--callable {certificate.name} --signature {certificate.function.signature} --supports {supports}"
+        supports = shlex.quote(",".join(certificate.function.supports))
+        named = f"--callable {name} --signature {certificate.function.signature} --supports {supports}"
     device = "" if certificate.device == "cpu" else f" --device {certificate.device}"
     seed = f" --seed {certificate.seed}" if certificate.seed else ""
-    command = f"tfkit conformance {named} --profile {certificate.profile}{device}{seed} --certificate {file}"
+    command = f"tfkit conformance {named} --profile {certificate.profile}{device}{seed} --certificate {shlex.quote(file)}"
     return shown(f"renew it: {command}")
