@@ -100,6 +100,15 @@ def test_a_text_with_a_slash_at_its_end_is_no_file_in_python(place, tmp_path, mo
         check_writable(place)
 
 
+def test_a_file_of_a_saved_model_is_not_replaced_by_an_output(tmp_path, capsys):
+    assert main(["build", "specs/tiny-glu.yaml", "-o", str(tmp_path / "m")]) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()}
+    for name in before:
+        assert main(["eject", str(tmp_path / "m"), "-o", str(tmp_path / "m" / name), "--force"]) == 2
+        assert "cannot be written: it is a file of the saved model there; name another file" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()} == before
+
+
 def test_a_regular_file_is_replaced_and_keeps_its_mode(tmp_path):
     place = tmp_path / "out.json"
     place.write_text("old")

@@ -403,3 +403,21 @@ def test_of_nodes_behind_one_another_the_one_that_nothing_reads_is_named(errors_
     nodes = TRANSLATOR.replace("memory: encoder, ", "").replace("share: source}\n  enc", "vocab_size: 40}\n  enc")
     [diagnostic] = errors_of(nodes.replace("input: decoder, share: source", "input: decoder, share: target"))
     assert diagnostic.message == "nothing reads `encoder`"
+
+
+def test_an_encoder_of_a_recurrent_decoder_has_the_constants_of_an_encoder_alone():
+    """Wang et al. 2022, table "DeepNorm", without a stack on the other side: (2 N)^(1/4)."""
+    text = """tfkit: 1
+name: d
+defaults: {d_model: 8, vocab_size: 20}
+nodes:
+  source: {kind: tokens}
+  target: {kind: tokens}
+  encoder: {kind: stack, input: source, placement: deepnorm, norm: layer_norm, num_layers: 2, attention: {num_heads: 2}, ffn:
+    {d_ff: 8, activation: relu}}
+  decoder: {kind: rnn, input: target, memory: encoder, cell: gru, d_state: 8, cross_attention: {score: dot}}
+  logits: {kind: token_logits, input: decoder}
+outputs: [logits]
+"""
+    model = tfkit.build(tfkit.parse_spec(text))
+    assert {residual.skip for residual in model.nodes["encoder"].layers[0].residuals.values()} == {(2 * 2) ** 0.25}

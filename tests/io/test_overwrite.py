@@ -128,3 +128,12 @@ def test_a_listing_does_not_make_a_file_of_somebody_else_removable(same_size: bo
     with pytest.raises(tfkit.StoreError, match=r"holds thesis\.tex, which tfkit did not write there"):
         tfkit.save(model, place, overwrite=True)
     assert (place / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_listed_name_that_no_file_can_have_is_passed_over(model: Model, tmp_path: Path) -> None:
+    tfkit.save(model, tmp_path / "out")
+    listing = json.loads((tmp_path / "out" / "versions.json").read_text())
+    listing["files"]["notes\0"] = {"bytes": 1, "sha256": "0" * 64}
+    (tmp_path / "out" / "versions.json").write_text(json.dumps(listing))
+    tfkit.save(model, tmp_path / "out", overwrite=True)
+    assert names(tmp_path / "out") == FILES

@@ -143,6 +143,7 @@ def write_whole(path: str, content: str | bytes) -> None:
 def check_place(path: str) -> None:
     """Check, before a long computation, that `write_whole` can write a file. Raises InputError."""
     from ..files import check_writable
+    from ..io.layout import listed_names
 
     place = Path(path)
     if not place.parent.is_dir():
@@ -152,6 +153,10 @@ def check_place(path: str) -> None:
         check_writable(path)
     except OSError as reason:
         raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {reason.strerror}", "name a file")) from None
+    if place.exists() and place.resolve().name in listed_names(place.resolve().parent):
+        raise InputError(
+            Diagnostic("TFK081", f"{path} cannot be written: it is a file of the saved model there", "name another file")
+        )
 
 
 def check_places(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:

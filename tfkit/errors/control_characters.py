@@ -44,8 +44,8 @@ def shown(text: str) -> str:
 
 
 def as_seen(text: str) -> str:
-    """What a reader sees of a text: letters in one form of Unicode, with plain ones for ligatures and other spaces, nothing that
-    is not seen, no space around it and none beside another."""
+    """What a reader sees of a text: letters in one form of Unicode, with plain ones for ligatures and other spaces. What nobody
+    sees is left out, and so is a space at an end or after another."""
     return " ".join(unicodedata.normalize("NFKC", _UNSEEN.sub("", text.replace(BLANK, " "))).split())
 
 

@@ -26,8 +26,8 @@ LARGEST_FILE = 1 << 30
 
 
 def pack(directory: HuggingFaceDirectory, tables: list[str], buffers: list[str]) -> bytes | None:
-    """The content of the file: tables, and buffers if they are not larger than `LARGEST`; none that hold NaN or infinite numbers,
-    which no command reads back. None for no tensors."""
+    """The content of the file: tables, and buffers if they are not larger than `LARGEST`. Those with NaN or infinite numbers
+    are left out, because no command reads them back. None for no tensors."""
     small = sum(directory.places[name][1].bytes for name in buffers) <= LARGEST
     names = [*tables, *(buffers if small else ())]
     dtypes = {name: getattr(torch, directory.places[name][1].dtype) for name in names}

@@ -148,6 +148,15 @@ def model_in(directory: Path) -> Path:
         raise StoreError(Diagnostic("TFK082", f"{best} does not name a model beside it: {reason}", "it was altered")) from None
 
 
+def listed_names(directory: Path) -> set[str]:
+    """The files of the saved model in a directory: those of its listing, which is one of them. None without a listing that can
+    be read."""
+    try:
+        return {VERSIONS, *read_model(directory / VERSIONS, Versions).files}
+    except (OSError, StoreError):
+        return set()
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file. Raises StoreError."""
     return read_model(path, _Object, fix=NAME_A_MODEL).root

@@ -110,7 +110,7 @@ def written_names(directory: Path, kind: Kind = SAVED_MODEL) -> set[str]:
 def _is_as_listed(path: Path, facts: FileRecord) -> bool:
     try:
         return path.lstat().st_size == facts.bytes and file_record(path) == facts.model_dump()
-    except OSError:
+    except (OSError, ValueError):  # a NUL in the name
         return False
 
 

@@ -19,7 +19,9 @@ from .reader import MAX_DEPTH, read_value
 FIXED = ("tfkit", "extends")
 FLAG = "--set "
 MOST = 1_000
-"""Overrides of a command. The time grows with their square."""
+"""Overrides of a command."""
+MOST_COMPARED = 600_000
+"""Each override is compared with all values of the spec: so many in all, which takes a second or two."""
 
 
 def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics: Diagnostics) -> Located:
@@ -40,10 +42,16 @@ def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics
         root = root.holding({key: child for key, child in root.mapping.items() if key != "expect"})
     removed = {override.partition("=")[0] for override in overrides} & OWN
     written: dict[Location, str] = {}
+    compared = 0
     for override in overrides:
         errors_before = len(diagnostics)
         root = _Override(override, grammar, diagnostics).on(root)
         kept = _leaves(root)
+        compared += len(kept)
+        if compared > MOST_COMPARED:
+            message = f"the {len(overrides):,} overrides and the spec hold too many values together"
+            place = Location(f"{FLAG}{short(override)}")
+            diagnostics.fatal("TFK001", place, "", message, "write them in a file that `extends` this one")
         if len(diagnostics) == errors_before:
             _report_lost(written, kept, override, diagnostics)
         written = {location: path for location, path in kept.items() if location.file.startswith(FLAG)}

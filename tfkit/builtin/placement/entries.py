@@ -46,7 +46,7 @@ def deepnorm_constants(options: NoOptions, context: PlacementContext) -> Constan
     the table N is the number of encoder layers, M of decoder layers; `num_layers` is that of the layer's stack.
     """
     num_layers, partner = context.num_layers, context.partner_layers
-    if context.role == "encoder":
+    if context.role == "encoder" and partner:  # a recurrent decoder has no layers of the table's kind
         alpha, beta = 0.81 * (num_layers**4 * partner) ** (1 / 16), 0.87 * (num_layers**4 * partner) ** (-1 / 16)
     elif context.role == "decoder":
         alpha, beta = (3 * num_layers) ** 0.25, (12 * num_layers) ** -0.25

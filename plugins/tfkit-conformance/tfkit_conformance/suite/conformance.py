@@ -43,7 +43,7 @@ from .runner import Event, Run, Tally
 
 QUICK = ("float32", "bfloat16")
 """The dtypes of the quick profile, where they are declared."""
-SECONDS = {"quick": 30.0, "standard": 90.0, "deep": 600.0}
+SECONDS = {"quick": 36.0, "standard": 90.0, "deep": 600.0}
 """Processor time of the guided calls."""
 SLOWER = 8
 """How many times as long as another one a long fixed call may take."""

@@ -1,11 +1,15 @@
 """What follows a guided call: other calls of the same sizes, in which what a kernel keeps between calls shows.
 
-    numbers     one field alone, or one tensor alone, is another; a tensor is reversed; its memory holds other numbers
+    numbers     one field alone, or one tensor alone, is another, or its order is; its memory holds other numbers
+    sizes       there is a query or key more or less, as in the next step of decoding
     between     another call, a change of the mask or of an input comes between forward and backward pass
     elsewhere   the backward pass runs in another thread, or with another default dtype
     kept        all results of many calls are kept by the caller, and stay as they are
     one tensor  is query and key, key and value, or all three
     prepared    one prepared mask serves calls with different biases
+    axes        those of size 1 are left out of masks and biases
+    integers    lengths, offsets and segments are in a narrower type
+    scores      a score function computes them, with the other sign
     error       a score function raises an error: settings stay, and the next call is right
     least       rows in which each score is the least finite number
 
@@ -18,6 +22,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,25 +30,28 @@ import torch
 from torch import Tensor
 
 from tfkit.inspection import SCORE_SETTINGS
-from tfkit.plugin import AttentionInputs, Mask, shapes_of
+from tfkit.plugin import AttentionInputs, DenseBias, Mask, shapes_of
 
 from ..attention.bound import SMALLEST, UNIT
 from ..attention.case import Case
 from ..attention.compare import leaves_of, request_of
 from ..attention.evaluated import Call
+from ..attention.score_functions import negated_product
 from ..differences import differing, first_of
 from ..finding import Violation
 from ..relations.paired_calls import at_once, leaf_copies, lying_as, named, wants_gradients
 from .call_maker import CHECK, CallMaker, check_settings, default_dtype, product_precision, torch_threads
 from .layers import mask_tensors, process_settings, within
-from .spellings import invert, overwrite, respelled
+from .spellings import INTEGERS, NARROW, fewer_axes, invert, overwrite, respelled
 
-ALMOST = 1 + 2.0**-12
+ALMOST = 1 + 2.0**-14
 """The factor of numbers that are almost the same."""
 KEPT_CALLS = 20
 """So many calls whose results are kept."""
 MAX_KEPT = 100_000
 """The largest B * H * Q * K * (D + V) of these calls."""
+WAYS = ("other numbers", "its numbers reversed", "its first and last numbers are the same")
+"""In which a tensor differs."""
 AGAIN = 64
 """The most queries and keys of a call in which one tensor is several inputs."""
 
@@ -158,33 +166,80 @@ def one_tensor_alone(first: First) -> float | None:
 
 
 def every_tensor(first: First) -> float | None:
-    """Each tensor in turn holds other numbers, or the same in another order."""
-    names = [*_mask_tensors(first.inputs.mask), *leaves_of(first.inputs)]
-    return max((share for name in names if (share := _with_tensor(first, name)) is not None), default=None)
+    """Each tensor in turn holds other numbers, or the same in another order; those of the mask and the bias in every way."""
+    leaves, mask = leaves_of(first.inputs), _mask_tensors(first.inputs.mask)
+    pairs = [*product([*mask, *leaves.keys() & {"bias"}], WAYS), *((name, None) for name in leaves if name != "bias")]
+    return max((share for name, way in pairs if (share := _with_tensor(first, name, way)) is not None), default=None)
 
 
 def _mask_tensors(mask: Mask) -> list[str]:
     return [field.name for field in fields(Mask) if isinstance(getattr(mask, field.name), Tensor)]
 
 
-def _with_tensor(first: First, name: str) -> float | None:
+def _with_tensor(first: First, name: str, way: str | None = None) -> float | None:
     draw, leaves = first.draw, leaves_of(first.inputs)
     other = first.spelt(replace(first.case, seed=first.case.seed + 1))
     old: Tensor = leaves[name] if name in leaves else getattr(first.inputs.mask, name)
-    new: Tensor = leaves_of(other)[name] if name in leaves else getattr(other.mask, name)
-    how = "other numbers"
+    new: Tensor = (leaves_of(other)[name] if name in leaves else getattr(other.mask, name)).detach()
     axes = [axis for axis in range(old.dim()) if old.shape[axis] > 1]
-    if axes and (draw.random() < 0.5 or new.dtype != old.dtype or new.shape != old.shape):
-        axis = draw.choice(axes)
-        new, how = old.detach().flip(axis), f"its numbers reversed along axis {axis}"
-    elif new.shape != old.shape:
+    axis = draw.choice(axes) if axes else 0
+    alike, size = new.dtype == old.dtype and new.shape == old.shape, old.shape[axis] if axes else 1
+    turned = old.detach().flip(axis) if axes else old.detach()
+    ways = [WAYS[0]] * alike + [WAYS[1]] * (size > 1) + [WAYS[2]] * (size > 2)
+    if way not in (None, *ways) or not ways:
         return None
+    way = way or draw.choice([*ways, *ways[:2]])
+    if way == WAYS[1]:
+        new = turned
+    elif way == WAYS[2]:
+        inside = torch.arange(1, size - 1, device=old.device)
+        new = old.detach().index_copy(axis, inside, (new if alike else turned).index_select(axis, inside))
     if name in leaves:
-        inputs = leaf_copies(first.inputs, **{name: new.detach()})
+        inputs = leaf_copies(first.inputs, **{name: new})
     else:
         term: dict[str, Any] = {name: lying_as(old, new)}
         inputs = replace(first.inputs, mask=replace(first.inputs.mask, **term))
-    return first.maker.make(inputs, first.sent, f" after a call that differs in {name} alone: {how}")
+    return first.maker.make(inputs, first.sent, f" after a call that differs in {name} alone: {way}")
+
+
+def another_size(first: First) -> float | None:
+    """There is a query or a key more or less. With a key more the positions move on, as in decoding."""
+    case, draw = first.case, first.draw
+    name, step = draw.choice(["K", "K", "Q"]), draw.choice([1, 1, -1])
+    changed: dict[str, Any] = {name: max(1, getattr(case, name) + step)}
+    if name == "K" and case.offset is not None:
+        moved = isinstance(case.offset, tuple)
+        changed["offset"] = tuple(one + step for one in case.offset) if moved else case.offset + step  # type: ignore
+    other = replace(case, **changed)
+    if case.shared_lengths or not first.maker.subject.accepts(other.request(first.maker.subject.device)):
+        return None
+    sent = other.grad_output(first.maker.subject.device)
+    return first.maker.make(
+        first.spelt(other), sent, f" after a call with {abs(step)} {'more' if step > 0 else 'less'} in {name}"
+    )
+
+
+def narrow_integers(first: First) -> float | None:
+    """Lengths, offsets and segments in a narrower type."""
+    mask, dtype = first.inputs.mask, first.draw.choice(NARROW)
+    narrow: dict[str, Any] = {}
+    for name in INTEGERS:
+        tensor = getattr(mask, name)
+        if isinstance(tensor, Tensor) and bool((tensor.to(dtype).long() == tensor).all()):
+            narrow[name] = tensor.to(dtype)
+    inputs = replace(leaf_copies(first.inputs), mask=replace(mask, **narrow))
+    if not narrow or not first.accepts(inputs):
+        return None
+    return first.maker.make(inputs, first.sent, f" with its {' and '.join(narrow)} as {dtype}", right=first.right)
+
+
+def axes_left_out(first: First) -> float | None:
+    """Leading axes of size 1 of a mask or a bias are left out, all of them too."""
+    visible, bias = first.inputs.mask.visible, first.inputs.bias
+    if 1 not in (visible.shape[:1] if visible is not None else ()) and not isinstance(bias, DenseBias):
+        return None
+    inputs = fewer_axes(leaf_copies(first.inputs))
+    return first.maker.make(inputs, first.sent, " without leading axes of size 1") if first.accepts(inputs) else None
 
 
 def numbers_overwritten(first: First) -> float | None:
@@ -409,6 +464,15 @@ class Interrupted(Exception):
     """What a score function of the suite raises."""
 
 
+def a_score_function(first: First) -> float | None:
+    """The scores, with the other sign, by a score function."""
+    inputs = leaf_copies(first.inputs)
+    scored = replace(inputs, **negated_product(inputs))
+    if "*" not in first.maker.subject.capabilities.scores or first.inputs.score is not None or not first.accepts(scored):
+        return None
+    return first.maker.make(scored, first.sent, " by a score function")
+
+
 def after_an_error(first: First) -> float | None:
     """A score function raises an error, in a process with other settings than torch's own."""
 
@@ -452,11 +516,11 @@ def least_scores(first: First) -> float | None:
 
 FollowUp = Callable[[First], float | None]
 FOLLOW_UPS: tuple[FollowUp, ...] = (
-    one_field, one_field, one_field, one_field, one_tensor_alone, one_tensor_alone, one_tensor_alone,
-    numbers_overwritten, numbers_overwritten, a_call_between, a_call_between, a_mask_between, an_input_between,
-    a_backward_elsewhere, a_result_between, another_gradient, another_default_dtype, weights_requested,
-    almost_the_same_bias, results_kept, results_kept, one_mask_prepared, one_tensor_as_several, after_an_error,
-    least_scores,
+    one_field, one_field, one_field, one_field, one_tensor_alone, one_tensor_alone, one_tensor_alone, another_size,
+    another_size, narrow_integers, narrow_integers, axes_left_out, numbers_overwritten, numbers_overwritten, a_call_between,
+    a_call_between, a_mask_between, an_input_between, a_backward_elsewhere, a_result_between, another_gradient,
+    another_default_dtype, weights_requested, almost_the_same_bias, results_kept, results_kept, one_mask_prepared,
+    one_tensor_as_several, a_score_function, after_an_error, least_scores,
 )  # fmt: skip
 """Those that are drawn more often occur more than once."""
 

@@ -68,12 +68,14 @@ MAX_READINGS = 16
 """A draw of dropout is read out by at most so many calls."""
 WIDTHS = (16, 32, 64, 128, 256)
 MIN_SETTING, MAX_SETTING = 1e-6, 1e4
-EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 3, "same_state_same_draw": 7,
+EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 6, "same_state_same_draw": 20,
          "no_part_repeats": 7, "weights_carry_gradients": 5, "deterministic_backward": 3, "batch_invariant": 3,
          "double_backward": 7}  # fmt: skip
 _KNOWN = (*MODES, *ORDER, *GRADIENTS, *DROPOUT)
 RELATIONS = tuple((relation, EVERY[relation.name]) for relation in _KNOWN if relation.name in EVERY)
-"""Relations, each with a number n: one of n calls is held to it."""
+"""Relations, each with a number n: one of n calls is held to it, and every plain call."""
+SLOW = ("no_part_repeats", "checkpoint")
+"""No plain call is held to these."""
 PATTERNS = ("blocks", "gap", "prefix", "triangle")
 DIFFERENT = 61
 """So many batch rows have lengths of their own; those after them have the same again."""
@@ -87,6 +89,8 @@ MANY_KEYS = 1100
 """More than kernels split their keys at."""
 COMMON = (64, 128)
 """Sizes of blocks, for a source without numbers or none at all."""
+MAX_TOGETHER, LOOK_AHEAD = 300_000, 60
+"""The largest product of a call near several numbers, and how many of the next calls are tried for it."""
 
 Sizes = Callable[[random.Random, int], dict[str, Any]]
 
@@ -217,13 +221,36 @@ def guided_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str,
     near = [*first, *near]  # a slow kernel does not get to the end
     far = [(turn, axis) for turn in range(budget // 8 // len(AXES) + 1) for axis in AXES]
     while near or far:  # side by side, for the same reason
-        for words, axis, size in near[: NEAR_FOR_FAR if far else None]:
-            yield from _called(subject, draw.choice(dtypes), draw, words, axis, size)
-        near = near[NEAR_FOR_FAR:] if far else []
+        for _ in range(NEAR_FOR_FAR if far else len(near)):
+            together = _taken(near, draw)
+            called = list(_called(subject, draw.choice(dtypes), draw, together)) if len(together) > 1 else []
+            for alone in () if called else together:
+                called.extend(_called(subject, draw.choice(dtypes), draw, [alone]))
+            yield from called
         for turn, axis in far[:1]:  # near the limit first
             size = round(axis.most * draw.uniform(0.85, 1) if turn % 2 == 0 else axis.most ** draw.random())
-            yield from _called(subject, draw.choice(dtypes), draw, f"{axis.words} {size:,}", axis, size)
+            yield from _called(subject, draw.choice(dtypes), draw, [(f"{axis.words} {size:,}", axis.sizes(draw, size))])
         far = far[1:]
+
+
+def _taken(near: list[tuple[str, Axis, int]], draw: random.Random) -> list[tuple[str, dict[str, Any]]]:
+    """Takes the next size from the list, if there is one, and in most cases later ones that the same small call can have."""
+    if not near:
+        return []
+    words, axis, size = near.pop(0)
+    taken = [(words, fields := axis.sizes(draw, size))]
+    place = 0 if near and draw.random() < 0.75 else LOOK_AHEAD
+    while place < min(len(near), LOOK_AHEAD):
+        words, axis, size = near[place]
+        more = axis.sizes(draw, size)
+        together = fields | more
+        if fields.keys() & more.keys() or _products(_sized(Case(), together)) > MAX_TOGETHER:
+            place += 1
+            continue
+        fields = together
+        taken.append((words, more))
+        del near[place]
+    return taken
 
 
 def plain_calls(subject: BackendUnderTest, dtypes: Sequence[str]) -> Iterator[tuple[str, Case]]:
@@ -237,18 +264,22 @@ def plain_calls(subject: BackendUnderTest, dtypes: Sequence[str]) -> Iterator[tu
         "one query": {"Q": 1},
         "shared heads": {"H": 6, "G": 2},
         "causal": {"causal": True, "offset": 1},
+        "a step of decoding": {"Q": 1, "causal": True, "offset": 4},
         "queries before the first key": {"causal": True, "offset": -1},
         "offsets of rows": {"causal": True, "offset": (2, 0)},
         "a window": {"window": (2, 1), "offset": 2},
+        "a window to the last key": {"window": (2, None), "offset": 2},
         "lengths": {"key_lengths": (2, 5), "query_lengths": (3, 1)},
+        "a row without keys": {"key_lengths": (0, 5)},
         "padding": {"key_visible": "coins"},
         "one tensor of lengths": {"Q": 5, "key_lengths": (2, 5), "query_lengths": (2, 5), "shared_lengths": True},
         "segments": {"segments": 2},
         "sorted segments": {"Q": 5, "segments": 3, "segment_pattern": "sorted"},
         "visible": {"visible": "HQK"},
-        "a triangle as visible": {"visible": "QK", "visible_pattern": "triangle"},
+        "a triangle as visible": {"Q": 10, "K": 13, "visible": "QK", "visible_pattern": "triangle"},
         "a dense bias": {"bias": "dense", "bias_axes": "HQK"},
-        "a linear bias": {"bias": "linear", "offset": 2},
+        "a bias of one number": {"bias": "dense", "bias_axes": ""},
+        "a linear bias": {"H": 4, "G": 4, "bias": "linear", "offset": 2},
         "a distance bias": {"bias": "distance", "bias_values": 6, "offset": 2},
         **{setting.words: {setting.name: 0.5} for setting in SCORE_SETTINGS},
         "weights": {"weights": True, "lse": can.lse},
@@ -294,9 +325,15 @@ def _just_beyond(source: Source) -> Iterator[tuple[str, Axis, int]]:
 def _beside_many_keys(source: Source) -> Iterator[tuple[str, Axis, int]]:
     """A few queries, and one more than two blocks of them, beside keys of many blocks."""
     block = max([number for number in _numbers(source) if number <= MAX_BLOCK], default=COMMON[0])
-    for queries, causal in product((1, 4, 9, min(2 * block + 1, 200)), (False, True)):
-        axis = _exactly(Q=queries, K=MANY_KEYS, B=1, causal=causal, offset=MANY_KEYS - queries if causal else None)
-        yield f"{queries} queries and {MANY_KEYS:,} keys", axis, 0
+    window: dict[str, Any] = {"window": (MANY_KEYS // 4, MANY_KEYS // 8), "offset": MANY_KEYS // 2}
+    masks: dict[int, tuple[dict[str, Any], ...]] = {
+        1: ({}, {"causal": True, "offset": MANY_KEYS - 1}),
+        4: ({}, {"visible": "Q"}, {"causal": True, "offset": MANY_KEYS - 4}),
+        9: (window, {"visible": "HQK"}),
+        min(2 * block + 1, 200): ({}, window, {"causal": True, "offset": MANY_KEYS - 2 * block}),
+    }
+    for queries, fields in [(queries, mask) for queries, some in masks.items() for mask in some]:
+        yield f"{queries} queries and {MANY_KEYS:,} keys", _exactly(Q=queries, K=MANY_KEYS, B=1, **fields), 0
 
 
 def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
@@ -311,9 +348,9 @@ def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
 
 
 def _called(
-    subject: BackendUnderTest, dtype: str, draw: random.Random, words: str, axis: Axis, size: int
+    subject: BackendUnderTest, dtype: str, draw: random.Random, together: Sequence[tuple[str, dict[str, Any]]]
 ) -> Iterator[tuple[str, Case]]:
-    """The call with as many features as the declaration takes beside this size, or nothing."""
+    """The call with these sizes and as many features as the declaration takes, or nothing."""
     G = draw.randint(1, 3)
     dims = [dim for dim in (8, 16, 32, 64, 128, 256) if subject.capabilities.head_dim and dim in subject.capabilities.head_dim]
     least = subject.capabilities.head_dim.minimum if subject.capabilities.head_dim else 1
@@ -325,8 +362,11 @@ def _called(
     other = draw.choice(AXES)
     known = [number for number in subject.source.integers if number < other.most]
     second = draw.choice(known) * draw.choice([1, 1, 2]) + draw.randint(-1, 1) if known and draw.random() < 0.5 else None
-    also = other.sizes(draw, second or round(other.most ** draw.random())) if draw.random() < 0.5 else {}
-    sizes = axis.sizes(draw, size)
+    alone = len(together) == 1
+    also = other.sizes(draw, second or round(other.most ** draw.random())) if alone and draw.random() < 0.5 else {}
+    sizes: dict[str, Any] = {}
+    for _, fields in together:
+        sizes |= fields
     most = max(MAX_REPEATED, _products(_sized(few, sizes)))
     tries = (_sized(plain, more | sizes) for more in (also, {}) for plain in (many, few, replace(few, D=least, V=least)))
     sized = next((case for case in tries if _affordable(case) and _products(case) <= most), None)
@@ -336,7 +376,7 @@ def _called(
     for tried in (_varied(sized, subject, draw), _varied(sized, subject, draw), sized, replace(sized, bias=None)):
         for case in (replace(tried, gradients=gradients), replace(tried, gradients=False, bias_gradient=False)):
             if subject.accepts(case.request(subject.device)):
-                yield words, case
+                yield " and ".join(words for words, _ in together), case
                 return
 
 
@@ -438,7 +478,7 @@ class Guided:
         worst = self._followed(case, draw, alive)
         self._check_released(alive)
         for relation, one_in in RELATIONS if _products(case) <= MAX_REPEATED else ():
-            if draw.randrange(one_in) == 0 or (case in self.plain and relation.name != "no_part_repeats"):  # which is slow
+            if relation.name not in SLOW if case in self.plain else draw.randrange(one_in) == 0:
                 worst = max(worst, self._related(relation, case))
         return worst
 
@@ -447,6 +487,7 @@ class Guided:
         inputs = respelled(case.inputs(self.subject.device), random.Random(case.seed), self.subject)
         first = First(self.maker, case, inputs, sent, self.maker.reference(inputs, sent), draw)
         alive |= {name: weakref.ref(leaf) for name, leaf in leaves_of(inputs).items()}
+        alive["gradient of the output"] = weakref.ref(sent)
         alive |= {f"mask {tuple(term.shape)}": weakref.ref(term) for term in mask_tensors(inputs.mask)}
         threads = 2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()
         plain = case in self.plain
@@ -460,7 +501,9 @@ class Guided:
         return max(worst, follow_by_all(first) if plain else follow(first, number))
 
     def _check_released(self, alive: dict[str, Any]) -> None:
-        """No tensor of the calls is kept alive."""
+        """No tensor of the calls is kept alive. A result may be an input, or the gradient that was sent, itself."""
+        results = [result for result, _ in self.maker.last.values()]
+        alive = {name: tensor for name, tensor in alive.items() if all(tensor() is not result for result in results)}
         if any(tensor() is not None for tensor in alive.values()):
             gc.collect()  # slow, and only for what refers to itself
         for name, tensor in alive.items():

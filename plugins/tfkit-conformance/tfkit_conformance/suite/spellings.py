@@ -29,7 +29,8 @@ from ..attention.score_functions import negated_product, negated_product_of_wide
 from ..relations.paired_calls import leaf_copies, with_leaves
 from .layers import mask_tensors
 
-NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8)
+NARROW = (torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint8)
+"""An unsigned type is the one in which a difference goes wrong, so it comes twice."""
 LIMITS = (2**31 - 1, 2**31, 2**32, 2**32 + 1)
 """Beyond these a number of 31 or 32 bits is another one."""
 LONGEST, WIDEST = 2**63 - 1, 2**61
@@ -45,7 +46,7 @@ def respelled(inputs: AttentionInputs, draw: random.Random, subject: BackendUnde
         (0.3, lambda call: replace(call, mask=_other_segments(call.mask, draw))),
         (0.3, lambda call: _in_strides(call, draw.random() < 0.5)),
         (0.6, lambda call: _repeated(call, draw)),
-        (0.3, lambda call: _fewer_axes(call)),
+        (0.3, fewer_axes),
         (0.3, lambda call: replace(call, bias=_other_numbers(call.bias, draw))),
         (0.2, lambda call: _larger_keys(call, subject)),
         (0.2 * ("*" in subject.capabilities.scores), lambda call: _scored(call, draw)),
@@ -153,7 +154,9 @@ def _repeated(inputs: AttentionInputs, draw: random.Random) -> AttentionInputs:
     return replace(inputs, mask=mask, bias=bias)
 
 
-def _fewer_axes(inputs: AttentionInputs) -> AttentionInputs:
+def fewer_axes(inputs: AttentionInputs) -> AttentionInputs:
+    """Masks and biases without their leading axes of size 1."""
+
     def squeezed(tensor: Tensor) -> Tensor:
         while tensor.dim() > 0 and tensor.shape[0] == 1:
             tensor = tensor[0]
