@@ -156,7 +156,7 @@ class Connection(H11Protocol):
             self.unread.cancel()
 
     def _reset(self) -> None:
-        """End the connection by a reset. Otherwise the kernel keeps what the client has not read: megabytes for many minutes."""
+        """End the connection by a reset. Otherwise the kernel keeps what the client has not read: megabytes, for minutes."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
