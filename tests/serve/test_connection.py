@@ -342,7 +342,7 @@ def test_a_client_that_sends_ahead_without_end_is_cut_off():
 def test_a_client_that_does_not_read_is_cut_off():
     async def scenario(client, task):
         task.times = 1_000_000
-        _, writer = await client.open()
+        reader, writer = await client.open()
         writer.transport.pause_reading()
         sent = 0
         while not sent or client.http.server_state.connections:  # until the buffers of the system are full
@@ -351,6 +351,9 @@ def test_a_client_that_does_not_read_is_cut_off():
                 sent += 1
             await asyncio.sleep(0.001)
         await until(lambda: client.server.running == 0)
+        writer.transport.resume_reading()
+        with pytest.raises(ConnectionResetError):  # so the kernel keeps nothing of the answer
+            await reader.read()
 
     served(scenario, seconds=0.2)
 

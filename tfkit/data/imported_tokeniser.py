@@ -111,9 +111,9 @@ class _Directory(Files):
         return data
 
     def json(self, name: str) -> dict[str, Any]:
-        values = MAX_LINES if name in PIECES else TOKENISER_VALUES
+        text = self.read(name)
         try:
-            data = parse_json(self.read(name), values=values)
+            data = parse_json(text, values=MAX_LINES if name in PIECES else TOKENISER_VALUES)
         except ValueError as reason:
             raise refusal(self.path(name), "", f"it is not valid JSON: {reason}") from None
         if not isinstance(data, dict):

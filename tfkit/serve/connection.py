@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import struct
 import sys
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -131,7 +132,7 @@ class Connection(H11Protocol):
         if self.flow.read_paused:
             # uvicorn reads no further than the next request. Then it would not see that the client has gone.
             if len(self.conn.trailing_data[0]) > MOST_AHEAD:
-                self.transport.abort()
+                self._reset()
             else:
                 self.flow.resume_reading()
 
@@ -147,12 +148,17 @@ class Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.unread = self.loop.call_later(self.limits.seconds, self.transport.abort)
+        self.unread = self.loop.call_later(self.limits.seconds, self._reset)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.unread is not None:
             self.unread.cancel()
+
+    def _reset(self) -> None:
+        """End the connection by a reset. Otherwise the kernel keeps what the client has not read: megabytes, for minutes."""
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn calls this while it handles the error of h11, which says more than `msg`."""

@@ -454,20 +454,25 @@ def a_variable_of_the_environment(inputs, options):
 
 
 FAULTS = [
-    another_draw_in_the_backward_pass_of_far_keys,
-    gradients_in_buffers, log_sum_exps_in_a_buffer, a_backward_of_its_thread, a_backward_of_the_default_dtype,
-    inputs_that_are_not_saved, lengths_by_their_ends, one_scale_for_each_size,
-    a_bias_by_pairs_for_all_rows, a_bias_with_axes_alone, bias_gradients_in_repeated_memory, lengths_of_32_bits,
-    windows_of_32_bits, five_hundred_features, places_of_16_bits, powers_of_two, gradients_of_leaves_alone,
-    one_tensor_scaled_twice, no_garbage_collector, a_setting_after_an_error, the_last_visible, memory_by_its_version,
-    nothing_dropped_beside_scores,
-    slopes_by_three_digits, windows_by_their_right_side, distances_by_the_low_bits_of_the_offset, tables_of_inference_mode,
-    weights_that_a_later_call_writes, buffers_where_nothing_requires_gradients, many_query_rows_of_a_key_head,
-    memory_that_nobody_wrote, scores_of_many_softcaps, weights_of_many_keys_without_gradients,
-    features_of_keys_cut_to_those_of_queries,
-    many_keys, an_odd_head_dim, many_rows, a_group_of_seven, a_far_offset, a_wide_window, a_small_softcap, a_mask_by_its_sizes,
-    a_bias_by_its_address, buffers_that_come_again, segments_of_32_bits, the_generator_of_python, weights_change_the_output,
+    another_draw_in_the_backward_pass_of_far_keys, log_sum_exps_in_a_buffer, a_bias_by_pairs_for_all_rows,
+    a_bias_with_axes_alone, lengths_of_32_bits, windows_of_32_bits, five_hundred_features, places_of_16_bits, powers_of_two,
+    gradients_of_leaves_alone, one_tensor_scaled_twice, no_garbage_collector, the_last_visible, memory_by_its_version,
+    nothing_dropped_beside_scores, tables_of_inference_mode, buffers_where_nothing_requires_gradients,
+    many_query_rows_of_a_key_head, memory_that_nobody_wrote, scores_of_many_softcaps,
+    weights_of_many_keys_without_gradients, features_of_keys_cut_to_those_of_queries, many_keys, an_odd_head_dim, many_rows,
+    a_group_of_seven, a_far_offset, a_wide_window, a_small_softcap, a_bias_by_its_address, segments_of_32_bits,
+    the_generator_of_python,
 ]  # fmt: skip
+"""Faults at sizes and features that no fixed call has."""
+KEEPING = [
+    gradients_in_buffers, a_backward_of_its_thread, a_backward_of_the_default_dtype, inputs_that_are_not_saved,
+    lengths_by_their_ends, one_scale_for_each_size, bias_gradients_in_repeated_memory, a_setting_after_an_error,
+    slopes_by_three_digits, windows_by_their_right_side, distances_by_the_low_bits_of_the_offset,
+    weights_that_a_later_call_writes, a_mask_by_its_sizes, buffers_that_come_again, weights_change_the_output,
+    offsets_by_their_hash, a_second_backward_pass_like_the_first,
+    an_output_that_the_caller_changes, sums_in_the_default_dtype, one_tensor_of_lengths, a_variable_of_the_environment,
+]  # fmt: skip
+"""Faults that show after a small call of one feature."""
 
 
 @pytest.fixture(autouse=True)
@@ -492,7 +497,7 @@ def first_violation(subject, dtype="float32", calls=None):
     return None, None
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_beside_every_fixed_size_is_found(fault):
     case, violation = first_violation(backend_under_test(EAGER, attend=fault))
@@ -503,16 +508,7 @@ def test_a_fault_beside_every_fixed_size_is_found(fault):
         assert replay(backend_under_test(EAGER, attend=fault), case, check="guided calls").startswith("guided calls: ")
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [gradients_in_buffers, a_backward_of_its_thread, a_backward_of_the_default_dtype, inputs_that_are_not_saved,
-     lengths_by_their_ends, one_scale_for_each_size, bias_gradients_in_repeated_memory, a_setting_after_an_error,
-     slopes_by_three_digits, windows_by_their_right_side, distances_by_the_low_bits_of_the_offset,
-     weights_that_a_later_call_writes, a_mask_by_its_sizes, buffers_that_come_again, weights_change_the_output,
-     offsets_by_their_hash, a_second_backward_pass_like_the_first,
-     an_output_that_the_caller_changes, sums_in_the_default_dtype, one_tensor_of_lengths, a_variable_of_the_environment],
-    ids=lambda fault: fault.__name__,
-)  # fmt: skip
+@pytest.mark.parametrize("fault", KEEPING, ids=lambda fault: fault.__name__)
 def test_what_a_kernel_keeps_shows_after_a_small_call_of_one_feature(fault):
     subject = backend_under_test(EAGER, attend=fault)
     _, violation = first_violation(subject, calls=plain_calls(subject, ("float32",)))
