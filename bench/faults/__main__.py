@@ -7,8 +7,8 @@ The guided calls come first.
     python bench/faults --witness                  whether every fault shows in its calls, and the correct kernel does not
 
 `blind`, `third` and `sixth` faults were written without having read the suite, `informed`, `fourth` and `fifth` ones with it
-at hand. The suite was improved against all but `fifth` and `sixth`, which are held out. An example may take an hour, so that a
-busy machine gives the same verdicts.
+at hand. The suite was improved against all but `sixth`, which is held out. An example may take an hour, so that a busy
+machine gives the same verdicts.
 """
 
 from __future__ import annotations

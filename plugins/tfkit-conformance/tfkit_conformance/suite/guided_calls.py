@@ -487,7 +487,6 @@ class Guided:
         inputs = respelled(case.inputs(self.subject.device), random.Random(case.seed), self.subject)
         first = First(self.maker, case, inputs, sent, self.maker.reference(inputs, sent), draw)
         alive |= {name: weakref.ref(leaf) for name, leaf in leaves_of(inputs).items()}
-        alive["gradient of the output"] = weakref.ref(sent)
         alive |= {f"mask {tuple(term.shape)}": weakref.ref(term) for term in mask_tensors(inputs.mask)}
         threads = 2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()
         plain = case in self.plain
@@ -501,9 +500,7 @@ class Guided:
         return max(worst, follow_by_all(first) if plain else follow(first, number))
 
     def _check_released(self, alive: dict[str, Any]) -> None:
-        """No tensor of the calls is kept alive. A result may be an input, or the gradient that was sent, itself."""
-        results = [result for result, _ in self.maker.last.values()]
-        alive = {name: tensor for name, tensor in alive.items() if all(tensor() is not result for result in results)}
+        """No tensor of the calls is kept alive."""
         if any(tensor() is not None for tensor in alive.values()):
             gc.collect()  # slow, and only for what refers to itself
         for name, tensor in alive.items():
