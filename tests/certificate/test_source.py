@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from tfkit import InputError
 from tfkit.certificate.part_identity import source_digests
-from tfkit.errors import InputError
 
 KERNEL = '''"""The kernel."""
 
