@@ -272,3 +272,11 @@ def test_a_token_of_white_space_does_not_take_that_beside_it() -> None:
 def test_fields_of_a_sentencepiece_model_are_bounded(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_sentencepiece(data)
+
+
+def test_a_missing_vocabulary_is_said_to_be_missing(tmp_path):
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(InputError) as raised:
+        read_huggingface(tmp_path, 100)
+    assert str(raised.value) == f"TFK104 {tmp_path / 'vocab.json'} cannot be read: No such file or directory"

@@ -49,9 +49,9 @@ def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics
         kept = _leaves(root)
         compared += len(kept)
         if compared > MOST_COMPARED:
-            message = f"the {len(overrides):,} overrides and the spec hold too many values together"
+            message = f"{len(overrides):,} overrides are compared with more than {MOST_COMPARED:,} values of the spec in all"
             place = Location(f"{FLAG}{short(override)}")
-            diagnostics.fatal("TFK001", place, "", message, "write them in a file that `extends` this one")
+            diagnostics.fatal("TFK017", place, "", message, "write them in a file that `extends` this one")
         if len(diagnostics) == errors_before:
             _report_lost(written, kept, override, diagnostics)
         written = {location: path for location, path in kept.items() if location.file.startswith(FLAG)}

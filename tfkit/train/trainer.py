@@ -259,7 +259,8 @@ class Trainer:
         step.
         """
         several = self.processes.count > 1
-        not_finite = isinstance(error, TrainingError) and error.diagnostics[0].code == "TFK110"  # the state before was saved
+        # The state before such a step is saved, and that after it is of no use.
+        not_finite = isinstance(error, TrainingError) and error.diagnostics[0].code == "TFK110"
         if self.output.removed or not_finite or (several and (self.fsdp or not self.processes.is_first)):
             return
         if isinstance(error, ProcessLost):

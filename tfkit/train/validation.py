@@ -181,10 +181,11 @@ class Validator:
         )
 
     def _check_finite(self, model: Model) -> None:
+        """Raises TrainingError in all processes if one of them has weights that are NaN or infinite."""
         wrong = [name for name, tensor in model.state_dict().items() if tensor.is_floating_point() and not _finite(tensor)]
         (processes,) = self.step.processes.sum(bool(wrong))
         if processes:
-            what = f"`{wrong[0]}` holds NaN or infinite numbers" if wrong else "another process has weights that are NaN"
+            what = f"`{wrong[0]}` holds NaN or infinite numbers" if wrong else "a weight of another process is NaN or infinite"
             fix = "start a new run with a lower learning rate, a larger `eps`, with `clip_norm`, or in float32"
             raise TrainingError(Diagnostic("TFK110", f"{what} after step {self.step.progress.step}", fix))
 

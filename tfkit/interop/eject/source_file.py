@@ -146,6 +146,11 @@ class SourceFile:
         """A position scheme that acts on embeddings."""
         return BoundPart(self, component, site) if component.entry.acts else None
 
+    def embedding_width(self, position: Component, site: Any, d_model: str) -> str:
+        """The width of embeddings with the features of a position that are appended to them."""
+        appended = position.entry.widens(position.options, site)
+        return f"{d_model} + {self.const('D_POSITION', appended)}" if appended else d_model
+
 
 class BoundPart:
     """A position scheme or a score function of one site; its methods are the macros of its template."""

@@ -302,7 +302,7 @@ def test_a_report_never_imports_the_function_that_it_names(tfkit, tmp_path, monk
 
 def test_a_certificate_is_written_and_compared(tfkit, answers, tmp_path, monkeypatch):
     answers(reported.right(name="eager"))
-    file = tmp_path / "eager.certificate.json"
+    file = tmp_path / "eager of $HOME.certificate.json"
     assert tfkit("conformance", "eager", "--certificate", file).code == 0
     done = tfkit("conformance", "--check-certificate", file)
     assert (done.code, done.err) == (0, "")
@@ -313,7 +313,7 @@ def test_a_certificate_is_written_and_compared(tfkit, answers, tmp_path, monkeyp
     done = tfkit("conformance", "--check-certificate", file)
     assert (done.code, done.err) == (1, "")
     assert f"changed: suite: {SUITE}, installed 99" in done.out
-    renewal = f"OUTDATED renew it: tfkit conformance eager --profile quick --seed 7 --certificate {file}"
+    renewal = f"OUTDATED renew it: tfkit conformance eager --profile quick --seed 7 --certificate '{file}'"
     assert renewal in " ".join(done.out.split())
     monkeypatch.undo()
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")

@@ -613,7 +613,7 @@ def _many_tiles(case: Case, subject: BackendUnderTest) -> Case:
 
 
 def _tile_sizes(subject: BackendUnderTest) -> list[int]:
-    """The numbers of the source that may be sizes of tiles; the usual ones where there are none."""
+    """The numbers of the source that may be sizes of tiles. Where there are none: sizes that most kernels have."""
     return [number for number in subject.source.integers if 8 <= number <= 170] or [16, 32, 64, 128]
 
 

@@ -99,16 +99,16 @@ def _inputs_released(evaluated: Evaluated) -> None:
 
 
 def _two_threads(evaluated: Evaluated) -> None:
-    """What a thread gives alone, it gives beside another that makes another call; and once more where what a kernel keeps is of
-    a call of other sizes."""
+    """What a thread gives alone, it gives beside another that makes another call. The second time a call of other sizes comes
+    first, so that nothing that a kernel keeps fits."""
     case, subject = evaluated.case, evaluated.subject
     other = replace(case, seed=case.seed + 1)
     calls = [(case, evaluated.inputs), (other, other.inputs(subject.device))]
     alone = [_in_threads(subject, [call])[0] for call in calls]
     longer = replace(case, Q=case.Q + 1, K=case.K + 1)
-    for before_it in (case, longer):
-        if subject.accepts(before_it.request(subject.device)):
-            run(subject, before_it.inputs(subject.device))
+    for earlier in (case, longer):
+        if subject.accepts(earlier.request(subject.device)):
+            run(subject, earlier.inputs(subject.device))
         together = _in_threads(subject, calls)
         for before, after in zip(alone, together, strict=True):
             for name in filter(_comparable(evaluated), before):

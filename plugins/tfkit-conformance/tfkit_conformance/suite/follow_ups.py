@@ -140,8 +140,7 @@ def _changes(case: Case, draw: random.Random) -> Iterator[Case]:
         yield replace(case, window=(left, None) if left is not None else (None, right))
     if case.offset is not None:
         for far in (1, -1, 1 << 8, 1 << 16):
-            several = isinstance(case.offset, tuple)
-            yield replace(case, offset=tuple(one + far for one in case.offset) if several else case.offset + far)  # type: ignore
+            yield replace(case, offset=_moved(case.offset, far))
         yield replace(case, causal=not case.causal)
     for name, most in (("offset", case.K), ("key_lengths", case.K), ("query_lengths", case.Q)):
         rows = getattr(case, name)
@@ -156,6 +155,10 @@ def _changes(case: Case, draw: random.Random) -> Iterator[Case]:
         yield replace(case, bias_values=case.bias_values // 2 or 4)
     if case.bias in ("linear", "distance"):
         yield replace(case, bias="linear" if case.bias == "distance" else "distance", bias_dtype="float32", bias_gradient=False)
+
+
+def _moved(offset: int | tuple[int, ...], step: int) -> int | tuple[int, ...]:
+    return offset + step if isinstance(offset, int) else tuple(position + step for position in offset)
 
 
 def one_tensor_alone(first: First) -> float | None:
@@ -204,19 +207,16 @@ def _with_tensor(first: First, name: str, way: str | None = None) -> float | Non
 
 def another_size(first: First) -> float | None:
     """There is a query or a key more or less. With a key more the positions move on, as in decoding."""
-    case, draw = first.case, first.draw
+    case, draw, subject = first.case, first.draw, first.maker.subject
     name, step = draw.choice(["K", "K", "Q"]), draw.choice([1, 1, -1])
-    changed: dict[str, Any] = {name: max(1, getattr(case, name) + step)}
-    if name == "K" and case.offset is not None:
-        moved = isinstance(case.offset, tuple)
-        changed["offset"] = tuple(one + step for one in case.offset) if moved else case.offset + step  # type: ignore
-    other = replace(case, **changed)
-    if case.shared_lengths or not first.maker.subject.accepts(other.request(first.maker.subject.device)):
+    size = getattr(case, name) + step
+    offset = case.offset if name == "Q" or case.offset is None else _moved(case.offset, step)
+    sized: dict[str, Any] = {name: size, "offset": offset}
+    other = replace(case, **sized)
+    if size < 1 or case.shared_lengths or not subject.accepts(other.request(subject.device)):
         return None
-    sent = other.grad_output(first.maker.subject.device)
-    return first.maker.make(
-        first.spelt(other), sent, f" after a call with {abs(step)} {'more' if step > 0 else 'less'} in {name}"
-    )
+    when = f" after a call with one {'query' if name == 'Q' else 'key'} {'more' if step > 0 else 'less'}"
+    return first.maker.make(first.spelt(other), other.grad_output(subject.device), when)
 
 
 def narrow_integers(first: First) -> float | None:
@@ -235,11 +235,16 @@ def narrow_integers(first: First) -> float | None:
 
 def axes_left_out(first: First) -> float | None:
     """Leading axes of size 1 of a mask or a bias are left out, all of them too."""
-    visible, bias = first.inputs.mask.visible, first.inputs.bias
-    if 1 not in (visible.shape[:1] if visible is not None else ()) and not isinstance(bias, DenseBias):
+    inputs = leaf_copies(first.inputs)
+    fewer = fewer_axes(inputs)
+    if _axes(fewer) == _axes(inputs) or not first.accepts(fewer):
         return None
-    inputs = fewer_axes(leaf_copies(first.inputs))
-    return first.maker.make(inputs, first.sent, " without leading axes of size 1") if first.accepts(inputs) else None
+    return first.maker.make(fewer, first.sent, " without leading axes of size 1")
+
+
+def _axes(inputs: AttentionInputs) -> list[int]:
+    bias = inputs.bias.values if isinstance(inputs.bias, DenseBias) else None
+    return [tensor.dim() for tensor in (inputs.mask.visible, bias) if tensor is not None]
 
 
 def numbers_overwritten(first: First) -> float | None:

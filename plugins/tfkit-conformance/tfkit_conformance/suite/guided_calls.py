@@ -5,7 +5,7 @@
               groups, dims, rows of all heads, offsets, windows, lengths of rows, tables of distances, scale and softcap
     far       every such size drawn on a logarithmic scale up to its limit, one query with thousands of keys for instance
 
-The last two have further features, drawn at random.
+A call is near several numbers at once where it stays small. The last two have further features, drawn at random.
 A kernel may change its path at any size. Fixed sizes find the paths at the sizes that we thought of; these find the others.
 
 Of each call output, log-sum-exp and gradients are held to the bound (`call_maker.py`). Most are followed by other calls of the

@@ -102,7 +102,7 @@ def verify(
     built, words = _built(model, seed, catalogue)
     if next(built.parameters(), None) is None:
         message = "the model has no weights, and so no dtype in which it could be verified"
-        raise InputError(Diagnostic("TFK073", message, "verify a model with at least one layer"))
+        raise InputError(Diagnostic("TFK073", message, "verify a model that has weights"))
     graph = graph_of(built.spec)
     chosen = lengths_for(graph, lengths)
     rows: list[Row] = []
