@@ -42,7 +42,7 @@ from ..finding import Violation
 from ..relations.paired_calls import at_once, leaf_copies, lying_as, named, wants_gradients
 from .call_maker import CHECK, CallMaker, check_settings, default_dtype, product_precision, torch_threads
 from .layers import mask_tensors, process_settings, within
-from .spellings import INTEGERS, NARROW, fewer_axes, invert, overwrite, respelled
+from .spellings import INTEGERS, NARROW, fewer_axes, invert, overwrite
 
 ALMOST = 1 + 2.0**-14
 """The factor of numbers that are almost the same."""
@@ -67,6 +67,7 @@ class First:
         sent: the gradient of its output.
         right: its reference and bounds.
         draw: random numbers.
+        spelt: the inputs of a case in the form in which those of the first call are.
     """
 
     maker: CallMaker
@@ -75,10 +76,7 @@ class First:
     sent: Tensor
     right: Call
     draw: random.Random
-
-    def spelt(self, case: Case) -> AttentionInputs:
-        """The inputs of a case in the form in which those of the first call are."""
-        return respelled(case.inputs(self.maker.subject.device), random.Random(self.case.seed), self.maker.subject)
+    spelt: Callable[[Case], AttentionInputs]
 
     def again(self, when: str, **more: Any) -> float:
         """The call once more."""
@@ -122,7 +120,8 @@ def _field(first: First, changed: Case) -> str:
 def _changes(case: Case, draw: random.Random) -> Iterator[Case]:
     """The case with another value in one field."""
     yield replace(case, seed=case.seed + 1)
-    yield replace(case, scale=(case.scale or case.D**-0.5) * draw.choice([-1.0, 0.5, 1.25]))
+    for factor in (-1.0, draw.choice([0.5, 1.25])):
+        yield replace(case, scale=(case.scale or case.D**-0.5) * factor)
     yield replace(case, dtype="float64" if case.dtype != "float64" else "float32")
     for setting in SCORE_SETTINGS:
         value = getattr(case, setting.name)

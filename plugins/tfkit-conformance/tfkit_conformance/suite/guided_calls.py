@@ -22,12 +22,13 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import torch
 
 from tfkit.inspection import BIAS_KINDS, MASK_TERMS, SCORE_SETTINGS
+from tfkit.plugin import AttentionInputs
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
@@ -50,8 +51,10 @@ from .spellings import respelled
 SUMMARY = "small calls, and those near numbers of the source or of unusual sizes, within the error bound; nothing else changes"
 BUDGET = {"quick": 1_000, "standard": 4_000, "deep": 20_000}
 """So many calls near numbers of the source are made at most, and an eighth as many of unusual sizes; over all dtypes."""
-NEAR_FOR_FAR = 3
-"""Calls near a number of the source that are made before one of an unusual size."""
+BESIDE_PLAIN, GROUP = 4, 120
+"""Other calls after each plain one, and how many are put in the order of their size."""
+NEAR_FOR_FAR, SMALL_FOR_FAR = 3, 2
+"""Calls near a number of the source, and small ones, that are made before one of an unusual size."""
 MAX_TURNS = 4
 """Where there are few numbers, the calls near each are drawn anew so often."""
 MAX_PAIRS = 250_000
@@ -74,6 +77,8 @@ EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_pe
 _KNOWN = (*MODES, *ORDER, *GRADIENTS, *DROPOUT)
 RELATIONS = tuple((relation, EVERY[relation.name]) for relation in _KNOWN if relation.name in EVERY)
 """Relations, each with a number n: one of n calls is held to it, and every plain call."""
+DRAWS_BEHIND_WINDOW = 3
+"""How many times as often a call with a window is held to a relation of dropout."""
 SLOW = ("no_part_repeats", "checkpoint")
 """No plain call is held to these."""
 PATTERNS = ("blocks", "gap", "prefix", "triangle")
@@ -119,12 +124,17 @@ def _window(draw: random.Random, size: int) -> dict[str, Any]:
     }
 
 
-def _edge(draw: random.Random, size: int) -> dict[str, Any]:
-    """The first key that one query sees, or the last one."""
-    if draw.random() < 0.3:
-        return {"causal": True, "offset": size, "K": size + draw.randint(1, 40), "Q": 1}
-    left = draw.randint(0, 600)
-    return {"window": (left, 0), "offset": size + left, "K": size + left + draw.randint(1, 40), "Q": 1}
+def _first_key(draw: random.Random, size: int) -> dict[str, Any]:
+    """The first key that the first query sees."""
+    left = draw.choice([draw.randint(0, 20), draw.randint(0, 600)])
+    window, K = (left, draw.choice([0, 5])), size + left + draw.randint(1, 40)
+    return {"window": window, "offset": size + left, "K": K, "Q": draw.choice([1, 4])}
+
+
+def _last_key(draw: random.Random, size: int) -> dict[str, Any]:
+    """The last key that the last query sees."""
+    queries = draw.choice([1, 4])
+    return {"causal": True, "offset": size - queries + 1, "K": size + draw.randint(1, 40), "Q": queries}
 
 
 def _far_edge(draw: random.Random, size: int) -> dict[str, Any]:
@@ -193,8 +203,8 @@ AXES = (
     Axis("head dim", 580, lambda draw, size: {"D": size, "V": size}),
     Axis("value dim", 580, lambda draw, size: {"V": size}),
     Axis("dim of queries and keys alone", 580, lambda draw, size: {"D": size}),
-    Axis("edge of the visible keys", 420, _edge),
-    Axis("edge of very many keys", 80_000, _far_edge),
+    Axis("first visible key", 420, _first_key),
+    Axis("last visible key", 420, _last_key),
     Axis("queries before the first key", 600, _blind),
     Axis("far position", 8, _far),
     Axis("offset", 1 << 25, lambda draw, size: {"offset": size * draw.choice([1, 1, -1]), "K": draw.randint(2, 40)}),
@@ -204,6 +214,8 @@ AXES = (
 )
 
 
+FAR_AXES = (*AXES, Axis("edge of very many keys", 80_000, _far_edge))
+EDGES = ("first visible key", "last visible key")
 DIVIDED = ("key length", "query length", "batch size", "number of heads", "head dim")
 """The axes along which most kernels divide their work."""
 
@@ -212,21 +224,39 @@ def guided_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str,
     """What is particular to a call in words, and the call, in any of the dtypes."""
     if not dtypes:
         return
-    yield from plain_calls(subject, dtypes)
+    drawn = _small_first(_drawn_calls(subject, dtypes, profile, seed))
+    for words, case in plain_calls(subject, dtypes):
+        yield words, case
+        yield from islice(drawn, BESIDE_PLAIN)
+    yield from drawn
+
+
+def _small_first(calls: Iterator[tuple[str, Case]]) -> Iterator[tuple[str, Case]]:
+    """The calls in groups, the smallest of a group first: most faults show in them too, and they take a tenth of the time."""
+    while group := list(islice(calls, GROUP)):
+        yield from sorted(group, key=lambda call: _products(call[1]))
+
+
+def _drawn_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str, seed: int) -> Iterator[tuple[str, Case]]:
+    """Calls near numbers of the source and of unusual sizes, side by side: a slow kernel does not get to the end."""
     draw = random.Random(f"{seed} {' '.join(dtypes)}")
     budget = BUDGET[profile]
     near = [*_near_integers(subject.source), *_near_floats(subject.source)]
     near = draw.sample(near[:budget], min(len(near), budget)) * max(1, min(MAX_TURNS, budget // max(1, len(near))))
-    first = [*_just_beyond(subject.source), *_beside_many_keys(subject.source), *_blocks(subject.source)]
-    near = [*first, *near]  # a slow kernel does not get to the end
-    far = [(turn, axis) for turn in range(budget // 8 // len(AXES) + 1) for axis in AXES]
-    while near or far:  # side by side, for the same reason
+    first = [*_beside_blocks(subject.source), *_beside_many_keys(subject.source), *_blocks(subject.source)]
+    near = [*first, *near]
+    far = [(turn, axis) for turn in range(budget // 8 // len(FAR_AXES) + 1) for axis in FAR_AXES]
+    for number, (words, case) in enumerate(plain_calls(subject, dtypes)):
+        yield f"{words}, in another form", replace(case, seed=case.seed + 1 + number)
+    while near or far:
         for _ in range(NEAR_FOR_FAR if far else len(near)):
             together = _taken(near, draw)
             called = list(_called(subject, draw.choice(dtypes), draw, together)) if len(together) > 1 else []
             for alone in () if called else together:
                 called.extend(_called(subject, draw.choice(dtypes), draw, [alone]))
             yield from called
+        for _ in range(SMALL_FOR_FAR if far else 0):
+            yield from _called(subject, draw.choice(dtypes), draw, [("several features", {})])
         for turn, axis in far[:1]:  # near the limit first
             size = round(axis.most * draw.uniform(0.85, 1) if turn % 2 == 0 else axis.most ** draw.random())
             yield from _called(subject, draw.choice(dtypes), draw, [(f"{axis.words} {size:,}", axis.sizes(draw, size))])
@@ -314,11 +344,14 @@ def _blocks(source: Source) -> Iterator[tuple[str, Axis, int]]:
         yield f"{Q} queries and {K} keys, in blocks of {rows} and {columns}", _exactly(Q=Q, K=K, B=1, **ends), 0
 
 
-def _just_beyond(source: Source) -> Iterator[tuple[str, Axis, int]]:
-    """One element after a block and after two blocks, on the axes along which kernels divide their work."""
+def _beside_blocks(source: Source) -> Iterator[tuple[str, Axis, int]]:
+    """One element after a block and after two blocks, on the axes along which kernels divide their work; visible keys that
+    begin or end with a block, and one before."""
     beyond = {size for number in _numbers(source) for size in (number + 1, 2 * number + 1)}
+    at_edges = {size for number in _numbers(source) for size in (number - 1, number)}
     for words, axis, size in _near_integers(source):
-        if axis.words in DIVIDED and size in beyond and size <= axis.most:
+        tried = beyond if axis.words in DIVIDED else at_edges if axis.words in EDGES else ()
+        if size in tried and size <= axis.most:
             yield words, axis, size
 
 
@@ -446,7 +479,7 @@ def _varied(case: Case, subject: BackendUnderTest, draw: random.Random) -> Case:
         each_row = tuple(starts[(row + case.seed) % 3] + row // 3 for row in range(case.B))
         more |= {"offset": each_row if rows else draw.choice(starts)}
     elif isinstance(case.offset, int) and can.tensor_offset and some(0.3):
-        more |= {"offset": tuple(case.offset + draw.randint(-1, 1) for _ in range(case.B))}
+        more |= {"offset": tuple(case.offset + draw.choice([-1, 0, 1, -case.offset // 2, -case.offset]) for _ in range(case.B))}
     if case.scale is None and some(0.25):
         not_above_zero = [-0.5, 0.0] * (subject.kernel is None)  # functions of torch give NaN for it beside a causal flag
         more |= {"scale": draw.choice([0.02, 0.3, 1.0, 2.0, *not_above_zero])}
@@ -477,19 +510,26 @@ class Guided:
         draw, alive = random.Random(case.seed), dict[str, Any]()
         worst = self._followed(case, draw, alive)
         self._check_released(alive)
+        windowed = case.window is not None  # it may hide whole tiles, whose coins nobody needs
         for relation, one_in in RELATIONS if _products(case) <= MAX_REPEATED else ():
-            if relation.name not in SLOW if case in self.plain else draw.randrange(one_in) == 0:
+            often = DRAWS_BEHIND_WINDOW if windowed and relation in DROPOUT else 1
+            if relation.name not in SLOW if case in self.plain else draw.randrange(one_in) < often:
                 worst = max(worst, self._related(relation, case))
         return worst
 
     def _followed(self, case: Case, draw: random.Random, alive: dict[str, Any]) -> float:
         sent = case.grad_output(self.subject.device)
-        inputs = respelled(case.inputs(self.subject.device), random.Random(case.seed), self.subject)
-        first = First(self.maker, case, inputs, sent, self.maker.reference(inputs, sent), draw)
+        plain = case in self.plain
+
+        def spelt(other: Case) -> AttentionInputs:
+            inputs = other.inputs(self.subject.device)
+            return inputs if plain else respelled(inputs, random.Random(case.seed), self.subject)
+
+        inputs = spelt(case)
+        first = First(self.maker, case, inputs, sent, self.maker.reference(inputs, sent), draw, spelt)
         alive |= {name: weakref.ref(leaf) for name, leaf in leaves_of(inputs).items()}
         alive |= {f"mask {tuple(term.shape)}": weakref.ref(term) for term in mask_tensors(inputs.mask)}
         threads = 2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()
-        plain = case in self.plain
         inference = plain or case.seed % 5 == 2
         with torch_threads(threads), memory_of_nan() if draw.randrange(3) == 0 or plain else nullcontext():
             if inference:
