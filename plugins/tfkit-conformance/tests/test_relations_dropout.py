@@ -263,6 +263,27 @@ def test_a_draw_that_a_second_backward_pass_lacks_is_found():
         BY_NAME["one_draw_per_call"].run(Evaluated(subject(nothing_in_a_second_backward), case))
 
 
+class RaisesInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, output):
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx, sent):
+        raise RuntimeError("sizes do not agree")
+
+
+@pytest.mark.parametrize("seed", [8, 9], ids=["one backward pass", "two"])
+def test_an_error_of_the_backward_pass_is_a_finding(seed):
+    def attend(inputs, options):
+        found = kept(inputs, coins(inputs, *"BHQK"))
+        return replace(found, output=RaisesInBackward.apply(found.output))
+
+    case = fit(BY_NAME["one_draw_per_call"], subject(attend), replace(PLAIN, seed=seed))
+    with pytest.raises(Violation, match="its backward pass raised RuntimeError: sizes do not agree"):
+        BY_NAME["one_draw_per_call"].run(Evaluated(subject(attend), case))
+
+
 def test_a_draw_that_depends_on_the_mask_is_found():
     wrong = subject(coins_from_the_first_visible_key)
     case = fit(BY_NAME["same_state_same_draw"], wrong, replace(PLAIN, window=(2, None), offset=4))

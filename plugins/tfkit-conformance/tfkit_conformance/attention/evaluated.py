@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import torch
@@ -112,10 +114,17 @@ def run_backward(
     """Runs the backward pass of a call. Raises Violation if there is none."""
     if not answer.output.requires_grad:
         raise Violation(check, "the output does not require gradients although its inputs do: they would be lost silently")
+    with backward_of(subject, check):
+        return gradients_of(answer.output, inputs, grad_output)
+
+
+@contextmanager
+def backward_of(subject: BackendUnderTest, check: str) -> Iterator[None]:
+    """A backward pass of the backend. Raises Violation with what it raises."""
     try:
         with subject.traced():
-            return gradients_of(answer.output, inputs, grad_output)
-    except Violation:
+            yield
+    except (Violation, Inconclusive):
         raise
     except Exception as reason:  # as above, from the backward pass
         raise Violation(check, f"its backward pass raised {format_exception(reason)} for a call that it declares") from reason

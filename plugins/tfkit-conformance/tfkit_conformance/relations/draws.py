@@ -31,8 +31,17 @@ MAX_BITS = 6
 def own_generator(device: str, seed: int) -> Iterator[None]:
     """Seeded default generators, put back afterwards."""
     with torch.random.fork_rng(devices=[torch.device(device)] if device.startswith("cuda") else []):
-        torch.manual_seed(seed)
+        seed_generator(device, seed)
         yield
+
+
+def seed_generator(device: str, seed: int) -> None:
+    """Seeds the default generator. On a CPU that one alone: to seed those of devices that are not there takes as long as a
+    small call."""
+    if device == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def generator_state(device: str) -> Tensor:

@@ -28,7 +28,7 @@ from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import gradients_of, request_of
 from ..attention.elements import arranged
-from ..attention.evaluated import Evaluated, bounds_of, in_range, run, run_backward
+from ..attention.evaluated import Evaluated, backward_of, bounds_of, in_range, run, run_backward
 from ..attention.reference import reference
 from ..attention.score_functions import negated_product, without_score
 from ..differences import first_of
@@ -501,7 +501,8 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
                 run(subject, leaf_copies(evaluated.inputs), "one_draw_per_call")  # a draw that the backward pass must not take
             moved = generator_state(device)
             if evaluated.case.seed % 3 == 0:  # a first backward pass, after which the second has the same draw
-                gradients_of(answer.output, inputs, evaluated.grad_output, retain_graph=True)
+                with backward_of(subject, "one_draw_per_call"):
+                    gradients_of(answer.output, inputs, evaluated.grad_output, retain_graph=True)
             gradients = run_backward(subject, answer, inputs, evaluated.grad_output, "one_draw_per_call")
             if not torch.equal(generator_state(device), moved):
                 raise Violation("one_draw_per_call", "the backward pass moves torch's generator")
@@ -570,8 +571,9 @@ def _recomputed(evaluated: Evaluated) -> dict[str, Tensor]:
     def output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return evaluated.subject.call(replace(inputs, query=query, key=key, value=value)).output
 
-    attended = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
-    return gradients_of(attended, inputs, evaluated.grad_output)
+    with backward_of(evaluated.subject, "one_draw_per_call"):
+        attended = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
+        return gradients_of(attended, inputs, evaluated.grad_output)
 
 
 def _violation(check: str, wrong: Tensor, words: str) -> Violation:

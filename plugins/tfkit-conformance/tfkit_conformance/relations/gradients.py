@@ -19,13 +19,13 @@ from torch import Tensor
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import leaves_of, request_of
-from ..attention.evaluated import Call, Evaluated, run, run_backward
+from ..attention.evaluated import Call, Evaluated, backward_of, run, run_backward
 from ..attention.reference import reference
 from ..attention.score_functions import negated_product, without_score
 from ..differences import double
 from ..finding import Violation
 from ..raised import format_exception
-from .draws import own_generator
+from .draws import own_generator, seed_generator
 from .fitting import NO_FLOAT64, NO_GRADIENTS, NO_QUERY_GRADIENTS, undeclared
 from .paired_calls import identical, leaf_copies, with_leaves, within
 from .relation import Feature, Relation
@@ -66,7 +66,8 @@ def _weights_carry_gradients(evaluated: Evaluated) -> float:
     draw = torch.Generator().manual_seed(case.seed + 10)
     sent = torch.randn(answer.weights.shape, generator=draw, dtype=torch.float64).to(answer.weights)
     leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad and name != "value"}
-    gradients = torch.autograd.grad(answer.weights, list(leaves.values()), sent)
+    with backward_of(evaluated.subject, check):
+        gradients = torch.autograd.grad(answer.weights, list(leaves.values()), sent)
     identity = torch.eye(case.K, dtype=inputs.query.dtype, device=inputs.query.device).expand(case.B, case.G, -1, -1)
     due = Call(evaluated.subject, without_score(replace(inputs, value=identity, dropout=0.0)), sent)
     worst = 0.0
@@ -96,7 +97,7 @@ def _double_backward(evaluated: Evaluated) -> None:
 
     def output(*tensors: Tensor) -> Tensor:
         call = with_leaves(inputs, {**leaves, **dict(zip(checked, tensors, strict=True))})
-        torch.manual_seed(seed)
+        seed_generator(evaluated.subject.device, seed)
         return evaluated.subject.call(call).output
 
     with torch.random.fork_rng(devices=[inputs.query.device] if inputs.query.is_cuda else []):

@@ -66,7 +66,7 @@ class CallMaker:
         """
         tensors = [*leaves_of(inputs).values(), *mask_tensors(inputs.mask), sent]
         before = [tensor.detach().clone() for tensor in tensors]
-        settings, state, worst, how = process_settings(), random_states(), 0.0, ""
+        settings, state, worst, how = process_settings(environment=False), random_states(), 0.0, ""
         call, equal = Call(self.subject, inputs, sent), right or self.reference(inputs, sent)
         wants = wants_gradients(inputs)
         try:
@@ -109,7 +109,7 @@ class CallMaker:
 
     def run(self, inputs: AttentionInputs) -> Any:
         """What a call gives. Raises Violation where it changes a setting of the process."""
-        settings = process_settings()
+        settings = process_settings(environment=False)
         answer = run(self.subject, inputs, CHECK)
         check_settings(settings, "")
         return answer

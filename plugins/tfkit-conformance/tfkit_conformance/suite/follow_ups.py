@@ -35,7 +35,7 @@ from tfkit.plugin import AttentionInputs, DenseBias, Mask, shapes_of
 from ..attention.bound import SMALLEST, UNIT
 from ..attention.case import Case
 from ..attention.compare import leaves_of, request_of
-from ..attention.evaluated import Call
+from ..attention.evaluated import Call, backward_of
 from ..attention.score_functions import negated_product
 from ..differences import differing, first_of
 from ..finding import Violation
@@ -321,8 +321,9 @@ def another_gradient(first: First) -> float | None:
     output = first.maker.run(inputs).output
     if not output.requires_grad:
         return None
-    torch.autograd.grad(output, list(leaves.values()), first.sent, retain_graph=True)
-    gradients = dict(zip(leaves, torch.autograd.grad(output, list(leaves.values()), sent), strict=True))
+    with backward_of(first.maker.subject, CHECK):
+        torch.autograd.grad(output, list(leaves.values()), first.sent, retain_graph=True)
+        gradients = dict(zip(leaves, torch.autograd.grad(output, list(leaves.values()), sent), strict=True))
     right, worst = first.maker.reference(inputs, sent), 0.0
     for name, gradient in gradients.items():
         limits = right.reference.gradients[name], right.bounds.gradients[name]
@@ -401,7 +402,8 @@ def results_kept(first: First) -> float | None:
     for number, (inputs, answer) in enumerate(answers if wants else ()):
         leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad}
         if answer.output.requires_grad:
-            gradients = torch.autograd.grad(answer.output, list(leaves.values()), first.sent)  # not copied, as `backward` does
+            with backward_of(first.maker.subject, CHECK):  # and not `backward`, which copies gradients
+                gradients = torch.autograd.grad(answer.output, list(leaves.values()), first.sent)
             keep(number, named(answer, dict(zip(leaves, gradients, strict=True))))
     for name, result, copy in kept:
         if bool(differing(result, copy).any()):
@@ -523,7 +525,7 @@ FOLLOW_UPS: tuple[FollowUp, ...] = (
     one_field, one_field, one_field, one_field, one_tensor_alone, one_tensor_alone, one_tensor_alone, another_size,
     another_size, narrow_integers, narrow_integers, axes_left_out, numbers_overwritten, numbers_overwritten, a_call_between,
     a_call_between, a_mask_between, an_input_between, a_backward_elsewhere, a_result_between, another_gradient,
-    another_default_dtype, weights_requested, almost_the_same_bias, results_kept, results_kept, one_mask_prepared,
+    another_default_dtype, almost_the_same_bias, results_kept, results_kept, one_mask_prepared,
     one_tensor_as_several, a_score_function, after_an_error, least_scores,
 )  # fmt: skip
 """Those that are drawn more often occur more than once."""

@@ -43,9 +43,9 @@ from ..relations.modes import MODES
 from ..relations.order import ORDER
 from ..relations.relation import Relation
 from ..source import Source
-from .call_maker import CHECK, CallMaker, memory_of_nan, torch_threads
-from .follow_ups import First, follow, follow_by_all
-from .layers import mask_tensors
+from .call_maker import CHECK, CallMaker, check_settings, memory_of_nan, torch_threads
+from .follow_ups import First, follow, follow_by_all, weights_requested
+from .layers import mask_tensors, process_settings
 from .spellings import respelled
 
 SUMMARY = "small calls, and those near numbers of the source or of unusual sizes, within the error bound; nothing else changes"
@@ -72,13 +72,13 @@ MAX_READINGS = 16
 WIDTHS = (16, 32, 64, 128, 256)
 MIN_SETTING, MAX_SETTING = 1e-6, 1e4
 EVERY = {"two_threads": 19, "backward_twice": 11, "checkpoint": 13, "one_draw_per_call": 6, "same_state_same_draw": 20,
-         "no_part_repeats": 7, "weights_carry_gradients": 5, "deterministic_backward": 3, "batch_invariant": 3,
+         "no_part_repeats": 12, "weights_carry_gradients": 5, "deterministic_backward": 2, "batch_invariant": 1,
          "double_backward": 7}  # fmt: skip
 _KNOWN = (*MODES, *ORDER, *GRADIENTS, *DROPOUT)
 RELATIONS = tuple((relation, EVERY[relation.name]) for relation in _KNOWN if relation.name in EVERY)
 """Relations, each with a number n: one of n calls is held to it, and every plain call."""
-DRAWS_BEHIND_WINDOW = 3
-"""How many times as often a call with a window is held to a relation of dropout."""
+HIDDEN_DRAWS = 3
+"""How many times as often a call in which queries see only the last keys, or none, is held to a relation of dropout."""
 SLOW = ("no_part_repeats", "checkpoint")
 """No plain call is held to these."""
 PATTERNS = ("blocks", "gap", "prefix", "triangle")
@@ -92,6 +92,8 @@ BLOCK_ENDS = ((0, 0, 0), (0, 0, 2), (0, 0, 3), (1, 0, 0), (0, 1, 0), (1, 1, 2))
 """Queries and keys beyond whole blocks, and the divisor of the queries that are no padding; 0 for rows without lengths."""
 MANY_KEYS = 1100
 """More than kernels split their keys at."""
+DECODED = 9
+"""Rows of decoding."""
 COMMON = (64, 128)
 """Sizes of blocks, for a source without numbers or none at all."""
 MAX_TOGETHER, LOOK_AHEAD = 300_000, 60
@@ -125,10 +127,16 @@ def _window(draw: random.Random, size: int) -> dict[str, Any]:
 
 
 def _first_key(draw: random.Random, size: int) -> dict[str, Any]:
-    """The first key that the first query sees."""
-    left = draw.choice([draw.randint(0, 20), draw.randint(0, 600)])
+    """The first key that the first query sees, of few keys: each of them counts."""
+    left = draw.randint(0, 20)
     window, K = (left, draw.choice([0, 5])), size + left + draw.randint(1, 40)
     return {"window": window, "offset": size + left, "K": K, "Q": draw.choice([1, 4])}
+
+
+def _first_of_many_keys(draw: random.Random, size: int) -> dict[str, Any]:
+    """The first key of a wide window."""
+    left = draw.randint(100, 600)
+    return {"window": (left, 0), "offset": size + left, "K": size + left + draw.randint(1, 9), "Q": 1}
 
 
 def _last_key(draw: random.Random, size: int) -> dict[str, Any]:
@@ -157,7 +165,7 @@ def _far(draw: random.Random, size: int) -> dict[str, Any]:
 
 
 def _rows(draw: random.Random, size: int) -> dict[str, Any]:
-    heads = draw.choice([17, 64, 255])
+    heads = draw.choice([heads for heads in (3, 17, 64, 255) if heads <= max(3, size // 4)])
     return {"H": heads, "G": heads, "B": -(-size // heads), "Q": 1, "K": 2}
 
 
@@ -204,6 +212,7 @@ AXES = (
     Axis("value dim", 580, lambda draw, size: {"V": size}),
     Axis("dim of queries and keys alone", 580, lambda draw, size: {"D": size}),
     Axis("first visible key", 420, _first_key),
+    Axis("first key of a wide window", 420, _first_of_many_keys),
     Axis("last visible key", 420, _last_key),
     Axis("queries before the first key", 600, _blind),
     Axis("far position", 8, _far),
@@ -215,7 +224,7 @@ AXES = (
 
 
 FAR_AXES = (*AXES, Axis("edge of very many keys", 80_000, _far_edge))
-EDGES = ("first visible key", "last visible key")
+EDGES = ("first visible key", "first key of a wide window", "last visible key")
 DIVIDED = ("key length", "query length", "batch size", "number of heads", "head dim")
 """The axes along which most kernels divide their work."""
 
@@ -243,7 +252,8 @@ def _drawn_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str,
     budget = BUDGET[profile]
     near = [*_near_integers(subject.source), *_near_floats(subject.source)]
     near = draw.sample(near[:budget], min(len(near), budget)) * max(1, min(MAX_TURNS, budget // max(1, len(near))))
-    first = [*_beside_blocks(subject.source), *_beside_many_keys(subject.source), *_blocks(subject.source)]
+    first = [*_beside_blocks(subject.source), *_decoding(subject.source), *_beside_many_keys(subject.source),
+             *_blocks(subject.source)]  # fmt: skip
     near = [*first, *near]
     far = [(turn, axis) for turn in range(budget // 8 // len(FAR_AXES) + 1) for axis in FAR_AXES]
     for number, (words, case) in enumerate(plain_calls(subject, dtypes)):
@@ -369,6 +379,17 @@ def _beside_many_keys(source: Source) -> Iterator[tuple[str, Axis, int]]:
         yield f"{queries} queries and {MANY_KEYS:,} keys", _exactly(Q=queries, K=MANY_KEYS, B=1, **fields), 0
 
 
+def _decoding(source: Source) -> Iterator[tuple[str, Axis, int]]:
+    """One query for each of several rows, whose lengths or positions are far apart, beside keys of more than two blocks."""
+    for block in sorted(number for number in _numbers(source) if number <= 4 * MAX_BLOCK)[-2:]:
+        K = 2 * block + 1
+        apart = tuple(K * (row + 1) // DECODED - 1 for row in range(DECODED))
+        masks: tuple[dict[str, Any], ...] = ({}, {"key_lengths": apart}, {"causal": True, "offset": apart},
+                                             {"window": (block // 2, 0), "offset": apart})  # fmt: skip
+        for mask in masks:
+            yield f"{DECODED} rows of one query and {K:,} keys", _exactly(Q=1, K=K, B=DECODED, **mask), 0
+
+
 def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
     """As settings of the scores, and so that a quotient by a setting is the number. Rates of dropout are drawn where a draw is
     read out."""
@@ -388,18 +409,18 @@ def _called(
     dims = [dim for dim in (8, 16, 32, 64, 128, 256) if subject.capabilities.head_dim and dim in subject.capabilities.head_dim]
     least = subject.capabilities.head_dim.minimum if subject.capabilities.head_dim else 1
     D = dims[0] if dims else least
-    few = Case(B=draw.choice([1, 1, 2]), H=G, G=G, Q=draw.choice([1, draw.randint(1, 9), draw.randint(1, 9)]),
+    few = Case(B=draw.choice([1, 2, 2]), H=G, G=G, Q=draw.choice([1, draw.randint(1, 9), draw.randint(1, 9)]),
                K=draw.randint(2, 20), D=D, V=D, dtype=dtype, seed=draw.randrange(1 << 16))  # fmt: skip
     sharing = draw.randint(2, 12) if subject.capabilities.grouped_queries and draw.random() < 0.4 else 1
     many = replace(few, B=draw.randint(3, 20) if draw.random() < 0.3 else few.B, H=sharing * G)
-    other = draw.choice(AXES)
-    known = [number for number in subject.source.integers if number < other.most]
-    second = draw.choice(known) * draw.choice([1, 1, 2]) + draw.randint(-1, 1) if known and draw.random() < 0.5 else None
-    alone = len(together) == 1
-    also = other.sizes(draw, second or round(other.most ** draw.random())) if alone and draw.random() < 0.5 else {}
     sizes: dict[str, Any] = {}
     for _, fields in together:
         sizes |= fields
+    also: dict[str, Any] = {}
+    for other in draw.sample(AXES, 1 if sizes else 2) if len(together) == 1 and draw.random() < 0.5 else ():
+        known = [number for number in subject.source.integers if number < other.most]
+        near = draw.choice(known) * draw.choice([1, 1, 2]) + draw.randint(-1, 1) if known and draw.random() < 0.5 else None
+        also |= other.sizes(draw, near or round(other.most ** draw.random()))
     most = max(MAX_REPEATED, _products(_sized(few, sizes)))
     tries = (_sized(plain, more | sizes) for more in (also, {}) for plain in (many, few, replace(few, D=least, V=least)))
     sized = next((case for case in tries if _affordable(case) and _products(case) <= most), None)
@@ -507,14 +528,16 @@ class Guided:
 
     def check(self, case: Case) -> float:
         """The largest error of a call, and of those that follow it, as a share of its bound. Raises Violation, Inconclusive."""
-        draw, alive = random.Random(case.seed), dict[str, Any]()
+        draw, alive, settings = random.Random(case.seed), dict[str, Any](), process_settings()
         worst = self._followed(case, draw, alive)
         self._check_released(alive)
-        windowed = case.window is not None  # it may hide whole tiles, whose coins nobody needs
+        check_settings(settings, " in a call or those that follow it")
+        hides = case.window is not None or (isinstance(case.offset, int) and case.offset < 0)  # whole tiles, with their coins
         for relation, one_in in RELATIONS if _products(case) <= MAX_REPEATED else ():
-            often = DRAWS_BEHIND_WINDOW if windowed and relation in DROPOUT else 1
+            often = HIDDEN_DRAWS if hides and relation in DROPOUT else 1
             if relation.name not in SLOW if case in self.plain else draw.randrange(one_in) < often:
                 worst = max(worst, self._related(relation, case))
+                check_settings(settings, f" in calls of the relation {relation.name}")
         return worst
 
     def _followed(self, case: Case, draw: random.Random, alive: dict[str, Any]) -> float:
@@ -531,12 +554,14 @@ class Guided:
         alive |= {f"mask {tuple(term.shape)}": weakref.ref(term) for term in mask_tensors(inputs.mask)}
         threads = 2 if draw.randrange(4) == 0 and _products(case) < MAX_THREADED else torch.get_num_threads()
         inference = plain or case.seed % 5 == 2
-        with torch_threads(threads), memory_of_nan() if draw.randrange(3) == 0 or plain else nullcontext():
+        with torch_threads(threads), memory_of_nan() if draw.randrange(3) or plain else nullcontext():
             if inference:
                 with torch.inference_mode():
                     self.maker.run(inputs)
             worst = first.again(" after the same call under inference_mode" * inference)
         number = (_products(case) <= MAX_REPEATED) + (_products(case) <= MAX_THREADED)
+        if number:
+            weights_requested(first)
         return max(worst, follow_by_all(first) if plain else follow(first, number))
 
     def _check_released(self, alive: dict[str, Any]) -> None:

@@ -272,8 +272,12 @@ def _check_unwritten(tensors: list[Tensor], before: list[Tensor], when: str) -> 
             raise Violation("contract", f"an input {tuple(tensor.shape)} {tensor.dtype} was written to{when}")
 
 
-def process_settings() -> dict[str, Any]:
-    """torch's settings of the process and of this thread, by name."""
+ENVIRONMENT = "variables of the environment"
+
+
+def process_settings(environment: bool = True) -> dict[str, Any]:
+    """torch's settings of the process and of this thread, by name. To read the variables of the environment takes longer than
+    all the rest."""
     cuda = torch.backends.cuda
     return {
         "the default dtype": torch.get_default_dtype(),
@@ -297,12 +301,15 @@ def process_settings() -> dict[str, Any]:
         "cuDNN's choice by time": torch.backends.cudnn.benchmark,
         "cuDNN's deterministic kernels": torch.backends.cudnn.deterministic,
         "Python's garbage collector": gc.isenabled(),
-        "variables of the environment": {
-            name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "TRITON"))  # compilers set these
-        },
+        **({ENVIRONMENT: _variables()} if environment else {}),
         "the working directory": os.getcwd(),
         "whether all warnings are ignored": ("ignore", None, Warning, None, 0) in warnings.filters,
     }  # fmt: skip
+
+
+def _variables() -> dict[str, str]:
+    """All but those that compilers set."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "TRITON"))}
 
 
 def _flushes_subnormal() -> bool:
@@ -316,7 +323,7 @@ def _check_settings(before: dict[str, object], when: str) -> None:
 
 def changed_setting(before: dict[str, Any]) -> str | None:
     """A setting of the process that is another one than before, in words."""
-    for name, value in process_settings().items():
+    for name, value in process_settings(ENVIRONMENT in before).items():
         old = before[name]
         if isinstance(value, dict) and value != old:
             wrong = sorted(one for one in {*value, *old} if value.get(one) != old.get(one))
