@@ -500,7 +500,8 @@ def _varied(case: Case, subject: BackendUnderTest, draw: random.Random) -> Case:
         each_row = tuple(starts[(row + case.seed) % 3] + row // 3 for row in range(case.B))
         more |= {"offset": each_row if rows else draw.choice(starts)}
     elif isinstance(case.offset, int) and can.tensor_offset and some(0.3):
-        more |= {"offset": tuple(case.offset + draw.choice([-1, 0, 1, -case.offset // 2, -case.offset]) for _ in range(case.B))}
+        side = draw.choice([1, -1])  # the first row keeps its position, and is the first or the last of all
+        more |= {"offset": tuple(case.offset + side * draw.choice([0, 1, 7, case.K // 2]) * (row > 0) for row in range(case.B))}
     if case.scale is None and some(0.25):
         not_above_zero = [-0.5, 0.0] * (subject.kernel is None)  # functions of torch give NaN for it beside a causal flag
         more |= {"scale": draw.choice([0.02, 0.3, 1.0, 2.0, *not_above_zero])}
