@@ -21,7 +21,7 @@ import torch
 import yaml
 
 HERE = Path(__file__).parent
-SETS = ("blind", "informed", "third", "fourth", "fifth", "sixth")
+SETS = ("blind", "informed", "third", "fourth", "fifth", "sixth", "seventh")
 KERNELS = {
     "blind": ("chunks", "splits", "folded", "workspace"),
     "informed": ("chunks", "parts", "groups", "tables"),
@@ -29,6 +29,7 @@ KERNELS = {
     "fourth": ("twopass", "packed"),
     "fifth": ("twopass", "packed"),
     "sixth": ("twopass", "packed"),
+    "seventh": ("ragged",),
 }
 _numbers = count()
 
