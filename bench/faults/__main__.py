@@ -7,7 +7,7 @@ The guided calls come first.
     python bench/faults --witness                  whether every fault shows in its calls, and the correct kernel does not
 
 `blind`, `third`, `sixth` and `seventh` faults were written without having read the suite, `informed`, `fourth` and `fifth`
-ones with it at hand. The suite was improved against all but `sixth` and `seventh`, which are held out. An example may take an
+ones with it at hand. The suite was improved against all but `seventh`, which is held out. An example may take an
 hour, so that a busy machine gives the same verdicts.
 """
 

@@ -103,6 +103,8 @@ DAMAGES = {
     "a seed that no run has": {"seed": 10**30},
     "a long version": {"environment": {"torch": "2" * 501}},
     "a control character": {"environment": {"torch": "\x1b[31m"}},
+    "a function that is not the declaration": {"function": {"signature": "sdpa", "supports": []}},
+    "a signature that is a command": {"function": {"signature": "a:b;id", "supports": []}},
     "many packages": {"environment": {f"package{number}": "1" for number in range(101)}},
     "a negative error": {"checks": [{"name": "x", "rule": "", "status": "passed", "examples": 1, "worst": -1.0}]},
 }

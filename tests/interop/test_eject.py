@@ -319,6 +319,21 @@ def is_allowed(names, catalogue):
     return True
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["range", "range__", "range_", "range___", "print"],
+        ["x_", "y_", "x", "y", "layer"],
+        ["a_visible", "memory_", "a_visible_", "memory", "out"],
+        ["class_", "mask_", "class", "mask", "mask__"],
+    ],
+)
+def test_names_that_differ_by_underscores_at_their_end(names, catalogue):
+    _, ejected, model = program(names, catalogue)
+    inputs = torch.tensor([[3, 4, 5], [6, 7, 0]]), torch.tensor([[1, 4], [1, 5]])
+    assert torch.allclose(ejected(*inputs), model(**{names[0]: inputs[0], names[2]: inputs[1]})[names[4]], atol=1e-5)
+
+
 @pytest.mark.slow
 def test_a_node_may_be_called_like_any_word_of_the_program(catalogue):
     """Words that are free of each other are tried together, every one of them once in every role."""

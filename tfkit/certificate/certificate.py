@@ -55,7 +55,7 @@ class Exercised(FileModel):
 class PlainFunction(FileModel):
     """How a plain function is called, and what it supports."""
 
-    signature: Text
+    signature: Annotated[str, Field(pattern=r"\A\w+(\.\w+)*(:\w+)?\z")]
     supports: Annotated[list[Text], Field(max_length=100)]
 
 
@@ -108,6 +108,8 @@ class Certificate(FileModel):
     def _agrees(self) -> Certificate:
         if len(set(self.dtypes)) < len(self.dtypes):
             raise ValueError("`dtypes` has a dtype twice")
+        if self.function is not None and self.function.model_dump() != self.declaration:
+            raise ValueError("`function` is not what `declaration` says: one of them was altered")
         for name in ("declaration", "source"):
             if digest(getattr(self, name)) != getattr(self, f"{name}_hash"):
                 raise ValueError(f"`{name}_hash` is not the digest of `{name}`: one of them was altered")

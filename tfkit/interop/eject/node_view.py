@@ -21,8 +21,9 @@ FORMED = re.compile(r"(.*_)?(visible|segments)_*|.+_(embedded|layers|states|mask
 
 
 def variable(name: str) -> str:
-    """The variable of a node: its name, unless Python or the program uses that."""
-    return f"{name}_" if name in TAKEN or FORMED.fullmatch(name) else name
+    """The variable of a node: its name, unless Python or the program uses that. So that no two nodes have one variable, a name
+    that ends with underscores gets one more where the name without them does."""
+    return f"{name}_" if name.rstrip("_") in TAKEN or FORMED.fullmatch(name) else name
 
 
 LOCAL = re.compile(r"x|y|layer|outputs|mask|full|position|distance|visible|memory|(rotation|bias|added|window)\w*")
@@ -31,7 +32,7 @@ LOCAL = re.compile(r"x|y|layer|outputs|mask|full|position|distance|visible|memor
 
 def memory_variable(node: str) -> str:
     """The variable of another memory than `memory`."""
-    return f"{node}_" if LOCAL.fullmatch(node) else variable(node)
+    return f"{node}_" if LOCAL.fullmatch(node.rstrip("_")) else variable(node)
 
 
 class Forward:

@@ -129,7 +129,8 @@ def _meaning(certificate: Certificate, comparison: Comparison, file: str) -> str
     named = f"{slot}{name}"
     if certificate.function is not None:
         supports = shlex.quote(",".join(certificate.function.supports))
-        named = f"--callable {name} --signature {certificate.function.signature} --supports {supports}"
+        signature = shlex.quote(certificate.function.signature)
+        named = f"--callable {name} --signature {signature} --supports {supports}"
     device = "" if certificate.device == "cpu" else f" --device {certificate.device}"
     seed = f" --seed {certificate.seed}" if certificate.seed else ""
     command = f"tfkit conformance {named} --profile {certificate.profile}{device}{seed} --certificate {shlex.quote(file)}"

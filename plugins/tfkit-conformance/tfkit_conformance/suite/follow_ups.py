@@ -6,7 +6,7 @@
     elsewhere   the backward pass runs in another thread, or with another default dtype
     kept        all results of many calls are kept by the caller, and stay as they are
     one tensor  is query and key, key and value, or all three
-    prepared    one prepared mask serves calls with different biases
+    prepared    one prepared mask serves calls with different biases; two masks are prepared before either is used
     axes        those of size 1 are left out of masks and biases
     integers    lengths, offsets and segments are in a narrower type
     scores      a score function computes them, with the other sign
@@ -431,6 +431,31 @@ def one_mask_prepared(first: First) -> float | None:
     return worst
 
 
+def another_mask_prepared(first: First) -> float | None:
+    """Two masks of the same sizes are prepared, and then each serves its call."""
+    prepare, changes = first.maker.subject.prepare, _accepted_changes(first)
+    return _each_prepared(first, first.draw.choice(changes), prepare) if prepare is not None and changes else None
+
+
+def every_mask_prepared(first: First) -> float | None:
+    """The same with each field in turn another."""
+    prepare = first.maker.subject.prepare
+    if prepare is None:
+        return None
+    return max((_each_prepared(first, change, prepare) for change in _accepted_changes(first)), default=None)
+
+
+def _each_prepared(first: First, changed: Case, prepare: Callable[..., Any]) -> float:
+    subject, other = first.maker.subject, first.spelt(changed)
+    when = f" with its mask prepared, as another was that differs in {_field(first, changed)}"
+    prepared = [
+        replace(inputs, prepared=prepare(inputs.mask, None, shapes_of(inputs), subject.options))
+        for inputs in (leaf_copies(first.inputs), leaf_copies(other))
+    ]
+    sent = (first.sent, changed.grad_output(subject.device))
+    return max(first.maker.make(inputs, gradient, when) for inputs, gradient in zip(prepared, sent, strict=True))
+
+
 def one_tensor_as_several(first: First) -> float | None:
     """One tensor is several of query, key and value: its gradient is the sum of theirs."""
     subject, draw = first.maker.subject, first.draw
@@ -526,6 +551,7 @@ FOLLOW_UPS: tuple[FollowUp, ...] = (
     another_size, narrow_integers, narrow_integers, axes_left_out, numbers_overwritten, numbers_overwritten, a_call_between,
     a_call_between, a_mask_between, an_input_between, a_backward_elsewhere, a_result_between, another_gradient,
     another_default_dtype, almost_the_same_bias, results_kept, results_kept, one_mask_prepared,
+    another_mask_prepared,
     one_tensor_as_several, a_score_function, after_an_error, least_scores,
 )  # fmt: skip
 """Those that are drawn more often occur more than once."""
@@ -533,8 +559,13 @@ FOLLOW_UPS: tuple[FollowUp, ...] = (
 
 def follow_by_all(first: First) -> float:
     """All follow-ups that apply to the call."""
-    several = (one_field, one_tensor_alone)
-    every = [every_field, every_tensor, *(follow_up for follow_up in FOLLOW_UPS if follow_up not in several)]
+    several = (one_field, one_tensor_alone, another_mask_prepared)
+    every = [
+        every_field,
+        every_tensor,
+        every_mask_prepared,
+        *(follow_up for follow_up in FOLLOW_UPS if follow_up not in several),
+    ]
     return max((share for follow_up in every if (share := follow_up(first)) is not None), default=0.0)
 
 

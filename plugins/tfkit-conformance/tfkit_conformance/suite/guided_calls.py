@@ -51,6 +51,8 @@ from .spellings import respelled
 SUMMARY = "small calls, and those near numbers of the source or of unusual sizes, within the error bound; nothing else changes"
 BUDGET = {"quick": 1_000, "standard": 4_000, "deep": 20_000}
 """So many calls near numbers of the source are made at most, and an eighth as many of unusual sizes; over all dtypes."""
+ALONE = 0.6
+"""The share of calls beside blocks that have no further feature: one can hide what another shows."""
 BESIDE_PLAIN, GROUP = 4, 120
 """Other calls after each plain one, and how many are put in the order of their size."""
 NEAR_FOR_FAR, SMALL_FOR_FAR = 3, 2
@@ -254,16 +256,17 @@ def _drawn_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str,
     near = draw.sample(near[:budget], min(len(near), budget)) * max(1, min(MAX_TURNS, budget // max(1, len(near))))
     first = [*_beside_blocks(subject.source), *_decoding(subject.source), *_beside_many_keys(subject.source),
              *_blocks(subject.source)]  # fmt: skip
-    near = [*first, *near]
+    later, near = len(near), [*first, *near]
     far = [(turn, axis) for turn in range(budget // 8 // len(FAR_AXES) + 1) for axis in FAR_AXES]
     for number, (words, case) in enumerate(plain_calls(subject, dtypes)):
         yield f"{words}, in another form", replace(case, seed=case.seed + 1 + number)
     while near or far:
         for _ in range(NEAR_FOR_FAR if far else len(near)):
+            alone = len(near) > later and draw.random() < ALONE
             together = _taken(near, draw)
-            called = list(_called(subject, draw.choice(dtypes), draw, together)) if len(together) > 1 else []
-            for alone in () if called else together:
-                called.extend(_called(subject, draw.choice(dtypes), draw, [alone]))
+            called = list(_called(subject, draw.choice(dtypes), draw, together, alone)) if len(together) > 1 else []
+            for one in () if called else together:
+                called.extend(_called(subject, draw.choice(dtypes), draw, [one], alone))
             yield from called
         for _ in range(SMALL_FOR_FAR if far else 0):
             yield from _called(subject, draw.choice(dtypes), draw, [("several features", {})])
@@ -402,9 +405,13 @@ def _near_floats(source: Source) -> Iterator[tuple[str, Axis, int]]:
 
 
 def _called(
-    subject: BackendUnderTest, dtype: str, draw: random.Random, together: Sequence[tuple[str, dict[str, Any]]]
+    subject: BackendUnderTest,
+    dtype: str,
+    draw: random.Random,
+    together: Sequence[tuple[str, dict[str, Any]]],
+    alone: bool = False,
 ) -> Iterator[tuple[str, Case]]:
-    """The call with these sizes and as many features as the declaration takes, or nothing."""
+    """The call with these sizes, and unless `alone` with further features; nothing where the declaration takes none."""
     G = draw.randint(1, 3)
     dims = [dim for dim in (8, 16, 32, 64, 128, 256) if subject.capabilities.head_dim and dim in subject.capabilities.head_dim]
     least = subject.capabilities.head_dim.minimum if subject.capabilities.head_dim else 1
@@ -427,7 +434,8 @@ def _called(
     if sized is None:
         return
     gradients = subject.capabilities.backward
-    for tried in (_varied(sized, subject, draw), _varied(sized, subject, draw), sized, replace(sized, bias=None)):
+    varied = () if alone else (_varied(sized, subject, draw), _varied(sized, subject, draw))
+    for tried in (*varied, sized, replace(sized, bias=None)):
         for case in (replace(tried, gradients=gradients), replace(tried, gradients=False, bias_gradient=False)):
             if subject.accepts(case.request(subject.device)):
                 yield " and ".join(words for words, _ in together), case

@@ -49,7 +49,7 @@ def respelled(inputs: AttentionInputs, draw: random.Random, subject: BackendUnde
         (0.3, fewer_axes),
         (0.3, lambda call: replace(call, bias=_other_numbers(call.bias, draw))),
         (0.2, lambda call: _larger_keys(call, subject)),
-        (0.2 * ("*" in subject.capabilities.scores), lambda call: _scored(call, draw)),
+        (0.08 * ("*" in subject.capabilities.scores), lambda call: _scored(call, draw)),
         (0.4, lambda call: _some_gradients(call, draw)),
         (0.15, lambda call: _results(call, draw)),
     )
