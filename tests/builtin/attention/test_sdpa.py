@@ -177,3 +177,15 @@ def test_gradients_of_a_shared_head_are_added_up_in_float32(keys: int, dtype: to
     exact = gradients(query.double(), key.double(), value.double())
     for found, wanted in zip(gradients(query, key, value), exact, strict=True):
         assert float((found - wanted).abs().max()) < 4 * torch.finfo(dtype).eps * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_scale_that_is_not_above_zero_beside_a_causal_flag(scale, gradients):
+    case = Case(Q=8, K=8, D=8, V=8, causal=True, offset=0, scale=scale, gradients=gradients, dtype="float64")
+    inputs = case.inputs()
+    got, want = (module.attend(inputs, options).output for module, options in ((sdpa, SdpaOptions()), (eager, NoOptions())))
+    torch.testing.assert_close(got, want)
+    if gradients:
+        one, other = (gradients_of(output, inputs, case.grad_output()) for output in (got, want))
+        torch.testing.assert_close(one, other)

@@ -72,8 +72,8 @@ def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: SdpaOptions)
 def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
     """softmax(scale q k^T + bias, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V)."""
     check(inputs)
-    if inputs.scale == 0.0:  # beside a causal flag torch's kernel computes -inf * 0, which is NaN
-        inputs = replace(inputs, query=inputs.query * 0.0, scale=1.0)
+    if inputs.scale <= 0.0:  # beside a causal flag torch's kernel gives NaN, for it multiplies -inf by the scale
+        inputs = replace(inputs, query=inputs.query * (-1.0 if inputs.scale < 0.0 else 0.0), scale=abs(inputs.scale) or 1.0)
     prepared = inputs.prepared
     if prepared is not None and (prepared.with_bias or inputs.bias is None):
         mask, causal, rows = prepared.payload
