@@ -117,6 +117,12 @@ def test_text_shares_a_block_among_equal_answers(tfkit):
     assert ", ".join(FOLDED) in done.out
 
 
+def test_a_compute_capability_begins_with_no_zero(tfkit):
+    done = tfkit("plan", BASE, "--device", "cuda:sm00")
+    assert done.code == 2
+    assert "unknown device `cuda:sm00`; write cpu, cuda, or cuda:sm90" in done.err
+
+
 def test_a_model_without_attention(tfkit, small):
     small.write_text(
         "tfkit: 1\nname: bag\nnodes:\n  words: {kind: tokens, d_model: 8, vocab_size: 9}\n"

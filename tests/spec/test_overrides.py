@@ -83,6 +83,12 @@ def test_items_of_lists_go_by_number(text: str, spec_of: SpecOf) -> None:
     assert len(spec_of(pattern, "encoder.layers.0=null").nodes["encoder"].options.layers) == 1
 
 
+def test_an_item_of_a_list_has_one_number(text: str, errors_of: ErrorsOf) -> None:
+    pattern = text.replace("num_layers: 2}", "layers: [{repeat: 2}, {repeat: 3}]}", 1)
+    for number in ("01", "²", "+1", "1.0"):
+        assert errors_of(pattern, f"encoder.layers.{number}.repeat=9")
+
+
 def test_num_layers_replaces_layers(text: str, spec_of: SpecOf) -> None:
     pattern = text.replace("num_layers: 2}", "layers: [{repeat: 2}, {repeat: 3}]}", 1)
     assert [layer.repeat for layer in spec_of(pattern, "encoder.num_layers=7").nodes["encoder"].options.layers] == [7]

@@ -47,7 +47,7 @@ def _device(text: str) -> tuple[str, tuple[int, int] | None]:
     """`cpu`, `cuda`, or `cuda:sm90` with its compute capability."""
     if text in ("cpu", "cuda"):
         return text, None
-    match = re.fullmatch(r"cuda:sm_?([0-9]{1,2})([0-9])", text)
+    match = re.fullmatch(r"cuda:sm_?([1-9][0-9]?)([0-9])", text)
     if not match:
         raise ValueError(f"unknown device `{text}`; write cpu, cuda, or cuda:sm90 for compute capability 9.0")
     return "cuda", (int(match[1]), int(match[2]))

@@ -97,9 +97,10 @@ def plain(node: Located) -> Any:
 
 
 def item_number(step: str | int) -> int | None:
-    """The number that a step of a path to an item of a list is, or None."""
+    """The number that a step of a path to an item of a list is, without zeros before it, or None."""
     text = str(step)
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
+    return number if str(number) == text else None
 
 
 def child_path(path: str, name: str | int) -> str:

@@ -51,7 +51,7 @@ from .spellings import respelled
 SUMMARY = "small calls, and those near numbers of the source or of unusual sizes, within the error bound; nothing else changes"
 BUDGET = {"quick": 1_000, "standard": 4_000, "deep": 20_000}
 """So many calls near numbers of the source are made at most, and an eighth as many of unusual sizes; over all dtypes."""
-ALONE = 0.6
+ALONE = 0.8
 """The share of calls beside blocks that have no further feature: one can hide what another shows."""
 BESIDE_PLAIN, GROUP = 4, 120
 """Other calls after each plain one, and how many are put in the order of their size."""
