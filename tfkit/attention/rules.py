@@ -48,8 +48,8 @@ RULES: dict[str, Rule] = {
     "A7": Rule(
         "dropout",
         "Dropout acts only when the call says so. Weights that stay are scaled by 1 / (1 - p). Randomness is torch's "
-        "default generator of the device, drawn from once per call; the same state, dtype and (B, H, Q, K, p) give the "
-        "same draw whatever the values, strides and mask, and forward, backward and recomputation use one draw. Draws of "
+        "default generator of the device, drawn from once per call; the same state, dtype, mask and (B, H, Q, K, p) give "
+        "the same draw whatever the values and strides, and forward, backward and recomputation use one draw. Draws of "
         "different backends may differ.",
     ),
     "A8": Rule(

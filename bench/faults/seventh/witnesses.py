@@ -48,7 +48,6 @@ WITNESSES |= {
         lambda: call(H=2, bias="linear", offset=0, key_visible=torch.tensor([[1, 0, 0, 1, 1, 1]]).bool())
     ),
     "ragged_gradient_of_coins": lambda m: draws_broken(m, call(H=2, Q=6, dropout=0.4)),
-    "ragged_coins_by_place": lambda m: draws_broken(m, call(H=2, K=20, dropout=0.4, key_visible=torch.arange(20)[None] > 5)),
     "ragged_bias_in_storage": of(lambda: call(H=2, Q=8, dtype=BF16, bias=DenseBias(20.0 * random(2, 8, 6)))),
     "ragged_merge_by_left": of(lambda: call(H=2, Q=8, K=100, spread=100.0)),
     "ragged_query_prescaled": of(lambda: call(H=2, Q=8, K=20, dtype=BF16, spread=10.0)),

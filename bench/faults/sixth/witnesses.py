@@ -13,7 +13,6 @@ from calls import (
     call,
     differs,
     drawn,
-    draws_broken,
     grad_for,
     ints,
     of,
@@ -67,9 +66,6 @@ WITNESSES |= {
 
 
 # dropout
-
-
-WITNESSES["six_draw_from_window"] = lambda m: draws_broken(m, call(H=2, K=200, window=(30, None), offset=140, dropout=0.4))
 
 
 @shows

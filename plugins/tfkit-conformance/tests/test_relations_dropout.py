@@ -222,12 +222,6 @@ def scaled_by_a_thousand_at_most(inputs, options):
     return kept(inputs, coins(inputs, *"BHQK"), rate=min(inputs.dropout, 0.999))
 
 
-def coins_from_the_first_visible_key(inputs, options):
-    left, _ = inputs.mask.window or (None, None)
-    first = 0 if left is None else max(0, int(inputs.mask.offset or 0) - left)
-    return kept(inputs, coins(inputs, *"BHQK").roll(first, -1))
-
-
 KILLS = {
     "no_part_repeats": (tiles_of_a_diagonal_share,),
     "drops_when_compiled": (nothing_when_compiled,),
@@ -282,13 +276,6 @@ def test_an_error_of_the_backward_pass_is_a_finding(seed):
     case = fit(BY_NAME["one_draw_per_call"], subject(attend), replace(PLAIN, seed=seed))
     with pytest.raises(Violation, match="its backward pass raised RuntimeError: sizes do not agree"):
         BY_NAME["one_draw_per_call"].run(Evaluated(subject(attend), case))
-
-
-def test_a_draw_that_depends_on_the_mask_is_found():
-    wrong = subject(coins_from_the_first_visible_key)
-    case = fit(BY_NAME["same_state_same_draw"], wrong, replace(PLAIN, window=(2, None), offset=4))
-    with pytest.raises(Violation, match="the same generator state gives another draw without a mask: see query row"):
-        BY_NAME["same_state_same_draw"].run(Evaluated(wrong, case))
 
 
 def test_rows_that_share_a_draw_are_found_in_any_batch():

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tfkit.plugin import AttentionInputs, DistanceBias, LinearBias, Mask
+from tfkit.plugin import AttentionInputs
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
-from ..attention.compare import gradients_of, request_of
+from ..attention.compare import gradients_of
 from ..attention.elements import arranged
 from ..attention.evaluated import Evaluated, backward_of, bounds_of, in_range, run, run_backward
 from ..attention.reference import reference
@@ -434,12 +434,7 @@ def _differ(evaluated: Evaluated, name: str, one: Tensor, other: Tensor, both: T
 def _same_state_same_draw(evaluated: Evaluated) -> None:
     subject, inputs = evaluated.subject, evaluated.inputs
     representable = evaluated.reference.weights > 4 * torch.finfo(evaluated.case.torch_dtype).tiny
-    positional = isinstance(inputs.bias, LinearBias | DistanceBias)
-    # a plain function gets some masks by further queries or keys, and so another draw
-    unmasked = replace(inputs, mask=Mask(offset=inputs.mask.offset if positional else None), prepared=None)
-    comparable = subject.kernel is None and subject.accepts(request_of(unmasked))
     readings = (
-        *[("without a mask", flat(unmasked), False, evaluated.visible)] * comparable,
         ("when values name the keys in another order", flat(inputs), True, evaluated.visible),
         ("for other queries and biases", inputs, False, evaluated.visible & representable),
         ("when heads and places of a query are exchanged in memory", _heads_last(flat(inputs)), True, evaluated.visible),
