@@ -1,11 +1,13 @@
-"""Small calls of each feature, calls near the numbers of the kernel's source, and calls with one size far out.
+"""Small calls of each feature and of several, calls near the numbers of the kernel's source, and calls with one size far out.
 
     plain     a small call of each feature alone, with gradients and without; every follow-up comes after it
     near      each number c of the source, and c - 1, c + 1, 2 c, 2 c + 1, as every size that a call has: lengths, batch, heads,
               groups, dims, rows of all heads, offsets, windows, lengths of rows, tables of distances, scale and softcap
+    several   small calls with several features
     far       every such size drawn on a logarithmic scale up to its limit, one query with thousands of keys for instance
 
-A call is near several numbers at once where it stays small. The last two have further features, drawn at random.
+A call is near several numbers at once where it stays small. Most have further features, drawn at random. The smallest come
+first, between the plain ones.
 A kernel may change its path at any size. Fixed sizes find the paths at the sizes that we thought of; these find the others.
 
 Of each call output, log-sum-exp and gradients are held to the bound (`call_maker.py`). Most are followed by other calls of the
@@ -243,7 +245,7 @@ def guided_calls(subject: BackendUnderTest, dtypes: Sequence[str], profile: str,
 
 
 def _small_first(calls: Iterator[tuple[str, Case]]) -> Iterator[tuple[str, Case]]:
-    """The calls in groups, the smallest of a group first: most faults show in them too, and they take a tenth of the time."""
+    """The calls in groups, the smallest of a group first: most faults show in them, and the largest take most of the time."""
     while group := list(islice(calls, GROUP)):
         yield from sorted(group, key=lambda call: _products(call[1]))
 
