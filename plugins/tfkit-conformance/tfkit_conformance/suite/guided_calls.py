@@ -96,6 +96,8 @@ BLOCK_ENDS = ((0, 0, 0), (0, 0, 2), (0, 0, 3), (1, 0, 0), (0, 1, 0), (1, 1, 2))
 """Queries and keys beyond whole blocks, and the divisor of the queries that are no padding; 0 for rows without lengths."""
 MANY_KEYS = 1100
 """More than kernels split their keys at."""
+MAX_ROWS = 4_200
+"""Batch rows of a call with very many heads in all: some kernels call another one for each row."""
 DECODED = 9
 """Rows of decoding."""
 COMMON = (64, 128)
@@ -169,7 +171,8 @@ def _far(draw: random.Random, size: int) -> dict[str, Any]:
 
 
 def _rows(draw: random.Random, size: int) -> dict[str, Any]:
-    heads = draw.choice([heads for heads in (3, 17, 64, 255) if heads <= max(3, size // 4)])
+    fits = [heads for heads in (3, 17, 64, 255) if heads <= max(3, size // 4) and size <= MAX_ROWS * heads]
+    heads = draw.choice(fits)
     return {"H": heads, "G": heads, "B": -(-size // heads), "Q": 1, "K": 2}
 
 
