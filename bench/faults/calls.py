@@ -128,6 +128,22 @@ def in_turn(module: ModuleType, *calls: AttentionInputs, gradients: bool = True)
     return differs(module, calls[-1], gradients)
 
 
+def overwritten(module: ModuleType, *calls: AttentionInputs) -> bool:
+    """Whether the output of the first call changes when the others are made."""
+    output = attend(module, calls[0]).output
+    before = output.clone()
+    for later in calls[1:]:
+        attend(module, later)
+    return not torch.equal(output, before)
+
+
+def wrong_after_inference(module: ModuleType, inputs: AttentionInputs) -> bool:
+    """Whether a call is wrong after the same call under inference_mode."""
+    with torch.inference_mode():
+        attend(module, inputs)
+    return differs(module, inputs, gradients=False)
+
+
 def of(*calls: Callable[[], AttentionInputs], **more: Any) -> Witness:
     """A witness of calls alone: one of them is wrong."""
     return lambda module: any(differs(module, make(), **more) for make in calls)

@@ -23,6 +23,7 @@ from calls import (
     ints,
     judged,
     of,
+    overwritten,
     random,
 )  # fmt: skip
 
@@ -170,12 +171,7 @@ WITNESSES |= {
 @shows
 def v_output_ring(m):
     """A search keeps the outputs of its steps."""
-    inputs = call(H=2, Q=1, K=5)
-    first = attend(m, inputs).output
-    before = first.clone()
-    for seed in range(1, 20):
-        attend(m, call(H=2, Q=1, K=5, seed=seed))
-    return not torch.equal(first, before)
+    return overwritten(m, *(call(H=2, Q=1, K=5, seed=seed) for seed in range(20)))
 
 
 @shows

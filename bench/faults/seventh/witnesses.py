@@ -17,7 +17,9 @@ from calls import (
     in_threads,
     ints,
     of,
+    overwritten,
     random,
+    wrong_after_inference,
 )  # fmt: skip
 
 from tfkit.plugin import DenseBias
@@ -53,6 +55,8 @@ WITNESSES |= {
     "ragged_query_prescaled": of(lambda: call(H=2, Q=8, K=20, dtype=BF16, spread=10.0)),
     "ragged_bias_of_first_head": of(lambda: call(2, 3, bias=DenseBias(random(2, 1, 4, 6)))),
     "ragged_keys_of_last_block": of(lambda: call(H=2, Q=70)),
+    "ragged_output_in_memory": lambda m: overwritten(m, call(seed=1), call(seed=2)),
+    "ragged_memory_of_inference": lambda m: wrong_after_inference(m, call(H=2)),
     "ragged_bias_under_cap": of(lambda: call(H=2, bias="dense", softcap=1.0)),
 }
 
@@ -83,27 +87,12 @@ def ragged_memory_of_all_threads(m):
 
 
 @shows
-def ragged_output_in_memory(m):
-    first = attend(m, call(seed=1)).output
-    before = first.clone()
-    attend(m, call(seed=2))
-    return not torch.equal(first, before)
-
-
-@shows
 def ragged_keys_of_last_call(m):
     """The key of a cache that a step writes in place."""
     inputs = call(H=2, Q=1)
     attend(m, inputs)
     inputs.key[:, :, -1] = 1.0
     return differs(m, inputs, gradients=False)
-
-
-@shows
-def ragged_memory_of_inference(m):
-    with torch.inference_mode():
-        attend(m, call(H=2))
-    return differs(m, call(H=2), gradients=False)
 
 
 @shows

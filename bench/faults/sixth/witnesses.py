@@ -16,7 +16,9 @@ from calls import (
     grad_for,
     ints,
     of,
+    overwritten,
     random,
+    wrong_after_inference,
 )  # fmt: skip
 
 from tfkit.plugin import DenseBias, Shapes
@@ -105,19 +107,8 @@ def six_sight_by_shapes(module):
     return differs(module, inputs)
 
 
-@shows
-def six_output_in_block(module):
-    output = attend(module, call(H=2)).output
-    before = output.clone()
-    attend(module, call(H=2, seed=1))
-    return not torch.equal(output, before)
-
-
-@shows
-def six_block_of_inference(module):
-    with torch.inference_mode():
-        attend(module, call(H=2))
-    return differs(module, call(H=2), gradients=False)
+WITNESSES["six_output_in_block"] = lambda m: overwritten(m, call(H=2), call(H=2, seed=1))
+WITNESSES["six_block_of_inference"] = lambda m: wrong_after_inference(m, call(H=2))
 
 
 @shows
