@@ -104,7 +104,6 @@ DAMAGES = {
     "a long version": {"environment": {"torch": "2" * 501}},
     "a control character": {"environment": {"torch": "\x1b[31m"}},
     "a function that is not the declaration": {"function": {"signature": "sdpa", "supports": []}},
-    "a signature that is a command": {"function": {"signature": "a:b;id", "supports": []}},
     "many packages": {"environment": {f"package{number}": "1" for number in range(101)}},
     "a negative error": {"checks": [{"name": "x", "rule": "", "status": "passed", "examples": 1, "worst": -1.0}]},
 }
@@ -123,6 +122,15 @@ def test_what_is_no_certificate_is_refused(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match="TFK098"):
         read_certificate(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("signature", ["a:b;id", "a:$(id)", "sdpa;id", "a:b c", "a..b:c", ""])
+def test_a_signature_that_is_no_name_is_refused(file, signature):
+    function = {"signature": signature, "supports": []}
+    digests = {"declaration": function, "declaration_hash": digest(function)}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "name": "acme:run", "function": function, **digests}))
+    with pytest.raises(InputError, match=r"TFK098 .*signature"):
+        read_certificate(file)
 
 
 def test_a_function_of_a_hostile_certificate_is_neither_imported_nor_looked_for_outside(file, catalogue, monkeypatch, tmp_path):

@@ -85,8 +85,9 @@ def test_items_of_lists_go_by_number(text: str, spec_of: SpecOf) -> None:
 
 def test_an_item_of_a_list_has_one_number(text: str, errors_of: ErrorsOf) -> None:
     pattern = text.replace("num_layers: 2}", "layers: [{repeat: 2}, {repeat: 3}]}", 1)
-    for number in ("01", "²", "+1", "1.0"):
-        assert errors_of(pattern, f"encoder.layers.{number}.repeat=9")
+    for number in ("01", "²", "+1"):
+        (diagnostic,) = errors_of(pattern, f"encoder.layers.{number}.repeat=9")
+        assert diagnostic.message == f"there is no item `{number}`"
 
 
 def test_num_layers_replaces_layers(text: str, spec_of: SpecOf) -> None:

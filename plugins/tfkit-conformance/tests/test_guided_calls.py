@@ -530,6 +530,35 @@ def test_a_prepared_mask_that_keeps_the_first_bias_is_found():
     assert "with its mask prepared, after a call with another bias" in violation.message
 
 
+def test_prepared_masks_that_are_kept_without_their_offset_are_found():
+    kept = {}
+
+    def prepare(mask, bias, shapes, options):
+        return Prepared(kept.setdefault((shapes, mask.causal, mask.window), mask), bias is not None)
+
+    def attend(inputs, options):
+        return right(inputs, mask=inputs.mask if inputs.prepared is None else inputs.prepared.payload, prepared=None)
+
+    subject = replace(backend_under_test(EAGER, attend=attend), prepare=prepare)
+    positional = [call for call in plain_calls(subject, ("float32",)) if call[0] == "causal alone"]
+    _, violation = first_violation(subject, calls=positional)
+    assert violation is not None
+    assert "with its mask prepared, as another was that differs in offset" in violation.message
+
+
+def test_a_setting_that_changes_in_a_relation_alone_is_found():
+    def attend(inputs, options):
+        if inputs.dropout:
+            torch.set_float32_matmul_precision("high")
+        return right(inputs)
+
+    subject = backend_under_test(EAGER, attend=attend)
+    _, violation = first_violation(subject, calls=plain_calls(subject, ("float32",)))
+    assert violation is not None
+    assert "changed the precision of float32 products of the process from highest to high" in violation.message
+    assert "in calls of the relation" in violation.message
+
+
 IN_TURN = [("float32", EAGER), ("bfloat16", SDPA)]
 EVERY = [(dtype, entry) for entry in (EAGER, SDPA) for dtype in sorted(entry.capabilities.dtypes)]
 OTHERS = [pair for pair in EVERY if pair not in IN_TURN]
